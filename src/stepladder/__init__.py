@@ -1,0 +1,1 @@
+"""Stepladder takes any PyTorch model up the scaling ladder."""

@@ -1,0 +1,74 @@
+"""The `stepladder` command: picks one command and imports only that one.
+
+`--help` must answer in a blink, so this file knows each command's name and sentence and nothing
+else of it. It is also the one place where a user's mistake becomes a line on the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from stepladder.errors import StepladderError, nearest
+
+COMMANDS = {
+    "doctor": "this machine: devices, memory, peaks, what is missing and the fix",
+    "train": "train a model; with no argument a small GPT on Python's own source",
+    "verify": "prove that precision, resumption or a plan changes nothing that matters",
+    "bench": "the tables people quote, measured here: precision, batch, recompute, data, kernels",
+}
+
+FAILED_CHECK, USER_MISTAKE, INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        print(importlib.import_module("stepladder.version").VERSION)
+        return 0
+    try:
+        return run_command(words[0], words[1:])
+    except StepladderError as mistake:
+        print(mistake, file=sys.stderr)
+        return USER_MISTAKE
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away: nobody is left to tell
+        sys.stderr.close()
+        return 0
+
+
+def run_command(name: str, words: list[str]) -> int:
+    if name not in COMMANDS:
+        raise StepladderError("command", f"'{name}' is not one", nearest(name, COMMANDS))
+    command = importlib.import_module(f"stepladder.cli.{name}")
+    parser = argparse.ArgumentParser(prog=f"stepladder {name}", description=command.__doc__)
+    command.configure(parser)
+    return command.run(parser.parse_args(words))
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {sentence}" for name, sentence in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: stepladder COMMAND [options]",
+            "",
+            "Takes any PyTorch model up the scaling ladder: foresight, sameness, speed.",
+            "",
+            *lines,
+            "",
+            "'stepladder COMMAND --help' says more. '--version' prints the version.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,59 @@
+"""How commands show things: tables, JSON, numbers with their units.
+
+Rich is imported when a table is drawn, not before: `--help` and `--json` do without it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+GIB = 2**30
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Draw a table; numbers to the right, words to the left."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        numeric = all(isinstance(row[index], int | float) or row[index] is None for row in rows)
+        drawn.add_column(column, justify="right" if rows and numeric else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(cell(value) for value in row))
+    # A pipe has no width: give it room rather than fold every line at 80.
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(drawn)
+
+
+def cell(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def as_json(value: Any) -> None:
+    """Print a value, dataclasses included, as JSON."""
+    print(json.dumps(value, indent=2, default=plain))
+
+
+def plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)
+
+
+def gib(num_bytes: float | None) -> str:
+    return "unknown" if num_bytes is None else f"{num_bytes / GIB:.2f} GiB"
+
+
+def percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.1%}"

@@ -1,0 +1,94 @@
+"""Everything stepladder raises on purpose, drawn as a tree.
+
+    StepladderError
+    ├── PlanError        what was asked for cannot be: a plan, a cluster, a run file, an option
+    │   └── PlanErrors   several of them, found in one pass
+    ├── ModelError       the module: no loss, no blocks, a tensor on the wrong device
+    ├── DataError        the data: missing, empty, unreadable
+    ├── WorldError       the processes: wrong number, half an environment, a lost rank
+    ├── RecordError      the run folder: unwritable, foreign, damaged
+    └── TrainingError    the run itself
+        ├── NonFinite    a loss or gradient that is not a number
+        └── OutOfMemory  a device or a ceiling was exceeded
+
+Every message has one grammar: **field: what is so, with its numbers. The way out, computed.** The
+constructor's signature is that grammar, so a message without a field cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class StepladderError(Exception):
+    """One line for the user: the field, what is so, the way out."""
+
+    def __init__(self, field: str, problem: str, remedy: str = "") -> None:
+        self.field, self.problem, self.remedy = field, problem, remedy
+        super().__init__(field, problem, remedy)  # all three in args, so it pickles between processes
+
+    def __str__(self) -> str:
+        problem = f"{self.field}: {self.problem.rstrip('.')}." if self.field else self.problem
+        return f"{problem} {self.remedy}".rstrip()
+
+
+class PlanError(StepladderError):
+    """What was asked for cannot be."""
+
+
+class PlanErrors(PlanError):
+    """Several problems of one plan, reported at once as a compiler does."""
+
+    def __init__(self, problems: Iterable[PlanError]) -> None:
+        self.problems = tuple(problems)
+        first = self.problems[0]
+        super().__init__(first.field, first.problem, first.remedy)
+        self.args = (self.problems,)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class ModelError(StepladderError):
+    """The module cannot be used as it is."""
+
+
+class DataError(StepladderError):
+    """The data cannot be used as it is."""
+
+
+class WorldError(StepladderError):
+    """The processes or the machine are not what the plan needs."""
+
+
+class RecordError(StepladderError):
+    """The run folder cannot be read or written."""
+
+
+class TrainingError(StepladderError):
+    """The run went wrong while it ran."""
+
+
+class NonFinite(TrainingError):
+    """A loss or a gradient is not a finite number."""
+
+
+class OutOfMemory(TrainingError):
+    """A device, or the ceiling the plan set, was exceeded."""
+
+
+def raise_all(problems: Iterable[PlanError]) -> None:
+    """Raise one error for one problem, a list for several, nothing for none."""
+    found = tuple(problems)
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        raise PlanErrors(found)
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """The remedy for a misspelt word: the closest choice, or all of them."""
+    names = list(choices)
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"Did you mean '{close[0]}'?" if close else f"Choose one of: {', '.join(names)}."

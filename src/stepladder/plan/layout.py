@@ -1,0 +1,85 @@
+"""How ranks are arranged: a box whose axes run from the slowest link to the fastest.
+
+A rank's coordinates are a divmod. Ranks that differ only along `tensor` are neighbours, so they
+share the fastest link; ranks that differ along `pipeline` are farthest apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from stepladder.errors import PlanError
+
+AXES = ("pipeline", "replicate", "shard", "context", "tensor")
+REST = -1  # "whatever is left", settled once the number of ranks is known
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    pipeline: int = 1  # stages of consecutive blocks
+    replicate: int = 1  # whole copies of the training state
+    shard: int = 1  # slices of the training state
+    context: int = 1  # slices of each sequence
+    tensor: int = 1  # slices of each matrix
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.pipeline, self.replicate, self.shard, self.context, self.tensor)
+
+    @property
+    def num_ranks(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def data_ways(self) -> int:
+        """Ranks that each see other samples."""
+        return self.replicate * self.shard
+
+    def place(self, rank: int) -> dict[str, int]:
+        """The rank's index on every axis."""
+        indices: dict[str, int] = {}
+        for axis, ways in zip(reversed(AXES), reversed(self.shape)):
+            rank, indices[axis] = divmod(rank, ways)
+        return {axis: indices[axis] for axis in AXES}
+
+    def data_index(self, rank: int) -> int:
+        """Which share of the data is this rank's."""
+        place = self.place(rank)
+        return place["replicate"] * self.shard + place["shard"]
+
+    def settle(self, num_ranks: int) -> Layout:
+        """Fill in the axis given as the rest, for a known number of ranks."""
+        open_axes = [axis for axis in AXES if getattr(self, axis) == REST]
+        known = prod(ways for ways in self.shape if ways != REST)
+        if not open_axes:
+            return self
+        if num_ranks % known:
+            raise PlanError(
+                f"layout.{open_axes[0]}",
+                f"{num_ranks} ranks do not divide by the other axes ({known})",
+                f"Use a multiple of {known} ranks.",
+            )
+        return replace(self, **{open_axes[0]: num_ranks // known})
+
+    def problems(self) -> list[PlanError]:
+        """What is wrong with these numbers whatever the model."""
+        found = [
+            PlanError(
+                f"layout.{axis}",
+                f"{ways} is not a number of ways to split",
+                "Use 1 to leave it out, or -1 for the rest of the ranks.",
+            )
+            for axis, ways in zip(AXES, self.shape)
+            if ways < 1 and ways != REST
+        ]
+        if self.shape.count(REST) > 1:
+            axes = [axis for axis, ways in zip(AXES, self.shape) if ways == REST]
+            found.append(
+                PlanError("layout", f"{' and '.join(axes)} are both -1", "Leave one of them open.")
+            )
+        return found
+
+    def __str__(self) -> str:
+        used = [f"{axis}={ways}" for axis, ways in zip(AXES, self.shape) if ways != 1]
+        return " ".join(used) or "one rank"

@@ -1,0 +1,119 @@
+"""Which optimizer, with which numbers, as a value the planner can count and the run can build.
+
+Text form: `adamw lr=3e-4 wd=0.1 betas=0.9,0.95 clip=1`. Groups are rules over parameter names,
+first match wins: `group=*.bias:wd=0`, `layers=0.8` shrinks the rate by that factor per block from
+the top down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+
+from stepladder.errors import PlanError, nearest
+
+# Tensors of state per parameter, in the stored type: what each algorithm remembers.
+MOMENTS = {"sgd": 0, "momentum": 1, "adamw": 2, "adam": 2, "adafactor": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Other numbers for the parameters whose name matches a pattern."""
+
+    pattern: str  # a shell pattern over the parameter's full name
+    lr_factor: float = 1.0
+    wd: float | None = None  # None leaves the optimizer's
+
+    def __str__(self) -> str:
+        rate = [] if self.lr_factor == 1.0 else [f"lr=x{self.lr_factor:g}"]
+        decay = [] if self.wd is None else [f"wd={self.wd:g}"]
+        return f"group={self.pattern}:{','.join([*rate, *decay])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    name: str = "adamw"
+    lr: float = 3e-4
+    wd: float = 0.0  # decoupled weight decay
+    betas: tuple[float, float] = (0.9, 0.95)  # memory of the mean and of the square
+    eps: float = 1e-8
+    momentum: float = 0.0  # of plain SGD
+    clip: float | None = None  # largest global gradient norm; None leaves gradients alone
+    layers: float = 1.0  # rate of each block relative to the one after it
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def moments(self) -> int:
+        """Tensors as large as the parameters that the optimizer remembers."""
+        return 1 if self.name == "sgd" and self.momentum else MOMENTS[self.name]
+
+    @classmethod
+    def parse(cls, text: str) -> Optimizer:
+        name, *words = text.split() or [""]
+        if name not in MOMENTS:
+            raise PlanError("optimizer", f"'{name}' is not an optimizer", nearest(name, MOMENTS))
+        start = cls(name="sgd", momentum=0.9) if name == "momentum" else cls(name=name)
+        return start.change(words)
+
+    def change(self, words: Iterable[str]) -> Optimizer:
+        """The same optimizer with `key=value` words applied."""
+        changed = self
+        for word in words:
+            key, _, value = word.partition("=")
+            changed = changed._set(key, value)
+        return changed
+
+    def _set(self, key: str, value: str) -> Optimizer:
+        known = [f.name for f in fields(self) if f.name not in ("name", "groups")]
+        if key == "group":
+            return replace(self, groups=(*self.groups, parse_group(value)))
+        if key not in known:
+            raise PlanError("optimizer", f"'{key}' is not a setting", nearest(key, [*known, "group"]))
+        if key == "betas":
+            first, _, second = value.partition(",")
+            betas = (parse_number(key, first), parse_number(key, second))
+            if max(betas) >= 1:
+                raise PlanError("optimizer.betas", f"{value} must be under 1", "Try 0.9,0.95.")
+            return replace(self, betas=betas)
+        if key == "clip" and value == "none":
+            return replace(self, clip=None)
+        return replace(self, **{key: parse_number(key, value)})
+
+    def __str__(self) -> str:
+        defaults = Optimizer(name=self.name)
+        words = [self.name]
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name not in ("name", "groups") and value != getattr(defaults, f.name):
+                text = ",".join(map(repr, value)) if f.name == "betas" else repr(value)
+                words.append(f"{f.name}={text}".replace("=None", "=none"))
+        return " ".join([*words, *map(str, self.groups)])
+
+
+def parse_group(text: str) -> Group:
+    pattern, _, settings = text.partition(":")
+    group = Group(pattern)
+    for word in filter(None, settings.split(",")):
+        key, _, value = word.partition("=")
+        if key == "lr" and value.startswith("x"):
+            group = replace(group, lr_factor=parse_number("group.lr", value[1:]))
+        elif key == "wd":
+            group = replace(group, wd=parse_number("group.wd", value))
+        else:
+            raise PlanError(
+                "optimizer.group",
+                f"'{word}' is not a setting of a group",
+                "Write group=PATTERN:lr=x0.1,wd=0.",
+            )
+    return group
+
+
+def parse_number(key: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise PlanError(f"optimizer.{key}", f"'{text}' is not a number of 0 or more", "Write one.")
+    return number

@@ -1,0 +1,100 @@
+"""A plan: everything that is decided about a run's mathematics, memory and layout, as one value.
+
+A plan is frozen and is text: `Plan.parse(str(plan)) == plan`. It imports nothing that computes and
+does nothing; rungs read its fields, the planner counts them, the run folder keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from stepladder.errors import PlanError, raise_all
+
+from . import text as words
+from .batch import Batch
+from .choices import Compress, Recompute, Schedule
+from .layout import Layout
+from .optimizer import Optimizer
+from .precision import FP32, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    precision: Precision = FP32
+    keep: tuple[str, ...] = ()  # modules that stay in fp32, by name or its last part
+    layout: Layout = Layout()
+    zero: Literal[0, 1, 2, 3] = 0  # sliced along shard: 1 optimizer, 2 + gradients, 3 + parameters
+    batch: Batch = Batch()
+    recompute: Recompute = Recompute()
+    offload: tuple[str, ...] = ()  # what lives in host memory
+    compress: Compress = Compress()
+    schedule: Schedule = Schedule()
+    compile: bool = False
+    attention: str = "auto"
+    memory_bytes: int | None = None  # a ceiling for the process on its device
+    optimizer: Optimizer = Optimizer()
+
+    def settle(self, num_ranks: int) -> Plan:
+        """The plan for a known number of ranks: no axis or batch number left open."""
+        layout = self.layout.settle(num_ranks)
+        if layout.num_ranks != num_ranks:
+            raise PlanError(
+                "layout",
+                f"needs {layout.num_ranks} processes ({layout}); {num_ranks} started",
+                f"Start {layout.num_ranks}, or leave one axis open with -1.",
+            )
+        return replace(self, layout=layout, batch=self.batch.settle(layout.data_ways))
+
+    def check(self) -> Plan:
+        """This plan, or every problem it has whatever the model and the machine."""
+        raise_all(self.problems())
+        return self
+
+    def problems(self) -> list[PlanError]:
+        found = [*self.layout.problems(), *self.batch.problems()]
+        if self.zero and self.layout.shard == 1 and self.layout.num_ranks > 1:
+            found.append(
+                PlanError(
+                    "zero",
+                    f"zero{self.zero} slices along shard, and shard is 1 in {self.layout}",
+                    "Write shard=-1 for all ranks, or ddp to keep whole copies.",
+                )
+            )
+        if not self.zero and self.layout.shard != 1:
+            found.append(
+                PlanError(
+                    "layout.shard",
+                    f"shard={self.layout.shard} without a word for what is sliced",
+                    "Add zero1, zero2 or zero3.",
+                )
+            )
+        return found
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """A plan from its shorthand, such as `bf16 zero3 shard=8 micro=2 recompute=blocks`."""
+        return cls(**words.read(words.words_of(text))).check()
+
+    @classmethod
+    def from_toml(cls, text: str) -> Plan:
+        return cls(**words.read(words.words_of_toml(text))).check()
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Plan:
+        """A plan from a table of its words, as a run file holds it."""
+        return cls(**words.read(words.words_of_table(table))).check()
+
+    def to_toml(self) -> str:
+        return words.write_toml(self._words())
+
+    def __str__(self) -> str:
+        return words.write_shorthand(self._words())
+
+    def _words(self) -> dict[str, str]:
+        return words.plan_words(values(self), values(Plan()))
+
+
+def values(plan: Plan) -> dict[str, Any]:
+    return {f.name: getattr(plan, f.name) for f in fields(plan)}

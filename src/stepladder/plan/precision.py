@@ -1,0 +1,47 @@
+"""Which number formats a plan uses, as an agreement between the parties that must keep it.
+
+A precision's name is parsed once, here. From then on each party reads the field that answers its
+question: the optimizer `store`, autocast `work`, the matrix units `compute`, the network `reduce`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepladder.errors import PlanError, nearest
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    name: str
+    store: str  # the type of parameters, their gradients and the optimizer's state
+    work: str  # the type of activations between matrix products
+    compute: str  # the matrix units' mode: a key of the device table
+    reduce: str  # the type gradients travel in
+    scaled: bool = False  # too few exponent bits for small gradients, so the loss is scaled up
+
+    @property
+    def mixed(self) -> bool:
+        """Whether parameters are kept in another type than the one worked in."""
+        return self.store != self.work
+
+    @classmethod
+    def parse(cls, name: str) -> Precision:
+        if name not in PRECISIONS:
+            raise PlanError("precision", f"'{name}' is not a precision", nearest(name, PRECISIONS))
+        return PRECISIONS[name]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FP32 = Precision("fp32", store="float32", work="float32", compute="fp32", reduce="float32")
+TF32 = Precision("tf32", store="float32", work="float32", compute="tf32", reduce="float32")
+FP16 = Precision("fp16", "float32", work="float16", compute="fp16", reduce="float32", scaled=True)
+BF16 = Precision("bf16", store="float32", work="bfloat16", compute="bf16", reduce="float32")
+BF16_PURE = Precision("bf16-pure", "bfloat16", "bfloat16", compute="bf16", reduce="bfloat16")
+FP8 = Precision("fp8", store="float32", work="bfloat16", compute="fp8", reduce="float32")
+
+PRECISIONS = {p.name: p for p in (FP32, TF32, FP16, BF16, BF16_PURE, FP8)}

@@ -1,0 +1,129 @@
+"""A transformer as numbers: the shape from which parameters, FLOPs and activations follow.
+
+Text form: `llama:layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256`. The family
+sets what the numbers leave open: Llama has three ffn matrices, rotary positions, RMSNorm and no
+biases; GPT has two, learned positions, LayerNorm, biases and a tied head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from stepladder.errors import PlanError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    family: str  # "llama" or "gpt"
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int  # the width inside the MLP
+    vocab: int
+    sequence: int = 2048  # the longest the positions allow; a forecast may use less
+    tied: bool = False  # the head shares the embedding's matrix
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP has a gate: three matrices instead of two."""
+        return self.family == "llama"
+
+    @property
+    def biased(self) -> bool:
+        return self.family == "gpt"
+
+    @property
+    def head_width(self) -> int:
+        return self.hidden // self.heads
+
+    @property
+    def attention_parameters(self) -> int:
+        """Of one block's four projections."""
+        key_value = 2 * self.hidden * self.kv_heads * self.head_width
+        matrices = 2 * self.hidden * self.hidden + key_value
+        biases = 2 * self.hidden + 2 * self.kv_heads * self.head_width
+        return matrices + (biases if self.biased else 0)
+
+    @property
+    def mlp_parameters(self) -> int:
+        matrices = (3 if self.gated else 2) * self.hidden * self.ffn
+        return matrices + (self.ffn + self.hidden if self.biased else 0)
+
+    @property
+    def norm_parameters(self) -> int:
+        return self.hidden * (2 if self.biased else 1)
+
+    @property
+    def block_parameters(self) -> int:
+        return self.attention_parameters + self.mlp_parameters + 2 * self.norm_parameters
+
+    @property
+    def embedding_parameters(self) -> int:
+        positions = self.sequence * self.hidden if self.family == "gpt" else 0
+        return self.vocab * self.hidden + positions
+
+    @property
+    def head_parameters(self) -> int:
+        """Of the head's own matrix: none when it is tied."""
+        return 0 if self.tied else self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        blocks = self.layers * self.block_parameters
+        return self.embedding_parameters + blocks + self.norm_parameters + self.head_parameters
+
+    def __str__(self) -> str:
+        numbers = [f.name for f in fields(self) if f.name not in ("family", "tied")]
+        words = [f"{name}={getattr(self, name)}" for name in numbers]
+        return f"{self.family}:{','.join([*words, f'tied={int(self.tied)}'])}"
+
+
+FAMILIES = {
+    "llama": Shape("llama", 2, 64, 4, 4, 256, 256, tied=False),
+    "gpt": Shape("gpt", 2, 64, 4, 4, 256, 256, sequence=1024, tied=True),
+}
+
+
+def parse_shape(text: str) -> Shape:
+    """A shape from `family:key=number,…`; kv_heads and ffn follow from the rest when left out."""
+    family, _, settings = text.partition(":")
+    if family not in FAMILIES:
+        raise PlanError("model", f"'{family}' is not a family", nearest(family, FAMILIES))
+    known = [f.name for f in fields(Shape) if f.name != "family"]
+    given: dict[str, int] = {}
+    for word in filter(None, settings.split(",")):
+        key, _, value = word.strip().partition("=")
+        if key not in known:
+            raise PlanError("model", f"'{key}' is not part of a shape", nearest(key, known))
+        if not value.isdigit() or (key != "tied" and int(value) < 1):
+            raise PlanError(f"model.{key}", f"'{value}' is not a whole number", "Write one.")
+        given[key] = int(value)
+    return check_shape(fill(family, given))
+
+
+def fill(family: str, given: dict[str, int]) -> Shape:
+    start = FAMILIES[family]
+    hidden = given.get("hidden", start.hidden)
+    follows = {"kv_heads": given.get("heads", start.heads), "ffn": 4 * hidden}
+    numbers = {**follows, **given}
+    tied = bool(numbers.pop("tied", start.tied))
+    return replace(start, **numbers, tied=tied)
+
+
+def check_shape(shape: Shape) -> Shape:
+    if shape.hidden % shape.heads:
+        near = [n for n in range(1, shape.hidden + 1) if shape.hidden % n == 0]
+        best = min(near, key=lambda n: abs(n - shape.heads))
+        raise PlanError(
+            "model.heads",
+            f"{shape.heads} heads do not divide hidden={shape.hidden}",
+            f"Nearest that do: {best}.",
+        )
+    if shape.heads % shape.kv_heads:
+        raise PlanError(
+            "model.kv_heads",
+            f"{shape.kv_heads} does not divide {shape.heads} heads",
+            f"Use a divisor of {shape.heads}.",
+        )
+    return shape
