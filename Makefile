@@ -1,0 +1,39 @@
+# Two commands, each does its own set-up: `make train` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+DEV_READY := .venv/.dev-ready
+
+.PHONY: train test lint types unit clean
+
+train: $(READY)
+	$(BIN)/stepladder train
+
+test: lint types unit
+
+lint: $(DEV_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_READY)
+	$(BIN)/mypy
+
+# One thread a process: two workers share two cores. Tests that start several ranks share one
+# worker (xdist_group), so ranks never fight over the cores.
+unit: $(DEV_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# The stamps make the second run quick: pip works again only when the pins or the project change.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation setuptools
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e .
+	touch $@
+
+$(DEV_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist src/*.egg-info

@@ -1,0 +1,87 @@
+"""Nobody looks up or sideways; the ground floors need only Python."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src" / "stepladder"
+FLOORS = {
+    "errors": 0, "version": 0,
+    "hardware": 1, "workload": 1, "plan": 1, "record": 1,
+    "planner": 2, "model": 2, "data": 2, "world": 2,
+    "rungs": 3, "train": 4, "profiler": 5,
+    "cli": 6, "dashboard": 6, "launch": 6, "labs": 6,
+}  # fmt: skip
+STANDARD_LIBRARY_ONLY = {"errors", "version", "hardware", "workload", "plan", "record", "planner"}
+FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in FLOORS)
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(source: str) -> list[str]:
+    """Every absolute import of a file, wherever it stands: late and type-only ones count."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level > 1:
+            names += [f"relative.{node.module}"]
+    return names
+
+
+def trespasses(here: str, source: str) -> list[str]:
+    found = []
+    for name in imports(source):
+        head, *rest = name.split(".")
+        if head == "stepladder" and rest:
+            if rest[0] in FLOORS and rest[0] != here and FLOORS[rest[0]] >= FLOORS[here]:
+                found.append(f"{here} (floor {FLOORS[here]}) imports {name}")
+        elif here in STANDARD_LIBRARY_ONLY and head not in sys.stdlib_module_names:
+            found.append(f"{here} is standard library only and imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_imports_only_its_own_package_and_floors_below(path):
+    if path.parts[-2:] == ("cli", "main.py"):
+        return  # the one door through which every command is reached
+    assert trespasses(room(path), path.read_text()) == []
+
+
+def test_every_room_stands_on_a_floor():
+    rooms = {room(path) for path in ROOT.rglob("*.py")} - {"__init__"}
+    assert rooms <= FLOORS.keys()
+
+
+@pytest.mark.parametrize(
+    ("here", "line"),
+    [
+        ("plan", "from stepladder.rungs import climb"),
+        ("plan", "from stepladder.record import Report"),
+        ("plan", "def f():\n    import torch"),
+        ("planner", "if TYPE_CHECKING:\n    from stepladder.model import Anatomy"),
+        ("rungs", "import stepladder.train"),
+    ],
+)
+def test_a_planted_trespass_is_seen(here, line):
+    assert trespasses(here, line)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_stand_at_the_top_outside_the_commands(path):
+    if room(path) == "cli":
+        return
+    functions = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
+    late = [
+        f"{function.name} line {node.lineno}"
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert late == []
