@@ -1,0 +1,153 @@
+"""The output layer and its cross-entropy together, so that the logits never exist whole.
+
+Logits of 8,192 tokens over 128,256 words take 2 GiB in bf16, and torch keeps them, a float32 copy
+and their gradient. Here a few thousand tokens at a time go through the output layer, and the
+gradients of both of its sides are taken at once, while those logits exist; then their buffer
+serves the next tokens. Nothing is computed twice. What waits for the backward pass is a gradient
+of the size of `hidden` and one of the size of `weight`, summed in float32.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.errors import ModelError, PlanError
+
+from .backend import accumulator
+from .cross_entropy import check_reduction, check_targets, early_and_late, share_of_each
+from .cross_entropy_operators import losses_and_gradient_
+
+# Each chunk adds a weight-sized float32 matrix to the sum: at 4,096 tokens that traffic costs
+# about a tenth of the chunk's matrix products on an H100, and half the tokens would double it.
+CHUNK = 4096
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    chunk: int = CHUNK,
+    ignore_index: int = -100,
+    reduction: str = "sum",
+) -> Tensor:
+    """Return cross_entropy(hidden @ weight.T, targets) with at most `chunk` rows of logits alive."""
+    check_targets(hidden.shape, targets)
+    check_reduction(reduction, ("sum", "mean"))
+    if chunk < 1:
+        raise PlanError("chunk", f"{chunk} is not a number of tokens", "Use 1 or more.")
+    if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
+        problem = f"shape {tuple(weight.shape)} does not take {hidden.shape[-1]} features"
+        raise ModelError("weight", problem, f"Give it shape (vocabulary, {hidden.shape[-1]}).")
+    hidden = _as_autocast(hidden)
+    share = share_of_each(targets, ignore_index, reduction)
+    return _LinearCrossEntropy.apply(hidden, weight, targets, share, (chunk, ignore_index))
+
+
+def _as_autocast(hidden: Tensor) -> Tensor:
+    """Cast the features as autocast casts a linear's; the weight is cast inside, its gradient not."""
+    kind = hidden.device.type
+    return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        share: Tensor,
+        options: tuple[int, int],
+    ) -> Tensor:
+        early, late = early_and_late(share, hidden.dtype)
+        op = torch.ops.stepladder.linear_cross_entropy.default
+        losses, dhidden, dweight = op(
+            hidden, weight, targets, early, *options, *ctx.needs_input_grad[:2]
+        )
+        ctx.save_for_backward(dhidden, dweight, late)
+        ctx.weight_dtype = weight.dtype
+        return losses.sum() * share
+
+    @staticmethod
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        dhidden, dweight, late = ctx.saved_tensors
+        factor = dloss * late
+        grads: list[Tensor | None] = [None] * 5
+        # In place, so autograd refuses a second backward through it instead of scaling twice.
+        if ctx.needs_input_grad[0]:
+            torch.ops.stepladder.scale_.default(dhidden, factor)
+            grads[0] = dhidden
+        if ctx.needs_input_grad[1]:
+            torch.ops.stepladder.scale_.default(dweight, factor)
+            grads[1] = dweight.to(ctx.weight_dtype)
+        return tuple(grads)
+
+
+def _chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    share: Tensor,
+    chunk: int,
+    ignore_index: int,
+    for_hidden: bool,
+    for_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses and both gradients, a chunk of tokens at a time; an unwanted gradient is empty."""
+    features, classes = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    matrix = weight.to(hidden.dtype)
+    dhidden = torch.empty_like(features if for_hidden else features[:0])
+    sums = weight.new_zeros(weight.shape if for_weight else 0, dtype=accumulator(hidden))
+    losses = torch.empty(len(features), dtype=accumulator(hidden), device=hidden.device)
+    for start in range(0, len(features), chunk):
+        now = slice(start, start + chunk)
+        logits = features[now] @ matrix.T
+        losses[now] = losses_and_gradient_(logits, classes[now], share, ignore_index)
+        if for_hidden:
+            torch.mm(logits, matrix, out=dhidden[now])
+        if for_weight:
+            _add_product(sums, logits.T, features[now])
+    shape = hidden.shape if for_hidden else dhidden.shape
+    return losses, dhidden.view(shape), sums.to(_waiting(weight))
+
+
+def _add_product(sums: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right to the sums without rounding the product to fewer bits first."""
+    if sums.dtype == left.dtype:
+        sums.addmm_(left, right)
+    elif left.is_cuda:
+        sums += torch.mm(left, right, out_dtype=sums.dtype)
+    else:
+        sums.addmm_(left.to(sums.dtype), right.to(sums.dtype))
+
+
+def _waiting(weight: Tensor) -> torch.dtype:
+    """The type a weight's gradient waits in: fp16 would overflow before it is divided."""
+    return torch.float32 if weight.dtype == torch.float16 else weight.dtype
+
+
+torch.library.define(
+    "stepladder::linear_cross_entropy",
+    "(Tensor hidden, Tensor weight, Tensor targets, Tensor share, int chunk, int ignore_index,"
+    " bool for_hidden, bool for_weight) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.impl("stepladder::linear_cross_entropy", ("cpu", "cuda"), _chunks)
+
+
+@torch.library.register_fake("stepladder::linear_cross_entropy")
+def _fake_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    share: Tensor,
+    chunk: int,
+    ignore_index: int,
+    for_hidden: bool,
+    for_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    losses = hidden.new_empty(targets.numel(), dtype=accumulator(hidden))
+    dhidden = hidden.new_empty(hidden.shape if for_hidden else (0, hidden.shape[-1]))
+    dweight = weight.new_empty(weight.shape if for_weight else (0,), dtype=_waiting(weight))
+    return losses, dhidden, dweight

@@ -1,0 +1,166 @@
+"""Triton programs for cross-entropy: one row of logits per program, walked in chunks.
+
+The log of the summed exponentials is kept online (a running maximum, and a sum rescaled whenever
+the maximum grows), so a row of any length is read once and never overflows. A target outside the
+vocabulary gives NaN rather than a read of foreign memory: loud, and without waiting for the device.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .backend import num_processors
+
+BLOCK = 4096  # elements of a row read at a time
+WARPS = 8
+NAN = tl.constexpr(float("nan"))
+
+
+@triton.jit
+def _log_sum_exp(row, width, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    top = -float("inf")
+    total = tl.zeros(
+        (BLOCK,), dtype=tl.float32
+    )  # one per lane: added across lanes once, at the end
+    for start in range(0, width, BLOCK):
+        inside = start + columns < width
+        x = tl.load(row + start + columns, mask=inside, other=-float("inf")).to(tl.float32)
+        higher = tl.maximum(top, tl.max(x, axis=0))
+        # A chunk may hold nothing but -inf (a masked vocabulary); -inf minus -inf would be NaN.
+        base = tl.where(higher == -float("inf"), 0.0, higher)
+        total = total * tl.exp(top - base) + tl.exp(x - base)
+        top = higher
+    return tl.where(top == -float("inf"), top, top + tl.log(tl.sum(total, axis=0)))
+
+
+@triton.jit
+def _store_gradient(row, out, target, log_sum, scale, width, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    for start in range(0, width, BLOCK):
+        inside = start + columns < width
+        x = tl.load(row + start + columns, mask=inside, other=0.0).to(tl.float32)
+        hit = tl.where(start + columns == target, 1.0, 0.0)
+        tl.store(out + start + columns, (tl.exp(x - log_sum) - hit) * scale, mask=inside)
+
+
+@triton.jit
+def _store_zeros(out, width, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    for start in range(0, width, BLOCK):
+        tl.store(
+            out + start + columns, tl.zeros((BLOCK,), tl.float32), mask=start + columns < width
+        )
+
+
+@triton.jit
+def _losses(logits, targets, losses, log_sums, width, stride, ignore_index, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64)
+    row = logits + index * stride
+    target = tl.load(targets + index).to(tl.int64)
+    if target == ignore_index:
+        tl.store(losses + index, 0.0)
+        tl.store(log_sums + index, 0.0)
+    else:
+        legal = (target >= 0) & (target < width)
+        chosen = tl.load(row + target, mask=legal, other=NAN).to(tl.float32)
+        log_sum = _log_sum_exp(row, width, BLOCK)
+        tl.store(losses + index, log_sum - chosen)
+        tl.store(log_sums + index, log_sum)
+
+
+@triton.jit
+def _gradient(
+    logits, targets, log_sums, dlosses, out, width, stride, dlosses_stride, ignore_index,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    index = tl.program_id(0).to(tl.int64)
+    row, out_row = logits + index * stride, out + index * width
+    target = tl.load(targets + index).to(tl.int64)
+    if target == ignore_index:
+        _store_zeros(out_row, width, BLOCK)
+    else:
+        legal = (target >= 0) & (target < width)
+        scale = tl.where(legal, tl.load(dlosses + index * dlosses_stride).to(tl.float32), NAN)
+        log_sum = tl.load(log_sums + index)
+        _store_gradient(row, out_row, target, log_sum, scale, width, BLOCK)
+
+
+@triton.jit
+def _losses_and_gradient(
+    logits, targets, share, losses, width, stride, ignore_index, BLOCK: tl.constexpr
+):
+    index = tl.program_id(0).to(tl.int64)
+    row = logits + index * stride
+    target = tl.load(targets + index).to(tl.int64)
+    if target == ignore_index:
+        tl.store(losses + index, 0.0)
+        _store_zeros(row, width, BLOCK)
+    else:
+        legal = (target >= 0) & (target < width)
+        chosen = tl.load(row + target, mask=legal, other=NAN).to(tl.float32)
+        log_sum = _log_sum_exp(row, width, BLOCK)
+        tl.store(losses + index, log_sum - chosen)
+        scale = tl.where(legal, tl.load(share), NAN)
+        tl.debug_barrier()  # every thread has read the target's logit before any writes over it
+        _store_gradient(row, row, target, log_sum, scale, width, BLOCK)
+
+
+@triton.jit
+def _scale(values, factor, num_values, BLOCK: tl.constexpr):
+    by = tl.load(factor)
+    if by != 1.0:  # decided on the device: the host would have to wait to know
+        start = tl.program_id(0).to(tl.int64) * BLOCK
+        for at in range(start, num_values, tl.num_programs(0) * BLOCK):
+            places = at + tl.arange(0, BLOCK)
+            x = tl.load(values + places, mask=places < num_values, other=0.0)
+            tl.store(values + places, x.to(tl.float32) * by, mask=places < num_values)
+
+
+def _block(width: int) -> int:
+    return min(BLOCK, triton.next_power_of_2(width))
+
+
+def losses(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Loss of each row, 0 where ignored, and the log of its summed exponentials."""
+    num_rows, width = logits.shape
+    out = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    log_sums = torch.empty_like(out)
+    _losses[(num_rows,)](
+        logits, targets, out, log_sums, width, logits.stride(0), ignore_index,
+        BLOCK=_block(width), num_warps=WARPS,
+    )  # fmt: skip
+    return out, log_sums
+
+
+def gradient(
+    logits: Tensor, targets: Tensor, log_sums: Tensor, dlosses: Tensor, ignore_index: int
+) -> Tensor:
+    """Gradient of the logits, given the gradient of each row's loss."""
+    num_rows, width = logits.shape
+    out = torch.empty((num_rows, width), dtype=logits.dtype, device=logits.device)
+    _gradient[(num_rows,)](
+        logits, targets, log_sums, dlosses, out, width, logits.stride(0), dlosses.stride(0),
+        ignore_index, BLOCK=_block(width), num_warps=WARPS,
+    )  # fmt: skip
+    return out
+
+
+def losses_and_gradient_(
+    logits: Tensor, targets: Tensor, share: Tensor, ignore_index: int
+) -> Tensor:
+    """Loss of each row; the logits become their own gradient, times `share`."""
+    num_rows, width = logits.shape
+    out = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    _losses_and_gradient[(num_rows,)](
+        logits, targets, share, out, width, logits.stride(0), ignore_index,
+        BLOCK=_block(width), num_warps=WARPS,
+    )  # fmt: skip
+    return out
+
+
+def scale_(values: Tensor, factor: Tensor) -> None:
+    """Multiply a contiguous tensor by a number on the device; by 1, touch nothing."""
+    programs = min(triton.cdiv(values.numel(), BLOCK), num_processors(values.device) * 8)
+    _scale[(programs,)](values, factor, values.numel(), BLOCK=BLOCK, num_warps=WARPS)
