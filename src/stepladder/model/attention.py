@@ -1,0 +1,148 @@
+"""Attention, and the one replaceable call inside it.
+
+`Attention.attend` is a plain function of (query, key, value, mask, causal), each tensor (batch,
+heads, length, head width). A rung swaps it to choose a kernel or to look across ranks. The number
+of heads is read off the projection's own width, so a rank that holds a cut of the heads runs the
+same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stepladder.errors import ModelError, PlanError, nearest
+
+from .rotary import Rotary
+
+Attend = Callable[..., Tensor]
+
+
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True
+) -> Tensor:
+    """Attend by whichever fused kernel torch finds fastest here."""
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=causal and mask is None,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True
+) -> Tensor:
+    """Attend by the flash kernel or not at all."""
+    if mask is not None:
+        raise ModelError(
+            "attention",
+            "the flash kernel takes no mask, and packed documents need one",
+            "Use attention=auto.",
+        )
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return fused_attention(query, key, value, causal=causal)
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True
+) -> Tensor:
+    """Attend as the formula reads: softmax(QKᵀ/√d)V, with every score in memory."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5  # (…, length, length)
+    if mask is None and causal:
+        mask = causal_mask(query.shape[-2], query.device)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = scores.float().softmax(-1)  # fp32: a sum over many small numbers
+    return weights.to(value.dtype) @ value
+
+
+def causal_mask(length: int, device: torch.device) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+def document_mask(documents: Tensor) -> Tensor:
+    """True where a token may look: earlier, and in the same document. (batch, 1, length, length)"""
+    same = documents[:, None, :, None] == documents[:, None, None, :]
+    return same & causal_mask(documents.shape[-1], documents.device)
+
+
+class Attention(nn.Module):
+    """Four projections around `attend`; the keys may have fewer heads than the queries."""
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        *,
+        bias: bool,
+        rotary: Rotary | None = None,
+        causal: bool = True,
+    ) -> None:
+        super().__init__()
+        self.head_width = hidden // heads
+        self.causal = causal
+        self.query = nn.Linear(hidden, hidden, bias=bias)
+        self.key = nn.Linear(hidden, kv_heads * self.head_width, bias=bias)
+        self.value = nn.Linear(hidden, kv_heads * self.head_width, bias=bias)
+        self.out = nn.Linear(hidden, hidden, bias=bias)
+        self.rotary = rotary  # one for all blocks: they share its table
+        self.attend: Attend = fused_attention
+
+    def forward(
+        self, hidden: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        query, key, value = (
+            project(hidden).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        if self.rotary is not None:
+            query, key = self.rotary(query, positions), self.rotary(key, positions)
+        seen = self.attend(query, key, value, mask=mask, causal=self.causal)
+        return self.out(seen.transpose(1, 2).flatten(2))
+
+
+KINDS: dict[str, Attend] = {
+    "auto": fused_attention,
+    "flash": flash_attention,
+    "plain": plain_attention,
+}
+
+
+def set_attention(module: nn.Module, kind: str) -> None:
+    """Make every attention of the module attend in this way."""
+    if kind not in KINDS:
+        raise PlanError("attention", f"'{kind}' is not a way to attend", nearest(kind, KINDS))
+    found = [part for part in module.modules() if isinstance(part, Attention)]
+    if kind != "auto" and not found:
+        raise ModelError(
+            type(module).__name__, "has no attention that can be replaced", "Use attention=auto."
+        )
+    if kind == "flash":
+        check_flash(found[0])
+    for attention in found:
+        attention.attend = KINDS[kind]
+
+
+def check_flash(attention: Attention) -> None:
+    """Refuse flash where the device has no such kernel, or not for these heads."""
+    weight = attention.query.weight
+    heads = torch.zeros(1, 1, 8, attention.head_width, device=weight.device, dtype=torch.bfloat16)
+    try:
+        flash_attention(heads, heads, heads)
+    except RuntimeError as problem:
+        raise ModelError(
+            "attention",
+            f"the flash kernel does not run on {weight.device.type} with heads of "
+            f"{attention.head_width}",
+            "Use attention=auto.",
+        ) from problem
