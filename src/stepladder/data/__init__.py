@@ -1,0 +1,42 @@
+"""What we feed: sources addressed by position, and the batches of a run made from them.
+
+Sample number p of a run is a function of the source, the seed and p. So the batch of a step is the
+same on any number of ranks, a run resumes from one integer, and each sample is seen once per epoch
+in a new order.
+"""
+
+from .batch import Batch
+from .classics import cifar, digits, mnist
+from .corpus import text_corpus
+from .feed import batches, load
+from .images import ImageFolder
+from .lengths import LengthSchedule
+from .mix import Mix
+from .order import Order
+from .pack import pack
+from .prefetch import Prefetcher
+from .reading import Reading
+from .source import Arrays, Source
+from .tokens import TokenFile
+from .workers import Workers
+
+__all__ = [
+    "Arrays",
+    "Batch",
+    "ImageFolder",
+    "LengthSchedule",
+    "Mix",
+    "Order",
+    "Prefetcher",
+    "Reading",
+    "Source",
+    "TokenFile",
+    "Workers",
+    "batches",
+    "cifar",
+    "digits",
+    "load",
+    "mnist",
+    "pack",
+    "text_corpus",
+]

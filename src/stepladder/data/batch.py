@@ -1,0 +1,111 @@
+"""A batch: what one rank feeds in one step, and where in the run it stands.
+
+How many targets count in each row is counted on the host before the tensors move, so that weighing
+micro-batches and ranks against each other never waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .pack import IGNORED
+
+TARGET_KEYS = ("labels", "targets")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """This rank's rows of one global batch."""
+
+    inputs: Any  # a tensor, or a tuple or dict of tensors
+    targets: Any  # None where the sample names none
+    position: int  # of the global batch's first sample in the run
+    size: int  # samples in the global batch, over all ranks
+    valid_by_row: tuple[int, ...]  # targets that count, for each row here
+    skipped: tuple[str, ...] = ()  # samples that could not be read and what stood in for them
+
+    @classmethod
+    def of(cls, samples: Any, *, position: int, size: int, skipped: tuple[str, ...] = ()) -> Batch:
+        """Tell inputs from targets in stacked samples.
+
+        A pair is inputs and targets. A dict with labels is given whole, as Hugging Face models want
+        it, and its labels are also the targets. Anything else is inputs alone.
+        """
+        inputs, targets = samples, None
+        if isinstance(samples, tuple) and len(samples) == 2:
+            inputs, targets = samples
+        elif isinstance(samples, dict):
+            targets = next((samples[key] for key in TARGET_KEYS if key in samples), None)
+        return cls(inputs, targets, position, size, _count_valid(inputs, targets), skipped)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.valid_by_row)
+
+    @property
+    def valid(self) -> int:
+        """Targets of this rank that count."""
+        return sum(self.valid_by_row)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin(self) -> Batch:
+        """The batch in page-locked memory, from which a device copies without the host's help."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def rows(self, part: slice) -> Batch:
+        """Some of the rows: a micro-batch."""
+        cut = self._each(lambda tensor: tensor[part] if tensor.dim() else tensor)
+        return replace(cut, valid_by_row=self.valid_by_row[part])
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Every tensor once."""
+        return list({id(each): each for each in walk((self.inputs, self.targets))}.values())
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        changed: dict[
+            int, torch.Tensor
+        ] = {}  # labels stand in two places and must not be copied twice
+
+        def once(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in changed:
+                changed[id(tensor)] = change(tensor)
+            return changed[id(tensor)]
+
+        return replace(
+            self, inputs=map_tensors(once, self.inputs), targets=map_tensors(once, self.targets)
+        )
+
+
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """The same structure with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: map_tensors(change, part) for name, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(map_tensors(change, part) for part in value)
+    return value
+
+
+def walk(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor of a structure."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (dict, tuple, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from walk(part)
+
+
+def _count_valid(inputs: Any, targets: Any) -> tuple[int, ...]:
+    if not isinstance(targets, torch.Tensor):
+        return (1,) * len(next(walk(inputs)))
+    by_row = targets.reshape(len(targets), -1)
+    if targets.dtype.is_floating_point:
+        return (by_row.shape[1],) * len(targets)  # -100 is a number like any other there
+    return tuple((by_row != IGNORED).sum(dim=1).tolist())

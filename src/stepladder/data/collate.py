@@ -1,0 +1,146 @@
+"""Stacking: samples of one kind become tensors with one row each.
+
+Rows of different lengths are padded at the end: targets with -100, masks with 0, the rest with the
+policy's pad. Anything else that differs is named, with the sample it was found in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepladder.errors import DataError
+
+from .batch import TARGET_KEYS, map_tensors, walk
+from .pack import IGNORED
+from .reading import Reading
+
+MASK_KEYS = ("attention_mask", "token_type_ids")
+
+
+def stack(samples: Sequence[Any], names: Sequence[str], policy: Reading) -> Any:
+    """One structure whose tensors hold every sample as a row."""
+    first = samples[0]
+    _check_alike(samples, names)
+    if isinstance(first, dict):
+        return {
+            key: _column([sample[key] for sample in samples], names, policy, key) for key in first
+        }
+    if isinstance(first, (tuple, list)) and not _is_numbers(first):
+        parts = [f"part {number}" for number in range(len(first))]
+        if len(first) == 2:
+            parts[1] = "targets"
+        columns = zip(*samples)
+        return tuple(
+            _column(list(column), names, policy, part) for part, column in zip(parts, columns)
+        )
+    return _column(samples, names, policy, "part 0")
+
+
+def shorten(samples: Any, length: int) -> Any:
+    """Stacked token windows cut to `length`; what is not a row of tokens stays as it is."""
+    return map_tensors(
+        lambda tensor: tensor[:, :length].contiguous() if is_tokens(tensor) else tensor, samples
+    )
+
+
+def is_tokens(tensor: torch.Tensor) -> bool:
+    """Whether a stacked tensor is rows of whole numbers, as tokens are and pictures are not."""
+    return tensor.dim() == 2 and not tensor.dtype.is_floating_point
+
+
+def check_longest(samples: Any, policy: Reading) -> Any:
+    """Samples that came stacked, held to the policy's longest."""
+    widths = [tensor.shape[1] for tensor in walk(samples) if is_tokens(tensor)]
+    if policy.longest is None or max(widths, default=0) <= policy.longest:
+        return samples
+    if policy.too_long == "stop":
+        raise _too_long("every sample", max(widths), policy.longest)
+    return shorten(samples, policy.longest)
+
+
+def _column(values: Sequence[Any], names: Sequence[str], policy: Reading, key: str) -> Any:
+    """One part of every sample, stacked."""
+    if isinstance(values[0], dict) or (isinstance(values[0], tuple) and not _is_numbers(values[0])):
+        return stack(values, names, policy)
+    tensors = [_tensor(value, name, key) for value, name in zip(values, names)]
+    tensors = [_held(tensor, name, policy) for tensor, name in zip(tensors, names)]
+    if len({tensor.shape for tensor in tensors}) == 1:
+        return torch.stack(tensors)
+    for tensor, name in zip(tensors, names):
+        if tensor.dim() != 1:
+            raise DataError(
+                name,
+                f"{key} has shape {tuple(tensor.shape)}, {names[0]} has {tuple(tensors[0].shape)}",
+                "Only rows of tokens are padded: give every sample one shape.",
+            )
+    return torch.nn.utils.rnn.pad_sequence(
+        tensors, batch_first=True, padding_value=_filling(key, policy)
+    )
+
+
+def _filling(key: str, policy: Reading) -> int:
+    if key in TARGET_KEYS:
+        return IGNORED
+    return 0 if key in MASK_KEYS else policy.pad
+
+
+def _held(tensor: torch.Tensor, name: str, policy: Reading) -> torch.Tensor:
+    if policy.longest is None or tensor.dim() != 1 or len(tensor) <= policy.longest:
+        return tensor
+    if policy.too_long == "stop":
+        raise _too_long(name, len(tensor), policy.longest)
+    return tensor[: policy.longest]
+
+
+def _too_long(name: str, length: int, longest: int) -> DataError:
+    return DataError(
+        name,
+        f"has {length} tokens and the longest allowed is {longest}",
+        f"Use longest={length}, or cut what is over: too_long='cut'.",
+    )
+
+
+def _tensor(value: Any, name: str, key: str) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            name,
+            f"{key} is {type(value).__name__}, not numbers",
+            "Tokenise it, or leave it out of the sample.",
+        )
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # torch hardly computes with wider unsigned numbers
+    if array.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic)):
+        array = array.astype(np.float32)  # a plain Python number has no width of its own
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _check_alike(samples: Sequence[Any], names: Sequence[str]) -> None:
+    """Refuse samples of different make."""
+    expected = _make(samples[0])
+    for sample, name in zip(samples, names):
+        if _make(sample) != expected:
+            raise DataError(
+                name,
+                f"is {_make(sample)} and {names[0]} is {expected}",
+                "Give every sample the same parts.",
+            )
+
+
+def _make(sample: Any) -> str:
+    if isinstance(sample, dict):
+        return f"a dict of {', '.join(map(str, sample))}"
+    if isinstance(sample, (tuple, list)) and not _is_numbers(sample):
+        return f"{len(sample)} parts"
+    return "one tensor"
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a list is itself a row of numbers, as token ids often come."""
+    return isinstance(value, list) and all(isinstance(part, (int, float)) for part in value)

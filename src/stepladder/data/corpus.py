@@ -1,0 +1,92 @@
+"""Text as bytes: the Python standard library's own source, or any folder of text.
+
+Every machine that runs stepladder has the standard library, so a newcomer's first run needs no
+download. A byte is a token (vocabulary 256): no tokenizer to install, none to disagree about.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from stepladder.errors import DataError, nearest
+
+from .files import existing_folder, files_below, read_bytes
+from .pack import PackedRows
+from .tokens import Windows, check_window
+
+HELD_OUT = 10  # the last tenth is for validation
+NOT_LIBRARY = frozenset(
+    {"test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "__pycache__"}
+    | {"site-packages", "dist-packages"}
+)
+TEXT = (".txt", ".md", ".rst", ".py", ".json", ".html", ".tex")
+
+
+def text_corpus(
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    length: int = 256,
+    split: Literal["train", "validation"] = "train",
+    suffixes: tuple[str, ...] | None = None,
+    limit_bytes: int | None = None,
+    packed: bool = False,
+) -> Windows | PackedRows:
+    """Windows of bytes from a folder's text, or from the standard library's Python files.
+
+    `packed` marks where each file begins, so that attention and targets stay within one file.
+    """
+    root, suffixes = _root(folder, suffixes)
+    without = NOT_LIBRARY if folder is None else frozenset({"__pycache__", ".git"})
+    tokens, starts = _read(root, suffixes, without, limit_bytes)
+    begin, end = _part(len(tokens), split)
+    name = f"the {split} part of '{root}'"
+    check_window(end - begin, length, name)
+    if not packed:
+        return Windows(tokens[begin:end], length, name=name)
+    inside = starts[(starts > begin) & (starts < end)] - begin
+    return PackedRows(tokens[begin:end], np.concatenate([[0], inside]), length, name=name)
+
+
+def _root(
+    folder: str | os.PathLike[str] | None, suffixes: tuple[str, ...] | None
+) -> tuple[Path, tuple[str, ...]]:
+    if folder is None:
+        return Path(sysconfig.get_paths()["stdlib"]), suffixes or (".py",)
+    return existing_folder(folder, "corpus"), suffixes or TEXT
+
+
+def _read(
+    root: Path, suffixes: tuple[str, ...], without: frozenset[str], limit_bytes: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """All files end to end, and where each begins."""
+    texts: list[bytes] = []
+    starts, total = [], 0
+    for path in files_below(root, suffixes, without):
+        if limit_bytes is not None and total >= limit_bytes:
+            break
+        text = read_bytes(path, "corpus")
+        if text:
+            starts.append(total)
+            texts.append(text)
+            total += len(text)
+    if not texts:
+        raise DataError(
+            "corpus",
+            f"'{root}' holds no text in files ending {', '.join(suffixes)}",
+            "Name the endings to read: text_corpus(folder, suffixes=('.txt',)).",
+        )
+    return np.frombuffer(b"".join(texts)[:limit_bytes], np.uint8), np.array(starts, np.int64)
+
+
+def _part(num_tokens: int, split: str) -> tuple[int, int]:
+    """The region of one split: whole regions, so that no window is seen by both."""
+    border = num_tokens - num_tokens // HELD_OUT
+    parts = {"train": (0, border), "validation": (border, num_tokens)}
+    if split not in parts:
+        raise DataError("split", f"'{split}' is not a part of the corpus", nearest(split, parts))
+    return parts[split]

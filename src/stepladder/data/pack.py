@@ -1,0 +1,95 @@
+"""Packing: documents laid end to end in rows of one length, each token knowing its document.
+
+A row's inputs are three tensors: `tokens`; `document`, the number of its document within the row,
+so attention can stay inside it; and `position` within the document, which starts again at the row's
+edge since the model cannot see what came before. The target at a document's last token would be
+another document's first, so it is -100. Nothing is padded and nothing is thrown away but the last
+part row.
+
+Whole documents fitted into bins were not used: they pad, and they drop the tails of long documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepladder.errors import DataError
+
+from .order import Integers
+
+IGNORED = -100  # what torch's cross entropy leaves out
+CHUNK = 1 << 24  # tokens scanned at a time, so that indexing a file needs no more memory than this
+
+
+class PackedRows:
+    """Rows of `length` tokens over documents that begin at `starts`."""
+
+    def __init__(
+        self, tokens: np.ndarray, starts: np.ndarray, length: int, *, name: str = "documents"
+    ) -> None:
+        if len(tokens) < length + 1:
+            raise DataError(
+                "length",
+                f"{name} have {len(tokens)} tokens and one row needs {length + 1}",
+                f"Use length={len(tokens) - 1} or less."
+                if len(tokens) > 1
+                else "Give more documents.",
+            )
+        self.tokens, self.starts, self.length, self.name = tokens, starts, length, name
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)  # a for loop over a sequence ends on this
+        inputs, targets = self.fetch(np.array([index]))
+        return {name: tensor[0] for name, tensor in inputs.items()}, targets[0]
+
+    def fetch(self, indices: Integers) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        rows = np.empty((len(indices), self.length + 1), np.int64)
+        opens = np.zeros(rows.shape, bool)  # where a document's first token stands
+        for row, index in enumerate(indices.tolist()):
+            begin = index * self.length
+            rows[row] = self.tokens[begin : begin + self.length + 1]
+            first, last = np.searchsorted(self.starts, (begin, begin + self.length + 1))
+            opens[row, self.starts[first:last] - begin] = True
+        targets = np.where(opens[:, 1:], IGNORED, rows[:, 1:])
+        inputs = {"tokens": rows[:, :-1].copy(), **_places(opens[:, :-1])}
+        return {name: torch.from_numpy(array) for name, array in inputs.items()}, torch.from_numpy(
+            targets
+        )
+
+    def where(self, index: int) -> str:
+        return f"tokens {index * self.length} to {(index + 1) * self.length} of {self.name}"
+
+
+def pack(documents: Sequence[Any], length: int) -> PackedRows:
+    """Lay the documents, each a row of token ids, end to end."""
+    rows = [np.asarray(document).reshape(-1) for document in documents]
+    rows = [row for row in rows if len(row)]
+    if not rows:
+        raise DataError("documents", "none of them has a token", "Give at least one document.")
+    ends = np.cumsum([len(row) for row in rows])
+    return PackedRows(np.concatenate(rows), np.concatenate([[0], ends[:-1]]), length)
+
+
+def document_starts(tokens: np.ndarray, document_end: int) -> np.ndarray:
+    """Where documents begin: the start of the file and after each end token."""
+    found = [np.zeros(1, np.int64)]
+    for begin in range(0, len(tokens), CHUNK):
+        found.append(np.flatnonzero(tokens[begin : begin + CHUNK] == document_end) + begin + 1)
+    return np.concatenate(found)
+
+
+def _places(opens: np.ndarray) -> dict[str, np.ndarray]:
+    """Number the documents of each row from 0, and the tokens of each document from 0."""
+    opens = opens.copy()
+    opens[:, 0] = True  # a row's first token opens what the model sees of its document
+    steps = np.broadcast_to(np.arange(opens.shape[1]), opens.shape)
+    last_open = np.maximum.accumulate(np.where(opens, steps, 0), axis=1)
+    return {"document": np.cumsum(opens, axis=1) - 1, "position": steps - last_open}

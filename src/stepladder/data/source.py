@@ -1,0 +1,111 @@
+"""What a source is: a length and a sample for every index, nothing more.
+
+A sample is a tensor, or a tuple or dict of tensors; numpy arrays and plain numbers count as
+tensors. So a list, a tensor and any map-style torch `Dataset` are sources as they stand. A source
+may offer more:
+
+    fetch(indices) -> batch     many samples at once, already stacked
+    order(seed, shuffle)        its own walk (a mixture has one)
+    where(index) -> str         the file behind a sample, for messages
+    parallel = True             reading from several threads at once is safe and pays
+
+A stream is refused: without an index there is no sample number p, so no exact resume and no same
+batch on another number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from stepladder.errors import DataError
+
+from .order import Integers, Order
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Samples addressed by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Arrays:
+    """Rows of arrays or tensors of one length, side by side: `Arrays(x, y)`."""
+
+    def __init__(self, *columns: Any) -> None:
+        if not columns:
+            raise DataError("arrays", "no array was given", "Call it as Arrays(x, y).")
+        self.columns = tuple(torch.as_tensor(column) for column in columns)
+        lengths = [len(column) if column.dim() else 0 for column in self.columns]
+        if len(set(lengths)) > 1:
+            raise DataError(
+                "arrays",
+                f"the arrays have {_list(lengths)} rows",
+                f"Cut them to {min(lengths)} rows.",
+            )
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns[0].dim() else 0
+
+    def __getitem__(self, index: int) -> Any:
+        return _one(tuple(column[index] for column in self.columns))
+
+    def fetch(self, indices: Integers) -> Any:
+        rows = torch.from_numpy(np.ascontiguousarray(indices))
+        return _one(tuple(column[rows] for column in self.columns))
+
+
+def as_source(data: Any) -> Source:
+    """The data itself when it can be addressed by position; otherwise the reason it cannot."""
+    kind = type(data).__name__
+    if isinstance(data, (str, PathLike)):
+        raise DataError(
+            "source",
+            f"'{data}' is a path, not samples",
+            "Open it: TokenFile, text_corpus or ImageFolder.",
+        )
+    if isinstance(data, Mapping):
+        raise DataError(
+            "source", f"a {kind} has keys, not positions", "Use Arrays(x, y) or a list."
+        )
+    if not _addressable(data):
+        raise DataError(
+            "source",
+            f"{kind} has no length and index, so no sample can be addressed by its position and "
+            "no run could resume exactly",
+            "Give a list of its samples, list(...), or write its tokens to a file for TokenFile.",
+        )
+    if len(data) == 0:
+        raise DataError("source", f"{kind} is empty", "Give at least one sample.")
+    return data
+
+
+def order_of(source: Source, seed: int, shuffle: bool) -> Any:
+    """The source's own walk where it has one, else every index once per epoch."""
+    own = getattr(source, "order", None)
+    return own(seed, shuffle) if callable(own) else Order(len(source), seed, shuffle)
+
+
+def _addressable(data: Any) -> bool:
+    if isinstance(data, torch.utils.data.IterableDataset) or not isinstance(data, Source):
+        return False
+    try:
+        len(data)
+    except (TypeError, NotImplementedError):  # torch's Dataset promises an index, not a length
+        return False
+    return True
+
+
+def _one(columns: tuple[Any, ...]) -> Any:
+    return columns[0] if len(columns) == 1 else columns
+
+
+def _list(numbers: list[int]) -> str:
+    return " and ".join(str(number) for number in numbers)

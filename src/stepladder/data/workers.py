@@ -1,0 +1,47 @@
+"""Who reads ahead: nobody, threads, or processes.
+
+Threads by default. Token files and arrays are memory copies, so one thread keeps up and hides the
+reading behind the step; decoding pictures leaves the interpreter's lock, so several threads pay; a
+foreign `Dataset` gets one thread, since nobody promised that two may read it at once. Processes are
+for samples computed in Python, and only on request: they are spawned, so the source must pickle and
+the script needs its `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from stepladder.errors import DataError
+
+MOST_BY_DEFAULT = 4
+EXAMPLE = "Use 'auto', a number of threads (0 reads in the step itself), or '4 processes'."
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How many read ahead, and whether each has an interpreter of its own."""
+
+    count: int
+    processes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or (self.processes and self.count == 0):
+            raise DataError("workers", f"{self.count} is not a number of workers", EXAMPLE)
+
+    @classmethod
+    def parse(cls, wanted: int | str, source: Any) -> Workers:
+        """Read 'auto', a count, '3 threads' or '3 processes'; 'auto' asks the source."""
+        if wanted == "auto":
+            return cls(_useful(source))
+        count, _, kind = str(wanted).partition(" ")
+        if not count.lstrip("-").isdigit() or kind not in ("", "threads", "processes"):
+            raise DataError("workers", f"'{wanted}' is not a number of workers", EXAMPLE)
+        return cls(int(count), processes=kind == "processes")
+
+
+def _useful(source: Any) -> int:
+    if not getattr(source, "parallel", False) or hasattr(source, "fetch"):
+        return 1
+    return max(1, min(MOST_BY_DEFAULT, os.cpu_count() or 1))
