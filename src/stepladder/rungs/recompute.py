@@ -1,0 +1,158 @@
+"""Rung: keep less of the forward pass and compute it again when backward needs it.
+
+`blocks` keeps a block's inputs and computes the whole block again. `selective` also keeps what is
+dear to compute, matrix products and attention, and computes only the cheap rest again: norms,
+activations, casts, dropout. There is nothing between the two because it would buy nothing: the
+FLOPs a kept product saves per byte are its contraction length, which is the model's width for
+nearly every product of a block, so half-selective blocks lie on the line that a mix of selective
+and whole blocks draws already. That mix is what a `budget` chooses. The one product far below the
+line is attention's scores (short contraction, wide result): they are never kept.
+
+Every rule recomputes the first blocks rather than the last. Backward starts at the last block and
+holds a recomputed one whole while it works on it; if the last blocks were kept as they are, they
+have been freed by then and make the room.
+
+A block's `forward` is replaced on the instance: no wrapper module, so the block keeps its class
+and its parameters keep their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, update_wrapper
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from stepladder.errors import PlanError
+from stepladder.plan import Recompute
+
+from .budget import BlockCost, Depth, fit_budget
+
+aten, functional = torch.ops.aten, torch.ops._c10d_functional
+
+PRODUCTS = {  # by a weight: as many FLOPs per byte as the block's input is wide
+    aten.mm.default,
+    aten.addmm.default,
+    aten._scaled_mm.default,
+    aten._grouped_mm.default,
+    aten.convolution.default,
+}
+BATCHED = {aten.bmm.default, aten.baddbmm.default}  # of two activations, such as the scores
+TRAVELS = {  # computing these again would use the network again
+    functional.all_reduce.default,
+    functional.reduce_scatter_tensor.default,
+    functional.all_to_all_single.default,
+}
+# A cache of keys would receive this pass's keys twice, so a recomputed block runs without one.
+CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
+
+
+def recompute(
+    blocks: Sequence[tuple[str, nn.Module]],
+    how: Recompute,
+    *,
+    costs: Sequence[BlockCost] | None = None,
+) -> tuple[str, ...]:
+    """Make the blocks that `how` picks compute themselves again in backward; return their names."""
+    depths = choose(len(blocks), how, costs)
+    for (_, block), depth in zip(blocks, depths, strict=True):
+        undo(block)
+        if depth != "kept":
+            again = partial(run_again, block.forward, depth)
+            block.forward = update_wrapper(again, block.forward)  # type: ignore[method-assign]
+    return tuple(name for (name, _), depth in zip(blocks, depths) if depth != "kept")
+
+
+def choose(num_blocks: int, how: Recompute, costs: Sequence[BlockCost] | None) -> list[Depth]:
+    """How much of each block is computed again."""
+    match how.kind:
+        case "none":
+            return ["kept"] * num_blocks
+        case "blocks":
+            return ["whole"] * num_blocks
+        case "selective":
+            return ["cheap"] * num_blocks
+        case "every":
+            return ["kept" if index % how.every else "whole" for index in range(num_blocks)]
+    if costs is None or len(costs) != num_blocks:
+        raise PlanError(
+            "recompute",
+            f"a budget needs the measured bytes of {num_blocks} blocks, "
+            f"and {len(costs or ())} were given",
+            "Measure them with measure_blocks on a sample batch, or choose blocks or selective.",
+        )
+    return fit_budget(costs, how.budget_bytes)
+
+
+def undo(block: nn.Module) -> None:
+    """Give the block back the forward it had before this rung."""
+    again = block.__dict__.get("forward")
+    if isinstance(again, partial) and again.func is run_again:
+        before = again.args[0]
+        del block.forward
+        if block.forward != before:  # it had already been replaced when this rung came
+            block.forward = before  # type: ignore[method-assign]
+
+
+def run_again(
+    forward: Callable[..., Any], depth: Literal["cheap", "whole"], *args: Any, **kwargs: Any
+) -> Any:
+    """Call a block so that backward calls it again.
+
+    Keywords travel by position: torch looks for the device whose random state it must restore, and
+    for tensors it may offload, among the positional arguments alone.
+    """
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    call = partial(call_by_position, forward, tuple(kwargs))
+    values = [*args, *(CACHES.get(name, value) for name, value in kwargs.items())]
+    if depth == "whole":  # in two calls: a compiler accepts a context only as a plain function
+        return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
+    return checkpoint(
+        call, *values, use_reentrant=False, preserve_rng_state=True, context_fn=keep_the_dear
+    )
+
+
+def call_by_position(forward: Callable[..., Any], names: tuple[str, ...], *values: Any) -> Any:
+    num_positional = len(values) - len(names)
+    return forward(*values[:num_positional], **dict(zip(names, values[num_positional:])))
+
+
+def keep_the_dear() -> tuple[Any, Any]:
+    return create_selective_checkpoint_contexts(policy)
+
+
+def policy(_: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    if is_dear(op, args, kwargs):
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def is_dear(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an operation's result is worth its bytes."""
+    if op in PRODUCTS or op in TRAVELS:
+        return True
+    if op in BATCHED:
+        left, right = args[-2:]
+        return (
+            left.shape[-1] >= right.shape[-1]
+        )  # contraction at least as long as the result is wide
+    name = op.name()
+    return ("attention" in name or "flash_attn" in name) and not draws(op, args, kwargs)
+
+
+def draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an attention drops out: kept, it would not draw its mask again, and every mask that
+    the block draws after it would differ between forward and backward."""
+    schema = getattr(op, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema else []
+    given = {**dict(zip(names, args)), **kwargs}
+    return any(bool(value) for name, value in given.items() if name.startswith("dropout"))
