@@ -1,0 +1,69 @@
+"""Rung: multiply large linears in 8 bits, each tensor with a scale found as it is used.
+
+torchao's linears do the work (tensorwise scales, computed anew each step). Owned here is the
+choice of linears. One of `in` × `out` features saves time in proportion to in · out per token and
+pays for casting and measuring in + out numbers per token, so what counts is
+in · out / (in + out): about 512 where gain and cost meet on an H100 (989 against 1,979 TFLOP/s in
+three products a step; 5 bytes at 3.35 TB/s for each number cast). The matrix units take multiples
+of 16. The last linear makes the logits, whose small differences the loss reads; it stays as it is.
+
+torchao is found by name when asked for, so that importing this package needs none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib import import_module
+from importlib.util import find_spec
+
+from torch import nn
+
+from stepladder.errors import PlanError
+
+TILE = 16  # what fp8 matrix units take on both sides
+WORTHWHILE = 512  # in · out / (in + out), see above
+
+
+def convert_linears(module: nn.Module, skip: Collection[nn.Module]) -> None:
+    """Make the linears that gain from it multiply in fp8; names and types of parameters stay."""
+    for problem in float8_problems():
+        raise problem
+    chosen = float8_linears(module, skip)
+    if not chosen:
+        raise PlanError(
+            "precision",
+            f"fp8 pays for none of the {_count_linears(module)} linears of {type(module).__name__} "
+            f"(multiples of {TILE}, at least 1024 × 1024 or as good)",
+            "bf16 is as fast for it.",
+        )
+    torchao = import_module("torchao.float8")
+    torchao.convert_to_float8_training(module, module_filter_fn=lambda _, name: name in chosen)
+
+
+def float8_linears(module: nn.Module, skip: Collection[nn.Module] = ()) -> frozenset[str]:
+    """Names of the linears that gain from fp8."""
+    linears = {n: part for n, part in module.named_modules() if isinstance(part, nn.Linear)}
+    last = next(reversed(linears), None)
+    return frozenset(
+        name
+        for name, part in linears.items()
+        if name != last and part not in skip and gains(part.in_features, part.out_features)
+    )
+
+
+def gains(in_features: int, out_features: int) -> bool:
+    """Whether a linear of this shape multiplies faster in fp8 than its casts cost."""
+    fits = in_features % TILE == 0 and out_features % TILE == 0
+    return fits and in_features * out_features >= WORTHWHILE * (in_features + out_features)
+
+
+def float8_problems() -> list[PlanError]:
+    """What this installation lacks for fp8."""
+    if find_spec("torchao") is not None:
+        return []
+    problem = "fp8 needs the package 'torchao', which is not installed"
+    return [PlanError("precision", problem, "Install it: pip install torchao; or use bf16.")]
+
+
+def _count_linears(module: nn.Module) -> int:
+    return sum(isinstance(part, nn.Linear) for part in module.modules())
