@@ -1,0 +1,88 @@
+"""The built-in models by name: `gpt2`, `llama:layers=4,hidden=256`, `vit-base` and their like.
+
+A model is laid out on the meta device first, where 405 billion parameters take no memory, and given
+values only where it shall live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+
+import torch
+from torch import nn
+
+from stepladder.errors import PlanError, nearest
+from stepladder.workload import PRESETS, Shape, find_shape
+
+from .gpt import GPT
+from .initialise import initialise
+from .llama import Llama
+from .mlp import MLP
+from .resnet import ResNet
+from .vit import ViT
+
+Maker = Callable[..., nn.Module]
+FAMILIES: dict[str, Maker] = {"gpt": GPT, "llama": Llama}
+OTHERS: dict[str, Maker] = {
+    "mlp-tiny": partial(MLP),
+    "resnet-tiny": partial(ResNet, depths=(1, 1, 1), width=16, small=True, channels=1, classes=10),
+    "resnet18": partial(ResNet),
+    "resnet50": partial(ResNet, depths=(3, 4, 6, 3), bottleneck=True),
+    "vit-tiny": partial(ViT),
+    "vit-small": partial(ViT, hidden=384, heads=6),
+    "vit-base": partial(ViT, hidden=768, heads=12),
+}
+
+
+def build(
+    model: str | Shape,
+    *,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    sequence: int | None = None,
+    dropout: float = 0.0,
+    **options: object,
+) -> nn.Module:
+    """The named model on a device, with first values; on "meta" without any."""
+    maker = maker_of(model, sequence)
+    if dropout:  # none asked for is no option, so that models without dropout need not name it
+        options["dropout"] = dropout
+    check_options(maker, options)
+    with torch.device("meta"):
+        module = maker(**options)
+    home = torch.device(device) if device is not None else torch.get_default_device()
+    if home.type != "meta":
+        module.to_empty(device=home)
+        initialise(module, seed)
+    return module
+
+
+def maker_of(model: str | Shape, sequence: int | None) -> Maker:
+    if isinstance(model, str) and model in OTHERS:
+        if sequence is not None:
+            raise PlanError("model.sequence", f"{model} reads no sequence", "Leave it out.")
+        return OTHERS[model]
+    shape = model if isinstance(model, Shape) else named_shape(model)
+    if sequence is not None:
+        shape = replace(shape, sequence=sequence)
+    return partial(FAMILIES[shape.family], shape)
+
+
+def named_shape(text: str) -> Shape:
+    if text in PRESETS or ":" in text:
+        return find_shape(text)
+    raise PlanError("model", f"'{text}' is not a known model", nearest(text, [*PRESETS, *OTHERS]))
+
+
+def check_options(maker: Maker, options: dict[str, object]) -> None:
+    known = [name for name in signature(maker).parameters if name != "shape"]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise PlanError(
+            f"model.{unknown[0]}",
+            f"is not an option of {maker.func.__name__}",  # type: ignore[attr-defined]
+            nearest(unknown[0], known),
+        )
