@@ -32,8 +32,12 @@ class BlockCost:
     whole_bytes: int  # inputs alone
 
     def at(self, depth: Depth) -> int:
-        by_depth = {"cheap": self.cheap_bytes, "whole": self.whole_bytes}
-        return min(by_depth.get(depth, self.kept_bytes), self.kept_bytes)
+        sizes = {"kept": self.kept_bytes, "cheap": self.cheap_bytes, "whole": self.whole_bytes}
+        return sizes[depth]
+
+    def worth(self, depth: Depth) -> Depth:
+        """The depth, or `kept` where computing again would save nothing."""
+        return depth if self.at(depth) < self.kept_bytes else "kept"
 
     def times(self, num_sequences: int) -> BlockCost:
         """The cost of a larger micro-batch than the one measured."""
@@ -56,7 +60,7 @@ def fit_budget(costs: Sequence[BlockCost], budget_bytes: int) -> list[Depth]:
     for deeper in deepen(len(costs)):
         if held_bytes(costs, depths) <= budget_bytes:
             return depths
-        depths = deeper
+        depths = [cost.worth(depth) for cost, depth in zip(costs, deeper)]
     least = held_bytes(costs, depths)
     if least <= budget_bytes:
         return depths
@@ -70,9 +74,10 @@ def fit_budget(costs: Sequence[BlockCost], budget_bytes: int) -> list[Depth]:
 
 def deepen(num_blocks: int) -> Iterator[list[Depth]]:
     """Every choice from the second cheapest on, each one block deeper than the one before."""
-    for deep, shallow in (("cheap", "kept"), ("whole", "cheap")):
+    steps: tuple[tuple[Depth, Depth], ...] = (("cheap", "kept"), ("whole", "cheap"))
+    for deep, shallow in steps:
         for count in range(1, num_blocks + 1):
-            yield [deep] * count + [shallow] * (num_blocks - count)  # type: ignore[list-item]
+            yield [deep] * count + [shallow] * (num_blocks - count)
 
 
 def round_up(num_bytes: int) -> float:

@@ -67,7 +67,7 @@ def recompute(
         undo(block)
         if depth != "kept":
             again = partial(run_again, block.forward, depth)
-            block.forward = update_wrapper(again, block.forward)  # type: ignore[method-assign]
+            block.forward = update_wrapper(again, block.forward)
     return tuple(name for (name, _), depth in zip(blocks, depths) if depth != "kept")
 
 
@@ -99,7 +99,7 @@ def undo(block: nn.Module) -> None:
         before = again.args[0]
         del block.forward
         if block.forward != before:  # it had already been replaced when this rung came
-            block.forward = before  # type: ignore[method-assign]
+            block.forward = before
 
 
 def run_again(
