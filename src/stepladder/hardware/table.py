@@ -1,0 +1,72 @@
+"""The device table, and finding a device in it by any of its names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from stepladder.errors import PlanError
+
+from . import amd, cpu, nvidia_desktop, nvidia_early, nvidia_recent, other
+from .device import Device
+from .names import SHORT, SHOWN
+from .prices import PRICES
+
+_FILES = (nvidia_early, nvidia_recent, nvidia_desktop, amd, other, cpu)
+
+
+def _priced(row: Device) -> Device:
+    dollars, source = PRICES.get(row.name, (None, ""))
+    return replace(row, dollars_per_hour=dollars, price_source=source)
+
+
+DEVICES: Mapping[str, Device] = MappingProxyType(
+    {row.name: _priced(row) for file in _FILES for row in file.ROWS}
+)
+
+
+def _bare(name: str) -> str:
+    """Reduce a name to what tells devices apart: no case, no maker, no punctuation."""
+    words = re.sub(r"\b(nvidia|amd|intel|google|tesla|geforce|instinct)\b", "", name.lower())
+    return re.sub(r"[^a-z0-9+]", "", words)
+
+
+# The table's own names come last: "NVIDIA H100" is shown by a 96 GB part and written by everyone
+# for the 80 GB one, and a person who writes a name means what people mean.
+_SPELLINGS = {
+    **{_bare(shown): name for shown, name in SHOWN.items()},
+    **{_bare(short): name for short, name in SHORT.items()},
+    **{_bare(name): name for name in DEVICES},
+}
+
+
+def find(name: str) -> Device:
+    """Return the device a person means by a name."""
+    known = _SPELLINGS.get(_bare(name))
+    if known is None:
+        raise PlanError("device", f"'{name}' is not in the device table", _remedy(name))
+    return DEVICES[known]
+
+
+def _remedy(name: str) -> str:
+    close = get_close_matches(_bare(name), _SPELLINGS, n=4, cutoff=0.6)
+    meant = list(dict.fromkeys(_SPELLINGS[spelling] for spelling in close))
+    if meant:
+        return f"Nearest: {', '.join(meant)}."
+    return f"Known: {', '.join(DEVICES)}."
+
+
+def recognise(shown: str, memory_bytes: int) -> Device | None:
+    """Return the device torch shows under a name, or None: a card is never guessed.
+
+    The memory must agree too, within what drivers and check bits keep for themselves: one name
+    is used for several sizes, and a partition shows less than the whole.
+    """
+    row = DEVICES.get(SHOWN.get(shown, ""))
+    if row is None or row.memory_bytes is None:
+        return None
+    agrees = abs(memory_bytes - row.memory_bytes) <= 0.08 * row.memory_bytes
+    return row if agrees else None
