@@ -9,11 +9,13 @@ from .batch import Batch
 from .classics import cifar, digits, mnist
 from .corpus import text_corpus
 from .feed import batches, load
+from .held import Part
 from .images import ImageFolder
 from .lengths import LengthSchedule
 from .mix import Mix
+from .open import open_source
 from .order import Order
-from .pack import pack
+from .pack import IGNORED, pack
 from .prefetch import Prefetcher
 from .reading import Reading
 from .source import Arrays, Source
@@ -21,12 +23,14 @@ from .tokens import TokenFile
 from .workers import Workers
 
 __all__ = [
+    "IGNORED",
     "Arrays",
     "Batch",
     "ImageFolder",
     "LengthSchedule",
     "Mix",
     "Order",
+    "Part",
     "Prefetcher",
     "Reading",
     "Source",
@@ -37,6 +41,7 @@ __all__ = [
     "digits",
     "load",
     "mnist",
+    "open_source",
     "pack",
     "text_corpus",
 ]

@@ -23,6 +23,7 @@ HELD_OUT = 10  # the last tenth is for validation
 NOT_LIBRARY = frozenset(
     {"test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "__pycache__"}
     | {"site-packages", "dist-packages"}
+    | {"encodings", "pydoc_data"}  # tables, not prose or code
 )
 TEXT = (".txt", ".md", ".rst", ".py", ".json", ".html", ".tex")
 

@@ -1,7 +1,7 @@
 """The way to the device: batches pinned by the workers and copied beside the step.
 
-The copy runs on a stream of its own, so that it overlaps the step that is still computing; the step's
-stream waits for the copy's event, never the host.
+The copy runs on a stream of its own, so that it overlaps the step that is still computing; the
+step's stream waits for the copy's event, never the host.
 """
 
 from __future__ import annotations

@@ -80,5 +80,5 @@ def _decode(path: Path, size: int) -> torch.Tensor:
         picture = opened.convert("RGB")
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    square = picture.resize((size, size), box=(left, top, left + side, top + side))
+    square = picture.crop((left, top, left + side, top + side)).resize((size, size))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1).float() / 255

@@ -23,7 +23,7 @@ class LengthSchedule:
 
     def __post_init__(self) -> None:
         if not self.steps or self.steps[0] != 0:
-            first = self.steps[0] if self.steps else "no step"
+            first = f"step {self.steps[0]}" if self.steps else "no step"
             raise DataError("lengths", f"the schedule begins at {first}, not at step 0", EXAMPLE)
         for earlier, later in zip(self.steps, self.steps[1:]):
             if later <= earlier:

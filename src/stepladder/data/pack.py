@@ -78,11 +78,11 @@ def pack(documents: Sequence[Any], length: int) -> PackedRows:
     return PackedRows(np.concatenate(rows), np.concatenate([[0], ends[:-1]]), length)
 
 
-def document_starts(tokens: np.ndarray, document_end: int) -> np.ndarray:
+def document_starts(tokens: np.ndarray, document_end: int, chunk: int = CHUNK) -> np.ndarray:
     """Where documents begin: the start of the file and after each end token."""
     found = [np.zeros(1, np.int64)]
-    for begin in range(0, len(tokens), CHUNK):
-        found.append(np.flatnonzero(tokens[begin : begin + CHUNK] == document_end) + begin + 1)
+    for begin in range(0, len(tokens), chunk):
+        found.append(np.flatnonzero(tokens[begin : begin + chunk] == document_end) + begin + 1)
     return np.concatenate(found)
 
 

@@ -1,0 +1,68 @@
+import pickle
+
+import pytest
+import torch
+
+from stepladder.data import Batch
+
+
+def test_a_pair_is_inputs_and_targets():
+    x, y = torch.zeros(3, 2), torch.tensor([1, -100, 2])
+    batch = Batch.of((x, y), position=6, size=12)
+    assert batch.inputs is x and batch.targets is y
+    assert (batch.num_rows, batch.valid, batch.valid_by_row) == (3, 2, (1, 0, 1))
+    assert (batch.position, batch.size, batch.skipped) == (6, 12, ())
+
+
+@pytest.mark.parametrize("key", ["labels", "targets"])
+def test_a_dict_with_labels_stays_whole_and_its_labels_are_the_targets(key):
+    sample = {
+        "input_ids": torch.ones(2, 4, dtype=torch.long),
+        key: torch.tensor([[1, -100, 3, 4]] * 2),
+    }
+    batch = Batch.of(sample, position=0, size=2)
+    assert batch.inputs is sample and batch.targets is sample[key] and batch.valid == 6
+
+
+@pytest.mark.parametrize(
+    "sample", [torch.zeros(4, 2), {"a": torch.zeros(4)}, (torch.zeros(4),) * 3]
+)
+def test_anything_else_is_inputs_alone(sample):
+    batch = Batch.of(sample, position=0, size=4)
+    assert batch.inputs is sample and batch.targets is None and batch.valid == 4
+
+
+def test_targets_that_are_not_whole_numbers_all_count():
+    batch = Batch.of((torch.zeros(2), torch.full((2, 3), -100.0)), position=0, size=2)
+    assert batch.valid_by_row == (3, 3)
+
+
+def test_rows_cut_every_tensor_and_the_counts():
+    inputs = {"a": torch.arange(4), "b": (torch.arange(8).reshape(4, 2), torch.tensor(7))}
+    batch = Batch.of((inputs, torch.tensor([0, -100, -100, 3])), position=8, size=4)
+    part = batch.rows(slice(2, 4))
+    assert part.inputs["a"].tolist() == [2, 3] and part.inputs["b"][0].tolist() == [[4, 5], [6, 7]]
+    assert part.inputs["b"][1] == 7
+    assert part.targets.tolist() == [-100, 3] and part.valid_by_row == (0, 1) and part.num_rows == 2
+    assert (part.position, part.size) == (8, 4)
+
+
+def test_moving_keeps_labels_one_tensor_and_the_counts_known():
+    labels = torch.tensor([[1, -100]])
+    batch = Batch.of({"labels": labels}, position=0, size=1)
+    moved = batch.to("meta", non_blocking=True)
+    assert moved.targets.device.type == "meta" and moved.targets is moved.inputs["labels"]
+    assert moved.valid == 1 and moved.rows(slice(0, 1)).valid == 1
+    assert len(moved.tensors()) == 1
+
+
+def test_a_batch_travels_between_processes():
+    batch = Batch.of((torch.arange(3), torch.arange(3)), position=1, size=3)
+    again = pickle.loads(pickle.dumps(batch))
+    assert torch.equal(again.inputs, batch.inputs) and again.valid_by_row == (1, 1, 1)
+
+
+def test_a_batch_does_not_change():
+    batch = Batch.of(torch.zeros(1), position=0, size=1)
+    with pytest.raises(AttributeError):
+        batch.position = 3
