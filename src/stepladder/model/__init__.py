@@ -1,13 +1,15 @@
-"""What the module is: its anatomy, its first values, and the built-in models."""
+"""What the module is: its anatomy, its cost, its first values; and the built-in models."""
 
 from .anatomy import Anatomy
 from .attention import set_attention
 from .build import build
+from .count import Flops, count_flops
 from .find import find_anatomy
 from .gpt import GPT
 from .initialise import initialise
 from .llama import Llama
 from .mlp import MLP
+from .operations import precision_table
 from .resnet import ResNet
 from .vit import ViT
 
@@ -15,11 +17,14 @@ __all__ = [
     "GPT",
     "MLP",
     "Anatomy",
+    "Flops",
     "Llama",
     "ResNet",
     "ViT",
     "build",
+    "count_flops",
     "find_anatomy",
     "initialise",
+    "precision_table",
     "set_attention",
 ]

@@ -1,0 +1,85 @@
+"""Stand-ins: fake tensors that take a module's place while its forward pass is watched.
+
+A fake tensor has a shape, a type and a device but no numbers, so the watching costs no memory and
+the module is left as it was. A module on the meta device is watched as if it were on the CPU, where
+the tensors its own code makes appear too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.utils._pytree import tree_map
+
+from .anatomy import part_of
+
+Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
+
+
+class Rehearsal:
+    """A module and its inputs, stood in for; call it inside `fake` to run the forward pass."""
+
+    def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
+        self.module, self.store = module, store
+        self.device = device_of(module)
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def __call__(self, inputs: Inputs) -> Any:
+        stood_in = self.stand_in(inputs)
+        if isinstance(stood_in, Mapping):
+            return functional_call(self.module, self.states(), (), dict(stood_in))
+        args = stood_in if isinstance(stood_in, tuple) else (stood_in,)
+        return functional_call(self.module, self.states(), args)
+
+    def states(self) -> dict[str, Tensor]:
+        states = {name: self.stand_in(buffer) for name, buffer in self.module.named_buffers()}
+        for name, parameter in self.module.named_parameters():
+            states[name] = self.stand_in(parameter).requires_grad_(parameter.requires_grad)
+        return states
+
+    def stand_in(self, values: Any) -> Any:
+        return tree_map(self._stand_in, values)
+
+    def _stand_in(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        cast = self.store is not None and value.is_floating_point()
+        dtype = self.store if cast else value.dtype
+        return torch.empty(value.shape, dtype=dtype, device=self.device)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
+    return torch.device("cpu") if device.type == "meta" else device
+
+
+@contextmanager
+def running(module: nn.Module, names: Iterable[str]) -> Iterator[list[str]]:
+    """A list whose last entry is always the innermost of these parts now running."""
+    inside = [""]
+    handles = []
+    for name in names:
+        part = part_of(module, name)
+        if part is not None:
+            handles.append(part.register_forward_pre_hook(partial(enter, inside, name)))
+            handles.append(part.register_forward_hook(partial(leave, inside)))
+    try:
+        yield inside
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def enter(inside: list[str], name: str, part: nn.Module, args: Any) -> None:
+    inside.append(name)
+
+
+def leave(inside: list[str], part: nn.Module, args: Any, output: Any) -> None:
+    inside.pop()
