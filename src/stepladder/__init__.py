@@ -1,1 +1,38 @@
-"""Stepladder takes any PyTorch model up the scaling ladder."""
+"""Stepladder takes any PyTorch model up the scaling ladder.
+
+    import stepladder as sl
+
+    run = sl.climb(model, loss="cross_entropy", optimizer="adamw lr=3e-4")
+    for batch in run.batches(dataset, size=32):
+        report = run.step(batch)
+
+Names are imported when they are first used, so that planning needs no torch and starts at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepladder.hardware import Cluster as Cluster
+    from stepladder.model import build as build
+    from stepladder.plan import Plan as Plan
+    from stepladder.train import Run as Run
+    from stepladder.train import climb as climb
+    from stepladder.train import fit as fit
+
+HOMES = {  # public name: the package it lives in
+    "Cluster": "hardware",
+    "Plan": "plan",
+    "Run": "train",
+    "build": "model",
+    "climb": "train",
+    "fit": "train",
+}
+
+__all__ = list(HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'stepladder' has no attribute '{name}'")
+    return getattr(import_module(f"stepladder.{HOMES[name]}"), name)

@@ -26,7 +26,9 @@ class StepladderError(Exception):
 
     def __init__(self, field: str, problem: str, remedy: str = "") -> None:
         self.field, self.problem, self.remedy = field, problem, remedy
-        super().__init__(field, problem, remedy)  # all three in args, so it pickles between processes
+        super().__init__(
+            field, problem, remedy
+        )  # all three in args, so it pickles between processes
 
     def __str__(self) -> str:
         problem = f"{self.field}: {self.problem.rstrip('.')}." if self.field else self.problem

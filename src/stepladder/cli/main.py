@@ -49,9 +49,33 @@ def run_command(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         raise StepladderError("command", f"'{name}' is not one", nearest(name, COMMANDS))
     command = importlib.import_module(f"stepladder.cli.{name}")
-    parser = argparse.ArgumentParser(prog=f"stepladder {name}", description=command.__doc__)
+    parser = argparse.ArgumentParser(
+        prog=f"stepladder {name}", description=command.__doc__, allow_abbrev=False
+    )
     command.configure(parser)
-    return command.run(parser.parse_args(words))
+    words, settings = split_settings(words)
+    if settings and not parser.get_default("settings"):
+        parser.error(f"{settings[0]} is not an option of this command")
+    options = parser.parse_args(words)
+    options.settings = settings
+    return command.run(options)
+
+
+def split_settings(words: list[str]) -> tuple[list[str], list[str]]:
+    """Tell a command's own words from `--section.key value` pairs, which change its recipe."""
+    own: list[str] = []
+    settings: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.partition("=")
+        if not (name.startswith("--") and "." in name):
+            own.append(word)
+            continue
+        settings.append(word)
+        if not equals and rest:
+            settings.append(rest.pop(0))
+    return own, settings
 
 
 def usage() -> str:

@@ -7,6 +7,7 @@ from .optimizer import Group, Optimizer
 from .plan import Plan
 from .precision import BF16, BF16_PURE, BYTES, FP8, FP16, FP32, PRECISIONS, TF32, Precision
 from .rate import Rate, scale_rate
+from .recipe import DataChoice, ModelChoice, Recipe, read_recipe
 from .stages import balance_blocks, split_blocks
 
 __all__ = [
@@ -22,15 +23,19 @@ __all__ = [
     "TF32",
     "Batch",
     "Compress",
+    "DataChoice",
     "Group",
     "Layout",
+    "ModelChoice",
     "Optimizer",
     "Plan",
     "Precision",
     "Rate",
+    "Recipe",
     "Recompute",
     "Schedule",
     "balance_blocks",
+    "read_recipe",
     "scale_rate",
     "share",
     "split_blocks",

@@ -79,4 +79,6 @@ def share(step: int, batch: Batch, data_index: int, data_ways: int) -> list[rang
     assert settled.sequences and settled.micro and settled.passes
     first = step * settled.sequences + data_index * settled.micro
     stride = settled.micro * data_ways
-    return [range(first + p * stride, first + p * stride + settled.micro) for p in range(settled.passes)]
+    return [
+        range(first + p * stride, first + p * stride + settled.micro) for p in range(settled.passes)
+    ]

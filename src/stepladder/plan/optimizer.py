@@ -69,7 +69,9 @@ class Optimizer:
         if key == "group":
             return replace(self, groups=(*self.groups, parse_group(value)))
         if key not in known:
-            raise PlanError("optimizer", f"'{key}' is not a setting", nearest(key, [*known, "group"]))
+            raise PlanError(
+                "optimizer", f"'{key}' is not a setting", nearest(key, [*known, "group"])
+            )
         if key == "betas":
             first, _, second = value.partition(",")
             betas = (parse_number(key, first), parse_number(key, second))

@@ -1,0 +1,226 @@
+"""One training session on the terminal: a recipe opened, followed and closed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from stepladder.data import Source, batches, open_source
+from stepladder.errors import RecordError
+from stepladder.model import build
+from stepladder.plan import Plan, Recipe, scale_rate
+from stepladder.record import Journal, Report
+from stepladder.train import Run, choose_plan, climb, fit, sample_bytes
+from stepladder.world import Place, Stop, limit_bytes
+
+from .live import Display, display
+from .plots import plot_losses
+
+PROMPT = b"def "
+BYTES = 256  # a vocabulary of this size is read as bytes
+
+
+@dataclass
+class Session:
+    recipe: Recipe
+    run: Run
+    folder: Path
+    training: Source
+    validation: Source
+    journal: Journal
+    quiet: bool
+    began: float = field(default_factory=time.perf_counter)
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, recipe: Recipe, plan: Plan | None, stack: ExitStack, *, quiet: bool) -> Session:
+        """Open everything a recipe names; each mistake in it is found before the first step."""
+        module = build_model(recipe)
+        vocabulary = getattr(getattr(module, "shape", None), "vocab", BYTES)
+        training, validation = (
+            open_source(
+                recipe.data, length=recipe.model.sequence, vocabulary=vocabulary, split=split
+            )
+            for split in ("train", "validation")
+        )
+        folder = Path(recipe.run.folder or time.strftime("runs/%Y-%m-%d-%H%M%S"))
+        run = climb(
+            module,
+            loss="cross_entropy",
+            plan=choose(recipe, plan),
+            rate=recipe.rate_choice(),
+            seed=recipe.train.seed,
+            device=recipe.train.device,
+            nonfinite=recipe.train.nonfinite,
+            exact=recipe.train.exact,
+        )
+        journal = stack.enter_context(Journal(folder))
+        session = cls(recipe, run, folder, training, validation, journal, quiet)
+        session.open_folder()
+        return session
+
+    def open_folder(self) -> None:
+        """Keep what was asked and what was decided beside the journal; go on where asked to."""
+        write(self.folder / "run.toml", self.recipe.to_toml())
+        write(self.folder / "plan.toml", self.run.plan.to_toml())
+        if self.recipe.run.resume:
+            self.run.load(self.folder)
+        elif (self.folder / "latest").exists():
+            raise RecordError(
+                "run.folder",
+                f"{self.folder} holds a run already",
+                "Add --run.resume true to go on with it, or name another folder.",
+            )
+        self.journal.write("start", plan=str(self.run.plan), step=self.run.index)
+
+    def train(self) -> str | None:
+        """Take the steps; the name of the signal that stopped them early, if one did."""
+        limit = limit_bytes(self.run.world.device)
+        steps = self.recipe.train.steps
+        shown = display(steps, first=self.run.index, memory_limit_bytes=limit, quiet=self.quiet)
+        with shown, Stop() as stop, self.feed() as feed:
+            shown.say(self.greeting())
+            for report in fit(self.run, feed, steps=steps):
+                self.note(report.step, report, shown)
+                if stop.asked:
+                    shown.say(f"{stop.asked}: saving at step {self.run.index} and stopping.")
+                    return stop.asked
+        return None
+
+    def feed(self) -> Any:
+        how = self.recipe.data
+        return self.run.batches(
+            self.training,
+            size=self.recipe.train.batch,
+            seed=how.seed,
+            workers=int(how.workers) if how.workers.isdigit() else how.workers,
+            lengths=how.lengths or None,
+            longest=how.longest or None,
+        )
+
+    def note(self, step: int, pending: Any, shown: Display) -> None:
+        """Write down and show what is due after this step."""
+        train, last = self.recipe.train, self.recipe.train.steps - 1
+        if step % train.report_every == 0 or step == last:
+            report = pending.read()
+            self.reports.append(report)
+            self.losses.append((step, report.loss))
+            self.journal.write("step", **report.to_dict())
+            shown.show(report)
+        for event in drain(self.run.events):
+            self.journal.write("event", step=step, text=event)
+            shown.say(event)
+        if train.evaluate_every and (step + 1) % train.evaluate_every == 0 and step != last:
+            self.evaluate(step, shown)
+        if train.save_every and (step + 1) % train.save_every == 0 and step != last:
+            self.journal.write("save", step=step, path=self.run.save(self.folder).name)
+
+    def evaluate(self, step: int, shown: Display | None = None) -> float:
+        feed = batches(self.validation, size=self.recipe.train.batch, shuffle=False)
+        with feed:
+            loss = self.run.evaluate(islice(feed, self.recipe.train.evaluate_batches))
+        self.evaluations.append((step, loss))
+        self.journal.write("evaluation", step=step, loss=loss)
+        if shown:
+            shown.say(f"step {step:>6}  validation loss {loss:.4f}")
+        self.run.clock.restart(self.run.index)  # evaluation is not part of a step's time
+        return loss
+
+    def finish(self, stopped: str | None) -> dict[str, Any]:
+        """Save, plot, sample, and say what was measured."""
+        saved = self.run.save(self.folder)
+        loss = self.evaluate(self.run.index - 1) if self.run.index else float("nan")
+        if self.losses:
+            plot_losses(self.folder / "loss.png", self.losses, self.evaluations)
+        text = self.sample()
+        figures = self.figures(stopped, loss, saved)
+        self.journal.write("summary", **figures, sample=text)
+        if text and not self.quiet:
+            print(f"\nA sample after '{PROMPT.decode()}':\n{text}\n")
+        return figures
+
+    def sample(self) -> str:
+        shape = getattr(self.run.module, "shape", None)
+        length = self.recipe.train.sample
+        if not length or shape is None or shape.vocab != BYTES:
+            return ""
+        window = self.recipe.model.sequence
+        drawn = sample_bytes(self.run.module, PROMPT, length=length, window=window)
+        return drawn.decode(errors="replace")
+
+    def greeting(self) -> str:
+        count = sum(p.numel() for p in self.run.module.parameters())
+        return (
+            f"{type(self.run.module).__name__} {self.recipe.model.name}, {count / 1e6:.2f} M "
+            f"parameters, on {self.run.world.device}; plan: {self.run.plan}; folder: {self.folder}"
+        )
+
+    def figures(self, stopped: str | None, loss: float, saved: Path) -> dict[str, Any]:
+        steady = self.reports[1:] or self.reports  # the first report holds the warm-up
+        last = self.reports[-1] if self.reports else None
+        rates = [report.flops_per_second for report in steady if report.flops_per_second]
+        mfus = [report.mfu for report in steady if report.mfu is not None]
+        return {
+            "steps": self.run.index,
+            "training loss": last.loss if last else None,
+            "validation loss": loss,
+            "tokens/s (median)": statistics.median(r.tokens_per_second for r in steady)
+            if steady
+            else None,
+            "TFLOP/s (median)": statistics.median(rates) / 1e12 if rates else None,
+            "MFU (median)": statistics.median(mfus) if mfus else None,
+            "peak memory GiB": round(last.memory_bytes / 2**30, 3) if last else None,
+            "seconds": round(time.perf_counter() - self.began, 1),
+            "stopped by": stopped or "the last step",
+            "checkpoint": str(saved),
+            "plot": str(self.folder / "loss.png") if self.losses else "none",
+        }
+
+
+def choose(recipe: Recipe, plan: Plan | None) -> Plan:
+    """The plan, with the recipe's batch and optimizer where the plan names none."""
+    place = Place.from_environment()
+    chosen = plan or choose_plan("auto", recipe.train.device, place)
+    batch = chosen.batch
+    if batch.sequences is None:
+        batch = replace(batch, sequences=recipe.train.batch)
+    how = recipe.optimizer_choice()
+    if recipe.train.scale_rate != "none":
+        reference = recipe.train.reference_batch or recipe.train.batch
+        lr = scale_rate(
+            how.lr, batch=batch.sequences, reference=reference, rule=recipe.train.scale_rate
+        )
+        how = replace(how, lr=lr)
+    return replace(chosen, batch=batch, optimizer=how)
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    choice = recipe.model
+    options = {"dropout": choice.dropout} if choice.dropout else {}
+    reads_tokens = choice.name.startswith(("gpt", "llama", "mistral"))
+    sequence = choice.sequence if reads_tokens else None
+    return build(choice.name, seed=recipe.train.seed, sequence=sequence, **options)
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as refused:
+        raise RecordError(
+            "run folder", f"{path} cannot be written ({refused.strerror})", "Name another folder."
+        ) from refused
+
+
+def drain(events: list[str]) -> Iterator[str]:
+    while events:
+        yield events.pop(0)

@@ -1,0 +1,223 @@
+"""A recipe: a whole run as text. `RUN.toml` is one; `--section.key value` changes one.
+
+Every key has a default, so an empty file trains the built-in model on the built-in text. The
+`plan`, `optimizer` and `rate` sections hold the same words as their shorthands.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from stepladder.errors import PlanError, nearest, raise_all
+
+from .optimizer import Optimizer
+from .plan import Plan
+from .rate import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    name: str = "gpt-tiny"  # a preset, a shape, or package.module:function that builds one
+    sequence: int = 128  # tokens of one sample
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DataChoice:
+    source: str = "python"  # python, digits, a folder of text or images, a token file
+    seed: int = 0
+    workers: str = "auto"
+    packed: bool = False  # documents side by side that do not see each other
+    lengths: str = ""  # such as "64@0,128@100": shorter windows first
+    longest: int = 0  # refuse samples beyond this many tokens; 0: no limit
+    vocabulary: int = 0  # of a token file; 0: the model's
+
+
+@dataclass(frozen=True, slots=True)
+class TrainChoice:
+    steps: int = 400
+    batch: int = 32  # samples of one optimizer step
+    seed: int = 0
+    device: str = "auto"
+    nonfinite: str = "stop"
+    exact: bool = False  # only deterministic algorithms
+    report_every: int = 10
+    evaluate_every: int = 100
+    evaluate_batches: int = 8
+    save_every: int = 0  # 0: at the end only
+    scale_rate: str = "none"  # none, linear or sqrt in batch / reference_batch
+    reference_batch: int = 0
+    sample: int = 200  # bytes of text to sample at the end; 0: none
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    folder: str = ""  # empty: runs/<date and time>
+    resume: bool = False
+
+
+SECTIONS = {"model": ModelChoice, "data": DataChoice, "train": TrainChoice, "run": RunChoice}
+TEXTS = ("plan", "optimizer", "rate")  # sections that are read by their own words
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    model: ModelChoice = ModelChoice()
+    data: DataChoice = DataChoice()
+    train: TrainChoice = TrainChoice()
+    run: RunChoice = RunChoice()
+    plan: Mapping[str, Any] = field(default_factory=dict)  # the plan's words; none: auto
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    rate: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Recipe:
+        """A recipe from sections of keys; every unknown or ill-typed one is reported."""
+        problems: list[PlanError] = []
+        sections: dict[str, Any] = {}
+        for name, given in table.items():
+            if name not in (*SECTIONS, *TEXTS):
+                problems.append(
+                    PlanError(name, "is not a section", nearest(name, [*SECTIONS, *TEXTS]))
+                )
+            elif not isinstance(given, Mapping):
+                problems.append(PlanError(name, "is a section, not a value", f"Write [{name}]."))
+            elif name in SECTIONS:
+                sections[name] = read_section(name, given, problems)
+            else:
+                sections[name] = dict(given)
+        recipe = cls(**sections)
+        raise_all([*problems, *recipe.problems()])
+        return recipe
+
+    def problems(self) -> list[PlanError]:
+        """What is wrong with the texts and the numbers."""
+        problems: list[PlanError] = []
+        for read in (self.optimizer_choice, self.rate_choice, self.plan_choice):
+            try:
+                read()
+            except PlanError as problem:
+                problems += getattr(problem, "problems", [problem])
+        train = self.train
+        for name in ("steps", "batch", "report_every", "evaluate_batches"):
+            if getattr(train, name) < 1:
+                problems.append(
+                    PlanError(
+                        f"train.{name}", f"{getattr(train, name)} is too few", "Use 1 or more."
+                    )
+                )
+        return problems
+
+    def plan_choice(self) -> Plan | None:
+        """The plan these words name, or None where it is left to be chosen."""
+        return Plan.from_table(self.plan) if self.plan else None
+
+    def optimizer_choice(self) -> Optimizer:
+        words = {"name": "adamw", "lr": 2e-3, "wd": 0.1, "clip": 1.0, **self.optimizer}
+        name = str(words.pop("name"))
+        return Optimizer.parse(name).change(f"{key}={text(value)}" for key, value in words.items())
+
+    def rate_choice(self) -> Rate:
+        steps = self.train.steps
+        words = {"kind": "cosine", "warmup": min(20, steps // 10), "steps": steps, "floor": 0.1}
+        words |= self.rate
+        kind = str(words.pop("kind"))
+        if kind == "cosine" and steps <= int(words["warmup"]) and "steps" not in self.rate:
+            words["steps"] = int(words["warmup"]) + 1
+        return Rate.parse(" ".join([kind, *(f"{key}={text(v)}" for key, v in words.items())]))
+
+    def to_toml(self) -> str:
+        """The recipe with every value spelled out, as it is kept beside the run."""
+        lines: list[str] = []
+        for name, values in asdict(self).items():
+            lines.append(f"[{name}]")
+            lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+            lines.append("")
+        return "\n".join(lines)
+
+
+def text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def read_section(name: str, given: Mapping[str, Any], problems: list[PlanError]) -> Any:
+    """One section's values, each of its field's type."""
+    default = SECTIONS[name]()
+    known = {f.name: type(getattr(default, f.name)) for f in fields(default)}
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            problems.append(
+                PlanError(f"{name}.{key}", "is not a setting", nearest(key, list(known)))
+            )
+            continue
+        try:
+            values[key] = convert(value, known[key])
+        except (TypeError, ValueError):
+            kind = {int: "a whole number", float: "a number", bool: "true or false"}
+            problems.append(
+                PlanError(
+                    f"{name}.{key}",
+                    f"{value!r} is not {kind.get(known[key], 'text')}",
+                    f"The default is {getattr(default, key)!r}.",
+                )
+            )
+    return replace(default, **values)
+
+
+def convert(value: Any, kind: type) -> Any:
+    """A TOML or command-line value as the field's type; nothing is rounded or guessed."""
+    if kind is bool:
+        if value in (True, False, "true", "false", "on", "off"):
+            return value in (True, "true", "on")
+        raise ValueError
+    if isinstance(value, bool | Mapping | list):
+        raise TypeError
+    if kind is int and isinstance(value, float):
+        raise TypeError
+    return kind(value)
+
+
+def read_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a file, or the default one, with `--section.key value` words applied."""
+    table: dict[str, Any] = {}
+    if path is not None:
+        table = read_toml(Path(path))
+    for section, key, value in pairs(overrides):
+        if not isinstance(table.setdefault(section, {}), dict):
+            raise PlanError(section, "is a section, not a value", f"Write [{section}].")
+        table[section][key] = value
+    return Recipe.from_table(table)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as missing:
+        raise PlanError(
+            "run file", f"{path} cannot be read ({missing.strerror})", "Check its name."
+        ) from missing
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as broken:
+        raise PlanError("run file", f"{path} is not TOML: {broken}", "Mend that line.") from broken
+
+
+def pairs(words: Iterable[str]) -> Iterable[tuple[str, str, str]]:
+    """(section, key, value) from `--section.key value` or `--section.key=value`."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        section, dot, key = name.partition(".")
+        if not word.startswith("--") or not dot or not key:
+            known = ", ".join(f"--{name}.KEY" for name in (*SECTIONS, *TEXTS))
+            raise PlanError("option", f"'{word}' is not one", f"Write {known} and a value.")
+        if not equals:
+            if not rest:
+                raise PlanError(name, "has no value", f"Write --{name} VALUE.")
+            value = rest.pop(0)
+        yield section, key, value

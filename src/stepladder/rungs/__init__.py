@@ -1,0 +1,26 @@
+"""One technique a file, and the order they are climbed in."""
+
+from .accumulate import Accumulate, call
+from .budget import BlockCost
+from .ceiling import Ceiling, is_out_of_memory
+from .climb import Climbed, climb
+from .loss import Loss, make_loss
+from .precision import matrix_units, working
+from .saved import measure_blocks
+from .scaling import LossScale
+
+__all__ = [
+    "Accumulate",
+    "BlockCost",
+    "Ceiling",
+    "Climbed",
+    "Loss",
+    "LossScale",
+    "call",
+    "climb",
+    "is_out_of_memory",
+    "make_loss",
+    "matrix_units",
+    "measure_blocks",
+    "working",
+]

@@ -1,0 +1,98 @@
+"""Rung: one batch in several passes, adding gradients up, so that a large batch needs little memory.
+
+Each pass's mean loss is weighed by its share of the global batch's valid targets: see
+[Note: a mean of means is wrong] in loss.py. The micro-batch may be changed between batches; the
+gradients do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.data import Batch
+from stepladder.errors import ModelError
+from stepladder.world import World
+
+from .loss import Loss
+
+Scale = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(slots=True)
+class Accumulate:
+    """Turns a batch into gradients, pass by pass."""
+
+    module: nn.Module
+    loss: Loss
+    working: Callable[[], AbstractContextManager[Any]]  # the precision a forward pass runs in
+    world: World
+    micro: int | None = None  # rows of one pass; None: all of them
+
+    def __call__(self, batch: Batch, scale: Scale) -> torch.Tensor:
+        """Add the batch's gradients to `.grad`; the global batch's mean loss comes back, on the device."""
+        total = self.count(batch)
+        loss = torch.zeros((), device=self.world.device)
+        for part in self.passes(batch):
+            weighed = self.forward(part) * (self.loss.count(part) / max(total, 1))
+            scale(weighed).backward()
+            loss += weighed.detach()
+        return self.world.sum(loss, "replicate", "shard")
+
+    def forward(self, part: Batch) -> torch.Tensor:
+        """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
+        with self.working():
+            outputs = call(self.module, part.inputs)
+            if self.loss.count(part):
+                loss = self.loss.mean(outputs, part)
+            else:
+                loss = nothing(outputs)
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise ModelError(
+                "loss", "does not depend on any trainable parameter", "Unfreeze one, or check loss."
+            )
+        return loss
+
+    def passes(self, batch: Batch) -> Iterator[Batch]:
+        micro = self.micro or batch.num_rows
+        if micro >= batch.num_rows:
+            yield batch
+            return
+        for first in range(0, batch.num_rows, micro):
+            yield batch.rows(slice(first, first + micro))
+
+    def count(self, batch: Batch) -> int:
+        """Valid targets of the whole global batch."""
+        if self.world.mesh is None:
+            return self.loss.count(batch)
+        count = torch.tensor(self.loss.count(batch), device=self.world.device)
+        return int(self.world.sum(count, "replicate", "shard"))
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        """The batch's mean loss without gradients, and its number of valid targets."""
+        total = self.count(batch)
+        loss = torch.zeros((), device=self.world.device)
+        for part in self.passes(batch):
+            loss += self.forward(part) * (self.loss.count(part) / max(total, 1))
+        return self.world.sum(loss, "replicate", "shard"), total
+
+
+def call(module: nn.Module, inputs: Any) -> Any:
+    """Call a module the way its inputs are shaped: one tensor, several, or by name."""
+    if isinstance(inputs, dict):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def nothing(outputs: Any) -> torch.Tensor:
+    """Zero that still depends on the outputs, so that every parameter gets a zero gradient."""
+    tensors = outputs.values() if isinstance(outputs, dict) else outputs
+    tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    used = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    return sum((t.nan_to_num().sum() * 0 for t in used), torch.zeros(()))  # type: ignore[return-value]

@@ -1,0 +1,181 @@
+"""One optimizer step, and what it needs held between steps.
+
+`step` never waits for the device: the report it returns does, when its numbers are read. A
+step that runs out of memory is taken again from its start with half the micro-batch; no gradient
+of the failed try survives, so no sample is lost or counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.data import Batch
+from stepladder.errors import NonFinite
+from stepladder.plan import Plan, Rate
+from stepladder.record import Report
+from stepladder.rungs import Climbed, LossScale, is_out_of_memory, matrix_units
+from stepladder.world import World, deterministic, limit_bytes, peak_bytes, seed_moment
+
+from .clock import Clock
+from .exhaustion import exhausted, held_memory, release
+from .flops import FlopRate
+from .gradients import Norms, measure_norms
+from .intake import as_batch
+from .optimizer import set_rate, update
+from .pending import PendingReport
+
+
+@dataclass(slots=True)
+class Engine:
+    """Takes steps: everything that changes from one to the next is here."""
+
+    plan: Plan
+    world: World
+    climbed: Climbed
+    optimizer: torch.optim.Optimizer
+    scale: LossScale
+    rate: Rate
+    flops: FlopRate
+    seed: int = 0
+    exact: bool = False  # only deterministic algorithms
+    stop_on_nonfinite: bool = True  # else the update is left out and the run goes on
+    index: int = 0  # steps taken
+    position: int = 0  # samples consumed
+    clock: Clock = field(default_factory=Clock)
+    events: list[str] = field(
+        default_factory=list
+    )  # what happened that a step's numbers do not say
+
+    @property
+    def module(self) -> nn.Module:
+        """The user's module, for saving and sampling."""
+        return self.climbed.module
+
+    @property
+    def lr(self) -> float:
+        return self.plan.optimizer.lr * self.rate.factor(self.index)
+
+    @property
+    def micro(self) -> int | None:
+        """Rows of one pass, as the plan says or as memory allowed."""
+        return self.climbed.forward_backward.micro
+
+    def step(self, batch: Any) -> PendingReport:
+        """Learn from one global batch."""
+        taken = as_batch(batch, self.position).to(self.world.device, non_blocking=True)
+        loss = self.gradients(taken)
+        return self.update(taken, loss)
+
+    def gradients(self, batch: Batch) -> torch.Tensor:
+        """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
+        self.module.train()
+        with deterministic(self.exact), matrix_units(self.plan.precision, self.world.device):
+            while True:
+                try:
+                    return self._passes(batch)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    held = held_memory(self.module, self.optimizer, self.world.device)
+                # Outside the handler, whose traceback keeps the failed try's activations alive.
+                release(self.optimizer, self.world.device)
+                if not self._shrink(batch.num_rows):
+                    limit = self.plan.memory_bytes or limit_bytes(self.world.device)
+                    raise exhausted(held, limit)
+
+    def _shrink(self, rows: int) -> bool:
+        """Halve the micro-batch; False when it is one row already."""
+        passes = self.climbed.forward_backward
+        now = min(passes.micro or rows, rows)
+        if now <= 1:
+            return False
+        passes.micro = (now + 1) // 2
+        self.events.append(
+            f"step {self.index}: out of memory with {now} rows a pass; going on with {passes.micro}"
+        )
+        return True
+
+    def _passes(self, batch: Batch) -> torch.Tensor:
+        # From the seed and the step alone, so that a resumed or retried step draws the same.
+        seed_moment(self.seed, self.index, self.world.data_index)
+        return self.climbed.forward_backward(batch, self.scale.scaled)
+
+    def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
+        """Let the optimizer use the gradients, then clear them."""
+        norms = measure_norms(self.climbed.trainable)
+        bad, lr = norms.bad, self.lr
+        set_rate(self.optimizer, lr)
+        divisor = norms.divisor(self.scale.scale, self.plan.optimizer.clip)
+        scale = None if self.scale.value is None else self.scale.value.clone()
+        update(self.optimizer, divisor, bad)
+        self.scale.update(bad)
+        self.optimizer.zero_grad(set_to_none=True)
+        taken = Taken(self.index, batch, loss, norms, lr, scale)
+        self.index += 1
+        self.position += batch.size
+        return PendingReport(taken.step, lambda: self._read(taken))
+
+    def evaluate(self, batches: Iterable[Any]) -> float:
+        """The mean loss over the valid targets of these batches, without learning."""
+        self.module.eval()
+        total, count = 0.0, 0
+        with matrix_units(self.plan.precision, self.world.device):
+            for given in batches:
+                batch = as_batch(given, 0).to(self.world.device, non_blocking=True)
+                loss, valid = self.climbed.forward_backward.evaluate(batch)
+                total, count = total + loss.item() * valid, count + valid
+        self.module.train()
+        return total / max(count, 1)
+
+    def _read(self, taken: Taken) -> Report:
+        loss, norm = taken.loss.item(), taken.norms.whole.item()
+        scale = None if taken.scale is None else taken.scale.item()
+        skipped = not norm < float("inf")
+        if skipped and scale is None and self.stop_on_nonfinite:
+            raise nonfinite(taken, loss)
+        seconds, waited = self.clock.read(taken.step)
+        tokens = self.climbed.forward_backward.count(taken.batch)
+        rate = self.flops.per_second(self.module, taken.batch, seconds)
+        return Report(
+            step=taken.step,
+            loss=loss,
+            grad_norm=norm / (scale or 1.0),
+            lr=taken.lr,
+            tokens=tokens,
+            seconds=seconds,
+            memory_bytes=peak_bytes(self.world.device),
+            tokens_per_second=tokens / seconds,
+            flops_per_second=rate,
+            mfu=self.flops.share(rate),
+            loss_scale=scale,
+            skipped=skipped,
+            data_seconds=waited,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a step leaves behind on the device until its report is read."""
+
+    step: int
+    batch: Batch
+    loss: torch.Tensor
+    norms: Norms
+    lr: float
+    scale: torch.Tensor | None
+
+
+def nonfinite(taken: Taken, loss: float) -> NonFinite:
+    layer = taken.norms.first_bad()
+    last = taken.batch.position + taken.batch.size - 1
+    return NonFinite(
+        f"step {taken.step}",
+        f"loss {loss:g}, gradient of {layer} not finite, samples {taken.batch.position} to {last};"
+        " the update was left out and parameters are as before",
+        f"Lower the learning rate ({taken.lr:g}), set clip, or pass nonfinite='skip' to go on.",
+    )

@@ -1,0 +1,50 @@
+"""What is done when memory runs out in the middle of a step: let go, shrink, or say who held it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from stepladder.errors import OutOfMemory
+from stepladder.record import Memory
+from stepladder.world import peak_bytes
+
+
+def release(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Drop what the failed try left: its gradients and its activations."""
+    optimizer.zero_grad(set_to_none=True)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def held_memory(
+    module: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> Memory:
+    """Who held what when memory ran out: the state is counted, the rest were activations."""
+    parameters = list(module.parameters())
+    state = [value for entry in optimizer.state.values() for value in entry.values()]
+    owners = {
+        "parameters": size(parameters),
+        "gradients": size(p.grad for p in parameters if p.grad is not None),
+        "optimizer": size(value for value in state if isinstance(value, torch.Tensor)),
+    }
+    rest = peak_bytes(device) - sum(owners.values())
+    return Memory(**owners, activations=max(rest, 0))
+
+
+def exhausted(held: Memory, limit_bytes: int) -> OutOfMemory:
+    owner, owned = held.largest_owner()
+    return OutOfMemory(
+        "memory",
+        f"one row in a pass needs {held.peak_bytes / 2**30:.2f} GiB and {limit_bytes / 2**30:.2f} "
+        f"are there; largest owner: {owner}, {owned / 2**30:.2f} GiB",
+        "Add recompute=blocks.",
+    )
+
+
+def size(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

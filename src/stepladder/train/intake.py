@@ -1,0 +1,42 @@
+"""What a user hands to `step`, as a batch with its place in the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stepladder.data import Batch
+from stepladder.errors import DataError
+
+
+def as_batch(given: Any, position: int) -> Batch:
+    """A batch from a batch, a pair (inputs, targets), a dict with labels, or inputs alone."""
+    if isinstance(given, Batch):
+        return given
+    made = tuple(given) if isinstance(given, list) else given
+    tensors = list(find_tensors(made))
+    if not tensors:
+        raise DataError(
+            "batch",
+            f"a {type(given).__name__} holds no tensor",
+            "Give step a tensor, a pair (inputs, targets) or a dict of tensors.",
+        )
+    rows = {len(tensor) for tensor in tensors if tensor.dim()}
+    if len(rows) > 1:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise DataError(
+            "batch", f"its tensors have different numbers of rows: {shapes}", "Give all the same."
+        )
+    return Batch.of(made, position=position, size=rows.pop() if rows else 1)
+
+
+def find_tensors(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from find_tensors(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from find_tensors(part)

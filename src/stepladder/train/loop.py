@@ -1,0 +1,62 @@
+"""The loop: a generator of reports. Saving, logging and stopping belong to whoever iterates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from stepladder.data import Prefetcher, batches
+from stepladder.plan import Batch as BatchPlan
+from stepladder.plan import Plan, share
+
+from .engine import Engine
+from .pending import PendingReport
+
+
+def fit(run: Engine, feed: Iterable[Any], *, steps: int | None = None) -> Iterator[PendingReport]:
+    """Learn from batch after batch, yielding each step's report, up to `steps` in the run's life.
+
+    The time spent waiting for a batch is noted apart, so that a report can say what data cost.
+    """
+    source = iter(feed)
+    run.clock.restart(run.index)
+    while steps is None or run.index < steps:
+        asked = time.perf_counter()
+        try:
+            batch = next(source)
+        except StopIteration:
+            return
+        run.clock.wait(time.perf_counter() - asked)
+        yield run.step(batch)
+
+
+def feed(
+    run: Engine, source: Any, *, size: int | None = None, seed: int = 0, **how: Any
+) -> Prefetcher:
+    """This rank's part of the global batches, from where the run stands: the same on any ranks."""
+    settled = BatchPlan(size or run.plan.batch.sequences, run.plan.batch.micro).settle(
+        run.plan.layout.data_ways
+    )
+    assert settled.sequences is not None
+    rows = partial(offsets, settled, run.world.data_index, run.plan)
+    return batches(
+        source,
+        size=settled.sequences,
+        seed=seed,
+        start=run.position,
+        share=rows,
+        device=run.world.device,
+        **how,
+    )
+
+
+def offsets(batch: BatchPlan, data_index: int, plan: Plan, step: int, size: int) -> np.ndarray:
+    """Which rows of a global batch are this rank's, pass after pass."""
+    if size != batch.sequences:  # the last batch of a source that ends
+        batch = BatchPlan(size).settle(plan.layout.data_ways)
+    ranges = share(0, batch, data_index, plan.layout.data_ways)
+    return np.concatenate([np.arange(r.start, r.stop) for r in ranges])

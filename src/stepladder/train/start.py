@@ -1,0 +1,124 @@
+"""Starting a run: from what the user hands over to something that can take steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.errors import PlanError
+from stepladder.hardware import recognise
+from stepladder.model import find_anatomy
+from stepladder.plan import Optimizer, Plan, Rate
+from stepladder.rungs import (
+    BlockCost,
+    Ceiling,
+    LossScale,
+    call,
+    make_loss,
+    measure_blocks,
+)
+from stepladder.rungs import climb as climb_rungs
+from stepladder.world import Place, World, join, limit_bytes
+
+from .choose import choose_plan
+from .run import Run
+from .flops import FlopRate
+from .intake import as_batch
+from .optimizer import build_optimizer
+
+NONFINITE = ("stop", "skip")
+
+
+def climb(
+    model: nn.Module,
+    *,
+    loss: str | Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: str | Optimizer | None = None,
+    plan: str | Plan = "auto",
+    sample: Any = None,
+    rate: str | Rate = "constant",
+    seed: int = 0,
+    device: str = "auto",
+    nonfinite: str = "stop",
+    exact: bool = False,
+) -> Run:
+    """Take a module up the ladder: a run whose `step` learns from one global batch.
+
+    Args:
+        loss: a name, a function of (outputs, targets) that is a mean over valid targets, or None
+            for a module whose output holds its own.
+        optimizer: text such as "adamw lr=3e-4 clip=1"; goes before the plan's.
+        sample: one batch, needed only to fit a recomputation budget.
+        rate: text such as "cosine warmup=100 steps=1000".
+        nonfinite: "stop" raises when a report with a non-finite gradient is read, "skip" goes on.
+        exact: only algorithms that give the same bits each time.
+    """
+    if nonfinite not in NONFINITE:
+        raise PlanError("nonfinite", f"'{nonfinite}' is not a policy", "Choose stop or skip.")
+    place = Place.from_environment()
+    chosen = choose_plan(plan, device, place) if isinstance(plan, str) else plan
+    if optimizer is not None:
+        parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
+        chosen = replace(chosen, optimizer=parsed)
+    settled = replace(chosen, layout=chosen.layout.settle(place.num_ranks)).check()
+    world = join(settled.layout, device)
+    return build(
+        model, settled, world,
+        loss=loss, sample=sample, rate=rate, seed=seed,
+        stop_on_nonfinite=nonfinite == "stop", exact=exact,
+    )  # fmt: skip
+
+
+def build(
+    model: nn.Module,
+    plan: Plan,
+    world: World,
+    *,
+    loss: str | Callable[[Any, Any], torch.Tensor] | None,
+    sample: Any,
+    rate: str | Rate,
+    **settings: Any,
+) -> Run:
+    """The run of a settled plan in a joined world."""
+    if plan.memory_bytes is not None:
+        Ceiling(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
+    costs = measure_costs(model, plan, sample)
+    climbed = climb_rungs(model, plan, make_loss(loss, model), world, costs)
+    return Run(
+        plan=plan,
+        world=world,
+        climbed=climbed,
+        optimizer=build_optimizer(plan.optimizer, climbed.trainable, climbed.anatomy.blocks),
+        scale=LossScale(world.device, enabled=plan.precision.scaled),
+        rate=Rate.parse(rate) if isinstance(rate, str) else rate,
+        flops=FlopRate(peak_flops(plan, world.device)),
+        **settings,
+    )
+
+
+def peak_flops(plan: Plan, device: torch.device) -> float | None:
+    """The device's peak in the plan's compute type; None for a device nobody has looked up."""
+    if device.type != "cuda":
+        return None
+    known = recognise(torch.cuda.get_device_name(device), limit_bytes(device))
+    return known.peak(plan.precision.compute) if known else None
+
+
+def measure_costs(model: nn.Module, plan: Plan, sample: Any) -> tuple[BlockCost, ...] | None:
+    """What each block keeps for backward, from one forward of one row; only a budget asks."""
+    if plan.recompute.kind != "budget":
+        return None
+    if sample is None:
+        raise PlanError(
+            "recompute",
+            f"a budget ({plan.recompute}) is fitted to a batch and none was given",
+            "Pass sample=batch, or choose recompute=selective or recompute=blocks.",
+        )
+    batch = as_batch(sample, 0)
+    blocks = find_anatomy(model).blocks_of(model)
+    costs = measure_blocks(blocks, lambda: call(model, batch.rows(slice(0, 1)).inputs))
+    return tuple(cost.times(plan.batch.micro or batch.num_rows) for cost in costs)

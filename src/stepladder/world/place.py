@@ -1,0 +1,53 @@
+"""Where this process stands among the others: the only reader of the launcher's environment.
+
+torchrun sets all of the variables, a plain `python train.py` none of them. Half a set means that
+a launcher was imitated and something was forgotten, which would otherwise hang at the first
+collective.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepladder.errors import WorldError
+
+REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    rank: int = 0
+    num_ranks: int = 1
+    local_rank: int = 0  # among the processes of this machine
+    local_ranks: int = 1
+    launched: bool = False  # by torchrun or a scheduler, rather than alone
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Place:
+        given = [name for name in REQUIRED if name in environ]
+        if not given:
+            return cls()
+        missing = [name for name in REQUIRED if name not in environ]
+        if missing:
+            raise WorldError(
+                "environment",
+                f"{', '.join(missing)} missing while {', '.join(given)} are set",
+                "Start with torchrun, which sets all of them, or unset them to run alone.",
+            )
+        numbers = {name: number(environ, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        return cls(
+            rank=numbers["RANK"],
+            num_ranks=numbers["WORLD_SIZE"],
+            local_rank=numbers["LOCAL_RANK"],
+            local_ranks=int(environ.get("LOCAL_WORLD_SIZE", numbers["WORLD_SIZE"])),
+            launched=True,
+        )
+
+
+def number(environ: Mapping[str, str], name: str) -> int:
+    value = environ[name]
+    if not value.isdigit():
+        raise WorldError(name, f"'{value}' is not a number", "Start with torchrun, which sets it.")
+    return int(value)

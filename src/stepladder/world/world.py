@@ -1,0 +1,63 @@
+"""The processes of a run as one value: who they are, how they are arranged, what they add up.
+
+A world of one answers without asking anybody, so nothing above this file tests how many ranks
+there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from stepladder.plan import AXES, Layout
+
+from .device import pick_device
+from .place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    place: Place
+    device: torch.device
+    layout: Layout = Layout()
+    mesh: DeviceMesh | None = None  # None: a world of one
+
+    @property
+    def data_index(self) -> int:
+        return self.layout.data_index(self.place.rank)
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank speaks for all: writes logs, plots, manifests."""
+        return self.place.rank == 0
+
+    def sum(self, value: torch.Tensor, *axes: str) -> torch.Tensor:
+        """Add up a value over every rank that differs from this one only along `axes`."""
+        for axis in axes:
+            if self.mesh is not None and getattr(self.layout, axis) > 1:
+                dist.all_reduce(value, group=self.mesh.get_group(axis))
+        return value
+
+    def close(self) -> None:
+        if self.mesh is not None:
+            dist.destroy_process_group()
+
+
+def join(layout: Layout, device: str = "auto", *, timeout_seconds: float = 600) -> World:
+    """Take this process's place in a world arranged as `layout`, which is settled and fits."""
+    place = Place.from_environment()
+    here = pick_device(device, place.local_rank)
+    if not place.launched:
+        return World(place, here, layout)
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "nccl" if here.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_seconds)
+        )
+    mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
+    return World(place, here, layout, mesh)
