@@ -45,7 +45,7 @@ def test_a_raw_file_gives_its_windows(tmp_path, dtype):
 def test_a_numpy_file_is_mapped_not_read(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(100, dtype=np.uint16))
     source = TokenFile(tmp_path / "a.npy", 9)
-    assert isinstance(source._rows.tokens, np.memmap)
+    assert isinstance(source._rows.tokens.base, np.memmap)
     assert source[10][1].tolist() == list(range(91, 100))
 
 

@@ -108,4 +108,7 @@ def _count_valid(inputs: Any, targets: Any) -> tuple[int, ...]:
     by_row = targets.reshape(len(targets), -1)
     if targets.dtype.is_floating_point:
         return (by_row.shape[1],) * len(targets)  # -100 is a number like any other there
-    return tuple((by_row != IGNORED).sum(dim=1).tolist())
+    ignored = by_row == IGNORED
+    if not ignored.any():  # the common case, and counting by row is ten times slower
+        return (by_row.shape[1],) * len(targets)
+    return tuple((~ignored).sum(dim=1).tolist())

@@ -14,6 +14,7 @@ version of the library that shuffled.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from stepladder.errors import DataError
 
 ROUNDS = 8  # four passes over either half; three already leave no pattern the tests can see
+BLOCK = 4096  # positions looked up together
 WORD = (1 << 64) - 1
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -42,13 +44,27 @@ class Order:
 
     def indices(self, positions: Integers) -> Integers:
         """The source's index at each position of the run."""
-        epochs, places = np.divmod(np.asarray(positions, dtype=np.int64), self.length)
-        if not self.shuffle or self.length == 1:
-            return places
-        keys = _mix(
-            _mix(np.full(epochs.shape, self.seed & WORD, np.uint64)) + epochs.astype(np.uint64)
-        )
-        return _permute(places.astype(np.uint64), keys, self.length).astype(np.int64)
+        positions = np.asarray(positions, dtype=np.int64)
+        if not self.shuffle:
+            return positions % self.length
+        if not len(positions) or np.ptp(positions) >= BLOCK:
+            return _shuffled(positions, self.length, self.seed)
+        # A step asks for few neighbours, and numpy takes as long for them as for thousands.
+        first = int(positions.min()) // BLOCK
+        near = [_block(number, self.length, self.seed) for number in (first, first + 1)]
+        offsets = positions - first * BLOCK
+        return np.where(offsets < BLOCK, near[0][offsets % BLOCK], near[1][offsets % BLOCK])
+
+
+@lru_cache(maxsize=64)
+def _block(number: int, length: int, seed: int) -> Integers:
+    return _shuffled(np.arange(number * BLOCK, (number + 1) * BLOCK), length, seed)
+
+
+def _shuffled(positions: Integers, length: int, seed: int) -> Integers:
+    epochs, places = np.divmod(positions, length)
+    keys = _mix(_mix(np.full(epochs.shape, seed & WORD, np.uint64)) + epochs.astype(np.uint64))
+    return _permute(places.astype(np.uint64), keys, length).astype(np.int64)
 
 
 def _permute(places: Words, keys: Words, length: int) -> Words:

@@ -39,7 +39,7 @@ class PackedRows:
                 if len(tokens) > 1
                 else "Give more documents.",
             )
-        self.tokens, self.starts, self.length, self.name = tokens, starts, length, name
+        self.tokens, self.starts, self.length, self.name = np.asarray(tokens), starts, length, name
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.length

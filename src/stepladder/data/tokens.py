@@ -34,7 +34,7 @@ class Windows:
 
     def __init__(self, tokens: np.ndarray, length: int, *, name: str = "tokens") -> None:
         check_window(len(tokens), length, name)
-        self.tokens, self.length, self.name = tokens, length, name
+        self.tokens, self.length, self.name = np.asarray(tokens), length, name
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.length
