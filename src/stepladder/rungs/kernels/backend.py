@@ -31,7 +31,7 @@ def accumulator(tensor: Tensor) -> torch.dtype:
 
 @cache
 def num_processors(device: torch.device) -> int:
-    """Multiprocessors of a device; a few for the interpreter, so that partial sums are exercised."""
+    """Multiprocessors of a device; the interpreter has 3, so that it too sums partial rows."""
     if device.type != "cuda":
         return 3
     return torch.cuda.get_device_properties(device).multi_processor_count

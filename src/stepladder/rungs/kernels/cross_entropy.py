@@ -1,6 +1,6 @@
 """Cross-entropy over a large vocabulary without float32 copies of the logits.
 
-Two ways, one arithmetic. Plainly, the forward pass reads the logits once and keeps one float32
+Two ways, one arithmetic. Plainly, the forward pass reads the logits once and keeps two float32
 per row; the backward pass reads them again and writes their gradient. With `in_place=True` the
 forward pass leaves the gradient where the logits were, so the second buffer never exists and the
 logits, the largest tensor of most language models, are read while still in cache; the backward
@@ -90,13 +90,13 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
         op = torch.ops.stepladder.cross_entropy.default
-        losses, log_sums = op(logits, targets, ignore_index)
-        ctx.save_for_backward(logits, targets, log_sums)
+        losses, norms = op(logits, targets, ignore_index)
+        ctx.save_for_backward(logits, targets, norms)
         ctx.ignore_index = ignore_index
         return losses
 
     @staticmethod
-    def backward(ctx: Any, dlosses: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dlosses: Tensor) -> tuple[Tensor, None, None]:
         op = torch.ops.stepladder.cross_entropy_backward.default
         return op(dlosses, *ctx.saved_tensors, ctx.ignore_index), None, None
 
@@ -113,7 +113,7 @@ class _CrossEntropyInPlace(torch.autograd.Function):
         return losses.sum() * share
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor, None, None, None]:
         gradient, late = ctx.saved_tensors
         # In place, so autograd refuses a second backward through it instead of scaling twice.
         torch.ops.stepladder.scale_.default(gradient, dloss * late)

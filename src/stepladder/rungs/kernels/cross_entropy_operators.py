@@ -25,11 +25,11 @@ def _forward(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor
 
 
 def _backward(
-    dlosses: Tensor, logits: Tensor, targets: Tensor, log_sums: Tensor, ignore_index: int
+    dlosses: Tensor, logits: Tensor, targets: Tensor, norms: Tensor, ignore_index: int
 ) -> Tensor:
     way = tiles.gradient if runs_triton(logits) and logits.numel() else _torch_gradient
     classes = targets.reshape(-1).contiguous()
-    return way(_matrix(logits), classes, log_sums, dlosses, ignore_index).view(logits.shape)
+    return way(_matrix(logits), classes, norms, dlosses, ignore_index).view(logits.shape)
 
 
 def losses_and_gradient_(
@@ -41,8 +41,8 @@ def losses_and_gradient_(
         losses = tiles.losses_and_gradient_(rows, classes, share, ignore_index)
         _count_write(logits)
         return losses
-    losses, log_sums = _torch_losses(rows, classes, ignore_index)
-    rows.copy_(_torch_gradient(rows, classes, log_sums, share.expand(len(rows)), ignore_index))
+    losses, norms = _torch_losses(rows, classes, ignore_index)
+    rows.copy_(_torch_gradient(rows, classes, norms, share.expand(len(rows)), ignore_index))
     return losses
 
 
@@ -62,17 +62,18 @@ def _count_write(tensor: Tensor) -> None:
 
 def _torch_losses(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     counted, legal, safe = _sort_out(logits, targets, ignore_index)
-    log_sums = logits.to(accumulator(logits)).logsumexp(1)
-    losses = log_sums - logits.gather(1, safe[:, None]).squeeze(1)
+    top = logits.amax(1, keepdim=True).to(accumulator(logits))
+    log_sums = (logits - top).logsumexp(1)
+    losses = log_sums - (logits.gather(1, safe[:, None]) - top).squeeze(1)
     losses = losses.masked_fill(~legal, float("nan")).masked_fill(~counted, 0.0)
-    return losses, log_sums.masked_fill(~counted, 0.0)
+    return losses, torch.stack((top.squeeze(1), log_sums), 1).masked_fill(~counted[:, None], 0.0)
 
 
 def _torch_gradient(
-    logits: Tensor, targets: Tensor, log_sums: Tensor, dlosses: Tensor, ignore_index: int
+    logits: Tensor, targets: Tensor, norms: Tensor, dlosses: Tensor, ignore_index: int
 ) -> Tensor:
     counted, legal, safe = _sort_out(logits, targets, ignore_index)
-    out = (logits.to(log_sums.dtype) - log_sums[:, None]).exp_()
+    out = (logits - norms[:, :1] - norms[:, 1:]).exp_()
     out.scatter_add_(1, safe[:, None], out.new_full((len(out), 1), -1.0))
     out *= dlosses.to(out.dtype).masked_fill(~legal, float("nan"))[:, None]
     return out.masked_fill_(~counted[:, None], 0.0).to(logits.dtype)
@@ -90,7 +91,7 @@ torch.library.define(
 )
 torch.library.define(
     "stepladder::cross_entropy_backward",
-    "(Tensor dlosses, Tensor logits, Tensor targets, Tensor log_sums, int ignore_index) -> Tensor",
+    "(Tensor dlosses, Tensor logits, Tensor targets, Tensor norms, int ignore_index) -> Tensor",
 )
 torch.library.define(
     "stepladder::cross_entropy_gradient_",
@@ -103,26 +104,26 @@ torch.library.impl("stepladder::cross_entropy_gradient_", ("cpu", "cuda"), losse
 torch.library.impl("stepladder::scale_", ("cpu", "cuda"), _scale_)
 
 
-def _row_sums(logits: Tensor) -> Tensor:
+def _per_row(logits: Tensor, *more: int) -> Tensor:
     num_rows = logits.numel() // logits.shape[-1]
-    return torch.empty(num_rows, dtype=accumulator(logits), device=logits.device)
+    return torch.empty((num_rows, *more), dtype=accumulator(logits), device=logits.device)
 
 
 @torch.library.register_fake("stepladder::cross_entropy")
 def _fake_forward(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    return _row_sums(logits), _row_sums(logits)
+    return _per_row(logits), _per_row(logits, 2)
 
 
 @torch.library.register_fake("stepladder::cross_entropy_backward")
 def _fake_backward(
-    dlosses: Tensor, logits: Tensor, targets: Tensor, log_sums: Tensor, ignore_index: int
+    dlosses: Tensor, logits: Tensor, targets: Tensor, norms: Tensor, ignore_index: int
 ) -> Tensor:
     return torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
 
 
 @torch.library.register_fake("stepladder::cross_entropy_gradient_")
 def _fake_gradient_(logits: Tensor, targets: Tensor, share: Tensor, ignore_index: int) -> Tensor:
-    return _row_sums(logits)
+    return _per_row(logits)
 
 
 @torch.library.register_fake("stepladder::scale_")

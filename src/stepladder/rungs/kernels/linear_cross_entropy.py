@@ -32,7 +32,7 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     reduction: str = "sum",
 ) -> Tensor:
-    """Return cross_entropy(hidden @ weight.T, targets) with at most `chunk` rows of logits alive."""
+    """Return cross_entropy(hidden @ weight.T, targets), `chunk` rows of logits at a time."""
     check_targets(hidden.shape, targets)
     check_reduction(reduction, ("sum", "mean"))
     if chunk < 1:
@@ -46,7 +46,7 @@ def linear_cross_entropy(
 
 
 def _as_autocast(hidden: Tensor) -> Tensor:
-    """Cast the features as autocast casts a linear's; the weight is cast inside, its gradient not."""
+    """Cast the features as autocast would; the weight is cast inside, its gradient never."""
     kind = hidden.device.type
     return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
 
@@ -71,7 +71,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return losses.sum() * share
 
     @staticmethod
-    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
         dhidden, dweight, late = ctx.saved_tensors
         factor = dloss * late
         grads: list[Tensor | None] = [None] * 5

@@ -42,7 +42,7 @@ class _RMSNorm(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
         dx, dweight = torch.ops.stepladder.rms_norm_backward.default(dy, *ctx.saved_tensors)
         return dx, dweight, None
 

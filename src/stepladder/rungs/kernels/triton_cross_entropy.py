@@ -1,7 +1,8 @@
 """Triton programs for cross-entropy: one row of logits per program, walked in chunks.
 
-The log of the summed exponentials is kept online (a running maximum, and a sum rescaled whenever
-the maximum grows), so a row of any length is read once and never overflows. A target outside the
+The sum of the exponentials is kept online (a running maximum, and a sum rescaled whenever the
+maximum grows), so a row of any length is read once and never overflows. The maximum and the log of
+the sum stay two numbers: added, the larger would round the smaller away. A target outside the
 vocabulary gives NaN rather than a read of foreign memory: loud, and without waiting for the device.
 """
 
@@ -18,12 +19,10 @@ NAN = tl.constexpr(float("nan"))
 
 
 @triton.jit
-def _log_sum_exp(row, width, BLOCK: tl.constexpr):
+def _top_and_log_sum(row, width, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     top = -float("inf")
-    total = tl.zeros(
-        (BLOCK,), dtype=tl.float32
-    )  # one per lane: added across lanes once, at the end
+    total = tl.zeros((BLOCK,), dtype=tl.float32)  # by lane, added up at the end
     for start in range(0, width, BLOCK):
         inside = start + columns < width
         x = tl.load(row + start + columns, mask=inside, other=-float("inf")).to(tl.float32)
@@ -32,47 +31,48 @@ def _log_sum_exp(row, width, BLOCK: tl.constexpr):
         base = tl.where(higher == -float("inf"), 0.0, higher)
         total = total * tl.exp(top - base) + tl.exp(x - base)
         top = higher
-    return tl.where(top == -float("inf"), top, top + tl.log(tl.sum(total, axis=0)))
+    return top, tl.log(tl.sum(total, axis=0))
 
 
 @triton.jit
-def _store_gradient(row, out, target, log_sum, scale, width, BLOCK: tl.constexpr):
+def _store_gradient(row, out, target, top, log_sum, scale, width, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     for start in range(0, width, BLOCK):
         inside = start + columns < width
-        x = tl.load(row + start + columns, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(row + start + columns, mask=inside, other=-float("inf")).to(tl.float32)
         hit = tl.where(start + columns == target, 1.0, 0.0)
-        tl.store(out + start + columns, (tl.exp(x - log_sum) - hit) * scale, mask=inside)
+        tl.store(out + start + columns, (tl.exp(x - top - log_sum) - hit) * scale, mask=inside)
 
 
 @triton.jit
 def _store_zeros(out, width, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     for start in range(0, width, BLOCK):
-        tl.store(
-            out + start + columns, tl.zeros((BLOCK,), tl.float32), mask=start + columns < width
-        )
+        inside = start + columns < width
+        tl.store(out + start + columns, tl.zeros((BLOCK,), tl.float32), mask=inside)
 
 
 @triton.jit
-def _losses(logits, targets, losses, log_sums, width, stride, ignore_index, BLOCK: tl.constexpr):
+def _losses(logits, targets, losses, norms, width, stride, ignore_index, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64)
     row = logits + index * stride
     target = tl.load(targets + index).to(tl.int64)
     if target == ignore_index:
         tl.store(losses + index, 0.0)
-        tl.store(log_sums + index, 0.0)
+        tl.store(norms + 2 * index, 0.0)
+        tl.store(norms + 2 * index + 1, 0.0)
     else:
         legal = (target >= 0) & (target < width)
         chosen = tl.load(row + target, mask=legal, other=NAN).to(tl.float32)
-        log_sum = _log_sum_exp(row, width, BLOCK)
-        tl.store(losses + index, log_sum - chosen)
-        tl.store(log_sums + index, log_sum)
+        top, log_sum = _top_and_log_sum(row, width, BLOCK)
+        tl.store(losses + index, log_sum - (chosen - top))
+        tl.store(norms + 2 * index, top)
+        tl.store(norms + 2 * index + 1, log_sum)
 
 
 @triton.jit
 def _gradient(
-    logits, targets, log_sums, dlosses, out, width, stride, dlosses_stride, ignore_index,
+    logits, targets, norms, dlosses, out, width, stride, dlosses_stride, ignore_index,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     index = tl.program_id(0).to(tl.int64)
@@ -83,8 +83,8 @@ def _gradient(
     else:
         legal = (target >= 0) & (target < width)
         scale = tl.where(legal, tl.load(dlosses + index * dlosses_stride).to(tl.float32), NAN)
-        log_sum = tl.load(log_sums + index)
-        _store_gradient(row, out_row, target, log_sum, scale, width, BLOCK)
+        top, log_sum = tl.load(norms + 2 * index), tl.load(norms + 2 * index + 1)
+        _store_gradient(row, out_row, target, top, log_sum, scale, width, BLOCK)
 
 
 @triton.jit
@@ -100,11 +100,11 @@ def _losses_and_gradient(
     else:
         legal = (target >= 0) & (target < width)
         chosen = tl.load(row + target, mask=legal, other=NAN).to(tl.float32)
-        log_sum = _log_sum_exp(row, width, BLOCK)
-        tl.store(losses + index, log_sum - chosen)
+        top, log_sum = _top_and_log_sum(row, width, BLOCK)
+        tl.store(losses + index, log_sum - (chosen - top))
         scale = tl.where(legal, tl.load(share), NAN)
         tl.debug_barrier()  # every thread has read the target's logit before any writes over it
-        _store_gradient(row, row, target, log_sum, scale, width, BLOCK)
+        _store_gradient(row, row, target, top, log_sum, scale, width, BLOCK)
 
 
 @triton.jit
@@ -123,25 +123,25 @@ def _block(width: int) -> int:
 
 
 def losses(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Loss of each row, 0 where ignored, and the log of its summed exponentials."""
+    """Loss of each row, 0 where ignored; its maximum and the log of its summed exponentials."""
     num_rows, width = logits.shape
     out = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
-    log_sums = torch.empty_like(out)
+    norms = torch.empty((num_rows, 2), dtype=torch.float32, device=logits.device)
     _losses[(num_rows,)](
-        logits, targets, out, log_sums, width, logits.stride(0), ignore_index,
+        logits, targets, out, norms, width, logits.stride(0), ignore_index,
         BLOCK=_block(width), num_warps=WARPS,
     )  # fmt: skip
-    return out, log_sums
+    return out, norms
 
 
 def gradient(
-    logits: Tensor, targets: Tensor, log_sums: Tensor, dlosses: Tensor, ignore_index: int
+    logits: Tensor, targets: Tensor, norms: Tensor, dlosses: Tensor, ignore_index: int
 ) -> Tensor:
     """Gradient of the logits, given the gradient of each row's loss."""
     num_rows, width = logits.shape
     out = torch.empty((num_rows, width), dtype=logits.dtype, device=logits.device)
     _gradient[(num_rows,)](
-        logits, targets, log_sums, dlosses, out, width, logits.stride(0), dlosses.stride(0),
+        logits, targets, norms, dlosses, out, width, logits.stride(0), dlosses.stride(0),
         ignore_index, BLOCK=_block(width), num_warps=WARPS,
     )  # fmt: skip
     return out

@@ -1,0 +1,33 @@
+"""The kernels' tests once more, this time through the Triton programs themselves.
+
+In a process of its own: Triton chooses its interpreter while a kernel is decorated, and in this
+process another test may have imported it already.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+HERE = Path(__file__).parent
+FILES = ("rmsnorm", "cross_entropy", "linear_cross_entropy")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_triton_programs_pass_the_same_tests(name):
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("this process interprets Triton already")
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-q"]
+    done = subprocess.run(
+        [*command, str(HERE / f"test_kernels_{name}.py")],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        cwd=HERE.parents[1],
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
