@@ -21,6 +21,13 @@ from .rotary import Rotary
 
 Attend = Callable[..., Tensor]
 
+ATTENTION_CUTS = {
+    "attention.query": "column",
+    "attention.key": "column",
+    "attention.value": "column",
+    "attention.out": "row",
+}
+
 
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 from stepladder.workload import Shape
 
 from .anatomy import Anatomy
-from .attention import Attention, document_mask
+from .attention import ATTENTION_CUTS, Attention, document_mask
+from .initialise import residual_spread
 from .rotary import check_length
-
-RESIDUAL = ("attention.out.weight", "mlp.down.weight")  # what each half of a block ends in
 
 
 class Mlp(nn.Module):
@@ -79,8 +78,7 @@ class GPT(nn.Module):
             self.head.weight = self.embedding.weight
 
     def initial(self, name: str) -> float | None:
-        """Standard deviation for what adds to the residual stream, so its sum stays near one."""
-        return 0.02 * (2 * self.shape.layers) ** -0.5 if name.endswith(RESIDUAL) else None
+        return residual_spread(name, self.shape.layers)
 
     @property
     def anatomy(self) -> Anatomy:
@@ -88,14 +86,7 @@ class GPT(nn.Module):
             entry=("embedding", "position", "dropout"),
             blocks=tuple(f"blocks.{index}" for index in range(self.shape.layers)),
             exit=("norm", "head"),
-            cuts={
-                "attention.query": "column",
-                "attention.key": "column",
-                "attention.value": "column",
-                "attention.out": "row",
-                "mlp.up": "column",
-                "mlp.down": "row",
-            },
+            cuts={**ATTENTION_CUTS, "mlp.up": "column", "mlp.down": "row"},
             head="head",
             embedding="embedding",
             tied=self.shape.tied,

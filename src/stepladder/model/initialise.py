@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from stepladder.errors import ModelError
 
 WRAPPINGS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # what torch's wrappers add to a name
+RESIDUAL = ("attention.out.weight", "mlp.down.weight")  # what each half of a block ends in
 
 
 @torch.no_grad()
@@ -63,6 +64,11 @@ def draw_of(module: nn.Module, name: str, parameter: Tensor) -> tuple[float, flo
         if spread is not None:
             return 0.0, spread
     return draw_by_type(owners[-1], name, parameter)
+
+
+def residual_spread(name: str, layers: int) -> float | None:
+    """GPT-2's rule for what adds to the residual stream, so that the sum of all stays near one."""
+    return 0.02 * (2 * layers) ** -0.5 if name.endswith(RESIDUAL) else None
 
 
 def draw_by_type(owner: nn.Module, name: str, parameter: Tensor) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from stepladder.workload import Shape
 
 from .anatomy import Anatomy
-from .attention import Attention, document_mask
-from .gpt import RESIDUAL
+from .attention import ATTENTION_CUTS, Attention, document_mask
+from .initialise import residual_spread
 from .rotary import Rotary
 
 
@@ -74,8 +74,7 @@ class Llama(nn.Module):
             self.head.weight = self.embedding.weight
 
     def initial(self, name: str) -> float | None:
-        """Standard deviation for what adds to the residual stream, so its sum stays near one."""
-        return 0.02 * (2 * self.shape.layers) ** -0.5 if name.endswith(RESIDUAL) else None
+        return residual_spread(name, self.shape.layers)
 
     @property
     def anatomy(self) -> Anatomy:
@@ -83,15 +82,7 @@ class Llama(nn.Module):
             entry=("embedding",),
             blocks=tuple(f"blocks.{index}" for index in range(self.shape.layers)),
             exit=("norm", "head"),
-            cuts={
-                "attention.query": "column",
-                "attention.key": "column",
-                "attention.value": "column",
-                "attention.out": "row",
-                "mlp.gate": "column",
-                "mlp.up": "column",
-                "mlp.down": "row",
-            },
+            cuts={**ATTENTION_CUTS, "mlp.gate": "column", "mlp.up": "column", "mlp.down": "row"},
             head="head",
             embedding="embedding",
             tied=self.shape.tied,

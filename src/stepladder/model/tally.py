@@ -70,9 +70,7 @@ class Products(TorchDispatchMode):
     def __init__(self, tally: Tally) -> None:
         super().__init__()
         self.tally = tally
-        self.scores: dict[
-            int, tuple[Tensor, Scores]
-        ] = {}  # by id; the tensor is kept to keep its id
+        self.scores: dict[int, tuple[Tensor, Scores]] = {}  # keeping a tensor keeps its id
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

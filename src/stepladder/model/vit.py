@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from stepladder.errors import PlanError
 
 from .anatomy import Anatomy
-from .attention import Attention
-from .gpt import RESIDUAL, Mlp
+from .attention import ATTENTION_CUTS, Attention
+from .gpt import Mlp
+from .initialise import residual_spread
 
 
 class ViTBlock(nn.Module):
@@ -74,8 +75,7 @@ class ViT(nn.Module):
         return hidden if self.head is None else self.head(hidden[:, 0])
 
     def initial(self, name: str) -> float | None:
-        """Standard deviation for what adds to the residual stream, so its sum stays near one."""
-        return 0.02 * (2 * len(self.blocks)) ** -0.5 if name.endswith(RESIDUAL) else None
+        return residual_spread(name, len(self.blocks))
 
     @property
     def anatomy(self) -> Anatomy:
@@ -83,13 +83,6 @@ class ViT(nn.Module):
             entry=("patches",),
             blocks=tuple(f"blocks.{index}" for index in range(len(self.blocks))),
             exit=("norm", "head"),
-            cuts={
-                "attention.query": "column",
-                "attention.key": "column",
-                "attention.value": "column",
-                "attention.out": "row",
-                "mlp.up": "column",
-                "mlp.down": "row",
-            },
+            cuts={**ATTENTION_CUTS, "mlp.up": "column", "mlp.down": "row"},
             head="head",
         )
