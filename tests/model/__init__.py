@@ -1,0 +1,1 @@
+"""The models, their anatomy and their cost."""
