@@ -24,4 +24,7 @@ def test_round_numbers_stay_round():
     assert write_speed(450e9, "GB/s", 2) == "900 GB/s"
     assert write_speed(1 / 3, "GB/s", 1) == "0.3333333333333333 B/s per direction"
     assert write_size(3 * 2**29) == "1.5 GiB"
+    assert write_size(2 * 10**12) == "2 TB"
+    assert write_size(24104 * 2**20) == "24104 MiB"
+    assert write_size(10**9 + 1) == "1000000001 B"
     assert write_latency(3.4e-6) == "3.4 us"

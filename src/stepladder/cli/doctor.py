@@ -59,14 +59,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_checks(*, quick: bool, limit_seconds: float) -> list[Check]:
-    from stepladder.world.checks import CHECKS, try_check
+    from stepladder.world.checks import try_check
 
-    names = [name for name in CHECKS if not (quick and name == "torch.compile")]
+    names = chosen(quick=quick)
     checks = []
     for number, name in enumerate(names, start=1):
         with saying(f"checking {name} ({number} of {len(names)})"):
             checks.append(try_check(name, limit_seconds))
     return checks
+
+
+def chosen(*, quick: bool) -> list[str]:
+    from stepladder.world.checks import CHECKS
+
+    return [name for name in CHECKS if not (quick and name == "torch.compile")]
 
 
 @contextmanager
@@ -121,13 +127,15 @@ def draw(machine: Machine, precisions: tuple[Support, ...], checks: list[Check])
     table(
         "Checks",
         ["check", "state", "seconds", "seen", "fix"],
-        [[c.name, c.state, c.seconds, c.seen, c.fix] for c in checks],
+        [[c.name, c.state, f"{c.seconds:.1f}", c.seen, c.fix] for c in checks],
     )
     print(verdict(checks))
 
 
 def verdict(checks: list[Check]) -> str:
-    failed = [check.name for check in checks if check.state == "failed"]
+    from stepladder.world.checks import FAILED
+
+    failed = [check.name for check in checks if check.state == FAILED]
     if failed:
         return f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}."
     return f"All {len(checks)} checks passed or had nothing to try."

@@ -43,9 +43,12 @@ def write_speed(bytes_per_second: float, unit: str, directions: int) -> str:
 
 
 def write_size(num_bytes: int) -> str:
-    text = f"{num_bytes / 2**30:.6g}"
-    exact = float(text) * 2**30 == num_bytes
-    return f"{text} GiB" if exact else f"{num_bytes} B"
+    """Write bytes in the largest unit that takes a short number, or plainly."""
+    for unit in ("GiB", "TB", "GB", "MiB"):
+        text = f"{num_bytes / SIZES[unit]:.6g}"
+        if "e" not in text and float(text) * SIZES[unit] == num_bytes:
+            return f"{text} {unit}"
+    return f"{num_bytes} B"
 
 
 def write_latency(seconds: float) -> str:

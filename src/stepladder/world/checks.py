@@ -161,23 +161,24 @@ def try_check(name: str, limit_seconds: float) -> Check:
 
 
 def run_probes(probes: list[tuple[str, ...]], limit_seconds: float, fix: str) -> Check:
-    """Run probes side by side, each a process, and answer with the first failure or success."""
-    started = time.monotonic()
+    """Run probes side by side, each a process of its own, and answer for all of them."""
+    deadline = time.monotonic() + limit_seconds
     running = [_start(probe) for probe in probes]
     try:
-        for process in running:
-            left = limit_seconds - (time.monotonic() - started)
-            process.wait(max(left, 0.01))
-        answers = [(process.returncode, *process.communicate()) for process in running]
+        said = [process.communicate(timeout=_left(deadline)) for process in running]
     except subprocess.TimeoutExpired:
         return Check(FAILED, f"not finished after {limit_seconds:g} s", fix)
     finally:
         for process in running:
             _end(process)
-    failures = [_last_line(errors) for code, _, errors in answers if code]
+    failures = [_last_line(errors) for run, (_, errors) in zip(running, said) if run.returncode]
     if failures:
         return Check(FAILED, failures[0], fix)
-    return Check(OK, _last_line(answers[0][1]))
+    return Check(OK, _last_line(said[0][0]))
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.01)
 
 
 def _start(probe: tuple[str, ...]) -> subprocess.Popen[str]:
@@ -193,10 +194,10 @@ def _start(probe: tuple[str, ...]) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a probe and whatever it started, if any of it still runs."""
+    """End a probe that still runs, with whatever it has started."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+        process.communicate()
 
 
 def _last_line(text: str) -> str:

@@ -67,7 +67,7 @@ def detect() -> Machine:
         cpu_flags=_cpu_flags(_cpuinfo()),
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=psutil.cpu_count(),
-        host_memory_bytes=psutil.virtual_memory().total,
+        host_memory_bytes=_host_memory(),
         backends=_backends(),
         joined_by=joined,
     )
@@ -110,7 +110,7 @@ def identify(name: str, memory_bytes: int) -> Device:
 
 
 def _cluster(seen: tuple[Seen, ...], joined: str | None) -> Cluster:
-    host = psutil.virtual_memory().total
+    host = _host_memory()
     if not seen:
         cpu = find("CPU")
         return Cluster(cpu, 1, 1, cpu.link, cpu.network, host)
@@ -149,6 +149,11 @@ def read_topology(topology: str) -> str | None:
         return None
     pairs = [word for row in rows for word in row[1 : len(rows) + 1] if word != "X"]
     return "NVLink" if all(re.fullmatch(r"NV\d+", word) for word in pairs) else "PCIe"
+
+
+def _host_memory() -> int:
+    """Whole MiB, which a cluster's text can carry."""
+    return psutil.virtual_memory().total // 2**20 * 2**20
 
 
 def _driver() -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -57,7 +58,12 @@ def triton() -> str:
     return importlib.import_module("stepladder.world.probe_triton").double()
 
 
-PROBES = {"gloo": gloo, "nccl": nccl, "compile": compile, "triton": triton}
+PROBES: dict[str, Callable[..., str]] = {
+    "gloo": gloo,
+    "nccl": nccl,
+    "compile": compile,
+    "triton": triton,
+}
 
 
 def main(name: str, *words: str) -> None:
