@@ -21,7 +21,7 @@ from stepladder.errors import OutOfMemory, PlanError
 GIB = 2**30
 STATUS = Path("/proc/self/status")
 SIGNS = re.compile(  # as torch and the libraries under it word a failed allocation
-    r"out of memory|can't allocate memory|cannot allocate memory|std::bad_alloc|_STATUS_ALLOC_FAILED",
+    r"out of memory|(can.t|cannot) allocate memory|std::bad_alloc|_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
 TRIED = re.compile(r"tried to allocate ([\d.]+) ?(\w+)", re.IGNORECASE)

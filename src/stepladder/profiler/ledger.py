@@ -1,0 +1,196 @@
+"""A diary of storages: when each was born, when it died, who owned it.
+
+A dispatch mode sees every tensor an operation returns, forward and backward alike, and a weak
+reference on its storage sees it die. The storage is the unit, so views cost nothing. The moment of
+the peak is looked at afterwards, when it is known who outlived what: what was born while autograd
+recorded and outlived the start of backward was kept for backward, whoever kept it (autograd, a
+recomputation's inputs, or the results a selective one saves).
+
+What a kernel allocates and frees inside itself is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
+from torch.utils._pytree import tree_leaves
+
+COLLECTIVES = ("_c10d_functional", "c10d", "fsdp")
+CASTS = (torch.ops.aten._to_copy.default,)
+FOREVER = 2**62
+
+
+class Life:
+    """One storage's record."""
+
+    __slots__ = ("born", "died", "num_bytes", "owner", "phase", "watch", "width")
+
+    def __init__(self, num_bytes: int, born: int, width: int) -> None:
+        self.num_bytes, self.born, self.died = num_bytes, born, FOREVER
+        self.width = width  # the last dimension of the tensor it was first seen in
+        self.phase = ""  # autograd recorded at its birth: in "forward", or "again" in backward
+        self.owner: str | None = None  # None: told by its life
+        self.watch: weakref.ref[Any] | None = None
+
+
+class Ledger(TorchDispatchMode):
+    """Writes the lives of all storages on one kind of device while it is active."""
+
+    def __init__(self, device: torch.device, round_to: int = 1) -> None:
+        super().__init__()
+        self.device, self.round_to = device, round_to
+        self.lives: list[Life] = []
+        self.moment = 0  # counts births and deaths
+        self.live_bytes = self.peak_bytes = self.peak_moment = 0
+        self.backwards: list[int] = []  # moments at which a backward pass began
+        self._alive: dict[int, Life] = {}
+        self._in_backward = False
+
+    def __enter__(self) -> Ledger:
+        self._resize = torch.UntypedStorage.resize_
+        torch.UntypedStorage.resize_ = resize_noticed(self, self._resize)  # type: ignore[method-assign]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        for life in self._alive.values():
+            life.watch = None  # deaths from here on are not part of the story
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            return NotImplemented  # the operation comes back on the plain tensors inside
+        self._notice_backward()
+        read = [self.admit(tensor) for tensor in tensors_in((args, kwargs))]
+        result = op(*args, **(kwargs or {}))
+        for tensor in tensors_in(result):
+            life = self.note(tensor)
+            if life is not None and life.owner is None:
+                life.owner = owner_by_birth(op, read)
+        return result
+
+    def note(self, tensor: Tensor) -> Life | None:
+        """The life of a tensor's storage, begun now if it is new; none on another device."""
+        if tensor.device.type != self.device.type:
+            return None
+        storage = tensor.untyped_storage()
+        life = self._alive.get(storage._cdata)
+        if life is None:
+            life = self._begin(storage, tensor, self.moment + 1)
+            if torch.is_grad_enabled():
+                life.phase = "again" if self._in_backward else "forward"
+            self._grow(life.num_bytes)
+        return life
+
+    def admit(self, tensor: Tensor) -> Life | None:
+        """The life of a tensor that an operation reads: if it is new, it was there all along."""
+        storage = tensor.untyped_storage()
+        if tensor.device.type != self.device.type or storage._cdata in self._alive:
+            return self._alive.get(storage._cdata)
+        life = self._begin(storage, tensor, 0)
+        self.live_bytes += life.num_bytes
+        self.peak_bytes += life.num_bytes
+        return life
+
+    def claim(self, tensors: Iterable[Tensor], owner: str) -> None:
+        """Write down who owns these tensors."""
+        for tensor in tensors_in(list(tensors)):
+            life = self.admit(tensor)
+            if life is not None:
+                life.owner = owner
+
+    def begin_backward(self) -> None:
+        """Write down that the forward pass is over."""
+        self.backwards.append(self.moment)
+
+    def resize(self, storage: torch.UntypedStorage) -> None:
+        """End a storage's life and begin another in its new size, with the same owner."""
+        before = self._alive.pop(storage._cdata, None)
+        if before is None:
+            return
+        self._end(before)
+        life = self._begin(storage, None, self.moment + 1)
+        life.owner, life.phase, life.width = before.owner, before.phase, before.width
+        self._grow(life.num_bytes)
+
+    def at_peak(self) -> list[Life]:
+        return [life for life in self.lives if life.born <= self.peak_moment < life.died]
+
+    def kept(self, life: Life) -> bool:
+        """Whether forward kept it for backward, or backward computed it again."""
+        over = next((moment for moment in self.backwards if moment >= life.born), FOREVER)
+        return life.phase == "again" or (life.phase == "forward" and over < life.died)
+
+    def _begin(self, storage: torch.UntypedStorage, tensor: Tensor | None, born: int) -> Life:
+        num_bytes = -(-storage.nbytes() // self.round_to) * self.round_to
+        width = tensor.shape[-1] if tensor is not None and tensor.ndim else 1
+        life = Life(num_bytes, born, width)
+        life.watch = weakref.ref(storage, partial(self._bury, storage._cdata))
+        self._alive[storage._cdata] = life
+        self.lives.append(life)
+        return life
+
+    def _bury(self, address: int, watch: Any) -> None:
+        life = self._alive.get(address)
+        if life is not None and life.watch is watch:
+            self._end(self._alive.pop(address))
+
+    def _end(self, life: Life) -> None:
+        self._grow(-life.num_bytes)
+        life.died, life.watch = self.moment, None
+
+    def _grow(self, num_bytes: int) -> None:
+        self.moment += 1
+        self.live_bytes += num_bytes
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_moment = self.live_bytes, self.moment
+
+    def _notice_backward(self) -> None:
+        now = torch._C._current_graph_task_id() != -1
+        if now and not self._in_backward:
+            self.begin_backward()
+        self._in_backward = now
+
+
+def owner_by_birth(op: Any, read: list[Life | None]) -> str | None:
+    """Who owns what this operation made, where the operation alone tells."""
+    if op.namespace in COLLECTIVES:
+        return "communication"
+    source = read[0] if read else None
+    cast = op in CASTS and source is not None and source.owner == "parameters"
+    return "working" if cast else None
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The plain tensors in a tree, those inside tensor subclasses included."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(tree):
+        if is_traceable_wrapper_subclass(leaf):
+            names, _ = leaf.__tensor_flatten__()
+            found += tensors_in([getattr(leaf, name) for name in names])
+        elif isinstance(leaf, Tensor):
+            found.append(leaf)
+    return found
+
+
+def resize_noticed(ledger: Ledger, resize: Callable[..., Any]) -> Callable[..., Any]:
+    """Resizing a storage dispatches nothing, so it is watched by name."""
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        result = resize(storage, size)
+        ledger.resize(storage)
+        return result
+
+    return resize_
