@@ -1,6 +1,20 @@
 """What we train, as numbers. Standard library only."""
 
+from .facts import Attention, Facts, Kept, Matrix, Moved, Part
 from .presets import PRESETS, find_shape
 from .shape import Shape, parse_shape
+from .transformer import facts_of_shape
 
-__all__ = ["PRESETS", "Shape", "find_shape", "parse_shape"]
+__all__ = [
+    "PRESETS",
+    "Attention",
+    "Facts",
+    "Kept",
+    "Matrix",
+    "Moved",
+    "Part",
+    "Shape",
+    "facts_of_shape",
+    "find_shape",
+    "parse_shape",
+]

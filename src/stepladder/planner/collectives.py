@@ -1,0 +1,104 @@
+"""How long collectives take: the α–β model of a ring over the real topology.
+
+A group of ranks along one axis sits `per_node` to a node on `nodes` nodes. A ring passes every
+byte over every hop, so it runs at the slowest hop: the link inside a node, or the group's share of
+the node's network, which all groups of that node use at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from stepladder.hardware import Cluster
+from stepladder.plan import AXES, Layout
+from stepladder.record import Calibration
+
+# Of a link's rate, reached by large collectives: headers, synchronisation between steps, and for
+# networks the imperfect spread of flows over ports.
+INSIDE, BETWEEN = 0.82, 0.80
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that talk along one axis."""
+
+    ways: int
+    nodes: int
+    bytes_per_second: float  # of the slowest hop
+    inside_latency: float
+    between_latency: float
+
+    def gather(self, num_bytes: float) -> float:
+        """Seconds until each rank has all the pieces of a whole this large; a reduce-scatter too."""
+        if self.ways == 1:
+            return 0.0
+        return num_bytes * (self.ways - 1) / self.ways / self.bytes_per_second + self.ring_latency
+
+    def all_reduce(self, num_bytes: float) -> float:
+        if self.ways == 1:
+            return 0.0
+        latency = min(2 * self.ring_latency, self.tree_latency)
+        return 2 * num_bytes * (self.ways - 1) / self.ways / self.bytes_per_second + latency
+
+    def send(self, num_bytes: float) -> float:
+        """Seconds of one message to the next rank."""
+        if self.ways == 1:
+            return 0.0
+        latency = self.between_latency if self.nodes > 1 else self.inside_latency
+        return num_bytes / self.bytes_per_second + latency
+
+    @property
+    def ring_latency(self) -> float:
+        across = self.nodes if self.nodes > 1 else 0
+        return (self.ways - 1 - across) * self.inside_latency + across * self.between_latency
+
+    @property
+    def tree_latency(self) -> float:
+        """Up and down a tree of nodes."""
+        return 2 * log2(max(self.nodes, 2)) * self.between_latency + 2 * self.inside_latency
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A cluster's links as collectives find them."""
+
+    devices_per_node: int
+    inside_bytes_per_second: float
+    between_bytes_per_second: float  # per node
+    inside_latency: float
+    between_latency: float
+
+    def group(self, layout: Layout, *axes: str) -> Group:
+        """The ranks that differ along these neighbouring axes only."""
+        ways, stride = spread(layout, axes)
+        per_node = max(min(ways, self.devices_per_node // stride), 1)
+        nodes = max(ways // per_node, 1)
+        rate = self.inside_bytes_per_second
+        if nodes > 1:
+            share = self.between_bytes_per_second * per_node / self.devices_per_node
+            rate = share if per_node == 1 else min(rate, share)
+        return Group(ways, nodes, rate, self.inside_latency, self.between_latency)
+
+
+def spread(layout: Layout, axes: tuple[str, ...]) -> tuple[int, int]:
+    """How many ranks a group of these axes has, and how far apart in rank they stand."""
+    ways, stride = 1, 1
+    for axis, size in zip(reversed(AXES), reversed(layout.shape)):
+        if axis in axes:
+            ways *= size
+        elif ways == 1:
+            stride *= size
+    return ways, stride
+
+
+def network_of(cluster: Cluster, calibration: Calibration | None = None) -> Network:
+    found = calibration or Calibration()
+    inside, between = cluster.inside, cluster.between
+    return Network(
+        cluster.devices_per_node,
+        found.inside_bytes_per_second or inside.bytes_per_second * INSIDE,
+        found.between_bytes_per_second or between.bytes_per_second * BETWEEN,
+        inside.latency_seconds,
+        between.latency_seconds,
+    )

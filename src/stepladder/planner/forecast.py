@@ -1,0 +1,95 @@
+"""One plan on one cluster: will it fit, how fast, at what price."""
+
+from __future__ import annotations
+
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+from stepladder.record import Calibration, Forecast, Interval, Memory, Time
+from stepladder.workload import Facts
+
+from .memory import forecast_memory
+from .software import OURS, Software
+from .time import forecast_time
+
+USABLE = 0.985  # of a card's memory; the driver and error correction keep the rest
+
+# Where nine in ten published runs lie around the forecast of their step time.
+LOW, HIGH = 0.88, 1.17
+
+GIB = 2**30
+
+
+def forecast(
+    facts: Facts,
+    plan: Plan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    *,
+    software: Software = OURS,
+) -> Forecast:
+    """Forecast memory by owner and time by cause of a legal plan."""
+    settled = plan.settle(cluster.num_devices)
+    assert settled.batch.sequences is not None
+    memory, host_bytes = forecast_memory(facts, settled, cluster, calibration, software)
+    limit = memory_limit(settled, cluster)
+    reasons = memory_reasons(memory, limit, host_bytes, cluster)
+    time = forecast_time(facts, settled, cluster, calibration, software)
+    if time is None:
+        reasons += (
+            f"time: no speed is known for {cluster.device} in {settled.precision.compute}.",
+        )
+    device = cluster.device
+    return Forecast(
+        plan=str(settled),
+        memory=memory,
+        memory_limit_bytes=limit,
+        host_bytes=host_bytes,
+        fits=fits(memory, limit, host_bytes, cluster),
+        reasons=reasons,
+        num_devices=cluster.num_devices,
+        time=time,
+        step_seconds=interval(time),
+        tokens_per_step=settled.batch.sequences * facts.tokens,
+        flops_per_step=settled.batch.sequences * facts.flops_per_sample,
+        peak_flops_per_second=device.peak(settled.precision.compute),
+        watts=device.power_watts,
+        dollars_per_hour=device.dollars_per_hour,
+    )
+
+
+def memory_limit(plan: Plan, cluster: Cluster) -> int | None:
+    """What one process may use: the device's share that drivers leave, or the plan's own ceiling."""
+    whole = cluster.memory_bytes_per_device
+    usable = None if whole is None else round(whole * USABLE)
+    limits = [limit for limit in (usable, plan.memory_bytes) if limit is not None]
+    return min(limits) if limits else None
+
+
+def fits(memory: Memory, limit: int | None, host_bytes: int, cluster: Cluster) -> bool:
+    """Whether both memories suffice; where the size is unknown nothing speaks against it."""
+    if limit is not None and memory.peak_bytes > limit:
+        return False
+    host = cluster.host_memory_bytes
+    return host is None or host_bytes * cluster.devices_per_node <= host
+
+
+def memory_reasons(
+    memory: Memory, limit: int | None, host_bytes: int, cluster: Cluster
+) -> tuple[str, ...]:
+    reasons = []
+    if limit is not None and memory.peak_bytes > limit:
+        owner, size = memory.largest_owner()
+        reasons.append(
+            f"memory: needs {memory.peak_bytes / GIB:.1f} GiB and {limit / GIB:.1f} can be used. "
+            f"Largest owner: {owner}, {size / GIB:.1f} GiB."
+        )
+    host, every = cluster.host_memory_bytes, host_bytes * cluster.devices_per_node
+    if host is not None and every > host:
+        reasons.append(f"host memory: a node needs {every / GIB:.0f} GiB and has {host / GIB:.0f}.")
+    if host is None and host_bytes:
+        reasons.append(f"host memory: a node needs {every / GIB:.0f} GiB; its size is not stated.")
+    return tuple(reasons)
+
+
+def interval(time: Time | None) -> Interval | None:
+    return None if time is None else Interval(LOW * time.step_seconds, HIGH * time.step_seconds)

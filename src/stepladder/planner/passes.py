@@ -1,0 +1,137 @@
+"""What one rank does in one forward-backward pass: its own work, and talk that nothing hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepladder.plan import Plan
+from stepladder.workload import Facts, Part
+
+from .collectives import Network
+from .depths import Depths
+from .kept import block_depths
+from .loss import logit_traffic_bytes
+from .sizes import Sizes, per_rank, sizes_of
+from .software import Software
+from .speed import Speed
+from .stages import Stage, held_parameters
+from .work import Share, Work, block_work, part_work
+
+
+UNHIDDEN = 0.4  # of tensor-parallel talk cut into pieces: the first piece, and interference
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A plan on a cluster, as the formulas read it."""
+
+    plan: Plan
+    sizes: Sizes
+    share: Share
+    speed: Speed
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One micro-batch through one stage, forward and backward."""
+
+    work: Work
+    talk: float  # seconds of collectives between products that wait for them
+    block_forward: float  # seconds of one block, talk included: what hides a gather
+    block_backward: float
+    host: float  # seconds by which launching is slower than the device
+
+    @property
+    def seconds(self) -> float:
+        return self.work.seconds + self.talk + self.host
+
+
+def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -> Setting:
+    sizes = sizes_of(plan, software)
+    share = Share(
+        sizes.samples,
+        sizes.tensor,
+        sizes.context,
+        sizes.compiled,
+        sizes.flash,
+        software.stops_early,
+        software.products_again,
+    )
+    return Setting(plan, sizes, share, speed, network)
+
+
+def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
+    """Add up the blocks and ends of a stage."""
+    work, talk, host, forward, backward = Work(), 0.0, 0.0, 0.0, 0.0
+    for part, count in stage.blocks:
+        depths = block_depths(part, setting.plan.recompute, stage.num_blocks, setting.sizes)
+        block = block_work(part, setting.share, setting.speed, depths)
+        carried = Work(memory_bound=carry_seconds(part, setting))
+        ahead, back = talk_seconds(part, depths, setting)
+        busy = block.seconds + carried.seconds
+        work += (block.forward + block.backward + block.again + carried).times(count)
+        talk += (ahead + back) * count
+        host += max(launch_seconds(part, setting) - busy - ahead - back, 0.0) * count
+        forward, backward = block.forward.seconds + ahead, busy - block.forward.seconds + back
+    for part in stage.ends:
+        work += end_work(facts, part, part is stage.exit, setting)
+    return Pass(work, talk, forward, backward, host)
+
+
+def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> Work:
+    """The entry, or the exit with the loss."""
+    forward, backward = part_work(part, setting.share, setting.speed, wide=True)
+    if not is_exit or not facts.vocab:
+        return forward + backward
+    sizes = setting.sizes
+    traffic = logit_traffic_bytes(facts, sizes) / setting.speed.bandwidth
+    return forward + backward + Work(memory_bound=traffic)
+
+
+def carry_seconds(part: Part, setting: Setting) -> float:
+    """Time to copy a block's parameters and gradients about, which every pass does.
+
+    Wrapped: out of the gathered buffer (once or twice), and into the reduced one. Otherwise: the
+    new gradient written, read and added to the one that is kept.
+    """
+    sizes = setting.sizes
+    gathers = 2 if sizes.zero == 3 else 1
+    if sizes.wrapped:
+        per_parameter = gathers * 2 * sizes.work + sizes.work + sizes.reduce
+    else:
+        per_parameter = 2 * sizes.work + 2 * sizes.gradient
+    return held_parameters(part, sizes.tensor) * per_parameter / setting.speed.bandwidth
+
+
+def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, float]:
+    """Collectives inside one block, forward and backward: tensor and context parallelism's."""
+    sizes, layout = setting.sizes, setting.plan.layout
+    ahead = back = 0.0
+    if sizes.tensor > 1:
+        pairs = sum(matrix.cut == "inner" for matrix in part.matrices)
+        group = setting.network.group(layout, "tensor")
+        one = group.gather(part.output * sizes.samples / sizes.context * sizes.work)
+        # A gather before each cut pair and a reduction after it; backward mirrors both. A block
+        # recomputed whole stops before its last reduction; a cheap one has kept its reductions.
+        again = depths.whole * max(2 * pairs - 1, 0) + depths.cheap * pairs
+        ahead, back = 2 * pairs * one, (2 * pairs + again) * one
+        if sizes.software.hides_tensor:
+            ahead, back = ahead * UNHIDDEN, back * UNHIDDEN
+    if sizes.context > 1 and part.attention:
+        keys = 2 * part.attention.kv_heads * part.attention.head_width * part.attention.length
+        group = setting.network.group(layout, "context")
+        one = group.gather(keys * sizes.samples / sizes.tensor * sizes.work)
+        ahead, back = ahead + one, back + (2 + depths.whole) * one
+    return ahead, back
+
+
+def launch_seconds(part: Part, setting: Setting) -> float:
+    launches = part.kernels[1 if setting.sizes.compiled else 0]
+    return 3 * launches * setting.speed.launch_seconds
+
+
+def message_bytes(stage: Stage, setting: Setting) -> float:
+    """What one stage hands to the next for one micro-batch."""
+    widest = max((part.output for part, _ in stage.blocks), default=0.0)
+    return widest * per_rank(setting.sizes) * setting.sizes.residual

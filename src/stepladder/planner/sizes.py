@@ -1,0 +1,68 @@
+"""A settled plan's byte widths and ways, read once for memory and time alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepladder.plan import BYTES, Layout, Plan
+
+from .software import OURS, Software
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the formulas read of a plan."""
+
+    parameter: int  # bytes of one, as each rank holds it
+    gradient: int
+    state: int  # what the optimizer keeps for one parameter
+    work: int
+    reduce: int
+    residual: int  # of the stream between blocks
+    tensor: int
+    context: int
+    shard: int  # ranks that share one copy of the training state
+    zero: int
+    wrapped: bool  # gathered and reduced block by block
+    samples: int  # of a micro-batch
+    passes: int
+    compiled: bool
+    flash: bool
+    software: Software
+
+
+def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
+    precision, layout = plan.precision, plan.layout
+    assert plan.batch.micro and plan.batch.passes
+    work, store = BYTES[precision.work], BYTES[precision.store]
+    parameter, masters = (work, store) if software.masters else (store, 0)
+    wrapped = plan.zero >= 2
+    return Sizes(
+        parameter=parameter,
+        gradient=BYTES[software.gradient] if software.gradient else parameter,
+        state=store * plan.optimizer.moments + masters,
+        work=work,
+        reduce=BYTES[precision.reduce],
+        # Autocast adds 16-bit results into the fp32 that the stored embedding gave.
+        residual=work if wrapped else max(work, parameter),
+        tensor=layout.tensor,
+        context=layout.context,
+        shard=state_ways(layout) if plan.zero else 1,
+        zero=plan.zero,
+        wrapped=wrapped,
+        samples=plan.batch.micro,
+        passes=plan.batch.passes,
+        compiled=plan.compile,
+        flash=plan.attention != "plain",
+        software=software,
+    )
+
+
+def state_ways(layout: Layout) -> int:
+    """Ranks that share one copy of the state: slices of a sequence see the same parameters."""
+    return layout.shard * layout.context
+
+
+def per_rank(sizes: Sizes) -> float:
+    """Samples' worth of a block that one rank holds of a micro-batch."""
+    return sizes.samples / sizes.tensor / sizes.context

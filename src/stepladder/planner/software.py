@@ -1,0 +1,25 @@
+"""What the system that runs a plan does, where systems differ.
+
+The default is stepladder on torch. The others exist so that a forecast can be held against runs
+that somebody else's software made: the plan's words mean slightly different things there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    loss: Literal["plain", "fused"] = "plain"  # fused: no fp32 copy, gradient written in place
+    products_again: float = 0.0  # share of its products that selective recomputation repeats
+    stops_early: bool = True  # recomputation ends when backward has all it asked for
+    regathers: bool = False  # tensor-parallel inputs are gathered again rather than kept
+    hides_tensor: bool = False  # tensor-parallel collectives run in pieces beside the products
+    masters: bool = False  # fp32 parameters live with the optimizer; work and gradients are apart
+    gradient: str | None = None  # type that gradients are kept in; None: that of the parameters
+    attention_flops_per_second: float | None = None  # of its own attention kernel
+
+
+OURS = Software()

@@ -1,0 +1,107 @@
+"""How fast a device really is: the constants of the time forecast, each with its reason.
+
+A datasheet's peak is an instruction rate. Three things keep a training step below it:
+
+    issue   kernels cannot feed the matrix units in every cycle (`ISSUE`)
+    watts   at its power limit a chip lowers its clock, and with it the voltage, so that the rate
+            falls with the square root of the watts it lacks (`JOULES_PER_TERAFLOP`)
+    edges   a product also moves its operands, and at the edges of tiles nothing hides that, so
+            its time is work / rate + bytes / bandwidth: a sum, not the larger of the two
+
+Energy per operation is taken in proportion to the bits, so the share of the peak that watts allow
+is the same in every type. A `Calibration` replaces what it has measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepladder.hardware import Device
+from stepladder.plan import BYTES, Precision
+from stepladder.record import Calibration
+
+ISSUE = 0.85  # of all cycles, by the best library kernels on large square products
+
+# Energy of 10^12 16-bit operations at the peak's own clock, by the process a family is made in:
+# 12 nm, 7-8 nm, 4-5 nm, 4 nm of 2024. Dense products hold 0.80 of peak on an A100 at 400 W, 0.65
+# on an H100 at 700 W and 0.53 on one at 350 W; one number per process gives all three.
+PROCESSES = {
+    3.0: ("P100", "V100", "T4", "MI210", "MI250"),
+    2.15: ("A100", "A800", "A10", "A30", "A40", "A6000", "RTX3090"),
+    1.7: ("H", "GH", "L4", "RTX4090", "RTX6000", "MI3", "Gaudi", "TPU"),
+    0.95: ("B", "GB", "RTX5090", "MI35"),
+}
+USUAL_JOULES_PER_TERAFLOP = 1.7  # of a device whose process is not listed
+
+LIBRARIES = {"AMD": 0.6}  # of what NVIDIA's reach, in published training runs of 2024-25
+
+BANDWIDTH = 0.85  # of the datasheet's, by a kernel that only streams
+
+# Attention forward, as a share of the 16-bit peak; backward does 2.5 times the work. The flash
+# kernels keep an Ampere busier than a Hopper, whose asynchronous units they were not written for.
+FLASH = {"A": 0.50, "H": 0.36, "G": 0.36, "B": 0.30}
+USUAL_FLASH = 0.36
+
+LAUNCH_SECONDS = 6e-6  # of the host, per kernel of eager torch with autograd
+NOMINAL = (1e12, 50e9)  # FLOP/s and bytes/s that rank plans where the device's own are unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    matrix: float  # FLOP/s of large products in the plan's compute type
+    wide: float  # the same for products that stay in the work type: the head
+    attention: float  # FLOP/s
+    bandwidth: float  # bytes/s of kernels that stream
+    launch_seconds: float
+    work_bytes: int  # of an activation
+    operand_bytes: float  # of what the matrix units read
+    casts: bool  # operands are converted before each product, as fp8's are
+    known: bool = True  # False: rates are nominal and only compare plans
+
+    def product(self, flops: float, elements: float, *, wide: bool = False) -> float:
+        """Seconds of products that do this much and touch so many elements."""
+        rate, size = (self.wide, self.work_bytes) if wide else (self.matrix, self.operand_bytes)
+        return flops / rate + elements * size / self.bandwidth
+
+
+def speed_of(device: Device, precision: Precision, calibration: Calibration | None = None) -> Speed:
+    """Say how fast the device works in this precision."""
+    found = calibration or Calibration()
+    work = "bf16" if precision.compute == "fp8" else precision.compute
+    peak, wide = device.peak(precision.compute), device.peak(work)
+    flat, stream = device.bandwidth_bytes_per_second, found.bandwidth_bytes_per_second
+    measured = found.matrix_flops_per_second
+    known = bool((precision.compute in measured or peak) and (stream or flat))
+    share = sustained_share(device)
+    half = device.peak("bf16") or device.peak("fp16") or wide or NOMINAL[0]
+    return Speed(
+        matrix=measured.get(precision.compute) or (peak or NOMINAL[0]) * share,
+        wide=measured.get(work) or (wide or NOMINAL[0]) * share,
+        attention=found.attention_flops_per_second or flash_rate(device, min(half, wide or half)),
+        bandwidth=stream or (flat or NOMINAL[1]) * BANDWIDTH,
+        launch_seconds=found.launch_seconds or LAUNCH_SECONDS,
+        work_bytes=BYTES[precision.work],
+        operand_bytes=1 if precision.compute == "fp8" else BYTES[precision.work],
+        casts=precision.compute == "fp8",
+        known=known,
+    )
+
+
+def sustained_share(device: Device) -> float:
+    """The share of its peak that a device holds in large products, hour after hour."""
+    half = device.peak("bf16") or device.peak("fp16")
+    libraries = LIBRARIES.get(device.vendor, 1.0)
+    if not half or not device.power_watts:
+        return ISSUE * libraries
+    needed_watts = joules_per_teraflop(device.name) * half / 1e12
+    return min(ISSUE, (device.power_watts / needed_watts) ** 0.5) * libraries
+
+
+def joules_per_teraflop(name: str) -> float:
+    """By the longest family name that this device's begins with."""
+    fits = [(len(f), joules) for joules, fs in PROCESSES.items() for f in fs if name.startswith(f)]
+    return max(fits)[1] if fits else USUAL_JOULES_PER_TERAFLOP
+
+
+def flash_rate(device: Device, peak: float) -> float:
+    return peak * FLASH.get(device.name[:1], USUAL_FLASH) * LIBRARIES.get(device.vendor, 1.0)

@@ -1,0 +1,109 @@
+"""What one pipeline stage holds: whole parts and how many, split so that stages cost alike.
+
+The split weighs each block by its FLOPs, and the first and last also carry entry and exit: a large
+head makes the last stage shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stepladder.plan import Layout, Schedule, balance_blocks, split_blocks
+from stepladder.workload import Facts, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The parts of one rank, from its first to its last."""
+
+    blocks: tuple[tuple[Part, int], ...]  # each kind and how many
+    entry: Part | None = None
+    exit: Part | None = None
+    num_chunks: int = 1  # stretches of blocks that are not neighbours
+
+    @property
+    def num_blocks(self) -> int:
+        return sum(count for _, count in self.blocks)
+
+    @property
+    def ends(self) -> tuple[Part, ...]:
+        return tuple(part for part in (self.entry, self.exit) if part is not None)
+
+    def parameters(self, tensor: int, tied: int = 0) -> float:
+        """Held by one rank of the tensor axis; a tied matrix is one where both its users live."""
+        blocks = sum(held_parameters(part, tensor) * count for part, count in self.blocks)
+        ends = sum(held_parameters(part, tensor) for part in self.ends)
+        return blocks + ends - (tied / tensor if len(self.ends) == 2 else 0)
+
+
+def held_parameters(part: Part, tensor: int) -> float:
+    return (part.parameters - part.whole_parameters) / tensor + part.whole_parameters
+
+
+def stages_of(facts: Facts, layout: Layout, schedule: Schedule) -> tuple[Stage, ...]:
+    """What each rank of the pipeline axis holds."""
+    return split_stages(facts, layout.pipeline, schedule.virtual, schedule.kind == "zero-bubble")
+
+
+@lru_cache(maxsize=256)
+def split_stages(facts: Facts, pipeline: int, virtual: int, folded: bool) -> tuple[Stage, ...]:
+    if pipeline == 1:
+        return (Stage(kinds(facts.blocks), facts.entry, facts.exit),)
+    num_chunks = pipeline * virtual
+    every, chunks, stages = facts.blocks, chunk_blocks(facts, num_chunks), []
+    for index in range(pipeline):
+        own = chunk_indices(index, pipeline, virtual, folded)
+        blocks = tuple(every[i] for chunk in own for i in chunks[chunk])
+        entry = facts.entry if 0 in own else None
+        exit_ = facts.exit if num_chunks - 1 in own else None
+        stages.append(Stage(kinds(blocks), entry, exit_, virtual))
+    return tuple(stages)
+
+
+def chunk_blocks(facts: Facts, num_chunks: int) -> list[range]:
+    costs = [block.flops for block in facts.blocks]
+    costs[0] += facts.entry.flops
+    costs[-1] += facts.exit.flops
+    if len(set(costs)) == 1:
+        return split_blocks(len(costs), num_chunks)
+    return balance_blocks(costs, num_chunks)
+
+
+def chunk_indices(index: int, pipeline: int, virtual: int, folded: bool) -> list[int]:
+    """Which stretches of blocks a rank holds: in turn, or there and back for a folded schedule."""
+    if folded:
+        return [index, 2 * pipeline - 1 - index]
+    return [index + turn * pipeline for turn in range(virtual)]
+
+
+def kinds(blocks: tuple[Part, ...]) -> tuple[tuple[Part, int], ...]:
+    counted: dict[Part, int] = {}
+    for block in blocks:
+        counted[block] = counted.get(block, 0) + 1
+    return tuple(counted.items())
+
+
+def in_flight(schedule: Schedule, pipeline: int, index: int, passes: int) -> float:
+    """Micro-batches whose activations a rank holds at once."""
+    if pipeline == 1:
+        return 1
+    match schedule.kind:
+        case "gpipe":
+            return passes
+        case "1f1b":
+            return min(pipeline - index, passes)
+        case "interleaved":
+            warm_up = (pipeline - index - 1) * 2 + (schedule.virtual - 1) * pipeline + 1
+            return min(warm_up / schedule.virtual, passes)
+    return min(pipeline, passes)  # zero-bubble: as much as the first stage of 1f1b, on every rank
+
+
+def bubble_share(schedule: Schedule, pipeline: int) -> float:
+    """Idle time, in passes of one whole rank."""
+    idle = pipeline - 1
+    if schedule.kind == "interleaved":
+        return idle / schedule.virtual
+    if schedule.kind == "zero-bubble":
+        return idle / 3  # weight gradients fill the rest: one of forward, input and weight work
+    return idle

@@ -1,0 +1,184 @@
+"""Seconds of one step by cause, on the slowest rank.
+
+Each rung hides what it really hides. Block-wise gathering runs one block ahead of the work and
+reductions one block behind it, so a pass exposes its first gather, its last reduction and, block
+by block, what is longer than the work beside it. Replicated gradients travel while the last
+backward pass goes on, but for the last bucket. Tensor-parallel collectives stand between products
+that need them: nothing hides those. What is hidden still costs: it takes memory bandwidth and
+processors from the work beside it (`INTERFERENCE`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, log, sqrt
+
+from stepladder.hardware import Cluster
+from stepladder.plan import Compress, Plan
+from stepladder.record import Calibration, Time
+from stepladder.workload import Facts
+
+from .collectives import network_of
+from .kept import block_depths, mean_bytes
+from .passes import Pass, Setting, message_bytes, setting_of, stage_pass
+from .sizes import state_ways
+from .software import OURS, Software
+from .speed import speed_of
+from .stages import Stage, bubble_share, held_parameters, stages_of
+
+INTERFERENCE = 0.2  # of hidden communication, by which the work beside it slows down
+LAST_BUCKET = 0.1  # of replicated gradients that leave when nothing is left to compute
+STRAGGLING = 0.01  # spread of one node's step; all wait for the slowest of N, σ·√(2 ln N) late
+HOST_MEMORY_BYTES_PER_SECOND = 100e9  # of one node, for an optimizer that runs on the host
+HOST_LINK_BYTES_PER_SECOND = 25e9  # where the device table has no figure
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Seconds of communication along the data axes in one step."""
+
+    exposed: float = 0.0
+    hidden: float = 0.0
+
+    @property
+    def felt(self) -> float:
+        return self.exposed + INTERFERENCE * self.hidden
+
+
+def forecast_time(
+    facts: Facts,
+    plan: Plan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    software: Software = OURS,
+) -> Time | None:
+    """Time by cause for a settled plan; None on a device whose speed is unknown."""
+    speed = speed_of(cluster.device, plan.precision, calibration)
+    if software.attention_flops_per_second:
+        speed = replace(speed, attention=software.attention_flops_per_second)
+    setting = setting_of(plan, speed, network_of(cluster, calibration), software)
+    time = step_time(facts, setting, cluster)
+    return time if speed.known else None
+
+
+def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
+    plan = setting.plan
+    stages = stages_of(facts, plan.layout, plan.schedule)
+    passes = [stage_pass(facts, stage, setting) for stage in stages]
+    slowest = max(range(len(stages)), key=lambda index: passes[index].seconds)
+    stage, one, count = stages[slowest], passes[slowest], setting.sizes.passes
+    mean = sum(each.seconds for each in passes) / len(passes)
+    data = data_traffic(facts, stage, one, setting)
+    handed = hand_over_seconds(stage, setting) * count
+    host_link = cluster.device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
+    moved = offload_seconds(stage, one, setting, host_link)
+    time = Time(
+        matrix=one.work.matrix * count,
+        attention=one.work.attention * count,
+        memory_bound=one.work.memory_bound * count,
+        communication=one.talk * count + data.felt + handed + moved,
+        bubble=bubble_share(plan.schedule, plan.layout.pipeline) * mean,
+        optimizer=optimizer_seconds(facts, stage, setting, cluster, host_link),
+        host=one.host * count,
+    )
+    late = straggling(plan, cluster) * time.step_seconds
+    return Time(**{**time.by_cause(), "communication": time.communication + late})
+
+
+def straggling(plan: Plan, cluster: Cluster) -> float:
+    nodes = ceil(plan.layout.num_ranks / cluster.devices_per_node)
+    return STRAGGLING * sqrt(2 * log(nodes)) if nodes > 1 else 0.0
+
+
+def data_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Traffic:
+    if setting.sizes.wrapped:
+        return wrapped_traffic(stage, one, setting)
+    return replicated_traffic(facts, stage, one, setting)
+
+
+def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
+    """Parameters gathered before use and gradients reduced after it, block by block, every pass."""
+    sizes, layout, count = setting.sizes, setting.plan.layout, stage.num_blocks
+    shard = setting.network.group(layout, "shard", "context")
+    copies = setting.network.group(layout, "replicate")
+
+    def reduce(parameters: float) -> float:
+        slice_bytes = parameters * sizes.reduce / state_ways(layout)
+        return shard.gather(parameters * sizes.reduce) + copies.all_reduce(slice_bytes)
+
+    block = sum(held_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
+    gather, leave = shard.gather(block * sizes.work), reduce(block)
+    again = gather if sizes.zero == 3 else 0.0
+    late = max(gather - one.block_forward, 0.0) + max(again + leave - one.block_backward, 0.0)
+    alone = shard.gather(ends * sizes.work) + reduce(ends)
+    exposed = alone + gather + leave + count * late
+    total = alone + count * (gather + again + leave)
+    return Traffic(exposed * sizes.passes, max(total - exposed, 0.0) * sizes.passes)
+
+
+def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Traffic:
+    """Whole gradients reduced during the last backward; then sliced owners send parameters out."""
+    sizes, layout = setting.sizes, setting.plan.layout
+    held = stage.parameters(sizes.tensor, facts.tied_parameters)
+    group = setting.network.group(layout, "replicate", "shard", "context")
+    size = held * sizes.reduce * compressed(setting.plan.compress, stage)
+    total = group.all_reduce(size)
+    hideable = min(total, one.block_backward * stage.num_blocks)
+    exposed = total - hideable + LAST_BUCKET * hideable
+    owners = setting.network.group(layout, "shard", "context").gather(held * sizes.work)
+    return Traffic(exposed + (owners if sizes.zero == 1 else 0.0), total - exposed)
+
+
+def compressed(compress: Compress, stage: Stage) -> float:
+    """Bytes that travel, as a share of the gradients in their own type."""
+    if compress.kind == "none" or not stage.blocks:
+        return 1.0
+    if compress.kind != "powersgd":
+        return 0.5
+    matrices = [matrix for part, _ in stage.blocks for matrix in part.matrices]
+    whole = sum(m.inner * m.columns for m in matrices)
+    factors = sum(compress.rank * (m.inner + m.columns) for m in matrices)
+    return min(factors / whole, 1.0) if whole else 1.0
+
+
+def hand_over_seconds(stage: Stage, setting: Setting) -> float:
+    """A micro-batch to the next stage, and its gradient back."""
+    if setting.plan.layout.pipeline == 1:
+        return 0.0
+    group = setting.network.group(setting.plan.layout, "pipeline")
+    return 2 * stage.num_chunks * group.send(message_bytes(stage, setting))
+
+
+def local_parameters(facts: Facts, stage: Stage, setting: Setting) -> float:
+    return stage.parameters(setting.sizes.tensor, facts.tied_parameters) / setting.sizes.shard
+
+
+def optimizer_seconds(
+    facts: Facts, stage: Stage, setting: Setting, cluster: Cluster, host_link: float
+) -> float:
+    """Read and write what the update touches: parameter, gradient, moments; clipping first."""
+    local = local_parameters(facts, stage, setting)
+    sizes = setting.sizes
+    clipping = 3 * sizes.gradient if setting.plan.optimizer.clip is not None else 0
+    touched = 2 * sizes.parameter + sizes.gradient + 2 * sizes.state + clipping
+    if "optimizer" not in setting.plan.offload:
+        return local * touched / setting.speed.bandwidth
+    rate = HOST_MEMORY_BYTES_PER_SECOND / cluster.devices_per_node
+    return local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
+
+
+def offload_seconds(stage: Stage, one: Pass, setting: Setting, host_link: float) -> float:
+    """What travels to host memory and back beside the work, where it is longer than the work."""
+    sizes, plan = setting.sizes, setting.plan
+    size = 0.0
+    if "parameters" in plan.offload:
+        held = stage.parameters(sizes.tensor) / sizes.shard
+        size += 3 * held * sizes.parameter  # in for forward, in for backward, gradients out
+    if "activations" in plan.offload:
+        for part, count in stage.blocks:
+            depths = block_depths(part, plan.recompute, stage.num_blocks, sizes)
+            size += 2 * mean_bytes(part, depths, sizes) * count
+    seconds = size / host_link
+    hidden = min(seconds, one.seconds)
+    return (seconds - hidden + INTERFERENCE * hidden) * sizes.passes

@@ -1,0 +1,145 @@
+"""What one rank computes for one micro-batch of one part, in seconds by cause.
+
+Backward does a product's work twice (for its input and for its weight) and attention's 2.5 times;
+each of the three products of a weight has the same FLOPs and touches the same elements. What is
+recomputed is forward work done once more, less the last product: recomputation stops when backward
+has all it asked for, and it never asks for the block's own output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepladder.workload import Attention, Matrix, Part
+
+from .depths import Depths
+from .speed import Speed
+
+ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value and weights
+CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
+CAST_BYTES = 6.0  # to make an fp8 operand: read for the scale, read again, write it twice
+SCORE_BYTES = 26.0  # plain attention forward, per score: scale, mask, softmax in fp32, cast, use
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Seconds by cause."""
+
+    matrix: float = 0.0
+    attention: float = 0.0
+    memory_bound: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.matrix + self.attention + self.memory_bound
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.matrix + other.matrix,
+            self.attention + other.attention,
+            self.memory_bound + other.memory_bound,
+        )
+
+    def times(self, factor: float) -> Work:
+        return Work(self.matrix * factor, self.attention * factor, self.memory_bound * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of a global batch one rank computes at once, and how."""
+
+    samples: int  # of one micro-batch
+    tensor: int = 1
+    context: int = 1
+    compiled: bool = False
+    flash: bool = True
+    stops_early: bool = True  # recomputation leaves out the last product
+    products_again: float = 0.0  # share of its products that a cheap block repeats
+
+
+@dataclass(frozen=True, slots=True)
+class PartWork:
+    """Forward and backward of one micro-batch, and the forward work that backward repeats."""
+
+    forward: Work
+    backward: Work
+    again: Work
+
+    @property
+    def seconds(self) -> float:
+        return self.forward.seconds + self.backward.seconds + self.again.seconds
+
+
+def part_work(part: Part, share: Share, speed: Speed, *, wide: bool = False) -> tuple[Work, Work]:
+    """Forward and backward of one part; `wide` products stay in the work type."""
+    products = sum(product_seconds(m, share, speed, wide) for m in part.matrices)
+    casts = (
+        0.0
+        if wide or not speed.casts
+        else sum(cast_seconds(m, share, speed) for m in part.matrices)
+    )
+    cheap = moved_seconds(part, share, speed)
+    attend, scores = attention_seconds(part.attention, share, speed)
+    forward = Work(products, attend, cheap + casts + scores)
+    backward = Work(
+        2 * products, ATTENTION_BACKWARD * attend, CHEAP_BACKWARD * (cheap + scores) + 2 * casts
+    )
+    return forward, backward
+
+
+def product_seconds(matrix: Matrix, share: Share, speed: Speed, wide: bool) -> float:
+    rows, inner, columns = cut_product(matrix, share)
+    elements = rows * inner + rows * columns + inner * columns
+    return speed.product(2 * rows * inner * columns, elements, wide=wide)
+
+
+def cut_product(matrix: Matrix, share: Share) -> tuple[float, float, float]:
+    rows = matrix.rows * share.samples / share.context
+    inner = matrix.inner / (share.tensor if matrix.cut == "inner" else 1)
+    columns = matrix.columns / (share.tensor if matrix.cut == "columns" else 1)
+    return rows, inner, columns
+
+
+def cast_seconds(matrix: Matrix, share: Share, speed: Speed) -> float:
+    """A third of casting input, output gradient and weight for the three products of a step."""
+    rows, inner, columns = cut_product(matrix, share)
+    elements = rows * inner + rows * columns + 2 * inner * columns
+    return CAST_BYTES * elements / 3 / speed.bandwidth
+
+
+def moved_seconds(part: Part, share: Share, speed: Speed) -> float:
+    elements = part.moved.compiled if share.compiled else part.moved.eager
+    split = share.samples / share.tensor / share.context
+    return elements * split * speed.work_bytes / speed.bandwidth
+
+
+def attention_seconds(
+    attention: Attention | None, share: Share, speed: Speed
+) -> tuple[float, float]:
+    """Seconds of the attention itself, and of moving scores where they are written down."""
+    if attention is None:
+        return 0.0, 0.0
+    split = share.samples / share.tensor / share.context
+    if not share.flash:
+        whole = 4.0 * attention.scores * attention.head_width * split  # no half is left out
+        return whole / speed.wide, attention.scores * split * SCORE_BYTES / speed.bandwidth
+    # The last slice of a causal sequence looks at all the others: (2c - 1)/c of the mean.
+    uneven = (2 * share.context - 1) / share.context if attention.causal else 1.0
+    heads = 2 * attention.heads + 2 * attention.kv_heads
+    elements = heads * attention.head_width * attention.length * split
+    flops = attention.flops * uneven * split
+    return flops / speed.attention + elements * speed.work_bytes / speed.bandwidth, 0.0
+
+
+def block_work(part: Part, share: Share, speed: Speed, depths: Depths) -> PartWork:
+    """One block, with what recomputation adds to its backward on average over all blocks."""
+    forward, backward = part_work(part, share, speed)
+    last = last_share(part) if share.stops_early else 0.0
+    whole = Work(forward.matrix * (1 - last), forward.attention, forward.memory_bound)
+    cheap = Work(forward.matrix * share.products_again, 0.0, forward.memory_bound)
+    return PartWork(forward, backward, whole.times(depths.whole) + cheap.times(depths.cheap))
+
+
+def last_share(part: Part) -> float:
+    """The last product's share of a block's."""
+    return part.matrices[-1].flops / sum(m.flops for m in part.matrices) if part.matrices else 0.0

@@ -1,0 +1,87 @@
+"""What a plan would do on a cluster: memory by owner, time by cause, and what follows from them.
+
+A number nobody can know is None: the time and everything that follows from it on a device whose
+peak is unknown, the price where no rent is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .memory import Memory
+from .time import Time
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Where the truth lies nine times in ten."""
+
+    low: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    plan: str  # the plan's shorthand, every number settled
+    memory: Memory  # of the fullest rank
+    memory_limit_bytes: int | None  # what a process may use there; None: unknown
+    host_bytes: int  # of each rank, when something is offloaded
+    fits: bool
+    reasons: tuple[str, ...]  # why not, or what was assumed
+    num_devices: int
+    time: Time | None  # of the slowest rank
+    step_seconds: Interval | None = None
+    tokens_per_step: int = 0
+    flops_per_step: float = 0.0  # the model's own, over all devices
+    peak_flops_per_second: float | None = None  # of one device, in the plan's compute type
+    watts: float | None = None  # of one device at its limit
+    dollars_per_hour: float | None = None  # of renting one device
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return None if self.time is None else self.tokens_per_step / self.time.step_seconds
+
+    @property
+    def tokens_per_second_per_device(self) -> float | None:
+        rate = self.tokens_per_second
+        return None if rate is None else rate / self.num_devices
+
+    @property
+    def mfu(self) -> float | None:
+        """The model's own FLOPs over what the devices could do in that time."""
+        if self.time is None or self.peak_flops_per_second is None:
+            return None
+        could = self.time.step_seconds * self.num_devices * self.peak_flops_per_second
+        return self.flops_per_step / could
+
+    def seconds_for(self, tokens: float) -> float | None:
+        rate = self.tokens_per_second
+        return None if rate is None else tokens / rate
+
+    def dollars_for(self, tokens: float) -> float | None:
+        """The rent of all devices while they train so many tokens."""
+        seconds = self.seconds_for(tokens)
+        if seconds is None or self.dollars_per_hour is None:
+            return None
+        return seconds / 3600 * self.num_devices * self.dollars_per_hour
+
+    def kilowatt_hours_for(self, tokens: float) -> float | None:
+        """The energy of the boards alone, at their power limits."""
+        seconds = self.seconds_for(tokens)
+        if seconds is None or self.watts is None:
+            return None
+        return seconds / 3600 * self.num_devices * self.watts / 1000
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, what follows included."""
+        return {
+            **asdict(self),
+            "memory": {**self.memory.by_owner(), "peak_bytes": self.memory.peak_bytes},
+            "time": self.time and {**self.time.by_cause(), "step_seconds": self.time.step_seconds},
+            "tokens_per_second_per_device": self.tokens_per_second_per_device,
+            "mfu": self.mfu,
+        }

@@ -1,0 +1,129 @@
+"""The facts of a transformer, counted from its shape alone.
+
+Per token, with d the width, k the width of the keys, f the width inside the MLP, in elements:
+
+    kept by              Llama                   GPT
+    eager    residual    2d                      2d
+             work        4d + 2k + 4f            6d + 2f   (k = d)
+    compiled work        2d + 2k + 2f            4d + 1f
+    selective work       2d + 2k + 2f (+ d)      the products' and the attention's outputs
+
+An eager gated MLP keeps gate, up, silu(gate) and their product; fused, it keeps gate and up and
+makes the rest again. A fused norm keeps its input and a statistic, and its output is made again.
+"""
+
+from __future__ import annotations
+
+from .facts import Attention, Facts, Kept, Matrix, Moved, Part
+from .shape import Shape
+
+# Launches of one forward pass: products, norms, rotations, attention, element-wise work, views
+# that copy. Counted on the built-in models; they matter only where kernels are tiny.
+LLAMA_KERNELS = (34, 16)
+GPT_KERNELS = (18, 12)
+
+
+def facts_of_shape(shape: Shape, sequence: int | None = None, *, name: str = "") -> Facts:
+    """Count what a transformer of this shape costs on sequences of that length."""
+    length = sequence or shape.sequence
+    return Facts(
+        name=name or shape.family,
+        parts=(entry_of(shape, length), block_of(shape, length), exit_of(shape, length)),
+        tokens=length,
+        vocab=shape.vocab,
+        tied_parameters=shape.vocab * shape.hidden if shape.tied else 0,
+    )
+
+
+def entry_of(shape: Shape, length: int) -> Part:
+    width = length * shape.hidden
+    positions = shape.embedding_parameters - shape.vocab * shape.hidden
+    return Part(
+        name="embedding",
+        parameters=shape.embedding_parameters,
+        whole_parameters=positions,
+        moved=Moved(4.0 * width, 3.0 * width),
+        eager=Kept(other_bytes=8.0 * length),
+        compiled=Kept(other_bytes=8.0 * length),
+        selective=Kept(other_bytes=8.0 * length),
+        output=width,
+        kernels=(4, 2),
+    )
+
+
+def block_of(shape: Shape, length: int) -> Part:
+    statistics = Kept(single=length * (shape.heads + (4 if shape.biased else 2)))
+    count = count_llama if shape.gated else count_gpt
+    moved, eager, compiled, selective = count(shape, length)
+    biases = shape.attention_parameters + shape.mlp_parameters - weights_of(shape)
+    return Part(
+        name="block",
+        parameters=shape.block_parameters,
+        whole_parameters=2 * shape.norm_parameters + (2 * shape.hidden if biases else 0),
+        matrices=products_of(shape, length),
+        attention=Attention(shape.heads, shape.kv_heads, shape.head_width, length),
+        moved=moved,
+        eager=eager + statistics,
+        compiled=compiled + statistics,
+        selective=selective + statistics,
+        scratch=length * (2.0 * shape.hidden + (3.0 if shape.gated else 2.0) * shape.ffn),
+        output=length * shape.hidden,
+        kernels=LLAMA_KERNELS if shape.gated else GPT_KERNELS,
+        count=shape.layers,
+    )
+
+
+def weights_of(shape: Shape) -> int:
+    keys = shape.kv_heads * shape.head_width
+    mlp = (3 if shape.gated else 2) * shape.hidden * shape.ffn
+    return 2 * shape.hidden * (shape.hidden + keys) + mlp
+
+
+def products_of(shape: Shape, length: int) -> tuple[Matrix, ...]:
+    width, keys = shape.hidden, shape.kv_heads * shape.head_width
+    into = (width, keys, keys)
+    up = 2 if shape.gated else 1
+    return (
+        *(Matrix(length, width, columns, "columns") for columns in into),
+        Matrix(length, width, width, "inner"),
+        *(Matrix(length, width, shape.ffn, "columns") for _ in range(up)),
+        Matrix(length, shape.ffn, width, "inner"),
+    )
+
+
+def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
+    """Element-wise traffic, and what eager, compiled and selective execution keep."""
+    d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
+    # Norms 4d, residual additions 6d, rotation 4(d + k), silu and product 5f; fused: 8d, 2(d + k), 3f.
+    moved = Moved(14.0 * d + 4.0 * k + 5.0 * f, 10.0 * d + 2.0 * k + 3.0 * f)
+    eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 4.0 * f)
+    compiled = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * k + 2.0 * f)
+    selective = Kept(residual=1.0 * d, work=3.0 * d + 2.0 * k + 2.0 * f)
+    return moved, eager, compiled, selective
+
+
+def count_gpt(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
+    d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
+    # Norms 4d, residual additions 6d, gelu 2f; fused: 8d, 2f.
+    moved = Moved(10.0 * d + 2.0 * f, 8.0 * d + 2.0 * f)
+    eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f)
+    compiled = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * k + 1.0 * f)
+    selective = Kept(residual=1.0 * d, work=3.0 * d + 2.0 * k + 1.0 * f)
+    return moved, eager, compiled, selective
+
+
+def exit_of(shape: Shape, length: int) -> Part:
+    width = length * shape.hidden
+    norm = Kept(residual=1.0 * width, work=1.0 * width, single=float(length))
+    return Part(
+        name="head",
+        parameters=shape.norm_parameters + shape.vocab * shape.hidden,
+        whole_parameters=shape.norm_parameters,
+        matrices=(Matrix(length, shape.hidden, shape.vocab, "columns"),),
+        moved=Moved(2.0 * width, 2.0 * width),
+        eager=norm,
+        compiled=norm,
+        selective=norm,
+        scratch=2.0 * width,
+        kernels=(6, 4),
+    )
