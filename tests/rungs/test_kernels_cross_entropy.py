@@ -1,5 +1,5 @@
 """Cross-entropy against float64. Run plainly this tests the torch arithmetic;
-`test_kernels_interpreted` runs it again with TRITON_INTERPRET=1: then it tests the Triton programs."""
+`test_kernels_interpreted` runs it again with TRITON_INTERPRET=1: then the Triton programs."""
 
 import os
 
@@ -15,7 +15,7 @@ from stepladder.rungs.kernels import cross_entropy
 from stepladder.rungs.kernels.backend import runs_triton
 
 torch.set_num_threads(1)
-# Relative error norms. bf16 has 8 bits of fraction, and Triton's interpreter cuts where a GPU rounds.
+# Relative error norms. In bf16 Triton's interpreter cuts where a GPU rounds, twice the error.
 BOUNDS = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 WAYS = pytest.mark.parametrize("in_place", [False, True], ids=["plain", "in_place"])
 
@@ -208,10 +208,11 @@ def test_in_place_a_second_backward_is_an_error_and_plainly_it_is_not():
         loss.backward()
 
 
-def test_in_fp16_a_mean_over_many_tokens_survives_until_the_loss_scale_arrives():
-    logits, targets = torch.zeros(4000, 64, dtype=torch.float16), torch.zeros(4000).long()
+def test_in_fp16_a_mean_over_a_large_vocabulary_survives_until_the_loss_scale_arrives():
+    logits, targets = torch.zeros(24, 65536, dtype=torch.float16), torch.zeros(24).long()
     _, grad = ours(logits, targets, 65536.0, reduction="mean", in_place=True)
-    assert grad[0, 1].item() == pytest.approx(65536 / 64 / 4000, rel=1e-3)
+    # 1 / 65536 / 24 has two bits left in fp16; scaled first, all eleven.
+    assert grad[0, 1].item() == pytest.approx(1 / 24, rel=1e-3)
 
 
 def test_gradients_in_float64_pass_gradcheck():

@@ -20,7 +20,7 @@ FILES = ("rmsnorm", "cross_entropy", "linear_cross_entropy")
 def test_the_triton_programs_pass_the_same_tests(name):
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets Triton already")
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, str(HERE / f"test_kernels_{name}.py")],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},
