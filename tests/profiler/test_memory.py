@@ -183,3 +183,23 @@ def test_the_start_of_backward_is_noticed():
         x.sum().backward()
     x.sum().backward()
     assert seen == [None]
+
+
+def test_what_was_there_before_counts_at_the_peak_even_if_it_is_read_after_it():
+    model = Net(1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = torch.ones(2**16)
+    with MemoryMeter(model, sgd, CPU) as meter:
+        brief = torch.ones(2**18)
+        del brief
+        before.sum()
+    assert meter.memory.temporary == 2**20 + 2**18
+    assert meter.memory.peak_bytes == meter.ledger.peak_bytes
+
+
+def test_gradients_that_no_backward_made_are_gradients_too():
+    model = Net(1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert measure_memory(sgd.step, model, sgd, CPU).gradients == size(model.parameters())
