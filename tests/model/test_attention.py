@@ -94,3 +94,23 @@ def test_flash_refuses_a_mask():
         "attention: the flash kernel takes no mask, and packed documents need one. "
         "Use attention=auto."
     )
+
+
+def test_flash_refuses_heads_no_kernel_takes():
+    odd = heads(2).to(torch.float8_e4m3fn)
+    with pytest.raises(ModelError) as caught:
+        flash_attention(odd, odd, odd)
+    assert str(caught.value) == (
+        "attention: no flash kernel on cpu takes float8_e4m3fn heads of 4. "
+        "Use attention=auto, or precision=bf16 and heads of at most 256."
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the limit on heads is the GPU kernel's")
+def test_flash_is_refused_before_the_run_where_the_heads_are_too_wide():
+    model = build("gpt:layers=1,hidden=512,heads=1", device="cuda")
+    with pytest.raises(ModelError) as caught:
+        set_attention(model, "flash")
+    assert "no flash kernel on cuda takes bfloat16 heads of 512" in str(caught.value)
+    assert model.blocks[0].attention.attend is fused_attention

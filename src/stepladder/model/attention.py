@@ -53,8 +53,18 @@ def flash_attention(
             "the flash kernel takes no mask, and packed documents need one",
             "Use attention=auto.",
         )
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return fused_attention(query, key, value, causal=causal)
+    try:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return fused_attention(query, key, value, causal=causal)
+    except RuntimeError as problem:
+        if "No available kernel" not in str(problem):
+            raise
+        dtype = str(query.dtype).removeprefix("torch.")
+        raise ModelError(
+            "attention",
+            f"no flash kernel on {query.device.type} takes {dtype} heads of {query.shape[-1]}",
+            "Use attention=auto, or precision=bf16 and heads of at most 256.",
+        ) from problem
 
 
 def plain_attention(
@@ -141,15 +151,7 @@ def set_attention(module: nn.Module, kind: str) -> None:
 
 
 def check_flash(attention: Attention) -> None:
-    """Refuse flash where the device has no such kernel, or not for these heads."""
-    weight = attention.query.weight
-    heads = torch.zeros(1, 1, 8, attention.head_width, device=weight.device, dtype=torch.bfloat16)
-    try:
-        flash_attention(heads, heads, heads)
-    except RuntimeError as problem:
-        raise ModelError(
-            "attention",
-            f"the flash kernel does not run on {weight.device.type} with heads of "
-            f"{attention.head_width}",
-            "Use attention=auto.",
-        ) from problem
+    """Refuse flash now where the device has no such kernel for these heads in any type."""
+    device = attention.query.weight.device
+    heads = torch.zeros(1, 1, 8, attention.head_width, device=device, dtype=torch.bfloat16)
+    flash_attention(heads, heads, heads)

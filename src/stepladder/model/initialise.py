@@ -20,6 +20,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stepladder.errors import ModelError
 
+from .find import find_anatomy
+
 WRAPPINGS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # what torch's wrappers add to a name
 RESIDUAL = ("attention.out.weight", "mlp.down.weight")  # what each half of a block ends in
 
@@ -28,11 +30,13 @@ RESIDUAL = ("attention.out.weight", "mlp.down.weight")  # what each half of a bl
 def initialise(module: nn.Module, seed: int = 0) -> None:
     """Give every parameter and buffer its first value, wherever they now live."""
     tie_again(module)
+    anatomy = find_anatomy(module)
+    shared = {f"{anatomy.head}.weight": f"{anatomy.embedding}.weight"} if anatomy.tied else {}
     for name, parameter in module.named_parameters():
         center, spread = draw_of(module, name, parameter)
         value = torch.full(parameter.shape, center, dtype=torch.float32, device="cpu")
-        if spread:
-            value.normal_(center, spread, generator=generator_of(seed, name))
+        if spread:  # a tied head draws the embedding's numbers, though that lives on another stage
+            value.normal_(center, spread, generator=generator_of(seed, shared.get(name, name)))
         place(value, parameter)
     for name, part in module.named_modules():
         reset_buffers(name, part)

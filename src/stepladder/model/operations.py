@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -37,8 +36,9 @@ def precision_table(module: nn.Module, inputs: Inputs, precision: Precision) -> 
     names = [name for name, _ in module.named_modules() if name]
     with running(module, names) as inside, rehearsal.fake:
         watch = Types(inside)
-        cast = torch.autocast(rehearsal.device.type, dtype=getattr(torch, precision.work))
-        with cast if precision.mixed else nullcontext(), watch:
+        work = getattr(torch, precision.work)
+        mixed = torch.autocast(rehearsal.device.type, dtype=work, enabled=precision.mixed)
+        with mixed, watch:
             rehearsal(inputs)
     return [Operation(*key, count) for key, count in watch.seen.most_common()]
 

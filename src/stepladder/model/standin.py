@@ -8,7 +8,7 @@ the tensors its own code makes appear too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -33,15 +33,25 @@ class Rehearsal:
 
     def __call__(self, inputs: Inputs) -> Any:
         stood_in = self.stand_in(inputs)
-        if isinstance(stood_in, Mapping):
-            return functional_call(self.module, self.states(), (), dict(stood_in))
-        args = stood_in if isinstance(stood_in, tuple) else (stood_in,)
-        return functional_call(self.module, self.states(), args)
+        named = dict(stood_in) if isinstance(stood_in, Mapping) else {}
+        args = () if named else stood_in if isinstance(stood_in, tuple) else (stood_in,)
+        with uncompiled(self.module):
+            return functional_call(self.module, self.states(), args, named, tie_weights=False)
 
     def states(self) -> dict[str, Tensor]:
-        states = {name: self.stand_in(buffer) for name, buffer in self.module.named_buffers()}
-        for name, parameter in self.module.named_parameters():
-            states[name] = self.stand_in(parameter).requires_grad_(parameter.requires_grad)
+        """Stand-ins by name: a shared tensor's under each of its names, a shared module's once.
+
+        Left to itself, `functional_call` would swap a module shared by two parents twice and put
+        the stand-in back as if it were the original.
+        """
+        made: dict[int, Tensor] = {}
+        states: dict[str, Tensor] = {}
+        for prefix, part in self.module.named_modules():
+            for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+                if tensor is not None:
+                    if id(tensor) not in made:
+                        made[id(tensor)] = self.stand_in(tensor).requires_grad_(tensor.requires_grad)
+                    states[f"{prefix}.{name}".lstrip(".")] = made[id(tensor)]
         return states
 
     def stand_in(self, values: Any) -> Any:
@@ -58,6 +68,13 @@ class Rehearsal:
 def device_of(module: nn.Module) -> torch.device:
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
     return torch.device("cpu") if device.type == "meta" else device
+
+
+def uncompiled(module: nn.Module) -> AbstractContextManager[Any]:
+    """Run a compiled module as it was written: the compiler must not see stand-ins."""
+    parts = list(module.modules())
+    compiled = any(part._compiled_call_impl or "_orig_mod" in part._modules for part in parts)
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 @contextmanager

@@ -27,6 +27,7 @@ aten = torch.ops.aten
 PRODUCTS = {aten.mm: (0, 1), aten.addmm: (1, 2), aten.bmm: (0, 1), aten.baddbmm: (1, 2)}
 CONVOLUTIONS = (aten.convolution, aten._convolution, aten.cudnn_convolution)
 MASKING = (aten.masked_fill, aten.masked_fill_, aten.where, aten.add, aten.add_)
+LIKENESSES = (aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like)
 SOFTMAX = (aten._softmax, aten._safe_softmax)
 
 
@@ -105,17 +106,18 @@ class Products(TorchDispatchMode):
     def follow(self, packet: Any, inputs: list[Any], out: Any) -> None:
         """Carry the mark of a score through what is done to it."""
         tensors = [leaf for leaf in inputs if isinstance(leaf, Tensor)]
-        marked = [self.scores[id(t)][1] for t in tensors if id(t) in self.scores]
-        if not marked:
+        marked = next((self.scores[id(t)] for t in tensors if id(t) in self.scores), None)
+        if marked is None or packet in LIKENESSES:
             return
-        scores = marked[0]
+        tensor, scores = marked
         if packet in MASKING:
             others = [t for t in tensors if id(t) not in self.scores]
             scores.causal |= any(looks_causal(mask, scores.square) for mask in others)
         if packet in SOFTMAX and not scores.soft:
             self.confirm(scores)
         for result in tree_leaves(out):
-            if isinstance(result, Tensor) and tuple(result.shape[-2:]) == scores.square:
+            same = isinstance(result, Tensor) and result.numel() == tensor.numel()
+            if same and result.is_floating_point():
                 self.scores[id(result)] = (result, scores)
 
     def confirm(self, scores: Scores) -> None:

@@ -1,0 +1,76 @@
+"""The built-in models by name."""
+
+import time
+
+import pytest
+import torch
+
+from stepladder.errors import PlanError
+from stepladder.model import GPT, MLP, Llama, ResNet, ViT, build
+from stepladder.model.build import OTHERS
+from stepladder.workload import PRESETS
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("gpt-tiny", GPT),
+        ("llama:layers=1,hidden=32,heads=2", Llama),
+        (PRESETS["llama-tiny"], Llama),
+        ("mlp-tiny", MLP),
+        ("resnet-tiny", ResNet),
+        ("vit-small", ViT),
+    ],
+)
+def test_a_name_a_text_or_a_shape_is_enough(model, kind):
+    assert isinstance(build(model, device="meta"), kind)
+
+
+def test_it_lives_where_asked_with_values():
+    assert build("gpt-tiny", device="meta").head.weight.is_meta
+    assert build("gpt-tiny").head.weight.device.type == "cpu"
+    with torch.device("meta"):
+        assert build("gpt-tiny").head.weight.is_meta
+
+
+def test_the_seed_decides_the_values():
+    first, same, other = (build("llama-tiny", seed=seed).head.weight for seed in (1, 1, 2))
+    assert torch.equal(first, same) and not torch.equal(first, other)
+
+
+def test_the_sequence_sets_the_positions():
+    assert build("gpt-tiny", device="meta", sequence=99).position.num_embeddings == 99
+    assert build("llama-tiny", device="meta", sequence=99).blocks[0].attention.rotary.sequence == 99
+
+
+def test_405_billion_parameters_are_laid_out_in_seconds():
+    build("llama-tiny", device="meta")  # the first module on meta loads torch's decompositions
+    start = time.perf_counter()
+    build("llama3-405b", device="meta")
+    assert time.perf_counter() - start < 3
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(PlanError) as caught:
+        build("resnet5")
+    assert str(caught.value) == "model: 'resnet5' is not a known model. Did you mean 'resnet50'?"
+
+
+@pytest.mark.parametrize(
+    ("model", "option", "value", "problem"),
+    [
+        ("resnet18", "clases", 10, "is not an option of ResNet. Did you mean 'classes'?"),
+        ("llama-tiny", "dropout", 0.1, "is not an option of Llama. Choose one of: theta."),
+        ("vit-tiny", "sequence", 8, "vit-tiny reads no sequence. Leave it out."),
+    ],
+)
+def test_an_option_a_model_does_not_have_is_refused(model, option, value, problem):
+    with pytest.raises(PlanError) as caught:
+        build(model, device="meta", **{option: value})
+    assert str(caught.value) == f"model.{option}: {problem}"
+
+
+def test_no_two_models_share_a_name():
+    assert not set(PRESETS) & set(OTHERS)
