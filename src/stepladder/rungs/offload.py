@@ -1,0 +1,171 @@
+"""Rung: keep activations in host memory between forward and backward.
+
+Autograd hands over every tensor it saves. Its storage travels once, however many views of it are
+saved, so strides come back as they were and the arithmetic stays the same to the bit. On a GPU the
+copies run beside the compute: outward on a side stream with at most `AHEAD` in flight, and inward
+one storage ahead of the backward pass. Torch's own `save_on_cpu` copies on the stream that
+computes, once per view, and sends parameters and their casts along, which are not going away.
+
+On a CPU the copies are made all the same: they save nothing there, and let the rung be proved
+where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+AHEAD = 2  # copies in flight before compute waits for the oldest
+SMALLEST = 2**20  # bytes: below this a copy costs more than the room is worth
+RESHAPES = ("ToCopyBackward0", "TBackward0", "TransposeBackward0", "ViewBackward0")
+
+
+class Offload(saved_tensors_hooks):
+    """Within it, what autograd saves on `device` waits in host memory.
+
+    Used around each forward pass; backward may run outside.
+    """
+
+    def __init__(
+        self, device: torch.device, parameters: Iterable[Tensor], smallest_bytes: int = SMALLEST
+    ) -> None:
+        super().__init__(self._send, lambda sent: sent() if isinstance(sent, View) else sent)
+        self.device, self.smallest_bytes = device, smallest_bytes
+        self.sent_bytes = 0
+        self._stays = {parameter.untyped_storage()._cdata for parameter in parameters}
+        self._parcels: weakref.WeakValueDictionary[tuple[int, int], Parcel]
+        self._parcels = weakref.WeakValueDictionary()
+        self._road = Road(device) if device.type == "cuda" else None
+        self._last: Parcel | None = None
+
+    def __enter__(self) -> None:
+        self._last = None  # each forward pass has its own order
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        if self._road is not None:
+            self._road.settle(0)
+        self._last = None
+
+    def _send(self, tensor: Tensor) -> Any:
+        if not self._leaves(tensor):
+            return tensor
+        storage = tensor.untyped_storage()
+        address = (storage._cdata, tensor._version)  # written to since: another storage
+        parcel = self._parcels.get(address)
+        if parcel is None or parcel.source() is not storage:
+            parcel = Parcel(storage, self._last, self._road)
+            self._parcels[address] = parcel
+            self.sent_bytes += storage.nbytes()
+        self._last = parcel
+        return View(parcel, tensor)
+
+    def _leaves(self, tensor: Tensor) -> bool:
+        if type(tensor) is not Tensor or tensor.layout != torch.strided:
+            return False  # subclasses keep more than a storage
+        if tensor.device.type != self.device.type or cast_of_parameter(tensor):
+            return False
+        storage = tensor.untyped_storage()
+        return storage.nbytes() >= self.smallest_bytes and storage._cdata not in self._stays
+
+
+class Parcel:
+    """One storage's bytes in host memory, and the way back."""
+
+    def __init__(
+        self, storage: torch.UntypedStorage, before: Parcel | None, road: Road | None
+    ) -> None:
+        self.source = weakref.ref(storage)
+        self.before = weakref.ref(before) if before is not None else None  # backward needs it next
+        self.road, self.device = road, storage.device
+        there = bytes_of(storage)
+        self.host = torch.empty(there.shape, dtype=torch.uint8, pin_memory=road is not None)
+        self.back: Tensor | None = None
+        if road is None:
+            self.host.copy_(there)
+        else:
+            road.send(there, self.host)
+
+    def fetch(self) -> None:
+        if self.back is None:
+            self.back = torch.empty(self.host.shape, dtype=torch.uint8, device=self.device)
+            if self.road is None:
+                self.back.copy_(self.host)
+            else:
+                self.arrived = self.road.bring(self.host, self.back)
+
+    def open(self) -> Tensor:
+        """The bytes on the device again, with the one that backward needs next on its way."""
+        self.fetch()
+        if self.road is not None:
+            torch.cuda.current_stream(self.device).wait_event(self.arrived)
+            before = self.before() if self.before is not None else None
+            if before is not None:
+                before.fetch()
+        assert self.back is not None
+        return self.back
+
+
+class View:
+    """How one saved tensor lies in its parcel."""
+
+    def __init__(self, parcel: Parcel, tensor: Tensor) -> None:
+        self.parcel, self.dtype = parcel, tensor.dtype
+        self.place = (tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def __call__(self) -> Tensor:
+        storage = self.parcel.open().untyped_storage()
+        return torch.empty(0, dtype=self.dtype, device=storage.device).set_(storage, *self.place)
+
+
+class Road:
+    """The side stream that copies travel on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.flying: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+
+    def send(self, there: Tensor, host: Tensor) -> None:
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            host.copy_(there, non_blocking=True)
+        self.flying.append((there, self.stream.record_event()))
+        self.settle(AHEAD)
+
+    def settle(self, num_flying: int) -> None:
+        """Let compute wait until no more copies than these fly; only then is their source free."""
+        while len(self.flying) > num_flying:
+            _, landed = self.flying.popleft()
+            torch.cuda.current_stream(self.device).wait_event(landed)
+
+    def bring(self, host: Tensor, back: Tensor) -> torch.cuda.Event:
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))  # `back` may be in use
+        with torch.cuda.stream(self.stream):
+            back.copy_(host, non_blocking=True)
+        return self.stream.record_event()
+
+
+def offload_activations(
+    device: torch.device, parameters: Iterable[Tensor], smallest_bytes: int = SMALLEST
+) -> Offload:
+    """The context to run forward passes in so that their activations wait in host memory."""
+    return Offload(device, parameters, smallest_bytes)
+
+
+def bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+
+
+def cast_of_parameter(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter in another type or shape, which lives on anyway."""
+    node = tensor.grad_fn
+    while node is not None and node.name() in RESHAPES:
+        node = node.next_functions[0][0]
+    return node is not None and type(node).__name__ == "AccumulateGrad"
