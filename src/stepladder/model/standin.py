@@ -50,7 +50,9 @@ class Rehearsal:
             for name, tensor in (*part._parameters.items(), *part._buffers.items()):
                 if tensor is not None:
                     if id(tensor) not in made:
-                        made[id(tensor)] = self.stand_in(tensor).requires_grad_(tensor.requires_grad)
+                        made[id(tensor)] = self.stand_in(tensor).requires_grad_(
+                            tensor.requires_grad
+                        )
                     states[f"{prefix}.{name}".lstrip(".")] = made[id(tensor)]
         return states
 

@@ -1,4 +1,4 @@
-"""Rung: one batch in several passes, adding gradients up, so that a large batch needs little memory.
+"""Rung: one batch in several passes that add gradients up: a large batch in little memory.
 
 Each pass's mean loss is weighed by its share of the global batch's valid targets: see
 [Note: a mean of means is wrong] in loss.py. The micro-batch may be changed between batches; the
@@ -35,7 +35,7 @@ class Accumulate:
     micro: int | None = None  # rows of one pass; None: all of them
 
     def __call__(self, batch: Batch, scale: Scale) -> torch.Tensor:
-        """Add the batch's gradients to `.grad`; the global batch's mean loss comes back, on the device."""
+        """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
         total = self.count(batch)
         loss = torch.zeros((), device=self.world.device)
         for part in self.passes(batch):
@@ -48,10 +48,7 @@ class Accumulate:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
         with self.working():
             outputs = call(self.module, part.inputs)
-            if self.loss.count(part):
-                loss = self.loss.mean(outputs, part)
-            else:
-                loss = nothing(outputs)
+            loss = self.loss.mean(outputs, part) if self.loss.count(part) else nothing(outputs)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(
                 "loss", "does not depend on any trainable parameter", "Unfreeze one, or check loss."

@@ -44,7 +44,7 @@ class Loss:
 
 
 def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.Module) -> Loss:
-    """A loss from what the user gave: a name, a function of (outputs, targets), or the module's own."""
+    """A loss from a name, a function of (outputs, targets), or None for the module's own."""
     if loss is None:
         shifted = type(module).__name__.endswith(SHIFTING)
         return Loss(lambda outputs, targets: own_loss(outputs, module), shifted)

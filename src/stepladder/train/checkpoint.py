@@ -2,7 +2,7 @@
 
     run/step-000500/model.safetensors       parameters and buffers, tied ones once
                     optimizer.safetensors   the optimizer's state, by parameter name
-                    manifest.json           step, position, plan, scale, versions, a hash of each file
+                    manifest.json           step, position, plan, scale, a hash of each file
     run/latest                              the name of the newest whole one
 
 Everything is written under a temporary name, forced to the disk and renamed last, so a run killed

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import nn
 
@@ -20,23 +18,25 @@ class FlopRate:
     """Model FLOPs a second, as the field counts them: recomputation not included."""
 
     peak: float | None  # of the device in the plan's compute type; None: unknown
-    loss: Callable[[Any, Any], Any] | None = None
-    enabled: bool = True
-    _counted: dict[Shape, float] = field(default_factory=dict)
+    _counted: dict[Shape, float | None] = field(default_factory=dict)
 
     def per_second(self, module: nn.Module, batch: Batch, seconds: float) -> float | None:
         """The rate at which this batch's arithmetic was done on this rank."""
-        if not self.enabled or seconds <= 0:
+        if seconds <= 0:
             return None
         shape = tuple(tuple(tensor.shape) for tensor in batch.tensors())
         if shape not in self._counted and len(self._counted) >= REMEMBERED:
             shape = min(self._counted, key=lambda known: abs(volume(known) - volume(shape)))
         if shape not in self._counted:
             self._counted[shape] = self.count(module, batch)
-        return self._counted[shape] / seconds
+        counted = self._counted[shape]
+        return None if counted is None else counted / seconds
 
-    def count(self, module: nn.Module, batch: Batch) -> float:
-        return float(count_flops(module, batch.inputs).model)
+    def count(self, module: nn.Module, batch: Batch) -> float | None:
+        try:
+            return float(count_flops(module, batch.inputs).model)
+        except Exception:  # a foreign forward may do anything to a stand-in; training goes on
+            return None
 
     def share(self, flops_per_second: float | None) -> float | None:
         """Model FLOPs utilisation; None where the device or the count is unknown."""

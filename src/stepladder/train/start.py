@@ -25,10 +25,10 @@ from stepladder.rungs import climb as climb_rungs
 from stepladder.world import Place, World, join, limit_bytes
 
 from .choose import choose_plan
-from .run import Run
 from .flops import FlopRate
 from .intake import as_batch
 from .optimizer import build_optimizer
+from .run import Run
 
 NONFINITE = ("stop", "skip")
 
