@@ -1,4 +1,4 @@
-"""One step: the same arithmetic as a plain loop, whatever the micro-batch and whatever goes wrong."""
+"""One step: a plain loop's arithmetic, whatever the micro-batch and whatever goes wrong."""
 
 import pytest
 import torch

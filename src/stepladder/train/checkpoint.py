@@ -61,13 +61,9 @@ def load(run: Engine, folder: str | Path) -> Path:
     """Put the run where a checkpoint left off; a run folder means its latest."""
     path = find(folder)
     found = verify(path)
-    module = load_file(path / "model.safetensors")
-    report = run.module.load_state_dict(untie(run, module), strict=False)
-    if report.missing_keys or report.unexpected_keys:
-        odd = [*report.missing_keys, *report.unexpected_keys][0]
-        raise RecordError(
-            "checkpoint", f"{path} is of another model: '{odd}' differs", "Build the same model."
-        )
+    tensors = untie(run, load_file(path / "model.safetensors"))
+    check_same_model(path, tensors, run.module.state_dict())
+    run.module.load_state_dict(tensors)
     put_optimizer(run, load_file(path / "optimizer.safetensors"))
     run.index, run.position, run.seed = found["step"], found["position"], found["seed"]
     run.scale.load_state_dict(found["loss_scale"])
@@ -75,10 +71,26 @@ def load(run: Engine, folder: str | Path) -> Path:
     return path
 
 
+def check_same_model(
+    path: Path, saved: dict[str, torch.Tensor], here: dict[str, torch.Tensor]
+) -> None:
+    """Refuse another model's checkpoint before any of it is copied."""
+    for name in sorted({*saved, *here}):
+        shapes = [tuple(side[name].shape) if name in side else "absent" for side in (saved, here)]
+        if shapes[0] != shapes[1]:
+            raise RecordError(
+                "checkpoint",
+                f"{path} is of another model: '{name}' is {shapes[0]} there and {shapes[1]} here",
+                "Build the same model.",
+            )
+
+
 def verify(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint whose every file is as it was written."""
     try:
         found = json.loads((path / MANIFEST).read_text())
+        if any(Path(name).name != name for name in found["files"]):
+            raise ValueError("a path in its manifest leads out of it")
         wrong = [name for name, was in found["files"].items() if hash_file(path / name) != was]
     except (OSError, ValueError, KeyError) as broken:
         raise RecordError(

@@ -1,0 +1,161 @@
+"""A checkpoint is whole or absent, and a run resumed from it is the run that was not stopped."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from stepladder.errors import RecordError
+from stepladder.train import climb
+
+from .toys import gpt, net, pairs, ragged, same_bits
+
+PLANS = [
+    ("fp32 micro=4", "adamw lr=0.01 wd=0.1 clip=1"),
+    ("fp16 micro=4", "adamw lr=0.01"),
+    ("bf16", "sgd lr=0.1 momentum=0.9"),
+    ("bf16-pure", "adamw lr=0.01"),
+    ("fp32", "adafactor lr=0.01"),
+    ("fp32", "sgd lr=0.5"),
+]
+
+
+def start(plan, optimizer, module=None):
+    module = gpt(dropout=0.3) if module is None else module
+    return climb(
+        module, loss="cross_entropy", optimizer=optimizer, plan=plan,
+        rate="cosine warmup=2 steps=10",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("plan", "optimizer"), PLANS)
+def test_a_resumed_run_is_bit_for_bit_the_run_that_never_stopped(tmp_path, plan, optimizer):
+    batches = ragged(8)
+    whole = start(plan, optimizer)
+    straight = [whole.step(batch).loss for batch in batches]
+
+    first = start(plan, optimizer)
+    before = [first.step(batch).loss for batch in batches[:4]]
+    saved = first.save(tmp_path)
+    second = start(plan, optimizer, gpt(seed=9, dropout=0.3))
+    assert second.load(tmp_path) == saved
+    after = [second.step(batch).loss for batch in batches[4:]]
+
+    assert before + after == straight
+    assert same_bits(whole.module, second.module)
+    assert (second.index, second.position) == (8, 8 * 12)
+
+
+def test_the_data_goes_on_where_it_stopped(tmp_path):
+    source = torch.arange(50)
+
+    def seen(run, steps):
+        with run.batches(list(source), size=8, seed=3) as feed:
+            return [next(feed).inputs.tolist() for _ in range(steps)]
+
+    run = start("fp32", "sgd lr=0.1", net())
+    whole = seen(run, 9)
+    run.position, run.index = 4 * 8, 4
+    run.save(tmp_path)
+    resumed = start("fp32", "sgd lr=0.1", net())
+    resumed.load(tmp_path)
+    assert seen(resumed, 5) == whole[4:]
+
+
+def test_a_tied_matrix_is_stored_once_and_stays_tied(tmp_path):
+    run = start("fp32", "sgd lr=0.1")
+    run.step(ragged(1)[0])
+    saved = run.save(tmp_path)
+    from safetensors import safe_open
+
+    with safe_open(saved / "model.safetensors", "pt") as file:
+        assert "embedding.weight" in file.keys() and "head.weight" not in file.keys()
+    other = start("fp32", "sgd lr=0.1", gpt(seed=9, dropout=0.3))
+    other.load(tmp_path)
+    assert other.module.head.weight is other.module.embedding.weight
+    assert same_bits(run.module, other.module)
+
+
+def test_the_newest_two_stay_and_latest_names_the_newest(tmp_path):
+    run = start("fp32", "sgd lr=0.1", net())
+    for batch in pairs(4):
+        run.step(batch)
+        run.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "latest", "step-000003", "step-000004"
+    ]  # fmt: skip
+    assert (tmp_path / "latest").read_text() == "step-000004"
+
+
+def test_what_a_killed_save_left_is_neither_loaded_nor_in_the_way(tmp_path):
+    run = start("fp32", "sgd lr=0.1", net())
+    run.save(tmp_path)
+    run.step(pairs(1)[0])
+    torn = tmp_path / ".step-000001.partial"
+    torn.mkdir()
+    (torn / "model.safetensors").write_bytes(b"half")
+    other = start("fp32", "sgd lr=0.1", net())
+    assert other.load(tmp_path).name == "step-000000"
+    assert run.save(tmp_path).name == "step-000001"
+    assert not torn.exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("harm", ["flip", "truncate", "delete"])
+def test_a_damaged_file_is_named_and_nothing_is_loaded(tmp_path, name, harm):
+    run = start("fp32", "adamw lr=0.1", net())
+    run.step(pairs(1)[0])
+    path = run.save(tmp_path) / name
+    data = bytearray(path.read_bytes())
+    if harm == "flip":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif harm == "truncate":
+        path.write_bytes(data[:-1])
+    else:
+        path.unlink()
+    module, before = net(seed=5), net(seed=5)
+    other = start("fp32", "adamw lr=0.1", module)
+    with pytest.raises(RecordError) as raised:
+        other.load(tmp_path)
+    assert name in str(raised.value) and "Use an older one." in str(raised.value)
+    assert same_bits(module, before)
+
+
+def test_a_foreign_checkpoint_names_what_differs(tmp_path):
+    start("fp32", "sgd lr=0.1", net()).save(tmp_path)
+    with pytest.raises(
+        RecordError, match="is of another model: '.*' is absent there and .* here. Build"
+    ):
+        start("fp32", "sgd lr=0.1").load(tmp_path)
+    with pytest.raises(RecordError, match="first.weight.*\\(32, 16\\).*\\(64, 32\\)"):
+        start("fp32", "sgd lr=0.1", net(width=32)).load(tmp_path)
+
+
+def test_a_folder_without_a_checkpoint_says_so(tmp_path):
+    with pytest.raises(RecordError, match="holds none. Name a folder that a run saved to."):
+        start("fp32", "sgd lr=0.1", net()).load(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_says_so_and_keeps_the_older(tmp_path):
+    run = start("fp32", "sgd lr=0.1", net())
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RecordError) as raised:
+        run.save(tmp_path / "file" / "run")
+    assert "cannot be written (Not a directory)" in str(raised.value)
+    assert "older checkpoints are untouched" in str(raised.value)
+
+
+def test_latest_cannot_lead_out_of_the_folder(tmp_path):
+    run = start("fp32", "sgd lr=0.1", net())
+    elsewhere = run.save(tmp_path / "elsewhere")
+    inside = tmp_path / "run"
+    shutil.copytree(elsewhere, inside / "step-000000")
+    (inside / "latest").write_text("../elsewhere/step-000000")
+    assert run.load(inside) == inside / "step-000000"
+    manifest = json.loads((inside / "step-000000" / "manifest.json").read_text())
+    manifest["files"]["../../elsewhere/latest"] = "0"
+    (inside / "step-000000" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RecordError, match="leads out of it"):
+        run.load(inside)
