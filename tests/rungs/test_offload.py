@@ -80,12 +80,14 @@ def test_a_storage_that_was_written_to_travels_again():
     assert torch.equal(leaf.grad, torch.full((4,), 4.0))
 
 
-def test_parameters_and_their_casts_stay():
+@pytest.mark.parametrize("autocast", [False, True])
+def test_parameters_and_their_casts_stay(autocast):
     model = nn.Linear(WIDTH, WIDTH, bias=False)
     offload = Offload(CPU, model.parameters(), smallest_bytes=1)
-    with offload, torch.autocast("cpu", torch.bfloat16):
-        model(torch.randn(ROWS, WIDTH))
-    assert offload.sent_bytes == ROWS * WIDTH * 2  # the input's cast alone
+    x = torch.randn(ROWS, WIDTH, requires_grad=True) * 1  # so that backward reads the weight too
+    with offload, torch.autocast("cpu", torch.bfloat16, autocast):
+        model(x)
+    assert offload.sent_bytes == ROWS * WIDTH * (2 if autocast else 4)  # the input alone
 
 
 def test_small_tensors_stay():

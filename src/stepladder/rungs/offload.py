@@ -160,7 +160,7 @@ def offload_activations(
 
 
 def bytes_of(storage: torch.UntypedStorage) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def cast_of_parameter(tensor: Tensor) -> bool:
