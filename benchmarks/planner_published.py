@@ -217,7 +217,7 @@ def write_report(runs: list[Run], command: str) -> str:
         "\n\n".join(
             [
                 "# The planner against published runs",
-                f"{datetime.date.today()}, `{command}`. Error is forecast over published step time.",
+                f"{datetime.date.today()}, `{command}`. Errors are of the step time.",
                 "## By source\n\n" + markdown(HEAD, table(runs, lambda run: run.source)),
                 "## By hardware\n\n" + markdown(HEAD, table(runs, lambda run: run.device)),
                 "## Memory\n\n"

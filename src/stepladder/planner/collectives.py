@@ -16,7 +16,7 @@ from stepladder.record import Calibration
 
 # Of a link's rate, reached by large collectives: headers, synchronisation between steps, and for
 # networks the imperfect spread of flows over ports.
-INSIDE, BETWEEN = 0.82, 0.80
+INSIDE, BETWEEN = 0.82, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Group:
     between_latency: float
 
     def gather(self, num_bytes: float) -> float:
-        """Seconds until each rank has all the pieces of a whole this large; a reduce-scatter too."""
+        """Seconds until every rank has all pieces of a whole this large; a reduce-scatter too."""
         if self.ways == 1:
             return 0.0
         return num_bytes * (self.ways - 1) / self.ways / self.bytes_per_second + self.ring_latency

@@ -14,7 +14,7 @@ from .time import forecast_time
 USABLE = 0.985  # of a card's memory; the driver and error correction keep the rest
 
 # Where nine in ten published runs lie around the forecast of their step time.
-LOW, HIGH = 0.88, 1.17
+LOW, HIGH = 0.92, 1.25
 
 GIB = 2**30
 
@@ -58,7 +58,7 @@ def forecast(
 
 
 def memory_limit(plan: Plan, cluster: Cluster) -> int | None:
-    """What one process may use: the device's share that drivers leave, or the plan's own ceiling."""
+    """What one process may use: what drivers leave of the device, or the plan's own ceiling."""
     whole = cluster.memory_bytes_per_device
     usable = None if whole is None else round(whole * USABLE)
     limits = [limit for limit in (usable, plan.memory_bytes) if limit is not None]
@@ -69,6 +69,10 @@ def fits(memory: Memory, limit: int | None, host_bytes: int, cluster: Cluster) -
     """Whether both memories suffice; where the size is unknown nothing speaks against it."""
     if limit is not None and memory.peak_bytes > limit:
         return False
+    return host_fits(host_bytes, cluster)
+
+
+def host_fits(host_bytes: int, cluster: Cluster) -> bool:
     host = cluster.host_memory_bytes
     return host is None or host_bytes * cluster.devices_per_node <= host
 

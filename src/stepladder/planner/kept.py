@@ -29,7 +29,7 @@ def rebuilt_bytes(part: Part, depths: Depths, sizes: Sizes) -> float:
 
 
 def cheap_bytes(part: Part, sizes: Sizes) -> float:
-    """What a selective block keeps: its input, and the products and attention it does not repeat."""
+    """What a selective block keeps: its input, and the products it does not repeat."""
     cheap, stream = kept_bytes(part, sizes, selective=True), stream_bytes(part, sizes)
     return stream + (1 - sizes.software.products_again) * (cheap - stream)
 

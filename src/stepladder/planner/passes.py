@@ -17,7 +17,6 @@ from .speed import Speed
 from .stages import Stage, held_parameters
 from .work import Share, Work, block_work, part_work
 
-
 UNHIDDEN = 0.4  # of tensor-parallel talk cut into pieces: the first piece, and interference
 
 

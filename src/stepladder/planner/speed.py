@@ -5,8 +5,9 @@ A datasheet's peak is an instruction rate. Three things keep a training step bel
     issue   kernels cannot feed the matrix units in every cycle (`ISSUE`)
     watts   at its power limit a chip lowers its clock, and with it the voltage, so that the rate
             falls with the square root of the watts it lacks (`JOULES_PER_TERAFLOP`)
-    edges   a product also moves its operands, and at the edges of tiles nothing hides that, so
-            its time is work / rate + bytes / bandwidth: a sum, not the larger of the two
+    edges   a product also moves its operands, some of them more than once (`EDGES`), and at the
+            edges of tiles nothing hides that: its time is work / rate + bytes / bandwidth, a sum
+            and not the larger of the two, so that narrow products are slower
 
 Energy per operation is taken in proportion to the bits, so the share of the peak that watts allow
 is the same in every type. A `Calibration` replaces what it has measured.
@@ -23,18 +24,19 @@ from stepladder.record import Calibration
 ISSUE = 0.85  # of all cycles, by the best library kernels on large square products
 
 # Energy of 10^12 16-bit operations at the peak's own clock, by the process a family is made in:
-# 12 nm, 7-8 nm, 4-5 nm, 4 nm of 2024. Dense products hold 0.80 of peak on an A100 at 400 W, 0.65
-# on an H100 at 700 W and 0.53 on one at 350 W; one number per process gives all three.
+# 12 nm, 7-8 nm, 4-5 nm, 4 nm of 2024. Large dense products hold 0.81 of peak on an A100 at 400 W,
+# 0.66 on an H100 at 700 W, 0.54 on one at 350 W: one number per process gives them.
 PROCESSES = {
     3.0: ("P100", "V100", "T4", "MI210", "MI250"),
-    2.15: ("A100", "A800", "A10", "A30", "A40", "A6000", "RTX3090"),
-    1.7: ("H", "GH", "L4", "RTX4090", "RTX6000", "MI3", "Gaudi", "TPU"),
+    1.95: ("A100", "A800", "A10", "A30", "A40", "A6000", "RTX3090"),
+    1.6: ("H", "GH", "L4", "RTX4090", "RTX6000", "MI3", "Gaudi", "TPU"),
     0.95: ("B", "GB", "RTX5090", "MI35"),
 }
-USUAL_JOULES_PER_TERAFLOP = 1.7  # of a device whose process is not listed
+USUAL_JOULES_PER_TERAFLOP = 1.6  # of a device whose process is not listed
 
-LIBRARIES = {"AMD": 0.6}  # of what NVIDIA's reach, in published training runs of 2024-25
+LIBRARIES = {"AMD": 0.5}  # of what NVIDIA's reach, in published training runs of 2024-25
 
+EDGES = 1.5  # times an operand is read or written: neighbouring tiles read the same rows
 BANDWIDTH = 0.85  # of the datasheet's, by a kernel that only streams
 
 # Attention forward, as a share of the 16-bit peak; backward does 2.5 times the work. The flash
@@ -61,7 +63,7 @@ class Speed:
     def product(self, flops: float, elements: float, *, wide: bool = False) -> float:
         """Seconds of products that do this much and touch so many elements."""
         rate, size = (self.wide, self.work_bytes) if wide else (self.matrix, self.operand_bytes)
-        return flops / rate + elements * size / self.bandwidth
+        return flops / rate + EDGES * elements * size / self.bandwidth
 
 
 def speed_of(device: Device, precision: Precision, calibration: Calibration | None = None) -> Speed:

@@ -58,7 +58,8 @@ def split_stages(facts: Facts, pipeline: int, virtual: int, folded: bool) -> tup
         entry = facts.entry if 0 in own else None
         exit_ = facts.exit if num_chunks - 1 in own else None
         stages.append(Stage(kinds(blocks), entry, exit_, virtual))
-    return tuple(stages)
+    alike = {stage: stage for stage in stages}  # equal stages are one object, forecast once
+    return tuple(alike[stage] for stage in stages)
 
 
 def chunk_blocks(facts: Facts, num_chunks: int) -> list[range]:

@@ -64,7 +64,8 @@ def forecast_time(
 def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
     plan = setting.plan
     stages = stages_of(facts, plan.layout, plan.schedule)
-    passes = [stage_pass(facts, stage, setting) for stage in stages]
+    once = {id(stage): stage_pass(facts, stage, setting) for stage in set_of(stages)}
+    passes = [once[id(stage)] for stage in stages]
     slowest = max(range(len(stages)), key=lambda index: passes[index].seconds)
     stage, one, count = stages[slowest], passes[slowest], setting.sizes.passes
     mean = sum(each.seconds for each in passes) / len(passes)
@@ -83,6 +84,11 @@ def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
     )
     late = straggling(plan, cluster) * time.step_seconds
     return Time(**{**time.by_cause(), "communication": time.communication + late})
+
+
+def set_of(stages: tuple[Stage, ...]) -> list[Stage]:
+    """Each stage that differs from the others, once."""
+    return list({id(stage): stage for stage in stages}.values())
 
 
 def straggling(plan: Plan, cluster: Cluster) -> float:

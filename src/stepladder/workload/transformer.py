@@ -94,7 +94,7 @@ def products_of(shape: Shape, length: int) -> tuple[Matrix, ...]:
 def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     """Element-wise traffic, and what eager, compiled and selective execution keep."""
     d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
-    # Norms 4d, residual additions 6d, rotation 4(d + k), silu and product 5f; fused: 8d, 2(d + k), 3f.
+    # Norms 4d, additions 6d, rotation 4(d + k), silu and product 5f; fused: 8d, 2(d + k), 3f.
     moved = Moved(14.0 * d + 4.0 * k + 5.0 * f, 10.0 * d + 2.0 * k + 3.0 * f)
     eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 4.0 * f)
     compiled = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * k + 2.0 * f)

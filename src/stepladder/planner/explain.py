@@ -1,0 +1,146 @@
+"""Why the best plan is the best, why each other family lost, and what the next rung would buy.
+
+A family is what a plan does with the ranks: its data rung, and whether it also cuts matrices,
+blocks or sequences. Its best member speaks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from stepladder.hardware import Cluster
+from stepladder.plan import FP8, Layout, Plan
+from stepladder.record import Forecast, Time
+
+from .choices import GIB, Choice, Choices, Rejected
+from .forecast import forecast
+from .search import search
+
+DATA_RUNGS = ("ddp", "zero1", "zero2", "zero3")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One family's best member and why it is not the best of all."""
+
+    family: str
+    plan: Plan
+    reason: str
+    slower: float | None = None  # by this share of the best plan's step; None: does not fit
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    why: tuple[str, ...]
+    families: tuple[Verdict, ...]  # fastest first, then those that do not fit
+    next_rungs: tuple[str, ...]
+
+
+def explain(choices: Choices) -> Explanation:
+    """Compare the best plan with the best of every other family and with its own next rungs."""
+    best = choices.best
+    own = forecast(choices.facts, best.plan, choices.cluster, choices.calibration)
+    return Explanation(
+        tuple(why(own)), tuple(verdicts(choices, best, own)), tuple(next_rungs(choices, own))
+    )
+
+
+def family_of(plan: Plan) -> str:
+    layout = plan.layout
+    words = ["one device"] if layout.num_ranks == 1 else [data_rung(layout, plan.zero)]
+    words += [axis for axis in ("tensor", "pipeline", "context") if getattr(layout, axis) > 1]
+    words += ["offload"] if plan.offload else []
+    return " + ".join(word for word in words if word)
+
+
+def data_rung(layout: Layout, zero: int) -> str:
+    if zero == 0:
+        return "ddp" if layout.replicate > 1 else ""
+    return "hsdp" if layout.replicate > 1 else DATA_RUNGS[zero]
+
+
+def why(best: Forecast) -> list[str]:
+    lines = []
+    if best.time is not None:
+        shares = sorted(best.time.by_cause().items(), key=lambda item: -item[1])
+        total = best.time.step_seconds
+        parts = [f"{cause} {spent / total:.0%}" for cause, spent in shares if spent / total > 0.005]
+        lines.append(f"A step takes {total:.3g} s: {', '.join(parts)}.")
+    owners = sorted(best.memory.by_owner().items(), key=lambda item: -item[1])[:3]
+    sizes = ", ".join(f"{owner} {size / GIB:.1f}" for owner, size in owners)
+    limit = best.memory_limit_bytes
+    room = f" of {limit / GIB:.1f} GiB that can be used" if limit else " GiB"
+    lines.append(f"The fullest rank needs {best.memory.peak_bytes / GIB:.1f}{room}: {sizes}.")
+    return lines
+
+
+def verdicts(choices: Choices, best: Choice, own: Forecast) -> list[Verdict]:
+    fastest: dict[str, Choice] = {}
+    for choice in choices.ranked:
+        fastest.setdefault(family_of(choice.plan), choice)
+    fastest.pop(family_of(best.plan), None)
+    fit = [slower(choices, name, choice, best, own) for name, choice in fastest.items()]
+    known = {family_of(best.plan), *fastest}
+    lacking = [each for each in choices.rejected if family_of(each.plan) not in known]
+    return fit + list(does_not_fit(lacking))
+
+
+def slower(choices: Choices, family: str, choice: Choice, best: Choice, own: Forecast) -> Verdict:
+    """Say by how much, and which cause grew most."""
+    share = choice.seconds / best.seconds - 1
+    other = forecast(choices.facts, choice.plan, choices.cluster, choices.calibration)
+    if own.time is None or other.time is None:
+        return Verdict(family, choice.plan, "slower by the count of its work", share)
+    return Verdict(family, choice.plan, grown(own.time, other.time), share)
+
+
+def grown(best: Time, other: Time) -> str:
+    cause, extra = max((other - best).items(), key=lambda item: item[1])
+    return f"{cause.replace('_', ' ')} takes {extra:.3g} s longer" if extra > 0 else "as fast"
+
+
+def does_not_fit(rejected: Iterable[Rejected]) -> Iterable[Verdict]:
+    least: dict[str, Rejected] = {}
+    for each in rejected:
+        family = family_of(each.plan)
+        known = least.get(family)
+        if known is None or (each.peak_bytes or 2**62) < (known.peak_bytes or 2**62):
+            least[family] = each
+    return (Verdict(family, each.plan, each.reason) for family, each in least.items())
+
+
+def next_rungs(choices: Choices, own: Forecast) -> list[str]:
+    """What the next step up would buy: fewer bits, more devices."""
+    if own.time is None:
+        return []
+    lines = []
+    plan, cluster, facts = choices.best.plan, choices.cluster, choices.facts
+    if cluster.device.peak("fp8") and plan.precision.compute != "fp8":
+        lines += gain("fp8", own, best_of(choices, cluster, replace(plan, precision=FP8)))
+    twice = replace(cluster, num_nodes=2 * cluster.num_nodes)
+    lines += gain(f"{twice.num_devices} devices", own, best_of(choices, twice, plan))
+    if plan.recompute.kind != "none" and facts.num_blocks:
+        without = forecast(facts, replace(plan, recompute=type(plan.recompute)()), cluster)
+        more = without.memory.peak_bytes - own.memory.peak_bytes
+        lines += [
+            f"{line}, and needs {more / GIB:.0f} GiB more"
+            for line in gain("recompute=none", own, without)
+        ]
+    return lines
+
+
+def best_of(choices: Choices, cluster: Cluster, like: Plan) -> Forecast | None:
+    """The best forecast with one thing changed, everything else searched again."""
+    start = replace(like, layout=Layout(), zero=0)
+    found = search(choices.facts, cluster, batch=choices.batch, start=start)
+    return found.forecasts[0] if found.forecasts else None
+
+
+def gain(name: str, own: Forecast, other: Forecast | None) -> list[str]:
+    if other is None or other.time is None or own.time is None:
+        return []
+    return [
+        f"{name}: a step in {other.time.step_seconds:.3g} s, "
+        f"{own.time.step_seconds / other.time.step_seconds:.2f} times as fast"
+    ]

@@ -1,0 +1,169 @@
+"""The best plan for a workload on a cluster, found by trying all and leaving out early.
+
+Memory is forecast before time, and two orders save most of the work: if a micro-batch does not fit
+with everything recomputed, no larger one does; if it fits with less recomputed, recomputing more
+only costs. What is left out is still listed with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from stepladder.hardware import Cluster
+from stepladder.plan import BF16, FP16, FP32, TF32, Plan, Precision
+from stepladder.record import Calibration, Memory
+from stepladder.workload import Facts
+
+from .candidates import DEPTHS, Frame, fill, frames, micro_batches
+from .check import problems
+from .choices import GIB, Choice, Choices, Rejected
+from .collectives import network_of
+from .forecast import forecast, host_fits, memory_limit
+from .memory import forecast_memory
+from .passes import setting_of
+from .software import OURS
+from .speed import Speed, speed_of
+from .time import step_time
+
+MARGIN = 0.95  # of the usable memory; the rest is for what no forecast sees
+TOKENS_PER_STEP = 2**19  # of a batch that nobody gave, at least
+RANKED = 20  # plans whose forecast is kept in full
+# Host memory is slow: only where the device's own does not suffice.
+OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "activations"))
+MOST_DEVICES = 16384  # where looking for a cluster that would do ends
+
+
+def search(
+    facts: Facts,
+    cluster: Cluster,
+    *,
+    batch: int | None = None,
+    start: Plan | None = None,
+    calibration: Calibration | None = None,
+) -> Choices:
+    """Rank every legal plan that fits by its throughput; `start` gives what is not searched."""
+    base = start or Plan(precision=usual_precision(cluster), compile=not cluster.device.is_cpu)
+    size = batch or usual_batch(facts, cluster)
+    found = look(Search(facts, cluster, base, size, calibration))
+    for offload in () if cluster.device.is_cpu else OFFLOADS[1:]:
+        if not found.ranked:
+            away = look(Search(facts, cluster, replace(base, offload=offload), size, calibration))
+            found = replace(away, rejected=found.rejected + away.rejected)
+    return found if found.ranked else replace(found, instead=smallest_cluster(found, base))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    facts: Facts
+    cluster: Cluster
+    base: Plan
+    batch: int
+    calibration: Calibration | None
+
+    def run(self) -> Iterator[Choice | Rejected]:
+        speed = speed_of(self.cluster.device, self.base.precision, self.calibration)
+        for frame in frames(self.facts, self.cluster):
+            ways = frame.layout.data_ways
+            sizes = micro_batches(self.batch, ways)
+            yield from self.fill_frame(frame, sizes, speed)
+            if not sizes:
+                plan = fill(self.base, frame, self.batch, 1, DEPTHS[0])
+                yield Rejected(
+                    plan, f"a batch of {self.batch} does not divide by {ways} data ranks"
+                )
+
+    def fill_frame(
+        self, frame: Frame, sizes: list[int], speed: Speed
+    ) -> Iterator[Choice | Rejected]:
+        """Try micro-batches from the smallest until one does not fit."""
+        for index, micro in enumerate(sizes):
+            found = list(self.try_depths(frame, micro, speed))
+            yield from found
+            if isinstance(found[-1], Rejected) and found[-1].peak_bytes is not None:
+                for larger in sizes[index + 1 :]:
+                    plan = fill(self.base, frame, self.batch, larger, DEPTHS[-1])
+                    yield Rejected(
+                        plan, f"memory: needs more than micro={micro}, which does not fit"
+                    )
+                return
+
+    def try_depths(self, frame: Frame, micro: int, speed: Speed) -> Iterator[Choice | Rejected]:
+        """Recompute as little as fits; the last result says whether anything did."""
+        for index, depth in enumerate(DEPTHS):
+            plan = fill(self.base, frame, self.batch, micro, depth)
+            if broken := problems(self.facts, plan, self.cluster):
+                yield Rejected(plan, str(broken[0]))
+                return
+            result = self.weigh(plan, speed)
+            if isinstance(result, Choice):
+                for more in DEPTHS[index + 1 :]:
+                    wasteful = replace(plan, recompute=more)
+                    yield Rejected(wasteful, f"recomputes what fits with recompute={depth}")
+            yield result
+            if isinstance(result, Choice):
+                return
+
+    def weigh(self, plan: Plan, speed: Speed) -> Choice | Rejected:
+        """Forecast memory, and time only if it suffices."""
+        memory, host_bytes = forecast_memory(self.facts, plan, self.cluster, self.calibration)
+        limit, peak = memory_limit(plan, self.cluster), memory.peak_bytes
+        if limit is not None and peak > MARGIN * limit:
+            return Rejected(plan, lacking(memory, MARGIN * limit), peak)
+        if not host_fits(host_bytes, self.cluster):
+            return Rejected(plan, f"host memory: needs {host_bytes / GIB:.1f} GiB a device")
+        setting = setting_of(plan, speed, network_of(self.cluster, self.calibration), OURS)
+        return Choice(plan, step_time(self.facts, setting, self.cluster).step_seconds, peak)
+
+
+def lacking(memory: Memory, limit: float) -> str:
+    owner, size = memory.largest_owner()
+    needs = f"memory: needs {memory.peak_bytes / GIB:.1f} GiB of {limit / GIB:.1f}"
+    return f"{needs}; {owner} {size / GIB:.1f} GiB"
+
+
+def look(question: Search) -> Choices:
+    """All plans of one search, ranked."""
+    found = list(question.run())
+    fitting = [each for each in found if isinstance(each, Choice)]
+    ranked = tuple(sorted(fitting, key=lambda choice: (choice.seconds, choice.peak_bytes)))
+    facts, cluster, calibration = question.facts, question.cluster, question.calibration
+    best = tuple(forecast(facts, each.plan, cluster, calibration) for each in ranked[:RANKED])
+    rejected = tuple(each for each in found if isinstance(each, Rejected))
+    return Choices(facts, cluster, question.batch, ranked, rejected, best, calibration)
+
+
+def usual_precision(cluster: Cluster) -> Precision:
+    """The fastest type that trains like float32 without being asked for."""
+    choices = (BF16, FP16, TF32, FP32)
+    return next((p for p in choices if cluster.device.peak(p.compute) is not None), FP32)
+
+
+def usual_batch(facts: Facts, cluster: Cluster) -> int:
+    """At least one sample for each device, and half a million tokens where those are few."""
+    devices = cluster.num_devices
+    if facts.tokens == 1:
+        return devices * 32
+    return devices * max(1, TOKENS_PER_STEP // (devices * facts.tokens))
+
+
+def smallest_cluster(choices: Choices, base: Plan) -> Choices | None:
+    """The fewest nodes of the same kind on which something fits: doubling, then halving between."""
+    low = nodes = choices.cluster.num_nodes
+    found: Choices | None = None
+    while found is None and nodes * choices.cluster.devices_per_node < MOST_DEVICES:
+        low, nodes = nodes, nodes * 2
+        found = look_on(choices, nodes, base)
+    while found is not None and nodes - low > 1:
+        middle = (low + nodes) // 2
+        better = look_on(choices, middle, base)
+        nodes, low = (middle, low) if better else (nodes, middle)
+        found = better or found
+    return found
+
+
+def look_on(choices: Choices, num_nodes: int, base: Plan) -> Choices | None:
+    cluster = replace(choices.cluster, num_nodes=num_nodes)
+    batch = usual_batch(choices.facts, cluster)
+    found = look(Search(choices.facts, cluster, base, batch, choices.calibration))
+    return found if found.ranked else None
