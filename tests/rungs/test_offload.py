@@ -90,6 +90,14 @@ def test_parameters_and_their_casts_stay(autocast):
     assert offload.sent_bytes == ROWS * WIDTH * (2 if autocast else 4)  # the input alone
 
 
+def test_frozen_parameters_stay():
+    model = nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
+    offload = Offload(CPU, model.parameters(), smallest_bytes=1)
+    with offload:
+        model(torch.randn(ROWS, WIDTH, requires_grad=True) * 1)
+    assert offload.sent_bytes == 0  # a frozen weight's gradient needs no input either
+
+
 def test_small_tensors_stay():
     offload = Offload(CPU, [], smallest_bytes=1025)
     x = torch.randn(256, requires_grad=True) * 1
