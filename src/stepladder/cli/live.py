@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Protocol
 
 from stepladder.record import Report
@@ -73,12 +72,7 @@ class Bar:
         self.progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exit: object) -> None:
         self.progress.stop()
 
     def show(self, report: Report) -> None:
@@ -90,4 +84,4 @@ class Bar:
         self.progress.update(self.task, completed=report.step + 1, numbers=numbers)
 
     def say(self, sentence: str) -> None:
-        self.progress.console.print(sentence, highlight=False)
+        self.progress.console.print(sentence, highlight=False, markup=False)

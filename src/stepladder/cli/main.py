@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,14 +27,10 @@ FAILED_CHECK, USER_MISTAKE, INTERRUPTED = 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help"):
-        print(usage())
-        return 0
-    if words[0] == "--version":
-        print(importlib.import_module("stepladder.version").VERSION)
-        return 0
     try:
-        return run_command(words[0], words[1:])
+        code = answer(words)
+        sys.stdout.flush()  # a reader that went away is noticed here, not at the interpreter's end
+        return code
     except StepladderError as mistake:
         print(mistake, file=sys.stderr)
         return USER_MISTAKE
@@ -41,8 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away: nobody is left to tell
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def answer(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        print(importlib.import_module("stepladder.version").VERSION)
+        return 0
+    return run_command(words[0], words[1:])
 
 
 def run_command(name: str, words: list[str]) -> int:

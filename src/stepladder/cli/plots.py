@@ -18,12 +18,12 @@ def figure(width: float = 7.0, height: float = 4.0, panels: int = 1) -> tuple[An
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    look = {
+    look: Any = {
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
         "grid.alpha": 0.25,
-        "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+        "axes.prop_cycle": matplotlib.rcsetup.cycler(color=COLOURS),
         "font.size": 10,
     }
     with pyplot.rc_context(look):
@@ -38,9 +38,10 @@ def store(drawn: Any, path: str | Path) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         drawn.savefig(target, dpi=150)
-    except OSError as refused:
+    except (OSError, ValueError) as refused:  # ValueError: a suffix no picture has
+        why = getattr(refused, "strerror", None) or str(refused)
         raise RecordError(
-            "plot", f"{target} cannot be written ({refused.strerror})", "Name another file."
+            "plot", f"{target} cannot be written ({why})", "Name another file, such as loss.png."
         ) from refused
     finally:
         pyplot.close(drawn)

@@ -6,8 +6,9 @@ Rich is imported when a table is drawn, not before: `--help` and `--json` do wit
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -19,13 +20,16 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    drawn = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    drawn = Table(title=Text(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float) or row[index] is None for row in rows)
-        drawn.add_column(column, justify="right" if rows and numeric else "left", overflow="fold")
+        drawn.add_column(
+            Text(column), justify="right" if rows and numeric else "left", overflow="fold"
+        )
     for row in rows:
-        drawn.add_row(*(cell(value) for value in row))
+        drawn.add_row(*(Text(cell(value)) for value in row))  # Text: a [ is only a bracket
     # A pipe has no width: give it room rather than fold every line at 80.
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(drawn)
 
@@ -42,13 +46,20 @@ def cell(value: object) -> str:
 
 def as_json(value: Any) -> None:
     """Print a value, dataclasses included, as JSON."""
-    print(json.dumps(value, indent=2, default=plain))
+    print(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
-def plain(value: object) -> object:
+def plain(value: Any) -> Any:
+    """The value in words JSON has; a number it has no word for becomes a string."""
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return str(value)
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    known = value is None or isinstance(value, str | int)
+    finite = isinstance(value, float) and math.isfinite(value)
+    return value if known or finite else str(value)
 
 
 def gib(num_bytes: float | None) -> str:

@@ -7,17 +7,16 @@ from typing import Literal
 
 from stepladder.errors import PlanError
 
+from .typed import real, whole
+
 GIB = 2**30
 
 
 def parse_bytes(field: str, text: str) -> int:
     """Bytes from `12GiB` or `0.5GiB`."""
     number = text.removesuffix("GiB")
-    try:
-        size = float(number)
-    except ValueError:
-        size = -1.0
-    if number == text or not 0 < size < 2**20:
+    size = real(number) or 0.0
+    if number == text or not 1 <= round(size * GIB) < 2**50:
         raise PlanError(field, f"'{text}' is not a size", "Write it in GiB, such as 12GiB.")
     return round(size * GIB)
 
@@ -27,11 +26,8 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def parse_count(field: str, text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if not 1 <= count < 2**31:
+    count = whole(text)
+    if count is None or not 1 <= count < 2**31:
         raise PlanError(field, f"'{text}' is not a whole number of 1 or more", "Write a number.")
     return count
 

@@ -7,11 +7,13 @@ the top down.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from stepladder.errors import PlanError, nearest
+
+from .typed import real, writable
 
 # Tensors of state per parameter, in the stored type: what each algorithm remembers.
 MOMENTS = {"sgd": 0, "momentum": 1, "adamw": 2, "adam": 2, "adafactor": 0}
@@ -26,8 +28,8 @@ class Group:
     wd: float | None = None  # None leaves the optimizer's
 
     def __str__(self) -> str:
-        rate = [] if self.lr_factor == 1.0 else [f"lr=x{self.lr_factor:g}"]
-        decay = [] if self.wd is None else [f"wd={self.wd:g}"]
+        rate = [] if self.lr_factor == 1.0 else [f"lr=x{self.lr_factor!r}"]
+        decay = [] if self.wd is None else [f"wd={self.wd!r}"]
         return f"group={self.pattern}:{','.join([*rate, *decay])}"
 
 
@@ -80,7 +82,8 @@ class Optimizer:
             return replace(self, betas=betas)
         if key == "clip" and value == "none":
             return replace(self, clip=None)
-        return replace(self, **{key: parse_number(key, value)})
+        number: Any = parse_number(key, value)
+        return replace(self, **{key: number})
 
     def __str__(self) -> str:
         defaults = Optimizer(name=self.name)
@@ -95,6 +98,12 @@ class Optimizer:
 
 def parse_group(text: str) -> Group:
     pattern, _, settings = text.partition(":")
+    if pattern.split() != [pattern] or not writable(pattern):
+        raise PlanError(
+            "optimizer.group",
+            f"{pattern!r} is not a pattern of parameter names",
+            "Write group=PATTERN:wd=0, the pattern without spaces.",
+        )
     group = Group(pattern)
     for word in filter(None, settings.split(",")):
         key, _, value = word.partition("=")
@@ -112,10 +121,7 @@ def parse_group(text: str) -> Group:
 
 
 def parse_number(key: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
+    number = real(text)
+    if number is None or number < 0:
         raise PlanError(f"optimizer.{key}", f"'{text}' is not a number of 0 or more", "Write one.")
     return number

@@ -45,7 +45,8 @@ class Plan:
                 f"needs {layout.num_ranks} processes ({layout}); {num_ranks} started",
                 f"Start {layout.num_ranks}, or leave one axis open with -1.",
             )
-        return replace(self, layout=layout, batch=self.batch.settle(layout.data_ways))
+        settled = replace(self, layout=layout, batch=self.batch.settle(layout.data_ways))
+        return settled.check()
 
     def check(self) -> Plan:
         """This plan, or every problem it has whatever the model and the machine."""
@@ -54,7 +55,7 @@ class Plan:
 
     def problems(self) -> list[PlanError]:
         found = [*self.layout.problems(), *self.batch.problems()]
-        if self.zero and self.layout.shard == 1 and self.layout.num_ranks > 1:
+        if self.zero and self.layout.shard == 1 and self.layout.replicate != 1:
             found.append(
                 PlanError(
                     "zero",

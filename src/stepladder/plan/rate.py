@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stepladder.errors import PlanError, nearest
+
+from .typed import real, whole
 
 KINDS = ("constant", "linear", "cosine", "wsd")
 
@@ -31,10 +34,10 @@ class Rate:
         first = self.warmup
         if self.kind == "wsd":
             first = max(first, self.steps - round(self.decay * self.steps))
-        done = min(max((step - first) / max(self.steps - first, 1), 0.0), 1.0)
+        left = min(max((self.steps - step) / max(self.steps - first, 1), 0.0), 1.0)
         if self.kind == "cosine":
-            done = (1 - math.cos(math.pi * done)) / 2
-        return 1.0 - (1.0 - self.floor) * done
+            left = (1 - math.cos(math.pi * left)) / 2
+        return self.floor + (1.0 - self.floor) * left  # this way round both ends are exact
 
     @classmethod
     def parse(cls, text: str) -> Rate:
@@ -48,21 +51,18 @@ class Rate:
         if kind != "constant" and rate.steps <= rate.warmup:
             raise PlanError(
                 "rate.steps",
-                f"{kind} over {rate.steps} steps with {rate.warmup} of warm-up leaves none to decay",
+                f"{kind} over {rate.steps} steps with {rate.warmup} of warm-up leave none to decay",
                 f"Write steps={rate.warmup + 1} or more.",
             )
         return rate
 
     def _set(self, key: str, value: str) -> Rate:
-        kinds = {"warmup": int, "steps": int, "floor": float, "decay": float}
-        if key not in kinds:
-            raise PlanError("rate", f"'{key}' is not a setting", nearest(key, kinds))
-        try:
-            number = kinds[key](value)
-        except ValueError:
-            number = -1
-        if not (0 <= number < 2**53 and (kinds[key] is int or number <= 1)):
-            limit = "a whole number of 0 or more" if kinds[key] is int else "a share from 0 to 1"
+        counts, shares = ("warmup", "steps"), ("floor", "decay")
+        if key not in (*counts, *shares):
+            raise PlanError("rate", f"'{key}' is not a setting", nearest(key, (*counts, *shares)))
+        number: Any = whole(value) if key in counts else real(value)
+        if number is None or number < 0 or (key in shares and number > 1):
+            limit = "a whole number of 0 or more" if key in counts else "a share from 0 to 1"
             raise PlanError(f"rate.{key}", f"'{value}' is not {limit}", "Write one.")
         return replace(self, **{key: number})
 

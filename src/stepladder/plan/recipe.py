@@ -6,7 +6,6 @@ Every key has a default, so an empty file trains the built-in model on the built
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,6 +17,7 @@ from stepladder.errors import PlanError, nearest, raise_all
 from .optimizer import Optimizer
 from .plan import Plan
 from .rate import Rate
+from .typed import real, toml_value, whole, word_of, writable
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,19 @@ class RunChoice:
 
 SECTIONS = {"model": ModelChoice, "data": DataChoice, "train": TrainChoice, "run": RunChoice}
 TEXTS = ("plan", "optimizer", "rate")  # sections that are read by their own words
+LEAST = {
+    "model.sequence": 1,
+    "data.longest": 0,
+    "data.vocabulary": 0,
+    "train.steps": 1,
+    "train.batch": 1,
+    "train.report_every": 1,
+    "train.evaluate_every": 0,
+    "train.evaluate_batches": 1,
+    "train.save_every": 0,
+    "train.reference_batch": 0,
+    "train.sample": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +116,19 @@ class Recipe:
                 read()
             except PlanError as problem:
                 problems += getattr(problem, "problems", [problem])
-        train = self.train
-        for name in ("steps", "batch", "report_every", "evaluate_batches"):
-            if getattr(train, name) < 1:
-                problems.append(
-                    PlanError(
-                        f"train.{name}", f"{getattr(train, name)} is too few", "Use 1 or more."
-                    )
-                )
-        return problems
+        return [*problems, *self.too_few()]
+
+    def too_few(self) -> list[PlanError]:
+        found: list[PlanError] = []
+        for name, least in LEAST.items():
+            section, _, key = name.partition(".")
+            value = getattr(getattr(self, section), key)
+            if value < least:
+                found.append(PlanError(name, f"{value} is too few", f"Use {least} or more."))
+        if not 0 <= self.model.dropout < 1:
+            problem = f"{self.model.dropout} is not a share of the activations"
+            found.append(PlanError("model.dropout", problem, "Use 0 or more and under 1."))
+        return found
 
     def plan_choice(self) -> Plan | None:
         """The plan these words name, or None where it is left to be chosen."""
@@ -119,30 +136,28 @@ class Recipe:
 
     def optimizer_choice(self) -> Optimizer:
         words = {"name": "adamw", "lr": 2e-3, "wd": 0.1, "clip": 1.0, **self.optimizer}
-        name = str(words.pop("name"))
-        return Optimizer.parse(name).change(f"{key}={text(value)}" for key, value in words.items())
+        start = Optimizer.parse(word_of(words.pop("name")))
+        groups = words.pop("group", [])
+        rules = groups if isinstance(groups, list) else [groups]
+        pairs = [*words.items(), *(("group", rule) for rule in rules)]
+        return start.change(f"{key}={word_of(value)}" for key, value in pairs)
 
     def rate_choice(self) -> Rate:
-        steps = self.train.steps
-        words = {"kind": "cosine", "warmup": min(20, steps // 10), "steps": steps, "floor": 0.1}
-        words |= self.rate
-        kind = str(words.pop("kind"))
-        if kind == "cosine" and steps <= int(words["warmup"]) and "steps" not in self.rate:
-            words["steps"] = int(words["warmup"]) + 1
-        return Rate.parse(" ".join([kind, *(f"{key}={text(v)}" for key, v in words.items())]))
+        steps = max(self.train.steps, 1)
+        words = {"kind": "cosine", "warmup": min(20, steps // 10), "floor": 0.1, **self.rate}
+        warmup = whole(word_of(words["warmup"])) or 0
+        words.setdefault("steps", max(steps, warmup + 1))  # a run shorter than its warm-up is legal
+        kind = word_of(words.pop("kind"))
+        return Rate.parse(" ".join([kind, *(f"{key}={word_of(v)}" for key, v in words.items())]))
 
     def to_toml(self) -> str:
         """The recipe with every value spelled out, as it is kept beside the run."""
         lines: list[str] = []
         for name, values in asdict(self).items():
             lines.append(f"[{name}]")
-            lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+            lines += [f"{key} = {toml_value(value)}" for key, value in values.items()]
             lines.append("")
         return "\n".join(lines)
-
-
-def text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def read_section(name: str, given: Mapping[str, Any], problems: list[PlanError]) -> Any:
@@ -158,12 +173,12 @@ def read_section(name: str, given: Mapping[str, Any], problems: list[PlanError])
             continue
         try:
             values[key] = convert(value, known[key])
-        except (TypeError, ValueError):
+        except ValueError:
             kind = {int: "a whole number", float: "a number", bool: "true or false"}
             problems.append(
                 PlanError(
                     f"{name}.{key}",
-                    f"{value!r} is not {kind.get(known[key], 'text')}",
+                    f"'{word_of(value)}' is not {kind.get(known[key], 'text')}",
                     f"The default is {getattr(default, key)!r}.",
                 )
             )
@@ -173,14 +188,18 @@ def read_section(name: str, given: Mapping[str, Any], problems: list[PlanError])
 def convert(value: Any, kind: type) -> Any:
     """A TOML or command-line value as the field's type; nothing is rounded or guessed."""
     if kind is bool:
-        if value in (True, False, "true", "false", "on", "off"):
+        if isinstance(value, bool) or value in ("true", "false", "on", "off"):
             return value in (True, "true", "on")
         raise ValueError
-    if isinstance(value, bool | Mapping | list):
-        raise TypeError
-    if kind is int and isinstance(value, float):
-        raise TypeError
-    return kind(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError
+    if kind is str and writable(text := word_of(value)):
+        return text
+    if kind is float and (number := real(value)) is not None:
+        return number
+    if kind is int and not isinstance(value, float) and (count := whole(value)) is not None:
+        return count
+    raise ValueError
 
 
 def read_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
@@ -197,12 +216,12 @@ def read_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recip
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as missing:
         raise PlanError(
             "run file", f"{path} cannot be read ({missing.strerror})", "Check its name."
         ) from missing
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as broken:
+    except (ValueError, RecursionError) as broken:
         raise PlanError("run file", f"{path} is not TOML: {broken}", "Mend that line.") from broken
 
 

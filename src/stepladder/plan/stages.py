@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def split_blocks(num_blocks: int, num_stages: int) -> list[range]:
     """Consecutive blocks in stages that differ by at most one; earlier stages get the extra."""
     size, extra = divmod(num_blocks, num_stages)
     starts = [stage * size + min(stage, extra) for stage in range(num_stages + 1)]
-    return [range(first, last) for first, last in zip(starts, starts[1:])]
+    return [range(first, last) for first, last in pairwise(starts)]
 
 
 def balance_blocks(costs: Sequence[float], num_stages: int) -> list[range]:
@@ -36,4 +37,4 @@ def balance_blocks(costs: Sequence[float], num_stages: int) -> list[range]:
         edges.append(cut[edges[-1]])
     edges.append(0)
     edges.reverse()
-    return [range(first, last) for first, last in zip(edges, edges[1:])]
+    return [range(first, last) for first, last in pairwise(edges)]

@@ -6,7 +6,6 @@ mistake at once; `write` turns fields into the shortest words that read back the
 
 from __future__ import annotations
 
-import json
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from .choices import Compress, Recompute, Schedule, format_bytes, parse_bytes, p
 from .layout import AXES, REST, Layout
 from .optimizer import Optimizer
 from .precision import PRECISIONS, Precision
+from .typed import toml_value, word_of, writable
 
 DATA_WORDS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 OFFLOADS = ("optimizer", "parameters", "activations")
@@ -32,7 +32,7 @@ def parse_ways(axis: str, text: str) -> int:
 
 def parse_keep(text: str) -> tuple[str, ...]:
     kind, _, names = text.partition(":")
-    if kind != "fp32" or not names:
+    if kind != "fp32" or not all(names.split(",")):
         raise PlanError("keep", f"'{text}' names nothing to keep", "Write keep=fp32:embed,head.")
     return tuple(names.split(","))
 
@@ -104,7 +104,9 @@ def read(words: Iterator[tuple[str, str]]) -> dict[str, Any]:
     while True:
         try:
             key, value = next(words)
-            if seen.setdefault(key, value) != value:
+            if not writable(key + value):
+                raise PlanError("plan", f"{key + value!r} is not text", "Leave such letters out.")
+            if key and seen.setdefault(key, value) != value:
                 raise PlanError(key, f"given twice, as {seen[key]} and {value}", "Keep one.")
             if key in FIELDS:
                 name, reader = FIELDS[key]
@@ -186,23 +188,17 @@ def write_toml(words: Mapping[str, str]) -> str:
     """One line a word; whole numbers bare, the rest as strings."""
     number = (*AXES, *BATCH_KEYS)
     return "".join(
-        f"{key} = {value if key in number else json.dumps(value)}\n" for key, value in words.items()
+        f"{key} = {value if key in number else toml_value(value)}\n" for key, value in words.items()
     )
 
 
 def words_of_toml(text: str) -> Iterator[tuple[str, str]]:
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as broken:
+    except (ValueError, RecursionError) as broken:
         raise PlanError("plan.toml", f"is not TOML: {broken}", "Mend that line.") from broken
     return words_of_table(table)
 
 
 def words_of_table(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in table.items():
-        if isinstance(value, bool):
-            yield key, "on" if value else "off"
-        elif isinstance(value, str | int | float):
-            yield key, str(value)
-        else:
-            yield key, json.dumps(value, default=str)
+    return ((key, word_of(value)) for key, value in table.items())

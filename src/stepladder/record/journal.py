@@ -17,6 +17,7 @@ from typing import Any
 from stepladder.errors import RecordError
 
 NAME = "journal.jsonl"
+BLOCK = 2**16  # bytes looked at in one go for the end of the last whole line
 
 
 class Journal:
@@ -29,16 +30,29 @@ class Journal:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             self._file = os.open(self.path, flags, 0o644)
             cut_torn_line(self._file)
-        except OSError as refused:
+        except (OSError, ValueError) as refused:  # ValueError: a NUL in the name
             raise RecordError(
                 "run folder",
-                f"{self.path.parent} cannot be written ({refused.strerror})",
+                f"{self.path.parent} cannot be written ({reason(refused)})",
                 "Name another folder, or give this user the right to write there.",
             ) from refused
 
     def write(self, kind: str, **entry: Any) -> None:
         line = json.dumps({"kind": kind, **clean(entry)}, separators=(",", ":"), default=str)
-        os.write(self._file, line.encode() + b"\n")
+        data = line.encode() + b"\n"
+        try:
+            written = os.write(self._file, data)
+        except OSError as refused:
+            raise self._unwritten(reason(refused)) from refused
+        if written < len(data):
+            raise self._unwritten(f"{written} of {len(data)} bytes were taken")
+
+    def _unwritten(self, why: str) -> RecordError:
+        return RecordError(
+            "journal",
+            f"{self.path} does not take another line ({why})",
+            "Make room on that disk, then go on with --run.resume true.",
+        )
 
     def close(self) -> None:
         if self._file >= 0:
@@ -55,10 +69,16 @@ class Journal:
 def cut_torn_line(file: int) -> None:
     """Drop what a killed writer left after the last whole line."""
     size = os.fstat(file).st_size
-    start = max(size - 2**16, 0)
-    tail = os.pread(file, size - start, start)
-    if tail and not tail.endswith(b"\n"):
-        os.ftruncate(file, start + tail.rfind(b"\n") + 1)
+    end = size
+    while end and os.pread(file, 1, end - 1) != b"\n":
+        start = max(end - BLOCK, 0)
+        end = start + os.pread(file, end - start, start).rfind(b"\n") + 1
+    if end < size:
+        os.ftruncate(file, end)
+
+
+def reason(refused: OSError | ValueError) -> str:
+    return getattr(refused, "strerror", None) or str(refused)
 
 
 def clean(value: Any) -> Any:
@@ -76,18 +96,25 @@ def read_journal(folder: str | Path, *, kind: str | None = None) -> Iterator[dic
     """The journal's whole entries, in order; a torn line is passed over."""
     path = Path(folder) / NAME
     try:
-        lines = path.open("rb")
-    except OSError as missing:
+        with path.open("rb") as lines:
+            for line in lines:
+                entry = read_line(line)
+                if entry and (kind is None or entry.get("kind") == kind):
+                    yield entry
+    except (OSError, ValueError) as missing:
         raise RecordError(
             "run folder",
-            f"{path} cannot be read ({missing.strerror})",
+            f"{path} cannot be read ({reason(missing)})",
             "Name a folder that a run wrote, such as runs/first.",
         ) from missing
-    with lines:
-        for line in lines:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict) and (kind is None or entry.get("kind") == kind):
-                yield entry
+
+
+def read_line(line: bytes) -> dict[str, Any] | None:
+    """The entry a line holds, or None where it is torn or foreign."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None

@@ -8,6 +8,8 @@ biases; GPT has two, learned positions, LayerNorm, biases and a tied head.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from math import isqrt
+from typing import Any
 
 from stepladder.errors import PlanError, nearest
 
@@ -96,25 +98,37 @@ def parse_shape(text: str) -> Shape:
         key, _, value = word.strip().partition("=")
         if key not in known:
             raise PlanError("model", f"'{key}' is not part of a shape", nearest(key, known))
-        if not value.isdigit() or (key != "tied" and int(value) < 1):
-            raise PlanError(f"model.{key}", f"'{value}' is not a whole number", "Write one.")
-        given[key] = int(value)
+        if key in given:
+            raise PlanError(
+                f"model.{key}", f"given twice, as {given[key]} and {value}", "Keep one."
+            )
+        given[key] = parse_number(key, value)
     return check_shape(fill(family, given))
+
+
+def parse_number(key: str, text: str) -> int:
+    # Python's isdigit is true of digits int refuses, and int refuses thousands of digits.
+    plain = text.isascii() and text.isdigit() and len(text) < 10
+    if key == "tied" and text not in ("0", "1"):
+        raise PlanError("model.tied", f"'{text}' is neither 0 nor 1", "Write tied=1 or tied=0.")
+    if key != "tied" and not (plain and int(text)):
+        problem = f"'{text}' is not a whole number from 1 to 999999999"
+        raise PlanError(f"model.{key}", problem, "Write one.")
+    return int(text)
 
 
 def fill(family: str, given: dict[str, int]) -> Shape:
     start = FAMILIES[family]
     hidden = given.get("hidden", start.hidden)
     follows = {"kv_heads": given.get("heads", start.heads), "ffn": 4 * hidden}
-    numbers = {**follows, **given}
+    numbers: dict[str, Any] = {**follows, **given}
     tied = bool(numbers.pop("tied", start.tied))
     return replace(start, **numbers, tied=tied)
 
 
 def check_shape(shape: Shape) -> Shape:
     if shape.hidden % shape.heads:
-        near = [n for n in range(1, shape.hidden + 1) if shape.hidden % n == 0]
-        best = min(near, key=lambda n: abs(n - shape.heads))
+        best = min(divisors(shape.hidden), key=lambda n: abs(n - shape.heads))
         raise PlanError(
             "model.heads",
             f"{shape.heads} heads do not divide hidden={shape.hidden}",
@@ -127,3 +141,8 @@ def check_shape(shape: Shape) -> Shape:
             f"Use a divisor of {shape.heads}.",
         )
     return shape
+
+
+def divisors(number: int) -> list[int]:
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})

@@ -1,4 +1,4 @@
-"""Which device this process computes on, and what its rate of arithmetic could be."""
+"""Which device this process computes on."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ KINDS = ("auto", "cpu", "cuda")
 
 def pick_device(name: str = "auto", local_rank: int = 0) -> torch.device:
     """The named device, or the best this process has; several ranks spread over several devices."""
-    kind, _, index = name.partition(":")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.device(choose(name, local_rank, found))
+
+
+def choose(name: str, local_rank: int, num_cuda: int) -> str:
+    """The device's name on a machine with so many CUDA devices."""
+    kind, colon, index = name.partition(":")
     if kind not in KINDS:
         raise WorldError("device", f"'{name}' is not a device", nearest(name, KINDS))
-    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
+    if colon and not (kind == "cuda" and index.isascii() and index.isdigit() and len(index) < 10):
+        problem = f"'{name}' does not number a CUDA device"
+        raise WorldError("device", problem, f"Use {kind}, or cuda:0 for the first.")
+    if kind == "cpu" or (kind == "auto" and not num_cuda):
+        return "cpu"
+    if not num_cuda:
         raise WorldError(
             "device",
             f"'{name}' asked for and torch {torch.__version__} sees no CUDA device",
             "Use device=cpu, or run 'stepladder doctor' to see what is missing.",
         )
-    found = torch.cuda.device_count()
-    wanted = int(index) if index.isdigit() else local_rank % found
-    if wanted >= found:
-        raise WorldError("device", f"cuda:{wanted} of {found}", f"Use cuda:0 to cuda:{found - 1}.")
-    return torch.device("cuda", wanted)
+    wanted = int(index) if colon else local_rank % num_cuda
+    if wanted >= num_cuda:
+        problem = f"cuda:{wanted} asked for and this machine has {num_cuda}"
+        raise WorldError("device", problem, f"Use cuda:0 to cuda:{num_cuda - 1}.")
+    return f"cuda:{wanted}"
 
 
 def synchronize(device: torch.device) -> None:

@@ -36,18 +36,27 @@ class Place:
                 f"{', '.join(missing)} missing while {', '.join(given)} are set",
                 "Start with torchrun, which sets all of them, or unset them to run alone.",
             )
-        numbers = {name: number(environ, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-        return cls(
-            rank=numbers["RANK"],
-            num_ranks=numbers["WORLD_SIZE"],
-            local_rank=numbers["LOCAL_RANK"],
-            local_ranks=int(environ.get("LOCAL_WORLD_SIZE", numbers["WORLD_SIZE"])),
-            launched=True,
+        number(environ, "MASTER_PORT")
+        rank, num_ranks = index_of(environ, "RANK", "WORLD_SIZE")
+        local = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in environ else "WORLD_SIZE"
+        local_rank, local_ranks = index_of(environ, "LOCAL_RANK", local)
+        return cls(rank, num_ranks, local_rank, local_ranks, launched=True)
+
+
+def index_of(environ: Mapping[str, str], index: str, size: str) -> tuple[int, int]:
+    """A position and the number of positions, one below the other."""
+    position, positions = number(environ, index), number(environ, size)
+    if position >= positions:
+        raise WorldError(
+            index,
+            f"{position} is not below {size}={positions}",
+            "Ranks count from 0. Start with torchrun, which sets both.",
         )
+    return position, positions
 
 
 def number(environ: Mapping[str, str], name: str) -> int:
     value = environ[name]
-    if not value.isdigit():
+    if not (value.isascii() and value.isdigit() and len(value) < 10):
         raise WorldError(name, f"'{value}' is not a number", "Start with torchrun, which sets it.")
     return int(value)

@@ -33,6 +33,7 @@ def deterministic(enabled: bool) -> Iterator[None]:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
     # cuBLAS reads this when its first handle is made; it has no other switch.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -41,5 +42,5 @@ def deterministic(enabled: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warned)
         torch.backends.cudnn.benchmark = benchmark

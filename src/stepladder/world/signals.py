@@ -38,5 +38,6 @@ class Stop:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            # None: whoever set it was not Python, and cannot be put back from here
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
         self._before.clear()

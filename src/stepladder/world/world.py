@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from stepladder.errors import WorldError
 from stepladder.plan import AXES, Layout
 
 from .device import pick_device
@@ -56,8 +57,19 @@ def join(layout: Layout, device: str = "auto", *, timeout_seconds: float = 600) 
     if here.type == "cuda":
         torch.cuda.set_device(here)
     if not dist.is_initialized():
-        dist.init_process_group(
-            "nccl" if here.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout_seconds)
-        )
+        meet(place, "nccl" if here.type == "cuda" else "gloo", timeout_seconds)
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
     return World(place, here, layout, mesh)
+
+
+def meet(place: Place, backend: str, timeout_seconds: float) -> None:
+    """Wait for the other ranks; a rank that never comes is an error, not a hang."""
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    except (RuntimeError, ValueError) as alone:
+        raise WorldError(
+            "world",
+            f"rank {place.rank} of {place.num_ranks} did not meet the others "
+            f"within {timeout_seconds:g} s ({str(alone).splitlines()[0]})",
+            "Check that all ranks started and that MASTER_ADDR and MASTER_PORT lead to rank 0.",
+        ) from alone

@@ -1,0 +1,47 @@
+"""What holds for every test: one thread a process, no network, no luck.
+
+Threads are set by the environment, before torch is imported, so that tests of the ground floors
+need not import it and processes that a test starts inherit it.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["MKL_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+if Path("/sys/class/net/lo").exists():
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of a test find each other without a name server
+
+# Cores are shared and examples are many, so no deadline; the same examples each time, so that a
+# failure is a fact about the change and not about the day.
+settings.register_profile(
+    "stepladder",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("stepladder")
+
+LOCAL = ("127.", "::1", "localhost", "0.0.0.0")
+
+
+def refuse_strangers(event: str, arguments: tuple) -> None:
+    """Fail a test that reaches for another machine: the suite must pass on a plane."""
+    if event != "socket.connect":
+        return
+    address = arguments[1]
+    if isinstance(address, tuple) and not str(address[0]).startswith(
+        (*LOCAL, socket.gethostname())
+    ):
+        raise OSError(f"a test may not reach {address[0]}")
+
+
+sys.addaudithook(refuse_strangers)

@@ -1,0 +1,102 @@
+"""The batch identity holds, and the ranks' shares are the global batch, no more and no less."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepladder.errors import PlanError
+from stepladder.plan import Batch, Plan, share
+
+few = st.integers(1, 12)
+
+
+@given(micro=few, passes=few, ways=few)
+def test_any_two_of_the_three_numbers_give_the_third(micro, passes, ways):
+    full = Batch(micro * passes * ways, micro, passes)
+    for part in (
+        Batch(None, micro, passes),
+        Batch(full.sequences, micro, None),
+        Batch(full.sequences, None, passes),
+        full,
+    ):
+        assert part.settle(ways) == full
+
+
+def test_an_empty_batch_is_one_sequence_a_rank():
+    assert Batch().settle(8) == Batch(8, 1, 1)
+
+
+def test_a_batch_alone_is_taken_in_one_pass():
+    assert Batch(64).settle(8) == Batch(64, 8, 1)
+
+
+@given(step=st.integers(0, 100), micro=few, passes=few, ways=few)
+def test_the_shares_of_all_data_ranks_partition_the_global_batch(step, micro, passes, ways):
+    batch = Batch(micro * passes * ways, micro, passes)
+    shares = [share(step, batch, index, ways) for index in range(ways)]
+    assert all([len(part) for part in parts] == [micro] * passes for parts in shares)
+    read = sorted(position for parts in shares for part in parts for position in part)
+    first = step * batch.sequences
+    assert read == list(range(first, first + batch.sequences))
+
+
+@given(micro=few, passes=few, ways=few)
+def test_a_pass_of_all_ranks_is_one_stretch_of_the_batch(micro, passes, ways):
+    batch = Batch(micro * passes * ways, micro, passes)
+    shares = [share(0, batch, index, ways) for index in range(ways)]
+    for number in range(passes):
+        stretch = sorted(position for parts in shares for position in parts[number])
+        assert stretch == list(range(number * micro * ways, (number + 1) * micro * ways))
+
+
+def test_a_batch_that_does_not_divide_names_the_nearest_sizes():
+    with pytest.raises(PlanError) as caught:
+        Batch(100, 4).settle(8)
+    assert str(caught.value) == (
+        "batch.sequences: 100 does not divide into passes of 32 "
+        "(4 per micro-batch x 8 data ranks). Nearest that do: 96 or 128."
+    )
+
+
+def test_a_batch_smaller_than_one_pass_names_the_least():
+    with pytest.raises(PlanError, match=r"3 does not divide .* Nearest that do: 32\."):
+        Batch(3, 4).settle(8)
+
+
+def test_a_batch_without_micro_that_does_not_divide_names_the_nearest_sizes():
+    with pytest.raises(PlanError) as caught:
+        Batch(10, None, 2).settle(2)
+    assert str(caught.value) == (
+        "batch.sequences: 10 does not divide by 4 (passes x data ranks). Nearest that do: 8 or 12."
+    )
+    with pytest.raises(PlanError, match=re.escape("Nearest that do: 4.")):
+        Batch(3, None, 2).settle(2)
+
+
+@given(sequences=st.integers(1, 500), micro=few, ways=few)
+def test_the_nearest_sizes_named_do_divide(sequences, micro, ways):
+    try:
+        Batch(sequences, micro).settle(ways)
+    except PlanError as refused:
+        for size in re.findall(r"\d+", refused.remedy):
+            assert Batch(int(size), micro).settle(ways).sequences == int(size)
+
+
+def test_passes_that_contradict_the_batch_name_the_right_number():
+    with pytest.raises(PlanError) as caught:
+        Batch(64, 2, 3).settle(4)
+    assert str(caught.value) == (
+        "batch.accumulate: 3 passes of 8 make 24, not batch=64. Use accumulate=8 or leave it out."
+    )
+
+
+def test_numbers_under_one_are_all_reported():
+    with pytest.raises(PlanError) as caught:
+        Plan(batch=Batch(0, -1, 0)).check()
+    assert str(caught.value).splitlines() == [
+        "batch.sequences: 0 is not a number of sequences. Use 1 or more.",
+        "batch.micro: -1 is not a number of sequences. Use 1 or more.",
+        "batch.accumulate: 0 is not a number of sequences. Use 1 or more.",
+    ]

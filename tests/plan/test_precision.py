@@ -1,0 +1,38 @@
+"""A precision's name is read once; each party then reads its own field."""
+
+import pytest
+
+from stepladder.errors import PlanError
+from stepladder.plan import BF16_PURE, BYTES, PRECISIONS, Precision
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_a_precision_reads_back_and_all_its_types_have_a_size(name):
+    precision = Precision.parse(name)
+    assert str(precision) == name
+    assert {precision.store, precision.work, precision.reduce} <= BYTES.keys()
+
+
+def test_which_precisions_keep_parameters_in_another_type():
+    assert {name for name, p in PRECISIONS.items() if p.mixed} == {"fp16", "bf16", "fp8"}
+
+
+def test_only_fp16_scales_its_loss():
+    assert [name for name, p in PRECISIONS.items() if p.scaled] == ["fp16"]
+
+
+def test_pure_bf16_stores_works_and_reduces_in_bf16():
+    assert {BF16_PURE.store, BF16_PURE.work, BF16_PURE.reduce} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("bf-16", "Did you mean 'bf16'?"),
+        ("double", "Choose one of: fp32, tf32, fp16, bf16, bf16-pure, fp8."),
+    ],
+)
+def test_an_unknown_precision_names_the_nearest_or_all(name, remedy):
+    with pytest.raises(PlanError) as caught:
+        Precision.parse(name)
+    assert str(caught.value) == f"precision: '{name}' is not a precision. {remedy}"
