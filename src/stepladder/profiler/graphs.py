@@ -1,0 +1,92 @@
+"""Graphs that outlive their step: live tensors that still remember how they were computed.
+
+A loss kept in a list keeps its whole graph, and with it every activation. Only tensors that Python
+holds are found, which are exactly those that somebody kept by name.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedGraphs:
+    count: int
+    shape: tuple[int, ...]  # of the largest
+    dtype: str
+    made_by: str  # the operation that the largest came from
+    holder: str  # what holds it
+
+    def __str__(self) -> str:
+        tensors = (
+            "1 tensor with its graph" if self.count == 1 else f"{self.count} tensors with graphs"
+        )
+        return (
+            f"memory: {tensors} alive after the step; the largest is a {self.shape} {self.dtype} "
+            f"from {self.made_by}, held by {self.holder}. "
+            "Call .item() or .detach() before keeping it."
+        )
+
+
+def find_retained_graphs() -> RetainedGraphs | None:
+    """The live tensors that hold a graph, or none; call it when a step is over."""
+    gc.collect()
+    found = [thing for thing in gc.get_objects() if holds_graph(thing)]
+    if not found:
+        return None
+    named = [(describe_holder(tensor, found), tensor) for tensor in found]
+    # of equals, the one in a container: a variable of a running function goes by itself
+    holder, largest = max(named, key=lambda pair: (pair[1].nbytes, pair[0] != RUNNING))
+    assert largest.grad_fn is not None
+    dtype = str(largest.dtype).removeprefix("torch.")
+    made_by = largest.grad_fn.name().removeprefix("torch::autograd::")
+    return RetainedGraphs(len(found), tuple(largest.shape), dtype, made_by, holder)
+
+
+RUNNING = "a variable of a running function"
+
+
+def holds_graph(thing: Any) -> bool:
+    return issubclass(type(thing), Tensor) and thing.grad_fn is not None
+
+
+def describe_holder(tensor: Tensor, found: list[Tensor]) -> str:
+    """What refers to a tensor, in words."""
+    for holder in gc.get_referrers(tensor):
+        if holder is found or isinstance(holder, types.FrameType):
+            continue
+        words = describe(holder, tensor)
+        if words:
+            return words
+    return RUNNING
+
+
+def describe(holder: Any, tensor: Tensor) -> str:
+    if isinstance(holder, dict):
+        return describe_dict(holder, tensor)
+    if isinstance(holder, list | tuple | set):
+        return f"a {type(holder).__name__} of length {len(holder)}"
+    if isinstance(holder, types.CellType):
+        return "a variable that a function closed over"
+    names = [name for name, value in instance_values(holder).items() if value is tensor]
+    return f"{type(holder).__name__}.{names[0]}" if names else ""
+
+
+def describe_dict(holder: dict[Any, Any], tensor: Tensor) -> str:
+    key = next((key for key, value in holder.items() if value is tensor), None)
+    if "__name__" in holder and "__builtins__" in holder:
+        return f"the module {holder['__name__']} as {key}"
+    for owner in gc.get_referrers(holder):
+        if getattr(owner, "__dict__", None) is holder:
+            return f"{type(owner).__name__}.{key}"
+    return f"a dict of length {len(holder)} under {key!r}"
+
+
+def instance_values(thing: Any) -> dict[str, Any]:
+    values = getattr(thing, "__dict__", {})
+    return dict(values) if isinstance(values, dict | types.MappingProxyType) else {}
