@@ -12,8 +12,9 @@ from torch import Tensor
 
 from .backend import num_processors
 
-WIDEST = 16384  # one row must fit in one program's registers
 TILE = 2048  # elements a program holds at least: narrow rows are taken several at a time
+ELEMENTS_PER_THREAD = 16
+WARPS_PER_PROCESSOR = 16  # in the backward pass: enough to hide memory, few enough partial rows
 
 
 @triton.jit
@@ -59,10 +60,10 @@ def _backward(
 
 
 def _tile(width: int) -> tuple[int, int, int]:
-    """Rows and columns of one tile, and the warps that give each thread 16 of its elements."""
+    """Rows and columns of one tile, and the warps that work on it."""
     block = triton.next_power_of_2(width)
     rows = max(1, TILE // block)
-    return rows, block, max(1, rows * block // (32 * 16))
+    return rows, block, max(1, min(32, rows * block // (32 * ELEMENTS_PER_THREAD)))
 
 
 def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -83,8 +84,8 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, scales: Tensor) -> tuple[Ten
     """Gradients of the rows and of the weight."""
     num_rows, width = x.shape
     rows, block, warps = _tile(width)
-    # 16 warps to a processor: enough loads in flight to hide memory, few enough partial rows.
-    programs = min(triton.cdiv(num_rows, rows), num_processors(x.device) * max(1, 16 // warps))
+    resident = num_processors(x.device) * max(1, WARPS_PER_PROCESSOR // warps)
+    programs = min(triton.cdiv(num_rows, rows), resident)
     dx = torch.empty((num_rows, width), dtype=x.dtype, device=x.device)
     partials = torch.empty((programs, width), dtype=torch.float32, device=x.device)
     _backward[(programs,)](
