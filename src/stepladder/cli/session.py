@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from stepladder.data import Source, batches, open_source
+from stepladder.data import Source, Split, batches, open_source
 from stepladder.errors import RecordError
 from stepladder.model import build
 from stepladder.plan import Plan, Recipe, scale_rate
@@ -46,13 +46,7 @@ class Session:
     def start(cls, recipe: Recipe, plan: Plan | None, stack: ExitStack, *, quiet: bool) -> Session:
         """Open everything a recipe names; each mistake in it is found before the first step."""
         module = build_model(recipe)
-        vocabulary = getattr(getattr(module, "shape", None), "vocab", BYTES)
-        training, validation = (
-            open_source(
-                recipe.data, length=recipe.model.sequence, vocabulary=vocabulary, split=split
-            )
-            for split in ("train", "validation")
-        )
+        training, validation = open_sources(recipe, module)
         folder = Path(recipe.run.folder or time.strftime("runs/%Y-%m-%d-%H%M%S"))
         run = climb(
             module,
@@ -202,6 +196,17 @@ def choose(recipe: Recipe, plan: Plan | None) -> Plan:
         )
         how = replace(how, lr=lr)
     return replace(chosen, batch=batch, optimizer=how)
+
+
+def open_sources(recipe: Recipe, module: nn.Module) -> tuple[Source, Source]:
+    """The training and the validation part of the recipe's data."""
+    vocabulary = getattr(getattr(module, "shape", None), "vocab", BYTES)
+    splits: tuple[Split, Split] = ("train", "validation")
+    training, validation = (
+        open_source(recipe.data, length=recipe.model.sequence, vocabulary=vocabulary, split=split)
+        for split in splits
+    )
+    return training, validation
 
 
 def build_model(recipe: Recipe) -> nn.Module:

@@ -9,7 +9,7 @@ from .batch import Batch
 from .classics import cifar, digits, mnist
 from .corpus import text_corpus
 from .feed import batches, load
-from .held import Part
+from .held import Part, Split
 from .images import ImageFolder
 from .lengths import LengthSchedule
 from .mix import Mix
@@ -34,6 +34,7 @@ __all__ = [
     "Prefetcher",
     "Reading",
     "Source",
+    "Split",
     "TokenFile",
     "Workers",
     "batches",
