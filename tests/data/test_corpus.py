@@ -47,8 +47,10 @@ def test_a_packed_corpus_keeps_files_apart(folder):
     inputs, targets = source[0]
     assert inputs["document"].tolist() == [0] * 50 + [1] * 30 + [2] * 8
     assert (targets == -100).nonzero().flatten().tolist() == [49, 79]
+    (folder / "zz.txt").write_bytes(b"y" * 6)
     held = text_corpus(folder, length=9, split="validation", packed=True)
-    assert held[0][0]["document"].tolist() == [0] * 9
+    assert held[0][0]["document"].tolist() == [0] * 4 + [1] * 5
+    assert held.starts.tolist() == [0, 4]
 
 
 def test_a_folder_without_text_says_what_it_looked_for(folder):

@@ -59,6 +59,17 @@ def test_a_skipped_sample_is_replaced_by_its_neighbour_and_reported():
     assert batch.skipped[0].endswith("Sample 4 stands in.")
 
 
+def test_of_several_failures_in_a_row_the_sample_asked_for_is_named():
+    class Gap(Flaky):
+        def __getitem__(self, index):
+            if index in (3, 4):
+                raise OSError("gone")
+            return index
+
+    sample, sentence = Reader(Gap(0), Reading(on_error="skip", retries=0)).read(3)
+    assert sample == 5 and "shard/3.bin" in sentence and sentence.endswith("Sample 5 stands in.")
+
+
 def test_a_source_where_nothing_can_be_read_is_not_skipped_through():
     class Dead(Flaky):
         def __getitem__(self, index):

@@ -10,9 +10,15 @@ class Pictures(list):
     parallel = True
 
 
+class Stacked(Pictures):
+    def fetch(self, indices):
+        return indices
+
+
 def test_auto_gives_one_thread_unless_several_are_safe_and_pay():
     assert Workers.parse("auto", Arrays([1])) == Workers(1)
     assert Workers.parse("auto", [1]) == Workers(1)
+    assert Workers.parse("auto", Stacked()) == Workers(1)
     assert Workers.parse("auto", Pictures()) == Workers(min(4, os.cpu_count()))
 
 

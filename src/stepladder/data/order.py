@@ -51,9 +51,9 @@ class Order:
             return _shuffled(positions, self.length, self.seed)
         # A step asks for few neighbours, and numpy takes as long for them as for thousands.
         first = int(positions.min()) // BLOCK
-        near = [_block(number, self.length, self.seed) for number in (first, first + 1)]
-        offsets = positions - first * BLOCK
-        return np.where(offsets < BLOCK, near[0][offsets % BLOCK], near[1][offsets % BLOCK])
+        last = int(positions.max()) // BLOCK
+        near = [_block(number, self.length, self.seed) for number in range(first, last + 1)]
+        return np.concatenate(near)[positions - first * BLOCK]
 
 
 @lru_cache(maxsize=64)
