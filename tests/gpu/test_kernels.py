@@ -1,4 +1,4 @@
-"""What only a GPU can show of the kernels: the compiled programs, their memory, their repeatability."""
+"""What only a GPU can show of the kernels: compiled programs, their memory, their repeatability."""
 
 import pytest
 import torch
@@ -85,6 +85,19 @@ def test_in_place_the_loss_needs_no_second_buffer_of_logits():
     in_place = peak_bytes(lambda: run(CONTESTS["cross_entropy_in_place"].ours, (logits, targets)))
     assert plain >= logits.nbytes
     assert in_place < logits.nbytes / 100
+
+
+def test_autograd_is_told_of_what_triton_wrote():
+    targets = torch.tensor([0, 1, 2], device=GPU)
+    logits = torch.randn(3, 5, device=GPU, requires_grad=True).tanh()  # tanh keeps its output
+    loss = cross_entropy(logits, targets, in_place=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    logits = torch.randn(3, 5, device=GPU, requires_grad=True) * 1
+    loss = cross_entropy(logits, targets, in_place=True)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_a_linear_loss_in_chunks_never_holds_the_logits():

@@ -101,9 +101,10 @@ def _chunks(
     dhidden = torch.empty_like(features if for_hidden else features[:0])
     sums = weight.new_zeros(weight.shape if for_weight else 0, dtype=accumulator(hidden))
     losses = torch.empty(len(features), dtype=accumulator(hidden), device=hidden.device)
+    buffer = hidden.new_empty(min(chunk, len(features)), len(matrix))
     for start in range(0, len(features), chunk):
         now = slice(start, start + chunk)
-        logits = features[now] @ matrix.T
+        logits = torch.mm(features[now], matrix.T, out=buffer[: len(features) - start])
         losses[now] = losses_and_gradient_(logits, classes[now], share, ignore_index)
         if for_hidden:
             torch.mm(logits, matrix, out=dhidden[now])
