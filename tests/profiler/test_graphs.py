@@ -67,3 +67,9 @@ def test_a_closure_is_named():
     keeper = closed(loss())
     assert find_retained_graphs().holder == "a variable that a function closed over"
     assert keeper().requires_grad
+
+
+def test_of_equals_the_one_in_a_container_is_named():
+    held = loss()
+    kept = [loss()]
+    assert find_retained_graphs().holder == "a list of length 1" and held.requires_grad and kept

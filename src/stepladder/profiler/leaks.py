@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ class LeakWatch:
         if len(whole) < FEWEST:
             return None
         floors = [window.floor_bytes for window in whole]
-        if any(later <= earlier for earlier, later in zip(floors, floors[1:])):
+        if any(later <= earlier for earlier, later in pairwise(floors)):
             return None
         grown = floors[-1] - floors[0]
         if grown < self.smallest_bytes:
