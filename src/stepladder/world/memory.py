@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
 
-import psutil
 import torch
 
 
@@ -25,4 +25,4 @@ def limit_bytes(device: torch.device) -> int:
     """What the device has in all."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return psutil.virtual_memory().total
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
