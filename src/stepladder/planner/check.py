@@ -52,7 +52,9 @@ def settle(plan: Plan, num_devices: int) -> tuple[list[PlanError], Plan]:
     try:
         return found, plan.settle(num_devices)
     except PlanError as problem:
-        found.append(problem)
+        several = getattr(problem, "problems", (problem,))
+        known = {str(each) for each in found}
+        found += [each for each in several if str(each) not in known]
     closed = {a: 1 for a in ("replicate", "shard", "tensor") if getattr(plan.layout, a) == REST}
     return found, replace(plan, layout=replace(plan.layout, **closed))
 

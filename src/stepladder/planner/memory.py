@@ -27,7 +27,7 @@ MIB, GIB = 2**20, 2**30
 CONTEXT_BYTES = 600 * MIB  # driver, kernels and libraries of one process on a recent card
 COMMUNICATOR_BYTES = 200 * MIB  # channels that one group of ranks keeps open
 WORKSPACE_BYTES = 64 * MIB  # what matrix libraries ask for, forward and backward
-FRAGMENTS = 0.04  # of what comes and goes: blocks that fit no later tensor
+FRAGMENTS = 0.06  # of what comes and goes: blocks that fit no later tensor
 BUCKET_BYTES = 2 * 25 * MIB  # of replicated gradients: one filling, one travelling
 
 
@@ -124,23 +124,23 @@ def rank_moments(
 ) -> tuple[list[Moment], float]:
     """The moments that compete for the peak, and what activations wait in host memory."""
     flight = in_flight(plan.schedule, plan.layout.pipeline, index, sizes.passes)
-    block = max((part for part, _ in stage.blocks), key=lambda p: p.eager.work, default=None)
-    each = rebuilt = scratch = 0.0
-    if block is not None:
-        depths = block_depths(block, plan.recompute, stage.num_blocks, sizes)
-        each, rebuilt = mean_bytes(block, depths, sizes), rebuilt_bytes(block, depths, sizes)
-        scratch = block.scratch * per_rank(sizes) * sizes.work
-    ends = sum(kept_bytes(part, sizes) for part in stage.ends)
-    waiting = (each * stage.num_blocks + ends) * flight
+    kept, largest, rebuilt, scratch = 0.0, 0.0, 0.0, 0.0
+    for part, count in stage.blocks:
+        depths = block_depths(part, plan.recompute, stage.num_blocks, sizes)
+        each, full = mean_bytes(part, depths, sizes), rebuilt_bytes(part, depths, sizes)
+        kept, largest = kept + each * count, max(largest, each, full)
+        rebuilt = max(rebuilt, full - each)
+        scratch = max(scratch, part.scratch * per_rank(sizes) * sizes.work)
+    waiting = (kept + sum(kept_bytes(part, sizes) for part in stage.ends)) * flight
     away = 0.0
     if "activations" in plan.offload:
-        near = min(2 * max(each, rebuilt), waiting)  # one leaves or returns while one is used
+        near = min(2 * largest, waiting)  # one leaves or returns while one is used
         waiting, away = near, waiting - near
     travels = travelling_bytes(stage, sizes)
     logits = logit_bytes(facts, sizes)
     moments = [
         Moment(waiting, logits if stage.exit else 0.0, travels.head),
-        Moment(waiting + max(rebuilt - each, 0.0), 0.0, travels.block, scratch),
+        Moment(waiting + rebuilt, 0.0, travels.block, scratch),
         Moment(0.0, 0.0, travels.last),
     ]
     return moments, away

@@ -37,7 +37,7 @@ class Pass:
 
     work: Work
     talk: float  # seconds of collectives between products that wait for them
-    block_forward: float  # seconds of one block, talk included: what hides a gather
+    block_forward: float  # mean seconds of a block, talk included: what hides a gather
     block_backward: float
     host: float  # seconds by which launching is slower than the device
 
@@ -72,10 +72,12 @@ def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
         work += (block.forward + block.backward + block.again + carried).times(count)
         talk += (ahead + back) * count
         host += max(launch_seconds(part, setting) - busy - ahead - back, 0.0) * count
-        forward, backward = block.forward.seconds + ahead, busy - block.forward.seconds + back
+        forward += (block.forward.seconds + ahead) * count
+        backward += (busy - block.forward.seconds + back) * count
     for part in stage.ends:
         work += end_work(facts, part, part is stage.exit, setting)
-    return Pass(work, talk, forward, backward, host)
+    num_blocks = max(stage.num_blocks, 1)
+    return Pass(work, talk, forward / num_blocks, backward / num_blocks, host)
 
 
 def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> Work:

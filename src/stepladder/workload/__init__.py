@@ -1,6 +1,8 @@
 """What we train, as numbers. Standard library only."""
 
+from .config import read_config
 from .facts import Attention, Facts, Kept, Matrix, Moved, Part
+from .find import find_facts
 from .presets import PRESETS, find_shape
 from .shape import Shape, parse_shape
 from .transformer import facts_of_shape
@@ -15,6 +17,8 @@ __all__ = [
     "Part",
     "Shape",
     "facts_of_shape",
+    "find_facts",
     "find_shape",
     "parse_shape",
+    "read_config",
 ]

@@ -60,17 +60,21 @@ class Kept:
 
     work: float = 0.0  # in the type that is worked in
     residual: float = 0.0  # between blocks: wider than `work` where autocast adds into fp32
+    cast: float = 0.0  # autocast casts a shared input anew for each product: the further copies
     single: float = 0.0  # always float32: statistics of norms and softmax
     other_bytes: float = 0.0  # masks, indices
 
     def num_bytes(self, work_bytes: int, residual_bytes: int) -> float:
-        sized = self.work * work_bytes + self.residual * residual_bytes
+        """In these types; a stream wider than the work says that autocast is at work."""
+        casts = self.cast if residual_bytes > work_bytes else 0.0
+        sized = (self.work + casts) * work_bytes + self.residual * residual_bytes
         return sized + self.single * 4 + self.other_bytes
 
     def __add__(self, other: Kept) -> Kept:
         return Kept(
             self.work + other.work,
             self.residual + other.residual,
+            self.cast + other.cast,
             self.single + other.single,
             self.other_bytes + other.other_bytes,
         )

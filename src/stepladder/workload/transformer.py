@@ -2,14 +2,18 @@
 
 Per token, with d the width, k the width of the keys, f the width inside the MLP, in elements:
 
-    kept by              Llama                   GPT
-    eager    residual    2d                      2d
-             work        4d + 2k + 4f            6d + 2f   (k = d)
-    compiled work        2d + 2k + 2f            4d + 1f
-    selective work       2d + 2k + 2f (+ d)      the products' and the attention's outputs
+    kept by              Llama                    GPT
+    eager      residual  2d                       2d
+               work      5d + 2k + 4f             4d + 2k + 2f
+    compiled   residual  2d                       2d
+               work      2d + 2k + 2f             2d + 2k + 1f
+    selective  residual  1d                       1d
+               work      4d + 2k + 2f             4d + 2k + 1f
 
 An eager gated MLP keeps gate, up, silu(gate) and their product; fused, it keeps gate and up and
-makes the rest again. A fused norm keeps its input and a statistic, and its output is made again.
+makes the rest again. A norm keeps its input and a statistic; fused, its output is made again. A
+rotated query makes attention answer in the layout of the heads, so the output is copied once more.
+Selective recomputation keeps the block's input and what products and attention gave.
 """
 
 from __future__ import annotations
@@ -96,9 +100,9 @@ def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
     # Norms 4d, additions 6d, rotation 4(d + k), silu and product 5f; fused: 8d, 2(d + k), 3f.
     moved = Moved(14.0 * d + 4.0 * k + 5.0 * f, 10.0 * d + 2.0 * k + 3.0 * f)
-    eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 4.0 * f)
+    eager = Kept(residual=2.0 * d, work=5.0 * d + 2.0 * k + 4.0 * f, cast=3.0 * d)
     compiled = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * k + 2.0 * f)
-    selective = Kept(residual=1.0 * d, work=3.0 * d + 2.0 * k + 2.0 * f)
+    selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f)
     return moved, eager, compiled, selective
 
 
@@ -106,9 +110,9 @@ def count_gpt(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
     # Norms 4d, residual additions 6d, gelu 2f; fused: 8d, 2f.
     moved = Moved(10.0 * d + 2.0 * f, 8.0 * d + 2.0 * f)
-    eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f)
+    eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f, cast=2.0 * d)
     compiled = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * k + 1.0 * f)
-    selective = Kept(residual=1.0 * d, work=3.0 * d + 2.0 * k + 1.0 * f)
+    selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 1.0 * f)
     return moved, eager, compiled, selective
 
 

@@ -1,0 +1,28 @@
+"""The facts of whatever a text names: a preset, a shape, a config.json, a convolutional network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepladder.errors import PlanError, nearest
+
+from .config import read_config
+from .convnet import RESNETS, facts_of_resnet
+from .facts import Facts
+from .presets import PRESETS, find_shape
+from .transformer import facts_of_shape
+
+
+def find_facts(text: str, sequence: int | None = None) -> Facts:
+    """Count the workload that a text names, on sequences of that length."""
+    if sequence is not None and sequence < 1:
+        raise PlanError("sequence", f"{sequence} is not a length", "Use 1 or more.")
+    if text in RESNETS:
+        return facts_of_resnet(text)
+    if text.endswith(".json") or Path(text, "config.json").is_file():
+        path = Path(text) if text.endswith(".json") else Path(text, "config.json")
+        return facts_of_shape(read_config(path), sequence, name=path.parent.name or str(path))
+    if text not in PRESETS and ":" not in text:
+        remedy = nearest(text, [*PRESETS, *RESNETS])
+        raise PlanError("model", f"'{text}' is not a known model", remedy)
+    return facts_of_shape(find_shape(text), sequence, name=text)

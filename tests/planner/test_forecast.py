@@ -1,0 +1,56 @@
+import pytest
+
+from stepladder.errors import PlanError
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+from stepladder.planner import forecast
+from stepladder.workload import find_facts
+
+FACTS = find_facts("llama3-8b", 4096)
+NODE = Cluster.parse("8 x H100-80GB")
+
+
+def test_a_forecast_answers_the_four_questions() -> None:
+    found = forecast(FACTS, Plan.parse("bf16 zero3 micro=2 batch=64 recompute=blocks"), NODE)
+    assert found.fits and found.reasons == ()
+    assert found.plan == "bf16 zero3 shard=8 batch=64 micro=2 accumulate=4 recompute=blocks"
+    assert found.tokens_per_step == 64 * 4096
+    assert found.mfu is not None and 0.3 < found.mfu < 0.6
+    assert found.time and found.step_seconds and found.time.step_seconds in found.step_seconds
+    assert found.dollars_for(1e12) and found.kilowatt_hours_for(1e12)
+
+
+def test_what_does_not_fit_names_the_numbers_and_the_largest_owner() -> None:
+    found = forecast(FACTS, Plan.parse("bf16 ddp micro=1"), NODE)
+    assert not found.fits
+    assert found.reasons[0].startswith("memory: needs ")
+    assert found.reasons[0].endswith("Largest owner: optimizer, 59.8 GiB.")
+
+
+def test_a_ceiling_is_a_limit() -> None:
+    found = forecast(FACTS, Plan.parse("bf16 zero3 micro=1 memory=8GiB"), NODE)
+    assert not found.fits and found.memory_limit_bytes == 8 * 2**30
+
+
+def test_host_memory_that_is_too_small_is_a_reason() -> None:
+    cluster = Cluster.parse("8 x H100-80GB, 64 GiB host")
+    found = forecast(FACTS, Plan.parse("bf16 zero3 micro=1 offload=optimizer"), cluster)
+    assert not found.fits and found.reasons[0] == "host memory: a node needs 90 GiB and has 64."
+
+
+def test_host_memory_that_nobody_stated_is_said() -> None:
+    found = forecast(FACTS, Plan.parse("bf16 zero3 micro=1 offload=optimizer"), NODE)
+    assert found.fits
+    assert found.reasons == ("host memory: a node needs 90 GiB; its size is not stated.",)
+
+
+def test_an_unknown_speed_is_a_reason_and_no_number() -> None:
+    found = forecast(find_facts("gpt-tiny"), Plan.parse("fp32 micro=1"), Cluster.parse("1 CPU"))
+    assert found.time is None and found.mfu is None and found.memory.peak_bytes > 0
+    assert found.reasons == ("time: no speed is known for CPU in fp32.",)
+    assert found.fits, "memory of unknown size speaks against nothing"
+
+
+def test_a_plan_for_another_number_of_devices_is_refused() -> None:
+    with pytest.raises(PlanError, match="needs 4 processes"):
+        forecast(FACTS, Plan.parse("bf16 zero3 shard=4 micro=1"), NODE)

@@ -1,0 +1,42 @@
+"""What forward keeps, counted on the real modules: saved tensors, to the byte."""
+
+import pytest
+
+from stepladder.plan import Plan
+from stepladder.planner.kept import kept_bytes
+from stepladder.planner.sizes import sizes_of
+from stepladder.workload import Shape, facts_of_shape
+
+torch = pytest.importorskip("torch")
+
+
+def saved_bytes(shape: Shape, samples: int, precision: str) -> int:
+    """Of one block's forward, parameters and their casts left out."""
+    from stepladder.model import GPT
+
+    torch.set_num_threads(1)
+    module = GPT(shape)
+    module = module.bfloat16() if precision == "bf16-pure" else module
+    tokens = torch.zeros(samples, shape.sequence, dtype=torch.long)
+    weights = {tuple(p.shape) for p in module.blocks[0].parameters()}
+    weights |= {shape[::-1] for shape in weights}
+    saved: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tuple(tensor.shape) not in weights:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    stream = module.enter(tokens, None)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+    with autocast, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        module.blocks[0](stream)
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-pure", "bf16"])
+def test_a_gpt_block_keeps_what_is_forecast(precision: str) -> None:
+    shape = Shape("gpt", 1, 128, 4, 4, 512, 64, 96, True)
+    sizes = sizes_of(Plan.parse(f"{precision} micro=2").settle(1))
+    forecast = kept_bytes(facts_of_shape(shape).parts[1], sizes)
+    assert saved_bytes(shape, 2, precision) == pytest.approx(forecast, rel=0.003)

@@ -1,0 +1,151 @@
+"""Memory by owner: state is exact arithmetic, the rest moves the way it must."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+from stepladder.planner import OURS, Software, forecast
+from stepladder.planner.memory import forecast_memory
+from stepladder.record import Calibration, Memory
+from stepladder.workload import find_facts
+
+FACTS = find_facts("llama3-8b", 4096)
+NODE = Cluster.parse("8 x H100-80GB")
+N = FACTS.parameters
+
+
+def memory(text: str, *, on: Cluster = NODE, facts=FACTS, software=OURS) -> Memory:
+    settled = Plan.parse(text).settle(on.num_devices)
+    return forecast_memory(facts, settled, on, software=software)[0]
+
+
+def test_mixed_precision_adam_keeps_sixteen_bytes_a_parameter() -> None:
+    held = memory("bf16 ddp micro=1")
+    assert held.state_bytes == pytest.approx(16 * N)
+    assert held.working == pytest.approx(2 * N), "the 16-bit copies that autocast makes"
+
+
+def test_plain_float32_needs_no_working_copy() -> None:
+    assert memory("fp32 ddp micro=1").working == 0
+
+
+def test_each_zero_rung_slices_one_thing_more() -> None:
+    ddp, one, two, three = (memory(f"bf16 {w} micro=1") for w in ("ddp", "zero1", "zero2", "zero3"))
+    assert one.optimizer == pytest.approx(ddp.optimizer / 8)
+    assert one.gradients == ddp.gradients and two.gradients == pytest.approx(ddp.gradients / 8)
+    assert two.parameters == pytest.approx(ddp.parameters / 8)
+    assert three.working < two.working
+    assert ddp.peak_bytes > one.peak_bytes > two.peak_bytes > three.peak_bytes
+
+
+def test_sharding_inside_a_node_divides_by_the_node() -> None:
+    two_nodes = Cluster.parse("2 nodes x 8 H100-80GB")
+    assert memory("bf16 hsdp shard=8 micro=1", on=two_nodes).optimizer == pytest.approx(N)
+
+
+def test_slices_of_a_sequence_share_the_state() -> None:
+    assert memory("bf16 zero3 shard=4 context=2 micro=1").optimizer == pytest.approx(N)
+
+
+def test_pure_bf16_halves_the_state() -> None:
+    assert memory("bf16-pure ddp micro=1").state_bytes == pytest.approx(8 * N)
+
+
+def test_sgd_without_momentum_remembers_nothing() -> None:
+    assert memory("bf16 ddp micro=1 optimizer=sgd").optimizer == 0
+
+
+def test_recomputing_more_keeps_less() -> None:
+    depths = ("none", "every:2", "selective", "blocks")
+    kept = [memory(f"bf16 zero3 micro=4 recompute={depth}").activations for depth in depths]
+    assert kept[0] > kept[2] > kept[3] and kept[0] > kept[1] > kept[3]
+
+
+def test_a_budget_bounds_the_activations() -> None:
+    held = memory("bf16 zero3 micro=4 recompute=20GiB")
+    assert 15 * 2**30 < held.activations < 21 * 2**30
+
+
+def test_plain_attention_keeps_every_score() -> None:
+    more = memory("bf16 zero3 micro=1 attention=plain").activations
+    scores = 32 * 32 * 4096**2 * 6
+    assert more - memory("bf16 zero3 micro=1").activations == pytest.approx(scores, rel=0.05)
+
+
+def test_logits_hold_fourteen_bytes_a_class() -> None:
+    held = memory("bf16 zero3 micro=2 recompute=blocks")
+    assert held.logits == 2 * 4096 * FACTS.vocab * 14
+    fused = memory("bf16 zero3 micro=2 recompute=blocks", software=Software(loss="fused"))
+    assert fused.logits in (0, 2 * 4096 * FACTS.vocab * 4)
+
+
+def test_tensor_ways_divide_the_logits() -> None:
+    assert memory("bf16 zero3 shard=4 tensor=2 micro=2").logits == 2 * 4096 * FACTS.vocab * 7
+
+
+def test_gathered_inputs_are_kept_unless_gathered_again() -> None:
+    text = "bf16 zero3 shard=1 tensor=8 micro=8"
+    kept = memory(text).activations
+    assert memory(text, software=Software(regathers=True)).activations < 0.8 * kept
+
+
+def test_the_first_stage_holds_the_most_micro_batches() -> None:
+    one = memory("bf16 ddp pipeline=4 micro=1 accumulate=8")
+    every = memory("bf16 ddp pipeline=4 micro=1 accumulate=8 schedule=gpipe")
+    assert every.activations > 1.5 * one.activations
+
+
+def test_offloading_moves_bytes_to_the_host() -> None:
+    settled = Plan.parse("bf16 zero3 micro=1 offload=optimizer").settle(8)
+    device, host = forecast_memory(FACTS, settled, NODE)
+    assert device.optimizer == 0 and host == pytest.approx((8 + 4) * N / 8)
+    settled = Plan.parse("bf16 zero3 micro=1 offload=parameters").settle(8)
+    device, host = forecast_memory(FACTS, settled, NODE)
+    assert device.parameters == device.gradients == 0 and host == pytest.approx(8 * N / 8)
+    away = memory("bf16 zero3 micro=4 offload=activations").activations
+    assert away < 0.2 * memory("bf16 zero3 micro=4").activations
+
+
+def test_a_master_copy_lives_with_the_optimizer_where_the_software_says_so() -> None:
+    held = memory("bf16 ddp micro=1", software=Software(masters=True, gradient="float32"))
+    assert held.parameters == pytest.approx(2 * N) and held.gradients == pytest.approx(4 * N)
+    assert held.optimizer == pytest.approx(12 * N) and held.working == 0
+
+
+def test_a_processor_has_no_context() -> None:
+    held = memory("fp32 ddp micro=1", on=Cluster.parse("8 x CPU"))
+    assert held.context == held.reserved == 0
+
+
+def test_a_measured_context_replaces_the_usual_one() -> None:
+    settled = Plan.parse("bf16 micro=1").settle(1)
+    alone = Cluster.parse("1 H200")
+    held = forecast_memory(FACTS, settled, alone, Calibration(context_bytes=5))[0]
+    assert held.context == 5
+
+
+@given(st.sampled_from(["ddp", "zero1", "zero2", "zero3"]), st.integers(0, 3))
+def test_a_larger_micro_batch_never_needs_less(word: str, power: int) -> None:
+    small, large = (memory(f"bf16 {word} micro={2 ** (power + more)}") for more in (0, 1))
+    assert large.peak_bytes > small.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "published_gib"),
+    [("selective", 77.0), ("blocks", 84.0)],
+)
+def test_published_peaks_of_llama_8b_are_met_within_five_percent(text, published_gib) -> None:
+    """torchtitan on 8 x H100-96GB: reserved memory, context not in it."""
+    length, layout, micro = (
+        (8192, "shard=8", 2) if text == "selective" else (131072, "context=4", 1)
+    )
+    cluster = Cluster.parse("8 x H100-96GB")
+    plan = Plan.parse(f"bf16 zero3 {layout} micro={micro} recompute={text} compile=on")
+    plan = replace(plan, layout=replace(plan.layout, shard=8 // plan.layout.context))
+    software = Software(products_again=0.5)
+    held = forecast(find_facts("llama3-8b", length), plan, cluster, software=software).memory
+    assert (held.peak_bytes - held.context) / 2**30 == pytest.approx(published_gib, rel=0.05)

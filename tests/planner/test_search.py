@@ -1,0 +1,204 @@
+"""The search looks at everything, keeps what fits, ranks by speed and says why the rest lost."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from time import perf_counter
+
+import pytest
+
+from stepladder.errors import PlanError
+from stepladder.hardware import Cluster
+from stepladder.plan import FP8, Plan
+from stepladder.planner import explain, family_of, forecast, problems, search
+from stepladder.planner.candidates import frames, micro_batches
+from stepladder.planner.search import MARGIN, usual_batch, usual_precision
+from stepladder.workload import find_facts
+
+FACTS = find_facts("llama3-8b", 4096)
+NODE = Cluster.parse("8 x H100-80GB")
+CHOICES = search(FACTS, NODE, batch=64)
+
+
+def test_every_ranked_plan_is_legal_and_fits_with_room_to_spare() -> None:
+    for choice in CHOICES.ranked:
+        assert problems(FACTS, choice.plan, NODE) == []
+        found = forecast(FACTS, choice.plan, NODE)
+        assert found.fits and found.memory.peak_bytes == choice.peak_bytes
+        assert found.memory.peak_bytes <= MARGIN * (found.memory_limit_bytes or 0)
+
+
+def test_plans_are_ranked_by_their_forecast_time() -> None:
+    seconds = [choice.seconds for choice in CHOICES.ranked]
+    assert seconds == sorted(seconds)
+    times = [found.time.step_seconds for found in CHOICES.forecasts if found.time]
+    assert times == pytest.approx(seconds[: len(times)])
+
+
+def test_leaving_out_early_loses_nothing() -> None:
+    """Every rejected plan was illegal, does not fit, or is beaten by one that was kept."""
+    best = CHOICES.best.seconds
+    for rejected in CHOICES.rejected:
+        if problems(FACTS, rejected.plan, NODE):
+            continue
+        found = forecast(FACTS, rejected.plan, NODE)
+        tight = found.memory.peak_bytes > MARGIN * (found.memory_limit_bytes or 0)
+        assert tight or (found.time and found.time.step_seconds >= best), rejected
+
+
+def test_every_rejected_plan_has_a_reason() -> None:
+    assert CHOICES.rejected and all(rejected.reason for rejected in CHOICES.rejected)
+    words = " ".join(rejected.reason for rejected in CHOICES.rejected)
+    assert "memory: needs" in words and "recomputes what fits" in words
+
+
+def test_all_plans_share_the_batch_that_was_asked_for() -> None:
+    assert {choice.plan.batch.sequences for choice in CHOICES.ranked} == {64}
+    assert {choice.plan.layout.num_ranks for choice in CHOICES.ranked} == {8}
+
+
+def test_frames_multiply_to_the_devices() -> None:
+    every = list(frames(FACTS, Cluster.parse("3 nodes x 8 H100-80GB")))
+    assert {frame.layout.num_ranks for frame in every} == {24}
+    assert any(frame.layout.pipeline == 3 for frame in every)
+    assert len(set(every)) == len(every)
+
+
+def test_long_sequences_may_be_sliced() -> None:
+    long = list(frames(find_facts("llama3-8b", 131072), NODE))
+    assert any(frame.layout.context == 8 for frame in long)
+    assert all(frame.layout.context == 1 for frame in frames(FACTS, NODE))
+
+
+def test_a_model_that_cannot_be_cut_is_not_cut() -> None:
+    assert all(frame.layout.tensor == 1 for frame in frames(find_facts("resnet50"), NODE))
+
+
+def test_micro_batches_cut_the_share_evenly() -> None:
+    assert micro_batches(96, 8) == [1, 2, 4]
+    assert micro_batches(8, 8) == [1] and micro_batches(9, 8) == [] and micro_batches(4, 8) == []
+
+
+def test_a_batch_that_divides_nothing_is_the_reason() -> None:
+    found = search(FACTS, NODE, batch=7)
+    reasons = {rejected.reason for rejected in found.rejected}
+    assert "a batch of 7 does not divide by 8 data ranks" in reasons
+
+
+def test_the_start_gives_what_is_not_searched() -> None:
+    found = search(FACTS, NODE, batch=64, start=Plan(precision=FP8, compile=True))
+    assert found.best.plan.precision == FP8 and found.best.seconds < CHOICES.best.seconds
+
+
+def test_the_usual_precision_is_what_the_device_can() -> None:
+    names = {"H100-80GB": "bf16", "V100-32GB": "fp16", "CPU": "fp32"}
+    for device, name in names.items():
+        assert usual_precision(Cluster.parse(f"1 {device}")).name == name
+
+
+def test_the_usual_batch_gives_every_device_work() -> None:
+    assert usual_batch(FACTS, NODE) == 128
+    assert usual_batch(FACTS, Cluster.parse("128 nodes x 8 H100-80GB")) == 1024
+    assert usual_batch(find_facts("resnet50"), NODE) == 256
+
+
+def test_an_unknown_device_is_still_planned_for() -> None:
+    found = search(find_facts("gpt-tiny"), Cluster.parse("1 CPU"), batch=8)
+    assert found.best.plan.layout.num_ranks == 1 and found.forecasts[0].time is None
+
+
+def test_host_memory_is_used_only_where_the_device_does_not_suffice() -> None:
+    facts = find_facts("llama3.2-1b", 2048)
+    small = search(facts, Cluster.parse("1 RTX4090"), batch=8)
+    assert small.best.plan.offload == ("optimizer",)
+    assert search(facts, Cluster.parse("1 A100-80GB"), batch=8).best.plan.offload == ()
+
+
+def test_too_little_host_memory_is_a_reason() -> None:
+    cluster = Cluster.parse("1 RTX4090, 8 GiB host")
+    found = search(find_facts("llama3.2-1b", 2048), cluster, batch=8)
+    assert any(rejected.reason.startswith("host memory: needs") for rejected in found.rejected)
+
+
+def test_where_nothing_fits_the_smallest_cluster_that_does_is_named() -> None:
+    found = search(find_facts("llama2-13b"), Cluster.parse("1 node x 2 A100-40GB"))
+    assert not found.ranked and found.instead is not None
+    with pytest.raises(PlanError, match=r"none of \d+ plans fits llama2-13b on .* a device\. The "):
+        _ = found.best
+    nodes = found.instead.cluster.num_nodes
+    fewer = replace(found.cluster, num_nodes=nodes - 1)
+    assert not any(not c.plan.offload for c in search(found.facts, fewer).ranked)
+
+
+def test_a_model_for_no_cluster_says_so() -> None:
+    giant = find_facts("llama:layers=1,hidden=1048576,heads=1024,vocab=256", 128)
+    found = search(giant, Cluster.parse("1 node x 1 T4"), batch=1)
+    with pytest.raises(PlanError, match="Use devices with more memory, or a smaller model"):
+        _ = found.best
+
+
+def test_a_search_where_nothing_is_short_of_memory_says_the_first_reason() -> None:
+    found = replace(CHOICES, ranked=(), rejected=CHOICES.rejected[:1], instead=None)
+    found = replace(found, rejected=(replace(found.rejected[0], peak_bytes=None),))
+    with pytest.raises(PlanError, match="first because"):
+        _ = found.best
+
+
+def test_seventy_billion_on_a_thousand_devices_takes_seconds() -> None:
+    start = perf_counter()
+    found = search(find_facts("llama3-70b"), Cluster.parse("128 nodes x 8 H100-80GB"), batch=1024)
+    assert found.num_plans > 2000 and found.ranked
+    assert perf_counter() - start < 10
+
+
+def test_the_planner_needs_no_torch() -> None:
+    code = "import sys, stepladder.planner; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_other_family_is_explained() -> None:
+    explained = explain(CHOICES)
+    families = {family_of(c.plan) for c in CHOICES.ranked}
+    families |= {family_of(r.plan) for r in CHOICES.rejected}
+    families -= {family_of(CHOICES.best.plan)}
+    assert {verdict.family for verdict in explained.families} == families
+    assert all(verdict.reason for verdict in explained.families)
+    assert all(v.slower is None or v.slower >= 0 for v in explained.families)
+
+
+def test_a_family_that_does_not_fit_says_what_it_needs() -> None:
+    facts, cluster = find_facts("llama3-70b"), Cluster.parse("8 nodes x 8 A100-80GB")
+    verdicts = {v.family: v for v in explain(search(facts, cluster, batch=64)).families}
+    assert verdicts["ddp"].slower is None
+    assert verdicts["ddp"].reason.startswith("memory: needs ")
+
+
+def test_the_next_rungs_are_forecast_too() -> None:
+    lines = explain(CHOICES).next_rungs
+    assert any(line.startswith("fp8: ") for line in lines)
+    assert any(line.startswith("16 devices: ") for line in lines)
+
+
+def test_why_names_causes_and_owners() -> None:
+    time, memory = explain(CHOICES).why
+    assert "matrix" in time and "GiB that can be used" in memory
+
+
+def test_families_are_named_in_the_fields_own_words() -> None:
+    names = {
+        "bf16": "one device",
+        "bf16 ddp replicate=4 micro=1": "ddp",
+        "bf16 zero3 shard=8 tensor=2": "zero3 + tensor",
+        "bf16 hsdp replicate=2 shard=4": "hsdp",
+        "bf16 pipeline=4 tensor=2": "tensor + pipeline",
+        "bf16 offload=optimizer": "one device + offload",
+    }
+    for text, name in names.items():
+        assert family_of(Plan.parse(text)) == name
+
+
+def test_recomputing_less_is_a_rung_where_memory_forced_more() -> None:
+    choices = search(find_facts("llama2-13b"), Cluster.parse("8 x A100-40GB"), batch=64)
+    assert choices.best.plan.recompute.kind != "none"
+    assert explain(choices).next_rungs[-1].startswith("recompute=none: ")
+    assert explain(choices).next_rungs[-1].endswith("GiB more")

@@ -1,0 +1,61 @@
+import json
+
+import pytest
+
+from stepladder.record import Forecast, Interval, Memory, Time
+
+
+def make(**changed) -> Forecast:
+    usual = {
+        "plan": "bf16",
+        "memory": Memory(parameters=2**30),
+        "memory_limit_bytes": 2**31,
+        "host_bytes": 0,
+        "fits": True,
+        "reasons": (),
+        "num_devices": 4,
+        "time": Time(matrix=1.5, communication=0.5),
+        "step_seconds": Interval(1.8, 2.4),
+        "tokens_per_step": 8000,
+        "flops_per_step": 4e15,
+        "peak_flops_per_second": 1e15,
+        "watts": 500.0,
+        "dollars_per_hour": 3.0,
+    }
+    return Forecast(**{**usual, **changed})
+
+
+def test_rates_follow_from_the_step() -> None:
+    found = make()
+    assert found.tokens_per_second == 4000
+    assert found.tokens_per_second_per_device == 1000
+    assert found.mfu == pytest.approx(4e15 / (2 * 4 * 1e15))
+
+
+def test_price_and_energy_follow_from_the_hours() -> None:
+    found = make()
+    tokens = 4000 * 3600 * 10  # ten hours
+    assert found.seconds_for(tokens) == 36000
+    assert found.dollars_for(tokens) == pytest.approx(10 * 4 * 3.0)
+    assert found.kilowatt_hours_for(tokens) == pytest.approx(10 * 4 * 0.5)
+
+
+def test_what_nobody_can_know_is_none() -> None:
+    dark = make(time=None)
+    assert dark.mfu is None and dark.tokens_per_second_per_device is None
+    assert dark.dollars_for(1e9) is None and dark.kilowatt_hours_for(1e9) is None
+    assert make(dollars_per_hour=None).dollars_for(1e9) is None
+    assert make(watts=None).kilowatt_hours_for(1e9) is None
+    assert make(peak_flops_per_second=None).mfu is None
+
+
+def test_an_interval_contains_its_ends() -> None:
+    assert 1.8 in Interval(1.8, 2.4) and 2.5 not in Interval(1.8, 2.4)
+
+
+def test_a_forecast_is_plain_values() -> None:
+    table = json.loads(json.dumps(make().to_dict()))
+    assert table["memory"]["peak_bytes"] == 2**30
+    assert table["time"]["step_seconds"] == 2.0
+    assert table["mfu"] == 0.5
+    assert make(time=None).to_dict()["time"] is None
