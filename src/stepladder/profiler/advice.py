@@ -1,0 +1,128 @@
+"""Out of memory, explained: who held it, and the cheapest ways down with what each would save.
+
+The savings are arithmetic on what was measured or forecast. Activations and logits go with the
+micro-batch; recomputation leaves a known share of a block's activations; slices of the training
+state are divisions. The shares are those of the transformer blocks people train, counted in
+numbers a token: of 22 hidden widths that a Llama block keeps, 12 are products and attention and
+one is its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from stepladder.errors import OutOfMemory
+from stepladder.plan import Plan
+from stepladder.record import Memory
+
+GIB = 2**30
+CHEAP_SHARE = 12 / 22  # of a block's activations: what a selective block keeps
+INPUT_SHARE = 1 / 22  # what a recomputed block keeps
+FEW_BLOCKS = 10  # where the number of blocks is not known
+MOST = 4  # ways in one message
+
+
+@dataclass(frozen=True, slots=True)
+class WayDown:
+    words: str  # as they stand in a plan
+    saved_bytes: int
+    cost: str
+    rank: int  # the cheapest first
+
+    def __str__(self) -> str:
+        return f"{self.words} (saves {self.saved_bytes / GIB:.1f} GiB, {self.cost})"
+
+
+def explain_out_of_memory(
+    memory: Memory, limit_bytes: int, plan: Plan, *, num_blocks: int | None = None
+) -> OutOfMemory:
+    """The error to raise when a plan needs more than there is."""
+    owner, owned = memory.largest_owner()
+    ways = ways_down(memory, plan, num_blocks=num_blocks)
+    missing = memory.peak_bytes - limit_bytes
+    return OutOfMemory(
+        "memory",
+        f"this plan needs {memory.peak_bytes / GIB:.1f} GiB and the device has "
+        f"{limit_bytes / GIB:.1f}. Largest owner: {owner}, {owned / GIB:.1f} GiB",
+        remedy(ways, missing),
+    )
+
+
+def remedy(ways: list[WayDown], missing_bytes: int) -> str:
+    """The ways that save most for least, or what else is left to do."""
+    if not ways:
+        return "Nothing in the plan can give way: use a larger device, or a smaller model."
+    shown = "; ".join(str(way) for way in ways[:MOST])
+    alone = any(way.saved_bytes >= missing_bytes for way in ways[:MOST])
+    together = "" if alone else f" None is enough alone: {missing_bytes / GIB:.1f} GiB are missing."
+    return f"Cheapest ways down: {shown}.{together}"
+
+
+def ways_down(memory: Memory, plan: Plan, *, num_blocks: int | None = None) -> list[WayDown]:
+    """Every change to the plan that would save memory, the cheapest first."""
+    found = [way for find in FINDERS for way in find(memory, plan)]
+    found += fewer_activations(memory, plan, num_blocks or FEW_BLOCKS)
+    worth = [way for way in found if way.saved_bytes * 100 > memory.peak_bytes]
+    return sorted(worth, key=lambda way: (way.rank, -way.saved_bytes))
+
+
+def smaller_passes(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+    micro = plan.batch.micro or 1
+    if micro > 1:
+        half = micro // 2
+        passing = memory.activations + memory.logits
+        saved = passing * (micro - half) // micro
+        yield WayDown(f"micro={half}", saved, "free", 0)
+
+
+def fewer_activations(memory: Memory, plan: Plan, num_blocks: int) -> Iterator[WayDown]:
+    """Recomputation, measured from what the plan keeps now."""
+    whole = min(INPUT_SHARE + 1 / num_blocks, 1.0)  # and the block that backward is at
+    now = {"none": 1.0, "selective": CHEAP_SHARE}.get(plan.recompute.kind)
+    if now is None:
+        return
+    if now > CHEAP_SHARE:
+        saved = round(memory.activations * (1 - CHEAP_SHARE))
+        yield WayDown("recompute=selective", saved, "costs a few percent of the time", 2)
+    saved = round(memory.activations * (1 - whole / now))
+    yield WayDown("recompute=blocks", saved, "costs about a third of the time", 3)
+
+
+def slices(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+    """Slicing the state over the ranks that hold whole copies of it."""
+    ways = plan.layout.shard if plan.zero else plan.layout.replicate
+    if ways <= 1:
+        return
+    sliced = {1: memory.optimizer, 2: memory.gradients, 3: memory.parameters}
+    costs = {1: "free", 2: "free", 3: "costs half as much traffic again"}
+    saved = 0
+    for stage in range(plan.zero + 1, 4):
+        saved += sliced[stage] * (ways - 1) // ways
+        axis = "" if plan.zero else f" shard={ways}"
+        yield WayDown(f"zero{stage}{axis}", saved, costs[stage], 1 if stage < 3 else 3)
+
+
+def shorter_numbers(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+    if plan.precision.work == "float32":
+        saved = (memory.activations + memory.logits - memory.parameters) // 2
+        yield WayDown("bf16", saved, "faster, in fewer digits", 1)
+    elif plan.precision.mixed:
+        saved = memory.state_bytes // 2 + memory.working
+        yield WayDown("bf16-pure", saved, "costs digits in the update", 5)
+
+
+def host_memory(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+    if "activations" not in plan.offload:
+        saved = memory.activations * 9 // 10  # the latest are still on their way
+        yield WayDown("offload=activations", saved, "costs as the host link is slow", 4)
+    if "optimizer" not in plan.offload:
+        yield WayDown("offload=optimizer", memory.optimizer, "updates on the host", 4)
+
+
+FINDERS: tuple[Callable[[Memory, Plan], Iterator[WayDown]], ...] = (
+    smaller_passes,
+    slices,
+    shorter_numbers,
+    host_memory,
+)
