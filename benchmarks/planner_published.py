@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepladder.hardware import Cluster
-from stepladder.plan import BF16, FP8, Batch, Layout, Optimizer, Plan, Precision, Recompute
+from stepladder.plan import PRECISIONS, Batch, Layout, Optimizer, Plan, Precision, Recompute
 from stepladder.planner import Software, forecast
 from stepladder.record import Forecast
 from stepladder.workload import Facts, Shape, facts_of_shape
@@ -57,13 +57,14 @@ class Run:
     device: str
     seconds: float | None  # published
     forecast: Forecast
+    share: float  # of the forecast batch that the row's is
 
     @property
     def error(self) -> float | None:
         """Forecast over published, less one."""
         if self.seconds is None or self.forecast.time is None:
             return None
-        return self.forecast.time.step_seconds / self.seconds - 1
+        return self.forecast.time.step_seconds * self.share / self.seconds - 1
 
     @property
     def source(self) -> str:
@@ -79,27 +80,29 @@ class Run:
 
 
 def read_run(row: dict[str, str]) -> Run:
-    device = next(name for words, name in DEVICES.items() if words in row["hardware"])
+    named = (name for words, name in DEVICES.items() if words in row["hardware"])
+    device = next(named, row["hardware"].split()[0])
     facts, cluster = facts_of_row(row), cluster_of_row(row, device)
-    found = forecast(facts, plan_of_row(row), cluster, software=software_of_row(row, device))
-    return Run(row, device, published_seconds(row, facts), found)
+    plan = plan_of_row(row)
+    found = forecast(facts, plan, cluster, software=software_of_row(row, device))
+    share = int(row["global_batch_seqs"]) / (plan.batch.sequences or 1)
+    return Run(row, device, published_seconds(row, facts), found, share)
 
 
 def facts_of_row(row: dict[str, str]) -> Facts:
-    numbers = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
-    family = "gpt" if re.match("MPT|GPT", row["model"]) else "llama"
-    shape = Shape(family, *(int(row[name]) for name in numbers))
-    # Where the notes do not say whether the head is tied, the number of parameters does.
-    untied = abs(shape.parameters / 1e9 - float(row["params_b"]))
-    tied = replace(shape, tied=True)
-    if abs(tied.parameters / 1e9 - float(row["params_b"])) < untied:
-        shape = tied
+    """The shape whose number of parameters is nearest: that tells the family, and a tied head."""
+    names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+    numbers = [int(row[name] or row["heads"]) for name in names]
+    shapes = [Shape(f, *numbers, tied=t) for f in ("llama", "gpt") for t in (False, True)]
+    parameters = float(row["params_b"]) * 1e9
+    shape = min(shapes, key=lambda each: abs(each.parameters - parameters))
     return facts_of_shape(shape, name=row["model"])
 
 
 def cluster_of_row(row: dict[str, str], device: str) -> Cluster:
     ranks = int(row["n_gpus"])
-    nodes, each = (ranks // 8, 8) if ranks % 8 == 0 else (1, ranks)
+    each = max(n for n in range(1, 9) if ranks % n == 0)
+    nodes = ranks // each
     text = f"{nodes} nodes x {each} {device}"
     known = row["interconnect_if_known"]
     if found := re.search(r"(\d+)x(\d+) Gb", known):
@@ -126,15 +129,25 @@ def plan_of_row(row: dict[str, str]) -> Plan:
         precision=precision_of_row(row),
         layout=layout,
         zero=zero,  # type: ignore[arg-type]
-        batch=Batch(int(row["global_batch_seqs"]), int(row["micro_batch_seqs"])),
+        batch=whole_batch(row),
         recompute=recompute_of_row(row),
         compile=row["compile"] == "y",
+        attention="plain" if re.search("plain|eager", row["attention_impl"]) else "auto",
         optimizer=Optimizer(clip=1.0),
     )
 
 
+def whole_batch(row: dict[str, str]) -> Batch:
+    """The row's batch; where micro-batches do not divide it, the next one that they do."""
+    data, sequences = int(row["dp"]), int(row["global_batch_seqs"])
+    passes = int(row["grad_accum"] or 1)
+    micro = int(float(row["micro_batch_seqs"] or sequences / data / passes))
+    rounds = -(-sequences // (micro * data))
+    return Batch(micro * rounds * data, micro)
+
+
 def precision_of_row(row: dict[str, str]) -> Precision:
-    precision = FP8 if row["precision"] == "fp8" else BF16
+    precision = PRECISIONS[row["precision"]]
     in_half = "mp_mode=PURE" in row["notes"] or "InternEvo" in row["source"]
     return replace(precision, reduce="bfloat16") if in_half else precision
 
@@ -147,7 +160,7 @@ def recompute_of_row(row: dict[str, str]) -> Recompute:
         "full": Recompute("blocks"),
         "selective": Recompute("selective"),
     }
-    return kinds[row["activation_checkpointing"]]
+    return kinds[row["activation_checkpointing"] or "none"]
 
 
 def software_of_row(row: dict[str, str], device: str) -> Software:
@@ -158,7 +171,7 @@ def software_of_row(row: dict[str, str], device: str) -> Software:
             stops_early="torch1" not in row["notes"],  # since torch 2.0
             attention_flops_per_second=TRITON_FLASH[device[0]],
         )
-    if "nanotron" in row["source"]:
+    if re.search("nanotron|megatron|nemo", row["source"], re.I):
         return Software(regathers=True, masters=True, gradient="float32")
     if "InternEvo" in row["source"]:
         return Software(regathers=True, masters=True)
@@ -249,7 +262,7 @@ def plot(runs: list[Run], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 7))
     for source in sorted({run.source for run in runs}):
         own = [r for r in runs if r.source == source and r.error is not None]
-        forecasts = [r.forecast.time.step_seconds for r in own if r.forecast.time]
+        forecasts = [(1 + (r.error or 0)) * (r.seconds or 0) for r in own]
         axes.scatter([r.seconds for r in own], forecasts, s=14, label=source)
     ends = [0.1, 400]
     axes.plot(ends, ends, color="grey", linewidth=1)
