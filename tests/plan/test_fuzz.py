@@ -23,10 +23,9 @@ EXAMPLES = int(os.environ.get("STEPLADDER_FUZZ", "500"))
 fuzz = settings(max_examples=EXAMPLES, derandomize="STEPLADDER_FUZZ" not in os.environ)
 
 letters = st.characters(exclude_categories=())  # surrogates and control characters included
-strange = st.sampled_from(
-    ["", "\0", "²", "١٢", "\ud800", "9" * 5000, "1e999", "nan", "inf", "-0", "=", ",", ":", "'"]
-    + ["0x" + "f" * 5000, "[" * 2000, "{a=1}", "1_0", "x" * 300, "\u2028", "\x7f", "-1", "0", "1"]
-)
+long = ("9" * 5000, "0x" + "f" * 5000, "[" * 2000, "x" * 300)
+odd = ("", "\0", "\ud800", "\u2028", "\x7f", "²", "١٢", "1e999", "nan", "inf", "-0", "-1", "0", "1")
+strange = st.sampled_from([*long, *odd, "1_0", "=", ",", ":", "'", "{a=1}"])
 optimizer_words = ["sgd", "adamw", "lr", "wd", "betas", "clip", "group", "layers", "eps", "lr=x"]
 rate_words = ["cosine", "linear", "wsd", "constant", "warmup", "steps", "floor", "decay"]
 shape_words = ["llama:", "gpt:", "layers=", "hidden=", "heads=", "kv_heads=", "ffn=", "tied=", ","]

@@ -66,7 +66,8 @@ def test_an_optimizer_knows_how_many_moments_it_keeps(text, moments):
         ("adamw betas=0.9", "optimizer.betas: '' is not a number of 0 or more. Write one."),
         (
             "adamw group=a:lr=2",
-            "optimizer.group: 'lr=2' is not a setting of a group. Write group=PATTERN:lr=x0.1,wd=0.",
+            "optimizer.group: 'lr=2' is not a setting of a group. "
+            "Write group=PATTERN:lr=x0.1,wd=0.",
         ),
         (
             "adamw group=a:lr=xx",

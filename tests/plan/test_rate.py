@@ -1,5 +1,7 @@
 """The rate rises to 1, stays in bounds, moves without jumps, and ends exactly at its floor."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +51,7 @@ def test_the_factor_rises_then_falls_and_never_jumps(rate):
         decaying = max(min(round(rate.decay * rate.steps), decaying), 1)
     steepest = 1.6 if rate.kind == "cosine" else 1.0  # half of pi, a little over
     limit = steepest / decaying + 1e-9
-    assert all(before - after <= limit for before, after in zip(fall, fall[1:]))
+    assert all(before - after <= limit for before, after in pairwise(fall))
 
 
 def test_warm_up_learns_from_the_first_step():

@@ -1,0 +1,207 @@
+"""A journal outlives the run that writes it: whole lines stay, torn ones go, writers do not mix."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepladder.errors import RecordError
+from stepladder.record import Journal, read_journal
+from stepladder.record.journal import BLOCK, NAME
+
+
+def entries(folder, **which):
+    return list(read_journal(folder, **which))
+
+
+def start(code, *words):
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), *map(str, words)])
+
+
+def test_entries_read_back_in_order_and_by_kind(tmp_path):
+    with Journal(tmp_path / "a" / "b") as journal:
+        journal.write("start", plan="bf16")
+        journal.write("step", step=0, loss=1.5, skipped=False)
+        journal.write("step", step=1, loss=1.25, nested={"a": [1, None, "é"]})
+    assert entries(tmp_path / "a" / "b") == [
+        {"kind": "start", "plan": "bf16"},
+        {"kind": "step", "step": 0, "loss": 1.5, "skipped": False},
+        {"kind": "step", "step": 1, "loss": 1.25, "nested": {"a": [1, None, "é"]}},
+    ]
+    assert [entry["step"] for entry in entries(tmp_path / "a" / "b", kind="step")] == [0, 1]
+
+
+def test_reopening_appends(tmp_path):
+    for number in range(3):
+        with Journal(tmp_path) as journal:
+            journal.write("step", step=number)
+    assert [entry["step"] for entry in entries(tmp_path)] == [0, 1, 2]
+
+
+def test_numbers_json_has_no_word_for_are_written_as_strings(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.write("step", loss=math.nan, norms=[math.inf, (-math.inf, 1.0)], by={2: math.nan})
+    (line,) = (tmp_path / NAME).read_text().splitlines()
+    entry = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert entry == {
+        "kind": "step",
+        "loss": "nan",
+        "norms": ["inf", ["-inf", 1.0]],
+        "by": {"2": "nan"},
+    }
+
+
+def test_a_value_of_another_kind_is_written_as_its_text(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.write("save", path=tmp_path)
+    assert entries(tmp_path)[0]["path"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("torn", [b'{"kind":"st', b"{", b'{"kind":"step"}', b"\xff\xfe", b"x" * 10])
+def test_a_torn_last_line_is_passed_over_and_cut_at_the_next_opening(tmp_path, torn):
+    with Journal(tmp_path) as journal:
+        journal.write("step", step=0)
+    whole = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(whole + torn)
+    assert entries(tmp_path) == [{"kind": "step", "step": 0}]
+    with Journal(tmp_path) as journal:
+        assert (tmp_path / NAME).read_bytes() == whole
+        journal.write("step", step=1)
+    assert [entry["step"] for entry in entries(tmp_path)] == [0, 1]
+
+
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 7])
+@pytest.mark.parametrize("before", [b"", b'{"kind":"step"}\n', b"x" * BLOCK + b"\n"])
+def test_a_torn_line_longer_than_a_block_is_cut_whole(tmp_path, size, before):
+    (tmp_path / NAME).write_bytes(before + b"y" * size)
+    Journal(tmp_path).close()
+    assert (tmp_path / NAME).read_bytes() == before
+
+
+@given(lines=st.lists(st.integers(0, 9), max_size=5), cut=st.integers(0, 200))
+def test_a_journal_cut_anywhere_keeps_its_whole_lines(tmp_path_factory, lines, cut):
+    folder = tmp_path_factory.mktemp("cut")
+    with Journal(folder) as journal:
+        for number in lines:
+            journal.write("step", step=number)
+    text = (folder / NAME).read_bytes()[:cut]
+    (folder / NAME).write_bytes(text)
+    kept = [json.loads(line)["step"] for line in text.split(b"\n")[:-1]]
+    assert [entry["step"] for entry in entries(folder)] == kept
+    Journal(folder).close()
+    assert (folder / NAME).read_bytes() == text[: text.rfind(b"\n") + 1]
+
+
+def test_foreign_lines_are_passed_over(tmp_path):
+    foreign = ["5", "[1]", "not json", '"text"', "", "null", "[" * 10**5, '{"kind":"step"}']
+    (tmp_path / NAME).write_text("\n".join(foreign) + "\n")
+    assert entries(tmp_path) == [{"kind": "step"}]
+
+
+WRITER = """
+    import sys
+    from stepladder.record import Journal
+    folder, name, lines = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    with Journal(folder) as journal:
+        for number in range(lines):
+            journal.write("step", writer=name, number=number, padding=name * (number % 3000))
+"""
+
+
+def test_two_processes_interleave_whole_lines(tmp_path):
+    writers = [start(WRITER, tmp_path, name, 2000) for name in "ab"]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    lines = (tmp_path / NAME).read_bytes().splitlines()
+    assert len(lines) == 4000
+    found = [json.loads(line) for line in lines]
+    for name in "ab":
+        assert [e["number"] for e in found if e["writer"] == name] == list(range(2000))
+
+
+def test_a_reader_sees_whole_lines_while_a_writer_writes_and_is_killed(tmp_path):
+    writer = start(WRITER, tmp_path, "a", 10**9)
+    try:
+        seen = 0
+        while seen < 500:
+            if (tmp_path / NAME).exists():
+                numbers = [entry["number"] for entry in entries(tmp_path)]
+                assert numbers == list(range(len(numbers)))
+                assert len(numbers) >= seen
+                seen = len(numbers)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    Journal(tmp_path).close()
+    assert (tmp_path / NAME).read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("file/run", "Not a directory"),
+        ("a\0b", "embedded null byte"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, name, why):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError) as caught:
+        Journal(tmp_path / name)
+    assert str(caught.value) == (
+        f"run folder: {tmp_path / name} cannot be written ({why}). "
+        "Name another folder, or give this user the right to write there."
+    )
+
+
+@pytest.mark.parametrize("name", ["missing", "a\0b"])
+def test_a_folder_without_a_journal_is_named(tmp_path, name):
+    why = "No such file or directory" if name == "missing" else "embedded null byte"
+    with pytest.raises(RecordError) as caught:
+        entries(tmp_path / name)
+    assert str(caught.value) == (
+        f"run folder: {tmp_path / name / NAME} cannot be read ({why}). "
+        "Name a folder that a run wrote, such as runs/first."
+    )
+
+
+def test_a_full_disk_is_an_error_and_not_a_lost_line(tmp_path):
+    (tmp_path / NAME).symlink_to("/dev/full")
+    with Journal(tmp_path) as journal, pytest.raises(RecordError) as caught:
+        journal.write("step", step=0)
+    assert str(caught.value) == (
+        f"journal: {tmp_path / NAME} does not take another line (No space left on device). "
+        "Make room on that disk, then go on with --run.resume true."
+    )
+
+
+def test_a_line_that_is_taken_only_in_part_is_an_error(tmp_path):
+    code = """
+        import resource, sys
+        from stepladder.errors import RecordError
+        from stepladder.record import Journal
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        with Journal(sys.argv[1]) as journal:
+            try:
+                journal.write("step", padding="x" * 200)
+            except RecordError as refused:
+                sys.exit(7 if "(100 of 229 bytes were taken)" in str(refused) else 1)
+    """
+    assert start(code, tmp_path).wait(60) == 7
+    Journal(tmp_path).close()
+    assert (tmp_path / NAME).read_bytes() == b""
+
+
+def test_a_closed_journal_refuses_and_may_be_closed_twice(tmp_path):
+    journal = Journal(tmp_path)
+    journal.close()
+    journal.close()
+    with pytest.raises(RecordError, match=r"does not take another line \(Bad file descriptor\)"):
+        journal.write("step")
+    assert os.path.getsize(tmp_path / NAME) == 0
