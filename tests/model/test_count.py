@@ -98,12 +98,24 @@ def test_a_real_module_is_left_as_it_was():
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["gpt-tiny", "llama-tiny"])  # a tied matrix, a shared table
+def test_what_a_model_shares_is_real_again_afterwards(name):
+    model = build(name)
+    before = [*model.parameters(), *model.buffers()]
+    count_flops(model, tokens_of(1, 8))
+    after = [*model.parameters(), *model.buffers()]
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    assert model(tokens_of(1, 8)).isfinite().all()
+
+
 def test_a_compiled_module_counts_as_written():
     model = build("gpt-tiny")
     expected = count_flops(model, tokens_of(1, 8))
     for block in model.blocks:
         block.compile(backend="eager")
     assert count_flops(model, tokens_of(1, 8)) == expected
+    whole = torch.compile(build("gpt-tiny"), backend="eager")
+    assert count_flops(whole, tokens_of(1, 8)).model == expected.model
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -121,7 +133,9 @@ def test_hugging_face_models_count_as_ours_of_the_same_shape(attention):
             )
         flops = count_flops(model, {"input_ids": tokens_of(2, 64)})
         token = shape_flops(PRESETS[name], 64)
-        assert (flops.forward, flops.backward) == (128 * token.forward, 256 * token.forward)
+        turning = flops.parts.get("model.rotary_emb", 0)  # some versions make angles by a product
+        assert flops.forward - turning == 128 * token.forward
+        assert flops.backward == 256 * token.forward
         assert flops.attention == 128 * token.attention
 
 

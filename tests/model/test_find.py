@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.model import find_anatomy
+from stepladder.model import build, find_anatomy
 
 
 class Block(nn.Module):
@@ -79,6 +79,16 @@ def test_a_declared_anatomy_is_believed():
     net = Net()
     net.anatomy = find_anatomy(nn.Linear(2, 2))
     assert find_anatomy(net) is net.anatomy
+
+
+def test_a_compiled_module_has_the_anatomy_of_what_was_compiled():
+    model = build("gpt-tiny")
+    compiled = torch.compile(model)
+    anatomy = find_anatomy(compiled)
+    assert [block for _, block in anatomy.blocks_of(compiled)] == list(model.blocks)
+    assert compiled.get_submodule(anatomy.head) is model.head
+    assert compiled.get_submodule(anatomy.embedding) is model.embedding
+    assert (anatomy.exit, anatomy.tied) == (("_orig_mod.norm", "_orig_mod.head"), True)
 
 
 def test_hugging_face_gpt2_is_read_and_its_joined_matrix_left_whole():

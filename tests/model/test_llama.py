@@ -42,3 +42,10 @@ def test_all_blocks_share_one_table():
 def test_a_block_alone_is_complete():
     block = build("llama-tiny").blocks[0]
     assert block(torch.zeros(1, 4, 128)).shape == (1, 4, 128)
+
+
+def test_given_positions_are_obeyed_and_only_their_distances_matter():
+    model, tokens = build("llama-tiny"), torch.arange(12).view(1, 12)
+    counted = model(tokens)
+    torch.testing.assert_close(model(tokens, positions=torch.arange(12) + 50), counted)
+    assert not torch.allclose(model(tokens, positions=torch.arange(12) * 5), counted, atol=1e-4)

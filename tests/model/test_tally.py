@@ -32,6 +32,7 @@ def lower(scores):
 MASKS = {
     "fill": lambda scores, bias: scores.masked_fill(~lower(scores), float("-inf")),
     "where": lambda scores, bias: torch.where(lower(scores), scores, -1e9),
+    "add whole": lambda scores, bias: scores + torch.full_like(scores, -1e9).triu(1),
     "add": lambda scores, bias: scores + torch.full_like(scores[0], -1e9).triu(1),
 }
 

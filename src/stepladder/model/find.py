@@ -9,6 +9,7 @@ least half of the fullest one's parameters are weighed by length.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from torch import nn
@@ -21,6 +22,9 @@ Named = tuple[str, nn.Module]
 
 def find_anatomy(module: nn.Module) -> Anatomy:
     """The anatomy a module declares, else the one its structure shows."""
+    compiled = module._modules.get("_orig_mod")
+    if compiled is not None:  # torch.compile puts the module one name further in
+        return prefixed(find_anatomy(compiled), "_orig_mod.")
     declared = getattr(module, "anatomy", None)
     if isinstance(declared, Anatomy):
         return declared
@@ -36,6 +40,20 @@ def find_anatomy(module: nn.Module) -> Anatomy:
         head=head,
         embedding=embedding,
         tied=is_tied(module, head, embedding),
+    )
+
+
+def prefixed(anatomy: Anatomy, prefix: str) -> Anatomy:
+    def longer(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(prefix + name for name in names)
+
+    return replace(
+        anatomy,
+        entry=longer(anatomy.entry),
+        blocks=longer(anatomy.blocks),
+        exit=longer(anatomy.exit),
+        head=anatomy.head and prefix + anatomy.head,
+        embedding=anatomy.embedding and prefix + anatomy.embedding,
     )
 
 

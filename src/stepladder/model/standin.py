@@ -8,7 +8,7 @@ the tensors its own code makes appear too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -35,8 +35,7 @@ class Rehearsal:
         stood_in = self.stand_in(inputs)
         named = dict(stood_in) if isinstance(stood_in, Mapping) else {}
         args = () if named else stood_in if isinstance(stood_in, tuple) else (stood_in,)
-        with uncompiled(self.module):
-            return functional_call(self.module, self.states(), args, named, tie_weights=False)
+        return functional_call(self.module, self.states(), args, named, tie_weights=False)
 
     def states(self) -> dict[str, Tensor]:
         """Stand-ins by name: a shared tensor's under each of its names, a shared module's once.
@@ -70,13 +69,6 @@ class Rehearsal:
 def device_of(module: nn.Module) -> torch.device:
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
     return torch.device("cpu") if device.type == "meta" else device
-
-
-def uncompiled(module: nn.Module) -> AbstractContextManager[Any]:
-    """Run a compiled module as it was written: the compiler must not see stand-ins."""
-    parts = list(module.modules())
-    compiled = any(part._compiled_call_impl or "_orig_mod" in part._modules for part in parts)
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 @contextmanager
