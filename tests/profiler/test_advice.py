@@ -29,8 +29,11 @@ def test_the_message_names_the_owner_and_the_ways_with_their_effect():
         "memory: this plan needs 91.0 GiB and the device has 80.0. Largest owner: activations, "
         "52.0 GiB. Cheapest ways down: micro=2 (saves 26.0 GiB, free); recompute=selective (saves "
         "23.6 GiB, costs a few percent of the time); recompute=blocks (saves 44.4 GiB, costs about "
-        "a third of the time); offload=activations (saves 46.8 GiB, costs as the host link is slow)."
+        "a third of the time); offload=activations (saves 46.8 GiB, costs as the host link is "
+        "slow)."
     )
+    tighter = explain_out_of_memory(memory, 60 * GIB, Plan.parse("bf16 micro=4"))
+    assert "alone" not in str(tighter)  # micro=2 is not enough, recompute=blocks is
 
 
 def test_when_none_is_enough_alone_it_says_how_much_is_missing():
