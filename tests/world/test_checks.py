@@ -87,6 +87,7 @@ def test_a_compiler_that_cannot_build_fails(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     check = checks.compiler(10)
     assert check.state == FAILED and str(broken) in check.seen
+    assert "returned non-zero exit status 3" in check.seen
     assert check.fix == "Install one, for example: apt install g++."
 
 
