@@ -169,6 +169,14 @@ def test_rows_that_are_not_neighbours_are_read_where_they_are():
     torch.testing.assert_close(logits.grad.view(10, 8).double(), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_columns_that_are_not_neighbours_are_read_where_they_are():
+    logits, targets = torch.randn(8, 5).T.requires_grad_(), torch.tensor([0, 7, 3, -100, 2])
+    assert logits.stride() == (1, 5)
+    cross_entropy(logits, targets).backward()
+    wanted = exact(logits.detach(), targets, reduction="sum")[1]
+    torch.testing.assert_close(logits.grad.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_in_place_the_logits_become_the_gradient_and_no_second_buffer_exists():
     hidden = torch.randn(4, 6, requires_grad=True)
     logits, targets = hidden @ torch.randn(6, 9), torch.randint(0, 9, (4,))
