@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from stepladder.errors import PlanError
@@ -54,3 +56,11 @@ def test_an_unknown_speed_is_a_reason_and_no_number() -> None:
 def test_a_plan_for_another_number_of_devices_is_refused() -> None:
     with pytest.raises(PlanError, match="needs 4 processes"):
         forecast(FACTS, Plan.parse("bf16 zero3 shard=4 micro=1"), NODE)
+
+
+def test_a_device_filled_to_the_brim_is_warned_of() -> None:
+    plan = Plan.parse("bf16 zero3 micro=1")
+    brim = round(forecast(FACTS, plan, NODE).memory.peak_bytes * 1.02)
+    found = forecast(FACTS, replace(plan, memory_bytes=brim), NODE)
+    assert found.fits
+    assert found.reasons[0].endswith("GiB to spare; an allocator this full may stall.")

@@ -12,7 +12,8 @@ from stepladder.hardware import Cluster
 from stepladder.plan import FP8, Plan
 from stepladder.planner import explain, family_of, forecast, problems, search
 from stepladder.planner.candidates import frames, micro_batches
-from stepladder.planner.search import MARGIN, usual_batch, usual_precision
+from stepladder.planner.forecast import MARGIN
+from stepladder.planner.search import usual_batch, usual_precision
 from stepladder.workload import find_facts
 
 FACTS = find_facts("llama3-8b", 4096)

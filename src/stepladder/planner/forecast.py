@@ -11,6 +11,7 @@ from .memory import forecast_memory
 from .software import OURS, Software
 from .time import forecast_time
 
+MARGIN = 0.95  # of the usable memory that a search fills; the rest is for what no forecast sees
 USABLE = 0.985  # of a card's memory; the driver and error correction keep the rest
 
 # Where nine in ten published runs lie around the forecast of their step time.
@@ -87,6 +88,9 @@ def memory_reasons(
             f"memory: needs {memory.peak_bytes / GIB:.1f} GiB and {limit / GIB:.1f} can be used. "
             f"Largest owner: {owner}, {size / GIB:.1f} GiB."
         )
+    elif limit is not None and memory.peak_bytes > MARGIN * limit:
+        spare = (limit - memory.peak_bytes) / GIB
+        reasons.append(f"memory: {spare:.1f} GiB to spare; an allocator this full may stall.")
     host, every = cluster.host_memory_bytes, host_bytes * cluster.devices_per_node
     if host is not None and every > host:
         reasons.append(f"host memory: a node needs {every / GIB:.0f} GiB and has {host / GIB:.0f}.")

@@ -19,14 +19,13 @@ from .candidates import DEPTHS, Frame, fill, frames, micro_batches
 from .check import problems
 from .choices import GIB, Choice, Choices, Rejected
 from .collectives import network_of
-from .forecast import forecast, host_fits, memory_limit
+from .forecast import MARGIN, forecast, host_fits, memory_limit
 from .memory import forecast_memory
 from .passes import setting_of
 from .software import OURS
 from .speed import Speed, speed_of
 from .time import step_time
 
-MARGIN = 0.95  # of the usable memory; the rest is for what no forecast sees
 TOKENS_PER_STEP = 2**19  # of a batch that nobody gave, at least
 RANKED = 20  # plans whose forecast is kept in full
 # Host memory is slow: only where the device's own does not suffice.

@@ -62,6 +62,7 @@ def split_stages(facts: Facts, pipeline: int, virtual: int, folded: bool) -> tup
     return tuple(alike[stage] for stage in stages)
 
 
+@lru_cache(maxsize=256)  # several schedules cut the same number of stretches
 def chunk_blocks(facts: Facts, num_chunks: int) -> list[range]:
     costs = [block.flops for block in facts.blocks]
     costs[0] += facts.entry.flops
