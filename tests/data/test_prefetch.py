@@ -95,11 +95,13 @@ def test_a_batch_that_never_comes_ends_the_wait_and_names_what_is_read(monkeypat
         def underway(self):
             return "sample 7 (lost.bin)"
 
+    began = time.monotonic()
     feed = Prefetcher(Stuck(), range(9), patience_seconds=0.1)
     with pytest.raises(
         DataError, match=r"data: step 0 was not ready after 0 s, reading sample 7 \(lost"
     ):
         next(feed)
+    assert time.monotonic() - began < 15
     freed.set()
 
 

@@ -21,6 +21,11 @@ class Stream(IterableDataset):
         return iter(range(3))
 
 
+class MeasuredStream(Stream):
+    def __len__(self):
+        return 3
+
+
 class Unsized(Dataset):
     def __getitem__(self, index):
         return index
@@ -35,7 +40,9 @@ def test_a_map_style_dataset_is_a_source_as_it_is():
     assert sorted(batch.targets.tolist()) == [n * n for n in range(10)]
 
 
-@pytest.mark.parametrize("stream", [Stream(), (n for n in range(3)), DataLoader([1, 2]), Unsized()])
+@pytest.mark.parametrize(
+    "stream", [Stream(), MeasuredStream(), (n for n in range(3)), DataLoader([1, 2]), Unsized()]
+)
 def test_a_stream_is_refused_with_the_reason_and_the_way_out(stream):
     with pytest.raises(DataError) as refused:
         batches(stream, size=1)

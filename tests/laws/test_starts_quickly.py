@@ -17,7 +17,9 @@ def run(code: str) -> str:
 
 @pytest.mark.parametrize("package", GROUND)
 def test_a_ground_floor_package_does_not_import_torch(package):
-    code = f"import sys, stepladder.{package}; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    code = (
+        f"import sys, stepladder.{package}; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
     assert run(code).split() == ["False", "False"]
 
 

@@ -48,6 +48,11 @@ def test_shares_are_what_rounding_to_fp16_does(values: list[float]) -> None:
     assert row.norm == pytest.approx(exact.norm().item())
 
 
+def test_the_edges_are_half_the_least_fp16_number_and_the_least_with_all_its_bits() -> None:
+    row = measure([2.0**-25, 1.01 * 2.0**-25, 0.99 * 2.0**-14, 2.0**-14])
+    assert (row.underflow_fp16, row.subnormal_fp16) == (0.25, 0.5)
+
+
 @settings(deadline=None)
 @given(st.lists(st.floats(2.0**-120, 1e4, width=32), min_size=1, max_size=40))
 def test_the_scale_named_saves_them_and_half_of_it_does_not(values: list[float]) -> None:
@@ -111,6 +116,9 @@ def test_weight_and_bias_are_one_layer_and_layers_without_gradients_are_left_out
     assert row.name == "0"
     assert row.norm == pytest.approx(both.norm().item())
     assert [r.name for r in measure_gradients(model[0])] == ["Linear"]
+    empty = nn.ParameterList([torch.zeros(0)])
+    empty[0].grad = torch.zeros(0)
+    assert measure_gradients(empty) == ()
 
 
 def test_a_sliced_gradient_is_measured_whole() -> None:

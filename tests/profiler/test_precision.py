@@ -80,6 +80,7 @@ def test_a_precision_whose_gradients_round_to_nothing_is_bad() -> None:
 def test_the_verdict_follows_the_difference(other: float, word: str, sentence: str) -> None:
     given_verdict = verdict(2.0, other)
     assert given_verdict.word == word
+    assert given_verdict.failed is (word == "bad")
     assert sentence in given_verdict.sentence
 
 

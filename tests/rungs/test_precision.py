@@ -220,6 +220,8 @@ def test_a_name_that_matches_nothing_names_the_nearest(tiny: Tiny) -> None:
     with pytest.raises(PlanError) as caught:
         precision(tiny, BF16, ("hed",), CPU)
     assert str(caught.value) == "keep: 'hed' is not a module of Tiny. Did you mean 'head'?"
+    with pytest.raises(PlanError, match=r"'ead' is not a module"):
+        precision(tiny, BF16, ("ead",), CPU)
     with pytest.raises(PlanError, match=r"Did you mean 'blocks\.0\.up'\?"):
         precision(tiny, BF16, ("blocks.0.upp",), CPU)
     with pytest.raises(PlanError, match=r"Choose one of: embed, blocks, norm, up, down, head\."):
@@ -268,13 +270,15 @@ def test_tf32_is_on_inside_the_block_and_as_before_after_it() -> None:
     assert after == before
 
 
-def test_a_plan_of_fp32_means_it_for_convolutions_too() -> None:
+def test_a_plan_of_fp32_means_it_for_convolutions_too_and_an_error_puts_back_what_was() -> None:
     before = switches()
+    assert torch.backends.cudnn.allow_tf32 is True
     with pytest.raises(ValueError), matrix_units(FP32, CUDA):
         assert torch.get_float32_matmul_precision() == "highest"
         assert torch.backends.cudnn.allow_tf32 is False
         raise ValueError
     assert switches() == before
+    assert torch.backends.cudnn.allow_tf32 is True
 
 
 @pytest.mark.parametrize("mode", ["high", "medium"])

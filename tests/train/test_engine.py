@@ -209,6 +209,14 @@ def test_fewer_bits_stay_near_fp32(plan, tolerance):
         assert b.grad_norm == pytest.approx(a.grad_norm, rel=5 * tolerance)
 
 
+def test_pictures_reach_a_module_stored_in_fewer_bits():
+    from stepladder.model import build
+
+    run = climb(build("resnet-tiny"), loss="cross_entropy", plan="bf16-pure")
+    pictures, classes = torch.randn(4, 1, 8, 8), torch.arange(4)
+    assert run.step((pictures, classes)).loss == pytest.approx(2.3, abs=1.0)
+
+
 def test_the_loss_scale_does_not_reach_the_reported_norm():
     exact = climb(net(), loss="cross_entropy", optimizer="sgd lr=0.1 clip=1", plan="fp32")
     scaled = climb(net(), loss="cross_entropy", optimizer="sgd lr=0.1 clip=1", plan="fp16")

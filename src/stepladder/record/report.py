@@ -29,7 +29,9 @@ class Report:
         """The field's own log line."""
         share = f" ({self.memory_bytes / memory_limit_bytes:.1%})" if memory_limit_bytes else ""
         mfu = "unknown" if self.mfu is None else f"{self.mfu:.1%}"
-        flops = "unknown" if self.flops_per_second is None else f"{self.flops_per_second / 1e12:.3g}"
+        flops = (
+            "unknown" if self.flops_per_second is None else f"{self.flops_per_second / 1e12:.3g}"
+        )
         return (
             f"step {self.step:>6}  loss {self.loss:8.4f}  grad_norm {self.grad_norm:8.4f}  "
             f"memory {self.memory_bytes / 2**30:.2f} GiB{share}  "

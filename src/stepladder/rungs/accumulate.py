@@ -32,6 +32,7 @@ class Accumulate:
     loss: Loss
     working: Callable[[], AbstractContextManager[Any]]  # the precision a forward pass runs in
     world: World
+    intake: Callable[[Any], Any] = lambda inputs: inputs  # inputs in the type the module reads
     micro: int | None = None  # rows of one pass; None: all of them
 
     def __call__(self, batch: Batch, scale: Scale) -> torch.Tensor:
@@ -47,7 +48,7 @@ class Accumulate:
     def forward(self, part: Batch) -> torch.Tensor:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
         with self.working():
-            outputs = call(self.module, part.inputs)
+            outputs = call(self.module, self.intake(part.inputs))
             loss = self.loss.mean(outputs, part) if self.loss.count(part) else nothing(outputs)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(

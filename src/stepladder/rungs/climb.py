@@ -21,7 +21,7 @@ from .accumulate import Accumulate
 from .budget import BlockCost
 from .compile import compile_module
 from .loss import Loss
-from .precision import check_precision, precision, working
+from .precision import check_precision, precision, read_inputs, working
 from .recompute import recompute
 
 
@@ -66,6 +66,12 @@ def climb(
     if plan.compile:
         compile_module(module, blocks)
 
-    run = Accumulate(module, loss, partial(working, plan.precision, world.device), world)
-    run.micro = plan.batch.micro
+    run = Accumulate(
+        module,
+        loss,
+        working=partial(working, plan.precision, world.device),
+        world=world,
+        intake=partial(read_inputs, plan.precision),
+        micro=plan.batch.micro,
+    )
     return Climbed(module, anatomy, run, recomputed)

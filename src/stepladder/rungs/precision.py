@@ -61,6 +61,12 @@ def working(precision: Precision, device: torch.device) -> AbstractContextManage
     return matrix_units(precision, device)
 
 
+def read_inputs(precision: Precision, inputs: Any) -> Any:
+    """Inputs in the type the module reads: autocast casts them itself, a module stored in fewer
+    bits and worked in them does not."""
+    return inputs if precision.mixed else _floats_to(inputs, _dtype(precision.work))
+
+
 @contextmanager
 def matrix_units(precision: Precision, device: torch.device) -> Iterator[None]:
     """Have float32 multiplied as planned inside the block, whatever was set, and put that back."""

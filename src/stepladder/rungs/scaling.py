@@ -53,8 +53,8 @@ class LossScale:
         overflowed = torch.zeros((), device=self.scale.device)
         if self.enabled:
             inverse = self.scale.double().reciprocal().float()
-            for alike in _by_type(gradients):
-                torch._amp_foreach_non_finite_check_and_unscale_(alike, overflowed, inverse)
+            mine = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+            torch._amp_foreach_non_finite_check_and_unscale_(mine, overflowed, inverse)
         return overflowed
 
     @torch.no_grad()
@@ -80,11 +80,3 @@ class LossScale:
         if self.enabled and state:
             self.scale.fill_(state["scale"])
             self.good_steps.fill_(state["good_steps"])
-
-
-def _by_type(gradients: Iterable[Tensor]) -> list[list[Tensor]]:
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for gradient in gradients:
-        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-        groups.setdefault((local.device, local.dtype), []).append(local)
-    return list(groups.values())

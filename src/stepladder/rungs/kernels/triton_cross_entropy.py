@@ -15,7 +15,8 @@ from .backend import num_processors
 
 BLOCK = 4096  # elements of a row read at a time
 WARPS = 8
-NAN = tl.constexpr(float("nan"))
+# No global for NaN: before each launch Triton compares the globals a kernel uses with what they
+# were, and NaN never equals itself.
 
 
 @triton.jit
@@ -63,7 +64,7 @@ def _losses(logits, targets, losses, norms, width, stride, ignore_index, BLOCK: 
         tl.store(norms + 2 * index + 1, 0.0)
     else:
         legal = (target >= 0) & (target < width)
-        chosen = tl.load(row + target, mask=legal, other=NAN).to(tl.float32)
+        chosen = tl.load(row + target, mask=legal, other=float("nan")).to(tl.float32)
         top, log_sum = _top_and_log_sum(row, width, BLOCK)
         tl.store(losses + index, log_sum - (chosen - top))
         tl.store(norms + 2 * index, top)
@@ -82,7 +83,8 @@ def _gradient(
         _store_zeros(out_row, width, BLOCK)
     else:
         legal = (target >= 0) & (target < width)
-        scale = tl.where(legal, tl.load(dlosses + index * dlosses_stride).to(tl.float32), NAN)
+        dloss = tl.load(dlosses + index * dlosses_stride).to(tl.float32)
+        scale = tl.where(legal, dloss, float("nan"))
         top, log_sum = tl.load(norms + 2 * index), tl.load(norms + 2 * index + 1)
         _store_gradient(row, out_row, target, top, log_sum, scale, width, BLOCK)
 
@@ -99,10 +101,10 @@ def _losses_and_gradient(
         _store_zeros(row, width, BLOCK)
     else:
         legal = (target >= 0) & (target < width)
-        chosen = tl.load(row + target, mask=legal, other=NAN).to(tl.float32)
+        chosen = tl.load(row + target, mask=legal, other=float("nan")).to(tl.float32)
         top, log_sum = _top_and_log_sum(row, width, BLOCK)
         tl.store(losses + index, log_sum - (chosen - top))
-        scale = tl.where(legal, tl.load(share), NAN)
+        scale = tl.where(legal, tl.load(share), float("nan"))
         tl.debug_barrier()  # every thread has read the target's logit before any writes over it
         _store_gradient(row, row, target, top, log_sum, scale, width, BLOCK)
 
