@@ -37,8 +37,10 @@ def test_random_numbers_after_a_checkpoint_are_those_without_one():
     def draws(keep):
         torch.manual_seed(0)
         x = torch.ones(8, requires_grad=True)
-        keep(nn.Dropout(0.5), x).sum().backward()
-        return torch.rand(3)
+        loss = keep(nn.Dropout(0.5), x).sum()
+        between = torch.rand(3)
+        loss.backward()
+        return torch.stack([between, torch.rand(3)])
 
     assert torch.equal(draws(checkpoint), draws(lambda function, x: function(x)))
 
@@ -49,6 +51,12 @@ def test_several_inputs_each_receive_their_gradient_and_constants_none():
     checkpoint(lambda x, y, z: (x * y * z).sum(), a, b, constant).backward()
     assert torch.equal(a.grad, b * constant) and torch.equal(b.grad, a * constant)
     assert constant.grad is None
+
+
+def test_inputs_that_cannot_have_a_gradient_pass_through():
+    table, rows = torch.randn(4, 2, requires_grad=True), torch.tensor([1, 1, 3])
+    checkpoint(lambda t, r: t[r].sum(), table, rows).backward()
+    assert table.grad[:, 0].tolist() == [0, 2, 0, 1]
 
 
 def test_autocast_is_the_same_the_second_time():

@@ -48,13 +48,13 @@ class Checkpoint(torch.autograd.Function):
         return function(*inputs)  # inside an autograd function nothing is recorded
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         # Cut off from the graph before, so that the inner backward stops at the segment's inputs.
         inputs = [saved.detach().requires_grad_(saved.requires_grad) for saved in ctx.saved_tensors]
         with torch.enable_grad(), ctx.surroundings.restored():
             result = ctx.function(*inputs)
         # Fills the .grad of the segment's parameters, as any backward does, and of these inputs.
-        torch.autograd.backward(result, *gradients)
+        torch.autograd.backward(result, gradient)
         return (None, None, *(tensor.grad for tensor in inputs))
 
 
@@ -63,7 +63,7 @@ def checkpoint(function: Function, *inputs: Tensor) -> Tensor:
     # The first segment's input is data and needs no gradient, and autograd skips a function none
     # of whose inputs does. An empty tensor that needs one makes it stay.
     anchor = torch.empty(0, requires_grad=True)
-    return Checkpoint.apply(function, anchor, *inputs)  # type: ignore[no-any-return]
+    return Checkpoint.apply(function, anchor, *inputs)
 
 
 class Surroundings:
@@ -84,7 +84,7 @@ class Surroundings:
         torch.set_rng_state(self.random)
         for device, state in zip(self.devices, self.device_random):
             torch.cuda.set_rng_state(state, device)
-        stack.enter_context(ExitStack())
+        stack.enter_context(torch.autocast(self.kind, self.dtype, self.autocast))
         return stack
 
 
