@@ -1,0 +1,65 @@
+"""Memory is read without waiting, and in bytes."""
+
+import pickle
+import sys
+
+import pytest
+import torch
+
+from stepladder.world import limit_bytes, peak_bytes, reset_peak
+
+from ..ranks import Job, Worker
+
+CPU = torch.device("cpu")
+
+
+def test_a_process_holds_less_than_the_machine_has():
+    assert 2**20 < peak_bytes(CPU) < limit_bytes(CPU)
+
+
+def test_the_machine_has_what_the_kernel_says():
+    with open("/proc/meminfo") as lines:
+        total_kib = int(next(lines).split()[1])
+    assert limit_bytes(CPU) == total_kib * 1024
+
+
+def test_the_peak_stays_when_memory_is_given_back_until_it_is_started_anew():
+    reset_peak(CPU)
+    before = peak_bytes(CPU)
+    held = torch.ones(2**28, dtype=torch.uint8)
+    del held
+    assert peak_bytes(CPU) - before == pytest.approx(2**28, rel=0.1)
+    reset_peak(CPU)
+    assert peak_bytes(CPU) - before < 2**26
+
+
+def peak() -> int:
+    return peak_bytes(CPU)
+
+
+@pytest.mark.xdist_group("ranks")
+def test_a_process_started_by_a_large_one_does_not_inherit_its_peak():
+    held = torch.ones(2**30, dtype=torch.uint8)
+    worker = Worker()
+    try:
+        worker.connection.send_bytes(
+            pickle.dumps(Job(pickle.dumps((peak, ())), (*sys.path,), {}, None))
+        )
+        answer = pickle.loads(worker.connection.recv_bytes())
+    finally:
+        worker.kill()
+    assert pickle.loads(answer.value) < held.numel()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpus_peak_is_its_tensors_and_can_be_started_anew():
+    device = torch.device("cuda", 0)
+    reset_peak(device)
+    before = peak_bytes(device)
+    held = torch.ones(2**24, dtype=torch.uint8, device=device)
+    assert peak_bytes(device) - before == 2**24
+    del held
+    reset_peak(device)
+    assert peak_bytes(device) == before
+    assert peak_bytes(device) < limit_bytes(device)
