@@ -1,10 +1,12 @@
 """The ground floors and `--help` start in a blink, without torch."""
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
+
+from stepladder.cli.main import COMMANDS
 
 GROUND = ["errors", "hardware", "workload", "plan", "record", "planner"]
 
@@ -23,18 +25,20 @@ def test_a_ground_floor_package_does_not_import_torch(package):
     assert run(code).split() == ["False", "False"]
 
 
-def test_help_answers_in_under_half_a_second():
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
+def test_help_answers_in_under_half_a_second(words):
     def once() -> float:
-        start = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "stepladder.cli.main", "--help"], check=True, capture_output=True
-        )
-        return time.perf_counter() - start
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "stepladder.cli.main", *words, "--help"]
+        subprocess.run(command, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(once() for _ in range(5)) < 0.5  # the best of five: this asks about the code
+    # Its own processor time, at best: this asks about the code and not about a busy machine.
+    assert min(once() for _ in range(3)) < 0.5
 
 
-@pytest.mark.parametrize("command", ["train", "bench", "verify", "doctor"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_commands_help_does_not_import_torch(command):
     code = (
         "import sys\nfrom stepladder.cli.main import main\n"

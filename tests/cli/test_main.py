@@ -1,0 +1,171 @@
+"""The front door: one command is picked, a mistake is one line and exit code 2, nothing leaks."""
+
+import argparse
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepladder.cli import main as front
+from stepladder.cli.main import COMMANDS, main, split_settings
+from stepladder.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(front.__file__).parent
+
+
+def stepladder(*words, **how):
+    command = [sys.executable, "-m", "stepladder.cli.main", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **how)
+
+
+def configured(name):
+    parser = argparse.ArgumentParser(prog=name)
+    command = importlib.import_module(f"stepladder.cli.{name}")
+    command.configure(parser)
+    return parser
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]])
+def test_help_lists_every_command_with_its_sentence(words, capsys):
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    for name, sentence in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(sentence)}$", out, re.MULTILINE)
+
+
+def test_the_version_is_the_projects(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{VERSION}\n"
+    assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("trian", "command: 'trian' is not one. Did you mean 'train'?\n"),
+        ("xyz", f"command: 'xyz' is not one. Choose one of: {', '.join(COMMANDS)}.\n"),
+        ("--verbose", "command: '--verbose' is not one."),
+        ("", "command: '' is not one."),
+        ("main", "command: 'main' is not one."),
+    ],
+)
+def test_an_unknown_command_is_one_line_and_code_2(word, message, capsys):
+    assert main([word]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err.startswith(message)
+    assert seen.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_a_sentence_options_and_a_run(name):
+    command = importlib.import_module(f"stepladder.cli.{name}")
+    assert command.__doc__
+    assert callable(command.configure)
+    assert callable(command.run)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_takes_json(name):
+    assert "--json" in configured(name)._option_string_actions
+
+
+def test_every_file_that_is_a_command_is_listed():
+    commands = {
+        path.stem
+        for path in FOLDER.glob("*.py")
+        if "\ndef configure(" in path.read_text() and "\ndef run(" in path.read_text()
+    }
+    assert commands == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_help_says_what_it_does(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    first = importlib.import_module(f"stepladder.cli.{name}").__doc__.split()[:4]
+    assert out.startswith(f"usage: stepladder {name} ")
+    assert " ".join(first) in " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_code_2_without_a_traceback(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--no-such-option"])
+    assert ended.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_option_cannot_be_shortened(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--js"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --js" in capsys.readouterr().err
+
+
+def test_a_setting_on_a_command_without_a_recipe_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--train.steps", "5"])
+    assert ended.value.code == 2
+    assert "--train.steps is not an option of this command" in capsys.readouterr().err
+
+
+def test_settings_are_told_from_a_commands_own_words():
+    words = [
+        "run.toml",
+        "--train.steps",
+        "5",
+        "--json",
+        "--run.folder=a.b",
+        "--plan",
+        "x.y",
+        "--a.b",
+    ]
+    assert split_settings(words) == (
+        ["run.toml", "--json", "--plan", "x.y"],
+        ["--train.steps", "5", "--run.folder=a.b", "--a.b"],
+    )
+
+
+def test_a_users_mistake_is_one_line_and_code_2(capsys):
+    assert main(["plan", "gpt9", "--on", "1 x H100-80GB"]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err.startswith("model: 'gpt9' is not")
+    assert "Traceback" not in seen.err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["plan", "gpt2", "--on", "1 x H100-80GB", "--json"]])
+def test_a_reader_that_went_away_leaves_silence(words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = stepladder(*words, stdout=writing)
+    os.close(writing)
+    _, err = process.communicate(timeout=60)
+    assert err == ""
+    assert process.returncode == 0
+
+
+def test_ctrl_c_is_code_130_and_one_word(tmp_path):
+    fifo = tmp_path / "run.toml"
+    os.mkfifo(fifo)  # whoever reads it waits: a command that can be interrupted at a known place
+    process = stepladder("train", str(fifo), stdout=subprocess.PIPE)
+    writing = None
+    while writing is None and process.poll() is None:
+        try:
+            writing = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            time.sleep(0.05)
+    time.sleep(0.2)  # from opening the file to waiting for its text
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
