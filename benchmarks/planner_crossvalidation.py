@@ -31,6 +31,7 @@ CONSTANTS = {
     "STRAGGLING": (time, (0.0, 0.01, 0.02)),
     "INSIDE": (collectives, (0.7, 0.82, 0.9)),
     "BETWEEN": (collectives, (0.6, 0.75, 0.9)),
+    "CONGESTION": (collectives, (0.0, 0.05, 0.1)),
 }
 JOULES = {1.95: (1.75, 1.95, 2.15), 1.6: (1.4, 1.6, 1.8)}  # 7 nm, 4 nm
 ROUNDS = 2

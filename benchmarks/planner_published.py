@@ -177,7 +177,12 @@ def software_of_row(row: dict[str, str], device: str) -> Software:
         return Software(regathers=True, masters=True)
     if re.search("torchtitan|/ao", row["source"]):
         asynchronous = re.search("async ?tp", row["notes"], re.I)
-        return Software(products_again=0.5, hides_tensor=bool(asynchronous))
+        eight = row["precision"] == "fp8" and "rowwise" not in row["notes"]  # rowwise: bf16 travels
+        return Software(
+            products_again=0.5,
+            hides_tensor=bool(asynchronous),
+            gather="float8" if eight else None,
+        )
     return Software()
 
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Layout
-from stepladder.planner.collectives import BETWEEN, INSIDE, network_of, spread
+from stepladder.planner.collectives import BETWEEN, CONGESTION, INSIDE, network_of, spread
 from stepladder.record import Calibration
 
 CLUSTER = Cluster.parse("4 nodes x 8 H100-80GB, NVLink 900 GB/s, 3200 Gb/s")
@@ -20,12 +20,20 @@ def test_neighbours_talk_over_the_link_inside_a_node() -> None:
 def test_a_group_with_one_rank_a_node_has_its_share_of_the_network() -> None:
     group = NETWORK.group(Layout(shard=4, tensor=8), "shard")
     assert (group.ways, group.nodes) == (4, 4)
-    assert group.bytes_per_second == pytest.approx(400e9 / 8 * BETWEEN)
+    assert group.bytes_per_second == pytest.approx(400e9 / 8 * BETWEEN / (1 + CONGESTION))
 
 
 def test_a_group_that_fills_its_nodes_has_all_of_the_network() -> None:
     group = NETWORK.group(Layout(shard=32), "shard")
-    assert group.bytes_per_second == pytest.approx(min(450e9 * INSIDE, 400e9 * BETWEEN))
+    assert group.bytes_per_second == pytest.approx(400e9 * BETWEEN / (1 + CONGESTION))
+
+
+def test_many_nodes_crowd_the_network() -> None:
+    few, many = (
+        network_of(Cluster.parse(f"{n} nodes x 8 H100-80GB")).group(Layout(shard=8 * n), "shard")
+        for n in (2, 64)
+    )
+    assert few.bytes_per_second == pytest.approx(many.bytes_per_second * (1 + 5 * CONGESTION))
 
 
 def test_neighbouring_axes_are_one_group() -> None:
@@ -60,4 +68,4 @@ def test_measured_links_replace_the_usual_share() -> None:
     found = Calibration(inside_bytes_per_second=1e11, between_bytes_per_second=1e10)
     network = network_of(CLUSTER, found)
     assert network.group(Layout(tensor=8, shard=4), "tensor").bytes_per_second == 1e11
-    assert network.group(Layout(shard=32), "shard").bytes_per_second == 1e10
+    assert network.group(Layout(shard=16), "shard").bytes_per_second == 1e10

@@ -93,6 +93,21 @@ def test_gathered_inputs_are_kept_unless_gathered_again() -> None:
     assert memory(text, software=Software(regathers=True)).activations < 0.8 * kept
 
 
+def test_what_is_gathered_is_what_the_other_ranks_held() -> None:
+    text = "bf16 zero3 shard=1 tensor=8 micro=8"
+    more = memory(text).activations - memory(text, software=Software(regathers=True)).activations
+    gathers, others = 2, 7 / 8
+    assert more == pytest.approx(32 * gathers * 8 * 4096 * 4096 * others * 2)
+
+
+def test_a_recomputed_block_stands_in_full_beside_the_others_inputs() -> None:
+    facts = find_facts("llama:layers=8,hidden=1024,heads=8,ffn=4096,vocab=64", 1024)
+    held = memory("bf16 zero3 micro=8 recompute=blocks", facts=facts).activations
+    d, f = 8 * 1024 * 1024 * 2, 8 * 1024 * 4096 * 2  # bytes of one width and of one inner width
+    full = 2 * d + 5 * d + 2 * d + 4 * f
+    assert held == pytest.approx(8 * d + (full - d) + 2 * d, rel=0.005), "and the last norm's"
+
+
 def test_the_first_stage_holds_the_most_micro_batches() -> None:
     one = memory("bf16 ddp pipeline=4 micro=1 accumulate=8")
     every = memory("bf16 ddp pipeline=4 micro=1 accumulate=8 schedule=gpipe")

@@ -65,6 +65,11 @@ def test_frames_multiply_to_the_devices() -> None:
     assert len(set(every)) == len(every)
 
 
+def test_copies_of_sliced_nodes_are_looked_at() -> None:
+    every = frames(FACTS, Cluster.parse("2 nodes x 8 H100-80GB"))
+    assert any((f.layout.replicate, f.layout.shard, f.zero) == (2, 8, 3) for f in every)
+
+
 def test_long_sequences_may_be_sliced() -> None:
     long = list(frames(find_facts("llama3-8b", 131072), NODE))
     assert any(frame.layout.context == 8 for frame in long)
@@ -122,13 +127,14 @@ def test_too_little_host_memory_is_a_reason() -> None:
 
 
 def test_where_nothing_fits_the_smallest_cluster_that_does_is_named() -> None:
-    found = search(find_facts("llama2-13b"), Cluster.parse("1 node x 2 A100-40GB"))
+    found = search(find_facts("llama2-7b", 2048), Cluster.parse("1 node x 1 L4"))
     assert not found.ranked and found.instead is not None
-    with pytest.raises(PlanError, match=r"none of \d+ plans fits llama2-13b on .* a device\. The "):
+    with pytest.raises(PlanError, match=r"none of \d+ plans fits llama2-7b on .* a device\. The "):
         _ = found.best
     nodes = found.instead.cluster.num_nodes
+    assert nodes & (nodes - 1), "not found by doubling alone"
     fewer = replace(found.cluster, num_nodes=nodes - 1)
-    assert not any(not c.plan.offload for c in search(found.facts, fewer).ranked)
+    assert all(choice.plan.offload for choice in search(found.facts, fewer).ranked)
 
 
 def test_a_model_for_no_cluster_says_so() -> None:
@@ -164,7 +170,10 @@ def test_every_other_family_is_explained() -> None:
     families -= {family_of(CHOICES.best.plan)}
     assert {verdict.family for verdict in explained.families} == families
     assert all(verdict.reason for verdict in explained.families)
-    assert all(v.slower is None or v.slower >= 0 for v in explained.families)
+    for verdict in (v for v in explained.families if v.slower is not None):
+        own = [c for c in CHOICES.ranked if family_of(c.plan) == verdict.family]
+        assert verdict.plan == own[0].plan, "its fastest member speaks for it"
+        assert verdict.slower == pytest.approx(own[0].seconds / CHOICES.best.seconds - 1)
 
 
 def test_a_family_that_does_not_fit_says_what_it_needs() -> None:

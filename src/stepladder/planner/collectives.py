@@ -17,6 +17,7 @@ from stepladder.record import Calibration
 # Of a link's rate, reached by large collectives: headers, synchronisation between steps, and for
 # networks the imperfect spread of flows over ports.
 INSIDE, BETWEEN = 0.82, 0.75
+CONGESTION = 0.05  # lost at each doubling of the nodes: flows meet in the switches above them
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ class Network:
         nodes = max(ways // per_node, 1)
         rate = self.inside_bytes_per_second
         if nodes > 1:
-            share = self.between_bytes_per_second * per_node / self.devices_per_node
+            crowd = 1 + CONGESTION * (log2(nodes) - 1)
+            share = self.between_bytes_per_second / crowd * per_node / self.devices_per_node
             rate = share if per_node == 1 else min(rate, share)
         return Group(ways, nodes, rate, self.inside_latency, self.between_latency)
 

@@ -17,6 +17,7 @@ class Sizes:
     gradient: int
     state: int  # what the optimizer keeps for one parameter
     work: int
+    gather: int  # of a parameter on its way to a rank that needs it
     reduce: int
     residual: int  # of the stream between blocks
     tensor: int
@@ -42,6 +43,7 @@ def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
         gradient=BYTES[software.gradient] if software.gradient else parameter,
         state=store * plan.optimizer.moments + masters,
         work=work,
+        gather=BYTES[software.gather] if software.gather else work,
         reduce=BYTES[precision.reduce],
         # Autocast adds 16-bit results into the fp32 that the stored embedding gave.
         residual=work if wrapped else max(work, parameter),

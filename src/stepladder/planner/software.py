@@ -19,6 +19,7 @@ class Software:
     hides_tensor: bool = False  # tensor-parallel collectives run in pieces beside the products
     masters: bool = False  # fp32 parameters live with the optimizer; work and gradients are apart
     gradient: str | None = None  # type that gradients are kept in; None: that of the parameters
+    gather: str | None = None  # type that sliced parameters travel in; None: the work type
     attention_flops_per_second: float | None = None  # of its own attention kernel
 
 

@@ -114,10 +114,10 @@ def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
 
     block = sum(held_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
     ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
-    gather, leave = shard.gather(block * sizes.work), reduce(block)
+    gather, leave = shard.gather(block * sizes.gather), reduce(block)
     again = gather if sizes.zero == 3 else 0.0
     late = max(gather - one.block_forward, 0.0) + max(again + leave - one.block_backward, 0.0)
-    alone = shard.gather(ends * sizes.work) + reduce(ends)
+    alone = shard.gather(ends * sizes.gather) + reduce(ends)
     exposed = alone + gather + leave + count * late
     total = alone + count * (gather + again + leave)
     return Traffic(exposed * sizes.passes, max(total - exposed, 0.0) * sizes.passes)
@@ -132,7 +132,7 @@ def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) 
     total = group.all_reduce(size)
     hideable = min(total, one.block_backward * stage.num_blocks)
     exposed = total - hideable + LAST_BUCKET * hideable
-    owners = setting.network.group(layout, "shard", "context").gather(held * sizes.work)
+    owners = setting.network.group(layout, "shard", "context").gather(held * sizes.gather)
     return Traffic(exposed + (owners if sizes.zero == 1 else 0.0), total - exposed)
 
 

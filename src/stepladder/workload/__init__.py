@@ -1,6 +1,5 @@
 """What we train, as numbers. Standard library only."""
 
-from .config import read_config
 from .facts import Attention, Facts, Kept, Matrix, Moved, Part
 from .find import find_facts
 from .presets import PRESETS, find_shape
@@ -20,5 +19,4 @@ __all__ = [
     "find_facts",
     "find_shape",
     "parse_shape",
-    "read_config",
 ]
