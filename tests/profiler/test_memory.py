@@ -4,7 +4,13 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from stepladder.profiler.memory import MemoryMeter, backward_noticed, measure_memory, reconcile
+from stepladder.profiler.memory import (
+    MemoryMeter,
+    backward_noticed,
+    is_compiled,
+    measure_memory,
+    reconcile,
+)
 from stepladder.record import Memory
 
 torch.set_num_threads(1)
@@ -203,3 +209,11 @@ def test_gradients_that_no_backward_made_are_gradients_too():
         parameter.grad = torch.zeros_like(parameter)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     assert measure_memory(sgd.step, model, sgd, CPU).gradients == size(model.parameters())
+
+
+def test_a_compiled_module_is_known_by_its_parts():
+    model = Net(2)
+    assert not is_compiled(model)
+    assert is_compiled(torch.compile(model))
+    model.blocks[1].compile()
+    assert is_compiled(model)

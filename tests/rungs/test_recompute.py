@@ -9,7 +9,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from stepladder.errors import PlanError
 from stepladder.plan import Recompute
+from stepladder.profiler.memory import measure_memory
 from stepladder.rungs.recompute import draws, is_dear, recompute
+from stepladder.rungs.saved import measure_blocks
 
 torch.set_num_threads(1)
 aten = torch.ops.aten
@@ -263,3 +265,16 @@ def test_a_hugging_face_layer_recomputes_the_same_and_fills_no_cache_twice():
 def test_a_budget_without_measured_blocks_says_what_is_missing():
     with pytest.raises(PlanError, match=r"bytes of 4 blocks, and 0 were given.*measure_blocks"):
         recompute(named(Stack()), Recompute.parse("1GiB"))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_a_budget_chosen_by_measured_bytes_is_kept(share):
+    torch.manual_seed(0)
+    model = Stack(10)
+    x = torch.randn(16, 4 * LENGTH, WIDTH)
+    costs = measure_blocks(named(model), lambda: model(x))
+    budget = int(share * sum(cost.kept_bytes for cost in costs))
+    names = recompute(named(model), Recompute("budget", budget_bytes=budget), costs=costs)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    memory = measure_memory(lambda: model(x).sum().backward(), model, sgd, torch.device("cpu"))
+    assert names and 0.6 * budget < memory.activations < 1.05 * budget

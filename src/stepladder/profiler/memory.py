@@ -142,8 +142,9 @@ def reconcile(
 
 
 def is_compiled(module: nn.Module) -> bool:
-    compiled = [m for m in module.modules() if m._compiled_call_impl is not None]
-    return bool(compiled) or isinstance(module, torch._dynamo.OptimizedModule)
+    """Whether the module, or a part of it, runs compiled: by `.compile()` or `torch.compile`."""
+    parts = list(module.modules())
+    return any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in parts)
 
 
 @contextmanager

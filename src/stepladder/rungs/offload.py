@@ -149,6 +149,7 @@ class Road:
         self.stream.wait_stream(torch.cuda.current_stream(self.device))  # `back` may be in use
         with torch.cuda.stream(self.stream):
             back.copy_(host, non_blocking=True)
+        back.record_stream(self.stream)  # a graph may be dropped while this one is on its way
         return self.stream.record_event()
 
 
