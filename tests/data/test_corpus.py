@@ -45,11 +45,11 @@ def test_a_limit_ends_the_corpus(folder):
 def test_a_packed_corpus_keeps_files_apart(folder):
     source = text_corpus(folder, length=88, packed=True)
     inputs, targets = source[0]
-    assert inputs["document"].tolist() == [0] * 50 + [1] * 30 + [2] * 8
+    assert inputs["documents"].tolist() == [0] * 50 + [1] * 30 + [2] * 8
     assert (targets == -100).nonzero().flatten().tolist() == [49, 79]
     (folder / "zz.txt").write_bytes(b"y" * 6)
     held = text_corpus(folder, length=9, split="validation", packed=True)
-    assert held[0][0]["document"].tolist() == [0] * 4 + [1] * 5
+    assert held[0][0]["documents"].tolist() == [0] * 4 + [1] * 5
     assert held.starts.tolist() == [0, 4]
 
 

@@ -44,11 +44,11 @@ def test_packed_rows_are_those_of_the_plain_definition(documents, length):
     inputs, targets = packed.fetch(np.arange(len(packed)))
     for row, (tokens, document, position, wanted) in enumerate(expected):
         assert inputs["tokens"][row].tolist() == tokens
-        assert inputs["document"][row].tolist() == document
-        assert inputs["position"][row].tolist() == position
+        assert inputs["documents"][row].tolist() == document
+        assert inputs["positions"][row].tolist() == position
         assert targets[row].tolist() == wanted
         one_inputs, one_targets = packed[row]
-        assert torch.equal(one_inputs["document"], inputs["document"][row])
+        assert torch.equal(one_inputs["documents"], inputs["documents"][row])
         assert torch.equal(one_targets, targets[row])
 
 
@@ -56,8 +56,8 @@ def test_a_token_file_with_a_document_end_is_packed(tmp_path):
     np.array([5, 6, 0, 7, 0, 8, 9, 9, 9], np.uint16).tofile(tmp_path / "a.bin")
     inputs, targets = TokenFile(tmp_path / "a.bin", 8, document_end=0)[0]
     assert inputs["tokens"].tolist() == [5, 6, 0, 7, 0, 8, 9, 9]
-    assert inputs["document"].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
-    assert inputs["position"].tolist() == [0, 1, 2, 0, 1, 0, 1, 2]
+    assert inputs["documents"].tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert inputs["positions"].tolist() == [0, 1, 2, 0, 1, 0, 1, 2]
     assert targets.tolist() == [6, 0, -100, 0, -100, 9, 9, 9]
 
 

@@ -43,8 +43,13 @@ def test_the_open_axis_takes_the_rest(layout, axis):
     assert some.open_one(layout, axis).settle(layout.num_ranks) == layout
 
 
-def test_a_closed_layout_settles_as_itself():
-    assert Layout(shard=4).settle(3) == Layout(shard=4)
+def test_a_closed_layout_settles_as_itself_on_its_own_number_of_ranks():
+    assert Layout(shard=4).settle(4) == Layout(shard=4)
+    with pytest.raises(PlanError) as raised:
+        Layout(shard=4).settle(3)
+    assert str(raised.value) == (
+        "layout: needs 4 processes (shard=4); 3 started. Start 4, or leave one axis open with -1."
+    )
 
 
 def test_ranks_that_do_not_divide_name_a_multiple():

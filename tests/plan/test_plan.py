@@ -95,8 +95,14 @@ def test_slicing_that_settles_to_an_axis_of_one_is_refused_too():
         Plan.parse("zero1 replicate=2").settle(2)
 
 
-def test_a_sliced_plan_on_one_rank_is_legal():
-    assert Plan.parse("zero3 micro=1").settle(1).layout == Layout()
+@pytest.mark.parametrize(
+    ("text", "ranks", "layout"),
+    [("zero3", 1, Layout()), ("zero3 tensor=2", 2, Layout(tensor=2))],
+)
+def test_slicing_with_nobody_to_share_with_is_legal_and_reads_back(text, ranks, layout):
+    settled = Plan.parse(text).settle(ranks)
+    assert settled.layout == layout
+    assert Plan.parse(str(settled)) == settled
 
 
 def test_shards_of_nothing_are_refused():

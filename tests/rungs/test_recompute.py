@@ -84,8 +84,8 @@ def kept_bytes(model: nn.Module) -> int:
 
     def keep(tensor):
         storage = tensor.untyped_storage()
-        sizes[storage._cdata] = (storage.nbytes(), tensor)
-        return tensor
+        sizes[storage._cdata] = (storage.nbytes(), tensor.detach())
+        return tensor.detach()
 
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         out = model(torch.randn(BATCH, LENGTH, WIDTH))

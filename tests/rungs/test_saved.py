@@ -2,6 +2,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stepladder.profiler.graphs import find_retained_graphs, live_graphs
 from stepladder.rungs.budget import BlockCost
 from stepladder.rungs.saved import measure_blocks, measure_saved_bytes
 
@@ -56,3 +57,9 @@ def test_the_blocks_are_left_as_they_were():
     block = Block()
     measure_saved_bytes(block, torch.randn(ROWS, WIDTH))
     assert not block._forward_hooks and not block._forward_pre_hooks
+
+
+def test_no_graph_is_left_behind():
+    known = live_graphs()
+    measure_saved_bytes(Block(), torch.randn(ROWS, WIDTH))
+    assert find_retained_graphs(ignore=known) is None

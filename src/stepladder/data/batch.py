@@ -26,6 +26,7 @@ class Batch:
     position: int  # of the global batch's first sample in the run
     size: int  # samples in the global batch, over all ranks
     valid_by_row: tuple[int, ...]  # targets that count, for each row here
+    leading_by_row: tuple[int, ...]  # 1 where a row's first target counts
     skipped: tuple[str, ...] = ()  # samples that could not be read and what stood in for them
 
     @classmethod
@@ -40,7 +41,8 @@ class Batch:
             inputs, targets = samples
         elif isinstance(samples, dict):
             targets = next((samples[key] for key in TARGET_KEYS if key in samples), None)
-        return cls(inputs, targets, position, size, _count_valid(inputs, targets), skipped)
+        valid, leading = _count_valid(inputs, targets), _count_leading(inputs, targets)
+        return cls(inputs, targets, position, size, valid, leading, skipped)
 
     @property
     def num_rows(self) -> int:
@@ -50,6 +52,11 @@ class Batch:
     def valid(self) -> int:
         """Targets of this rank that count."""
         return sum(self.valid_by_row)
+
+    @property
+    def leading(self) -> int:
+        """Rows whose first target counts: what a model that shifts its labels itself leaves out."""
+        return sum(self.leading_by_row)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
@@ -61,7 +68,11 @@ class Batch:
     def rows(self, part: slice) -> Batch:
         """Some of the rows: a micro-batch."""
         cut = self._each(lambda tensor: tensor[part] if tensor.dim() else tensor)
-        return replace(cut, valid_by_row=self.valid_by_row[part])
+        return replace(
+            cut,
+            valid_by_row=self.valid_by_row[part],
+            leading_by_row=self.leading_by_row[part],
+        )
 
     def tensors(self) -> list[torch.Tensor]:
         """Every tensor once."""
@@ -112,3 +123,9 @@ def _count_valid(inputs: Any, targets: Any) -> tuple[int, ...]:
     if not ignored.any():  # the common case, and counting by row is ten times slower
         return (by_row.shape[1],) * len(targets)
     return tuple((~ignored).sum(dim=1).tolist())
+
+
+def _count_leading(inputs: Any, targets: Any) -> tuple[int, ...]:
+    if not isinstance(targets, torch.Tensor) or targets.dim() != 2:
+        return (0,) * len(next(walk(inputs)))
+    return tuple((targets[:, 0] != IGNORED).int().tolist())

@@ -22,6 +22,18 @@ class Part:
         self._order = Order(len(source), SEED)
         self._held = max(len(source) // SHARE, 1)
 
+    def __getattr__(self, name: str) -> Any:
+        # What a source tells of itself (its window, whether reading in parallel pays) stays true.
+        if name in ("length", "parallel"):
+            return getattr(self.source, name)
+        raise AttributeError(name)
+
+    def where(self, index: int) -> str:
+        """The file or stretch a sample comes from, for errors."""
+        inner = int(self._indices(np.asarray([index]))[0])
+        where = getattr(self.source, "where", None)
+        return where(inner) if where else f"sample {inner}"
+
     def __len__(self) -> int:
         return self._held if self.split == "validation" else len(self.source) - self._held
 

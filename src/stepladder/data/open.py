@@ -15,8 +15,8 @@ from .source import Source
 from .tokens import TokenFile
 
 TOKENS = (".bin", ".npy")
-FOLDERS = {"mnist": mnist, "cifar": cifar, "images": ImageFolder}
-WORDS = ("python", "digits", *(f"{word}:FOLDER" for word in FOLDERS))
+CLASSICS = {"mnist": mnist, "cifar": cifar}  # they come with a test part of their own
+WORDS = ("python", "digits", "images:FOLDER", *(f"{word}:FOLDER" for word in CLASSICS))
 
 
 def open_source(choice: DataChoice, *, length: int, vocabulary: int, split: Split) -> Source:
@@ -27,8 +27,10 @@ def open_source(choice: DataChoice, *, length: int, vocabulary: int, split: Spli
         return text_corpus(None, length=length, split=split, packed=choice.packed)
     if word == "digits":
         return Part(digits(), split)
-    if word in FOLDERS:
-        return Part(FOLDERS[word](rest), split)  # type: ignore[operator]
+    if word in CLASSICS:
+        return CLASSICS[word](rest, split=split)
+    if word == "images":
+        return Part(ImageFolder(rest), split)
     if path.suffix in TOKENS:
         limit = choice.vocabulary or vocabulary
         return Part(TokenFile(path, length=length, vocabulary=limit), split)

@@ -92,4 +92,4 @@ def _places(opens: np.ndarray) -> dict[str, np.ndarray]:
     opens[:, 0] = True  # a row's first token opens what the model sees of its document
     steps = np.broadcast_to(np.arange(opens.shape[1]), opens.shape)
     last_open = np.maximum.accumulate(np.where(opens, steps, 0), axis=1)
-    return {"document": np.cumsum(opens, axis=1) - 1, "position": steps - last_open}
+    return {"documents": np.cumsum(opens, axis=1) - 1, "positions": steps - last_open}

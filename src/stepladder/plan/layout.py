@@ -49,11 +49,11 @@ class Layout:
         return place["replicate"] * self.shard + place["shard"]
 
     def settle(self, num_ranks: int) -> Layout:
-        """Fill in the axis given as the rest, for a known number of ranks."""
+        """The layout of exactly so many ranks: the axis given as the rest filled in."""
         open_axes = [axis for axis in AXES if getattr(self, axis) == REST]
         known = prod(ways for ways in self.shape if ways != REST)
         if not open_axes:
-            return self
+            return self._of(num_ranks)
         if num_ranks % known:
             raise PlanError(
                 f"layout.{open_axes[0]}",
@@ -61,6 +61,15 @@ class Layout:
                 f"Use a multiple of {known} ranks.",
             )
         return replace(self, **{open_axes[0]: num_ranks // known})
+
+    def _of(self, num_ranks: int) -> Layout:
+        if self.num_ranks != num_ranks:
+            raise PlanError(
+                "layout",
+                f"needs {self.num_ranks} processes ({self}); {num_ranks} started",
+                f"Start {self.num_ranks}, or leave one axis open with -1.",
+            )
+        return self
 
     def problems(self) -> list[PlanError]:
         """What is wrong with these numbers whatever the model."""

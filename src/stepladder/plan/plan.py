@@ -39,12 +39,6 @@ class Plan:
     def settle(self, num_ranks: int) -> Plan:
         """The plan for a known number of ranks: no axis or batch number left open."""
         layout = self.layout.settle(num_ranks)
-        if layout.num_ranks != num_ranks:
-            raise PlanError(
-                "layout",
-                f"needs {layout.num_ranks} processes ({layout}); {num_ranks} started",
-                f"Start {layout.num_ranks}, or leave one axis open with -1.",
-            )
         settled = replace(self, layout=layout, batch=self.batch.settle(layout.data_ways))
         return settled.check()
 

@@ -1,5 +1,6 @@
 """Hardware × workload × plan → record, before a device-hour is spent. Standard library only."""
 
+from .advice import explain_out_of_memory
 from .check import RULES, check, problems
 from .choices import Choices
 from .explain import Explanation, explain, family_of
@@ -16,6 +17,7 @@ __all__ = [
     "Software",
     "check",
     "explain",
+    "explain_out_of_memory",
     "family_of",
     "forecast",
     "problems",

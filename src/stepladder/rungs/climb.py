@@ -6,13 +6,15 @@ names. The order is not free: each line says why it stands before the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
-from stepladder.errors import raise_all
+from stepladder.errors import PlanError, raise_all
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.plan import Plan
 from stepladder.world import World
@@ -21,6 +23,7 @@ from .accumulate import Accumulate
 from .budget import BlockCost
 from .compile import compile_module
 from .loss import Loss
+from .offload import offload_activations
 from .precision import check_precision, precision, read_inputs, working
 from .recompute import recompute
 
@@ -48,7 +51,7 @@ def climb(
     costs: Sequence[BlockCost] | None = None,
 ) -> Climbed:
     """Apply every rung the plan names."""
-    raise_all(check_precision(plan.precision, world.device))
+    raise_all([*check_precision(plan.precision, world.device), *missing_rungs(plan)])
     anatomy = find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
 
@@ -69,9 +72,55 @@ def climb(
     run = Accumulate(
         module,
         loss,
-        working=partial(working, plan.precision, world.device),
+        working=forward_context(module, plan, world),
         world=world,
         intake=partial(read_inputs, plan.precision),
         micro=plan.batch.micro,
     )
     return Climbed(module, anatomy, run, recomputed)
+
+
+def forward_context(
+    module: nn.Module, plan: Plan, world: World
+) -> Callable[[], AbstractContextManager[Any]]:
+    """What a forward pass runs in: the precision, and where its activations wait."""
+    work = partial(working, plan.precision, world.device)
+    if "activations" not in plan.offload:
+        return work
+    offload = offload_activations(world.device, module.parameters())
+
+    @contextmanager
+    def offloaded() -> Iterator[None]:
+        with work(), offload:
+            yield
+
+    return offloaded
+
+
+def missing_rungs(plan: Plan) -> list[PlanError]:
+    """Words of a plan that this version can forecast and not yet run: refused, never ignored."""
+    found = []
+    if plan.layout.num_ranks > 1:
+        found.append(
+            PlanError(
+                "layout",
+                f"{plan.layout} has {plan.layout.num_ranks} ranks, and this version trains on one",
+                "Leave the axes out; 'stepladder plan' forecasts them.",
+            )
+        )
+    for word in plan.offload:
+        if word != "activations":
+            found.append(
+                PlanError(
+                    "offload",
+                    f"{word} stay on the device in this version",
+                    "Use offload=activations, or optimizer=adafactor for less state.",
+                )
+            )
+    if plan.compress.kind != "none":
+        found.append(
+            PlanError(
+                "compress", f"{plan.compress} has one rank and nothing to send", "Leave it out."
+            )
+        )
+    return found

@@ -38,9 +38,7 @@ class Loss:
 
     def count(self, batch: Batch) -> int:
         """Valid targets of these rows."""
-        if not (self.shifted and isinstance(batch.targets, torch.Tensor)):
-            return batch.valid
-        return batch.valid - int((batch.targets[:, 0] != IGNORED).sum())
+        return batch.valid - (batch.leading if self.shifted else 0)
 
 
 def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.Module) -> Loss:

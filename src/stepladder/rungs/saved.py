@@ -68,8 +68,9 @@ class Tally(TorchDispatchMode):
         return result
 
     def keep(self, tensor: Tensor) -> Tensor:
+        # Cut off from the graph: a result that its own graph holds would never be let go.
         self.saved.append(tensor.detach())
-        return tensor
+        return self.saved[-1]
 
     def cost(self, seen: set[int]) -> BlockCost:
         known = seen | self.owned

@@ -17,12 +17,13 @@ from torch import nn
 from stepladder.data import Batch
 from stepladder.errors import NonFinite
 from stepladder.plan import Plan, Rate
+from stepladder.planner import explain_out_of_memory
 from stepladder.record import Report
 from stepladder.rungs import Climbed, LossScale, is_out_of_memory, matrix_units
 from stepladder.world import World, deterministic, limit_bytes, peak_bytes, seed_moment
 
 from .clock import Clock
-from .exhaustion import exhausted, held_memory, release
+from .exhaustion import held_memory, release
 from .flops import FlopRate
 from .gradients import Norms, measure_norms
 from .intake import as_batch
@@ -81,12 +82,14 @@ class Engine:
                 except Exception as error:
                     if not is_out_of_memory(error):
                         raise
-                    held = held_memory(self.module, self.optimizer, self.world.device)
+                    limit = self.plan.memory_bytes or limit_bytes(self.world.device)
+                    held = held_memory(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the failed try's activations alive.
                 release(self.optimizer, self.world.device)
                 if not self._shrink(batch.num_rows):
-                    limit = self.plan.memory_bytes or limit_bytes(self.world.device)
-                    raise exhausted(held, limit)
+                    raise explain_out_of_memory(
+                        held, limit, self.plan, num_blocks=len(self.climbed.anatomy.blocks) or None
+                    )
 
     def _shrink(self, rows: int) -> bool:
         """Halve the micro-batch; False when it is one row already."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from stepladder.errors import OutOfMemory
 from stepladder.record import Memory
 from stepladder.world import peak_bytes
 
@@ -22,9 +21,12 @@ def release(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
 
 
 def held_memory(
-    module: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    module: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, limit: int
 ) -> Memory:
-    """Who held what when memory ran out: the state is counted, the rest were activations."""
+    """Who held what when memory ran out: the state is counted, the rest were activations.
+
+    The allocation that failed was never made, so the need is more than the peak: at least `limit`.
+    """
     parameters = list(module.parameters())
     state = [value for entry in optimizer.state.values() for value in entry.values()]
     owners = {
@@ -32,18 +34,8 @@ def held_memory(
         "gradients": size(p.grad for p in parameters if p.grad is not None),
         "optimizer": size(value for value in state if isinstance(value, torch.Tensor)),
     }
-    rest = peak_bytes(device) - sum(owners.values())
+    rest = max(peak_bytes(device), limit) - sum(owners.values())
     return Memory(**owners, activations=max(rest, 0))
-
-
-def exhausted(held: Memory, limit_bytes: int) -> OutOfMemory:
-    owner, owned = held.largest_owner()
-    return OutOfMemory(
-        "memory",
-        f"one row in a pass needs {held.peak_bytes / 2**30:.2f} GiB and {limit_bytes / 2**30:.2f} "
-        f"are there; largest owner: {owner}, {owned / 2**30:.2f} GiB",
-        "Add recompute=blocks.",
-    )
 
 
 def size(tensors: Iterable[torch.Tensor]) -> int:

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from stepladder.errors import OutOfMemory
 from stepladder.plan import Plan
-from stepladder.profiler.advice import explain_out_of_memory, ways_down
+from stepladder.planner.advice import explain_out_of_memory, ways_down
 from stepladder.record import Memory
 
 GIB = 2**30

@@ -1,0 +1,96 @@
+"""The order of the rungs, and that no word of a plan is ignored."""
+
+import pytest
+import torch
+
+from stepladder.errors import PlanError, PlanErrors
+from stepladder.train import climb
+
+from ..train.toys import gpt, llama, ragged, same_bits
+
+
+def losses(plan, make=gpt, steps=4, **options):
+    run = climb(make(), loss="cross_entropy", optimizer="sgd lr=0.5", plan=plan, **options)
+    return [run.step(batch).loss for batch in ragged(steps)], run
+
+
+PLANS = [
+    "fp32 recompute=blocks",
+    "fp32 recompute=selective",
+    "fp32 recompute=every:2",
+    "fp32 offload=activations",
+    "fp32 attention=plain",
+    "fp32 recompute=blocks offload=activations micro=3",
+    "fp32 keep=fp32:head",
+]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("make", [gpt, llama])
+def test_every_rung_leaves_the_mathematics_alone(plan, make):
+    plain, one = losses("fp32", make)
+    found, other = losses(plan, make)
+    assert found == pytest.approx(plain, rel=1e-5)
+    if "attention" not in plan and "micro" not in plan:
+        assert same_bits(one.module, other.module)
+
+
+@pytest.mark.parametrize("plan", ["bf16 recompute=blocks", "bf16 offload=activations"])
+def test_rungs_compose_with_fewer_bits_to_the_bit(plan):
+    assert losses(plan)[0] == losses("bf16")[0]
+
+
+def test_a_compiled_model_learns_the_same():
+    found, run = losses("fp32 compile=on", llama, steps=2)
+    assert found == pytest.approx(losses("fp32", llama, steps=2)[0], rel=1e-5)
+    assert type(run.module).__name__ == "Llama"
+    assert "blocks.0.attention.query.weight" in dict(run.module.named_parameters())
+
+
+def test_a_budget_recomputes_as_much_as_it_must():
+    sample = ragged(1)[0]
+    _, free = losses("fp32 recompute=1GiB", sample=sample)
+    _, tight = losses("fp32 recompute=0.0007GiB", sample=sample)
+    assert free.climbed.recomputed == ()
+    assert tight.climbed.recomputed
+
+
+def test_a_budget_asks_for_a_sample():
+    with pytest.raises(
+        PlanError, match="a budget \\(1GiB\\) is fitted to a batch and none was given"
+    ):
+        losses("fp32 recompute=1GiB")
+
+
+def test_what_cannot_be_run_is_refused_all_at_once():
+    with pytest.raises(PlanErrors) as raised:
+        climb(
+            gpt(), loss="cross_entropy", plan="tf32 offload=optimizer compress=bf16", device="cpu"
+        )
+    assert str(raised.value).splitlines() == [
+        "precision: tf32 needs matrix units this device (cpu) does not have. bf16 runs on it.",
+        "offload: optimizer stay on the device in this version. "
+        "Use offload=activations, or optimizer=adafactor for less state.",
+        "compress: bf16 has one rank and nothing to send. Leave it out.",
+    ]
+
+
+def test_several_ranks_are_refused_before_anything_starts():
+    with pytest.raises(PlanError, match="needs 2 processes \\(replicate=2\\); 1 started"):
+        climb(gpt(), loss="cross_entropy", plan="fp32 ddp replicate=2")
+
+
+def test_a_policy_must_be_known():
+    with pytest.raises(PlanError, match="'ignore' is not a policy. Choose stop or skip."):
+        climb(gpt(), loss="cross_entropy", plan="fp32", nonfinite="ignore")
+
+
+def test_blocks_of_other_shapes_are_compiled_together():
+    from stepladder.model import build, find_anatomy
+    from stepladder.rungs.compile import alike
+
+    for name, expected in (("resnet18", False), ("gpt-tiny", True)):
+        module = build(name, device="meta")
+        blocks = [block for _, block in find_anatomy(module).blocks_of(module)]
+        assert alike(blocks) is expected
+    assert not alike([torch.nn.Linear(1, 1)])
