@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from stepladder.plan import Recompute
+from stepladder.profiler.graphs import find_retained_graphs, live_graphs
 from stepladder.rungs.offload import Offload, offload_activations
 from stepladder.rungs.recompute import recompute
 
@@ -128,3 +129,25 @@ def test_backward_may_run_twice_when_the_graph_is_kept():
     once = x.grad.clone()
     y.backward()
     assert torch.equal(x.grad, 2 * once)
+
+
+@pytest.mark.parametrize("smallest_bytes", [1, 2**20])
+def test_a_graph_that_never_goes_backward_is_let_go(smallest_bytes):
+    known = live_graphs()
+    x = torch.randn(64, requires_grad=True)
+    with Offload(CPU, [], smallest_bytes=smallest_bytes):
+        torch.tanh(x)  # keeps its own result
+    assert find_retained_graphs(ignore=known) is None
+
+
+def test_second_derivatives_are_the_same():
+    def second(offload):
+        x = torch.linspace(0, 1, 8, requires_grad=True)
+        with offload:
+            y = (torch.tanh(x) ** 3).sum()
+            (first,) = torch.autograd.grad(y, x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0]
+
+    plain = second(torch.enable_grad())
+    assert torch.equal(plain, second(Offload(CPU, [], smallest_bytes=1)))
+    assert torch.equal(plain, second(Offload(CPU, [], smallest_bytes=2**20)))

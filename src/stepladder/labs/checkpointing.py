@@ -109,7 +109,7 @@ class Keeper(saved_tensors_hooks):
 
     def keep(self, tensor: Tensor) -> Box:
         storage = tensor.untyped_storage()
-        box = Box(tensor)
+        box = Box(tensor.detach())  # cut off: a graph that holds its own result is never let go
         if storage._cdata not in self.known:
             weakref.finalize(box, self.let_go, storage._cdata, storage.nbytes())
             self.bytes += storage.nbytes() * (not self.holders[storage._cdata])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +34,20 @@ class RetainedGraphs:
         )
 
 
-def find_retained_graphs() -> RetainedGraphs | None:
-    """The live tensors that hold a graph, or none; call it when a step is over."""
+def live_graphs() -> list[Tensor]:
+    """Every tensor in the process that remembers how it was computed."""
     gc.collect()
-    found = [thing for thing in gc.get_objects() if holds_graph(thing)]
+    return [thing for thing in gc.get_objects() if holds_graph(thing)]
+
+
+def find_retained_graphs(ignore: Sequence[Tensor] = ()) -> RetainedGraphs | None:
+    """The live tensors that hold a graph, or none; call it when a step is over.
+
+    Args:
+        ignore: tensors kept on purpose, such as those alive before the step.
+    """
+    known = {id(tensor) for tensor in ignore}
+    found = [tensor for tensor in live_graphs() if id(tensor) not in known]
     if not found:
         return None
     named = [(describe_holder(tensor, found), tensor) for tensor in found]

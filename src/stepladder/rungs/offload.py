@@ -56,7 +56,7 @@ class Offload(saved_tensors_hooks):
 
     def _send(self, tensor: Tensor) -> Any:
         if not self._leaves(tensor):
-            return tensor
+            return tensor.detach()  # cut off: a graph that holds its own result is never let go
         storage = tensor.untyped_storage()
         address = (storage._cdata, tensor._version)  # written to since: another storage
         parcel = self._parcels.get(address)
