@@ -59,7 +59,7 @@ def find_retained_graphs(ignore: Sequence[Tensor] = ()) -> RetainedGraphs | None
     return RetainedGraphs(len(found), tuple(largest.shape), dtype, made_by, holder)
 
 
-RUNNING = "a variable of a running function"
+RUNNING = "a variable of a running function, or a graph that saved it"
 
 
 def holds_graph(thing: Any) -> bool:
