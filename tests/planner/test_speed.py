@@ -49,7 +49,7 @@ def test_what_was_measured_replaces_what_was_assumed() -> None:
     found = Calibration(
         matrix_flops_per_second={"bf16": 5e14},
         bandwidth_bytes_per_second=2e12,
-        attention_flops_per_second=3e14,
+        attention_flops_per_second={"bf16": 3e14},
         launch_seconds=1e-6,
     )
     speed = speed_of(find("H100-80GB"), BF16, found)

@@ -59,11 +59,15 @@ class Speed:
     operand_bytes: float  # of what the matrix units read
     casts: bool  # operands are converted before each product, as fp8's are
     known: bool = True  # False: rates are nominal and only compare plans
+    edges: float = EDGES
+    wide_edges: float = EDGES
+    update_bandwidth: float = 0.0  # bytes/s of the optimizer's update; 0: as `bandwidth`
 
     def product(self, flops: float, elements: float, *, wide: bool = False) -> float:
         """Seconds of products that do this much and touch so many elements."""
         rate, size = (self.wide, self.work_bytes) if wide else (self.matrix, self.operand_bytes)
-        return flops / rate + EDGES * elements * size / self.bandwidth
+        edges = self.wide_edges if wide else self.edges
+        return flops / rate + edges * elements * size / self.bandwidth
 
 
 def speed_of(device: Device, precision: Precision, calibration: Calibration | None = None) -> Speed:
@@ -79,13 +83,17 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
     return Speed(
         matrix=measured.get(precision.compute) or (peak or NOMINAL[0]) * share,
         wide=measured.get(work) or (wide or NOMINAL[0]) * share,
-        attention=found.attention_flops_per_second or flash_rate(device, min(half, wide or half)),
+        attention=found.attention_flops_per_second.get(work)
+        or flash_rate(device, min(half, wide or half)),
         bandwidth=stream or (flat or NOMINAL[1]) * BANDWIDTH,
         launch_seconds=found.launch_seconds or LAUNCH_SECONDS,
         work_bytes=BYTES[precision.work],
         operand_bytes=1 if precision.compute == "fp8" else BYTES[precision.work],
         casts=precision.compute == "fp8",
         known=known,
+        edges=found.matrix_edges.get(precision.compute, EDGES),
+        wide_edges=found.matrix_edges.get(work, EDGES),
+        update_bandwidth=found.optimizer_bytes_per_second or 0.0,
     )
 
 

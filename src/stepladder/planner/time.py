@@ -58,7 +58,8 @@ def forecast_time(
         speed = replace(speed, attention=software.attention_flops_per_second)
     setting = setting_of(plan, speed, network_of(cluster, calibration), software)
     time = step_time(facts, setting, cluster)
-    return time if speed.known else None
+    factor = calibration.correction(plan.precision.compute) if calibration else 1.0
+    return time.times(factor) if speed.known else None
 
 
 def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
@@ -169,7 +170,7 @@ def optimizer_seconds(
     clipping = 3 * sizes.gradient if setting.plan.optimizer.clip is not None else 0
     touched = 2 * sizes.parameter + sizes.gradient + 2 * sizes.state + clipping
     if "optimizer" not in setting.plan.offload:
-        return local * touched / setting.speed.bandwidth
+        return local * touched / (setting.speed.update_bandwidth or setting.speed.bandwidth)
     rate = HOST_MEMORY_BYTES_PER_SECOND / cluster.devices_per_node
     return local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
 

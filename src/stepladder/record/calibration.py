@@ -1,30 +1,74 @@
 """What was measured on a machine and replaces what the planner would assume of it.
 
-Every field may be None, which means: not measured, assume the usual. `stepladder calibrate` writes
-one; runs refine it.
+Every field may be None or empty, which means: not measured, assume the usual. `stepladder
+calibrate` writes one for each kind of device into the user's cache folder; runs refine its
+corrections.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from stepladder.errors import RecordError
+
+REMEDY = "Write it again with 'stepladder calibrate'."
+LEAST, MOST = 0.5, 2.0  # what a run may say of a forecast before it is the run that is odd
+NEWEST = 0.3  # weight of the latest run in a correction, once there are several
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One thing that was timed, kept so that better formulas can be fitted to it later."""
+
+    kind: str
+    compute: str
+    shape: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Measured over forecast step time, averaged over runs."""
+
+    factor: float = 1.0
+    runs: int = 0
+
+    def after(self, ratio: float) -> Correction:
+        """This correction once another run came out at `ratio` of what it forecast."""
+        seen = min(max(self.factor * ratio, LEAST), MOST)
+        weight = max(NEWEST, 1 / (self.runs + 1))
+        return Correction(self.factor + weight * (seen - self.factor), self.runs + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     device: str = ""  # as the device table names it
     matrix_flops_per_second: Mapping[str, float] = field(default_factory=dict)  # by compute type
-    attention_flops_per_second: float | None = None  # forward, of the kernel that was used
+    matrix_edges: Mapping[str, float] = field(default_factory=dict)  # times an operand is moved
+    attention_flops_per_second: Mapping[str, float] = field(default_factory=dict)  # forward
     bandwidth_bytes_per_second: float | None = None  # reached by element-wise kernels
+    optimizer_bytes_per_second: float | None = None  # reached by the update
     launch_seconds: float | None = None  # of the host, per kernel
     inside_bytes_per_second: float | None = None  # of a collective inside a node
     between_bytes_per_second: float | None = None  # of a collective between nodes, per node
     context_bytes: int | None = None  # device memory of an idle process
+    corrections: Mapping[str, Correction] = field(default_factory=dict)  # by compute type
+    timings: tuple[Timing, ...] = ()
+
+    def correction(self, compute: str) -> float:
+        """What runs on this machine say a forecast must be multiplied by."""
+        return self.corrections.get(compute, Correction()).factor
+
+    def refined(self, compute: str, ratio: float) -> Calibration:
+        """This calibration after a run that took `ratio` times its forecast."""
+        known = self.corrections.get(compute, Correction())
+        return replace(self, corrections={**self.corrections, compute: known.after(ratio)})
 
     def save(self, path: str | Path) -> None:
         try:
@@ -38,14 +82,39 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        remedy = "Write it again with 'stepladder calibrate'."
         try:
             table: Any = json.loads(Path(path).read_text())
         except (OSError, ValueError) as broken:
             raise RecordError(
-                "calibration", f"{path} cannot be read ({broken})", remedy
+                "calibration", f"{path} cannot be read ({broken})", REMEDY
             ) from broken
+        return cls.from_table(table, str(path))
+
+    @classmethod
+    def from_table(cls, table: Any, path: str = "the table") -> Calibration:
+        """A calibration from plain values, as `asdict` makes them."""
         known = {f.name for f in fields(cls)}
-        if not isinstance(table, dict) or not known >= set(table):
-            raise RecordError("calibration", f"{path} holds something else", remedy)
-        return cls(**table)
+        try:
+            if not isinstance(table, dict) or not known >= set(table):
+                raise TypeError
+            timings = tuple(
+                Timing(**{**each, "shape": tuple(each["shape"])})
+                for each in table.get("timings", ())
+            )
+            corrections = {k: Correction(**v) for k, v in table.get("corrections", {}).items()}
+        except (TypeError, KeyError, AttributeError) as foreign:
+            raise RecordError("calibration", f"{path} holds something else", REMEDY) from foreign
+        return cls(**{**table, "timings": timings, "corrections": corrections})
+
+
+def calibration_path(device: str) -> Path:
+    """Where this user keeps what was measured on such a device."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    word = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return Path(cache) / "stepladder" / f"calibration-{word}.json"
+
+
+def load_calibration(device: str) -> Calibration | None:
+    """What was measured on such a device on this machine, if anything was."""
+    path = calibration_path(device)
+    return Calibration.load(path) if path.exists() else None

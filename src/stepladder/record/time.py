@@ -23,5 +23,8 @@ class Time:
     def by_cause(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    def times(self, factor: float) -> Time:
+        return Time(**{cause: spent * factor for cause, spent in self.by_cause().items()})
+
     def __sub__(self, other: Time) -> dict[str, float]:
         return {cause: spent - other.by_cause()[cause] for cause, spent in self.by_cause().items()}

@@ -1,0 +1,494 @@
+"""The planner held against one GPU: calibrate, measure cases, sweep plans, compare.
+
+    PYTHONPATH=src:benchmarks python3 benchmarks/planner_gpu.py --out DIR --budget 420
+    PYTHONPATH=src:benchmarks python3 benchmarks/planner_gpu.py --report DIR/planner_gpu.json
+
+The first needs the GPU and writes after every measurement, so that nothing is lost when time runs
+out; a case that fails leaves its error. The second needs none: it makes every forecast anew from
+what was measured, so that formulas can be improved long after the machine is gone.
+
+Order: calibration, eager cases, the two sweeps, compiled cases; each has its share of the budget.
+Peaks are the allocator's over the timed steps. `--device cpu` tries the script on small things.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.data import Batch
+from stepladder.hardware import Cluster
+from stepladder.model import build
+from stepladder.model.initialise import reset_buffers, tie_again
+from stepladder.plan import Batch as BatchPlan
+from stepladder.plan import Plan
+from stepladder.planner import forecast, search
+from stepladder.profiler import measure_memory
+from stepladder.profiler.calibrate import calibrate, device_name
+from stepladder.profiler.efficiency import fit
+from stepladder.record import Calibration, Forecast
+from stepladder.train import climb
+from stepladder.workload import find_facts
+from stepladder.world import synchronize
+
+NAME = "planner_gpu.json"
+SHARES = {"calibrate": 0.105, "eager": 0.33, "sweep": 0.36}  # of the budget; compiled: the rest
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One model and batch under many plans."""
+
+    model: str
+    sequence: int
+    batch: int
+    plans: tuple[str, ...]  # the most telling first
+
+
+def words(precision: str, micro: int, depth: str, *, compiled: bool = False) -> str:
+    tail = " compile=on" if compiled else ""
+    depth = "" if depth == "none" else f" recompute={depth}"
+    return f"{precision}{depth}{tail} micro={micro}"
+
+
+def plans(micros: tuple[int, ...], wide: tuple[int, ...], *, compiled: bool) -> tuple[str, ...]:
+    """Compiled bf16 first: that is where the best are, and what a search picks among."""
+    descending, depths = tuple(reversed(micros)), ("none", "selective", "blocks")
+    fused = [words("bf16", micro, "none", compiled=True) for micro in descending]
+    fused.append(words("bf16", micros[-1], "selective", compiled=True))
+    eager = [words("bf16", m, depth) for m, depth in product(descending, depths)]
+    wider = [words("tf32", m, depth) for m, depth in product(wide, ("none", "blocks"))]
+    return (*fused[:2], *eager, *fused[2:], *wider) if compiled else (*eager, *wider)
+
+
+SWEEPS = {
+    "cuda": (
+        Sweep("gpt2", 1024, 32, plans((4, 8, 16, 32), (8, 32), compiled=True)),
+        Sweep("llama3.2-1b", 2048, 8, plans((1, 2, 4, 8), (2, 8), compiled=True)),
+    ),
+    "cpu": (Sweep("gpt-tiny", 64, 4, plans((2, 4), (4,), compiled=False)),),
+}
+
+
+class Results:
+    """What was measured so far, on disk after every addition."""
+
+    def __init__(self, folder: Path, head: dict[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / NAME
+        self.table: dict[str, Any] = {**head, "calibration": None, "cases": [], "sweeps": []}
+        self.write()
+
+    def write(self) -> None:
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(self.table, indent=1) + "\n")
+        partial.replace(self.path)
+
+
+# Measuring.
+
+
+def measure(
+    make: Callable[[], nn.Module], batch: Batch, plan: Plan, device: str, vocab: int,
+    *, warmup: int, steps: int, owners: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Seconds of each step, the allocator's peaks, and the owners of one step's memory."""
+    clear(device)
+    began = time.perf_counter()
+    run = climb(make(), loss="cross_entropy", plan=plan, device=device)
+    batch = batch.to(run.world.device)
+    built = time.perf_counter() - began
+    first = [one_step(run, batch) for _ in range(warmup)]
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds = [one_step(run, batch) for _ in range(steps)]
+    found = {
+        "step_seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+        "warmup_seconds": first,
+        "build_seconds": built,
+        **peaks(device),
+        "events": list(run.events),
+    }
+    if owners:
+        found["owners"] = asdict(
+            measure_memory(
+                lambda: run.step(batch), run.module, run.optimizer, run.world.device, vocab=vocab
+            )
+        )
+    return found
+
+
+def one_step(run: Any, batch: Batch) -> float:
+    synchronize(run.world.device)
+    began = time.perf_counter()
+    run.step(batch)
+    synchronize(run.world.device)
+    return time.perf_counter() - began
+
+
+def peaks(device: str) -> dict[str, int | None]:
+    if device != "cuda":
+        return {"allocated_bytes": None, "reserved_bytes": None}
+    return {
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
+
+
+def clear(device: str) -> None:
+    gc.collect()
+    torch._dynamo.reset()  # else a second shape is compiled for all shapes, and slower
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def attempt(label: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the work found, or its error; one line is printed either way."""
+    try:
+        found = work()
+    except Exception as error:
+        frames = traceback.format_exc().splitlines()[-6:]
+        found = {"error": f"{type(error).__name__}: {error}"[:400], "traceback": frames}
+    shown = found.get("error") or (
+        f"{found['step_seconds'] * 1e3:9.2f} ms  {(found['allocated_bytes'] or 0) / GIB:7.2f} GiB"
+    )
+    print(f"{label:62} {shown}", flush=True)
+    return found
+
+
+def measure_cases(
+    results: Results, device: str, deadline: float, *, compiled: bool, most: int
+) -> None:
+    try:
+        import planner_cases
+    except Exception as error:
+        results.table["cases_error"] = f"{type(error).__name__}: {error}"
+        print("cases left out:", results.table["cases_error"], flush=True)
+        return
+    originals: dict[str, nn.Module] = {}
+    chosen = list(ordered(planner_cases.cases(device), compiled))[:most]
+    for index, case in enumerate(chosen):
+        if time.monotonic() > deadline:
+            print(f"{len(chosen) - index} cases left out: their time is spent", flush=True)
+            return
+        model, plan = case.on(device), case.plan(device)
+
+        def fresh(case: Any = case, model: Any = model) -> nn.Module:
+            if case.model not in originals:
+                originals[case.model] = model.make_on("cpu")
+            return copy.deepcopy(originals[case.model])
+
+        def work(model: Any = model, plan: Plan = plan, fresh: Any = fresh) -> dict[str, Any]:
+            batch = model.batch(plan.batch.sequences or 1)
+            return measure(
+                fresh, batch, plan, device, model.vocab,
+                warmup=3, steps=5, owners=not compiled,
+            )  # fmt: skip
+
+        entry = {"case": str(case), "plan": str(plan)}
+        results.table["cases"].append({**entry, **attempt(str(case), work)})
+        results.write()
+
+
+def ordered(cases: list[Any], compiled: bool) -> Iterator[Any]:
+    """Plan by plan over all models; what compiles whole, and slowly, last."""
+    mine = [case for case in cases if case.plan("cuda").compile == compiled]
+    turns = list(dict.fromkeys((case.words, case.rows, case.passes) for case in mine))
+    slow = ("resnet", "odd") if compiled else ()
+    yield from sorted(
+        mine,
+        key=lambda case: (case.model in slow, turns.index((case.words, case.rows, case.passes))),
+    )
+
+
+def measure_sweeps(results: Results, device: str, seconds: float, calibration: Calibration) -> None:
+    began, sweeps = time.monotonic(), SWEEPS[device]
+    for index, sweep in enumerate(sweeps):
+        deadline = began + seconds * ((index + 1) / len(sweeps)) ** 1.2  # later ones are larger
+        table: dict[str, Any] = {**asdict(sweep), "rows": []}
+        results.table["sweeps"].append(table)
+        for text in [*picked(sweep, results.table["device"], calibration), *sweep.plans]:
+            if time.monotonic() > deadline:
+                print(f"{sweep.model}: plans from '{text}' on left out: their time is spent")
+                break
+            found = attempt(f"{sweep.model}: {text}", partial(measure_plan, sweep, text, device))
+            table["rows"].append({"plan": text, **found})
+            results.write()
+
+
+def measure_plan(sweep: Sweep, text: str, device: str) -> dict[str, Any]:
+    vocab = find_facts(sweep.model, sweep.sequence).vocab
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, vocab, (sweep.batch, sweep.sequence), generator=draw)
+    batch = Batch.of((tokens, tokens.roll(-1, 1)), position=0, size=sweep.batch)
+    plan = settled(text, sweep.batch)
+    make = partial(quickly_built, sweep.model, sweep.sequence, device)
+    return measure(make, batch, plan, device, vocab, warmup=2, steps=3, owners=False)
+
+
+def picked(sweep: Sweep, device: str, calibration: Calibration) -> list[str]:
+    """What a search picks today, where the sweep would not come across it."""
+    try:
+        facts = find_facts(sweep.model, sweep.sequence)
+        found = search(facts, cluster_of(device), batch=sweep.batch, calibration=calibration)
+        pick = found.best.plan
+    except Exception:
+        traceback.print_exc()
+        return []
+    known = {settled(text, sweep.batch) for text in sweep.plans}
+    return [] if pick.settle(1) in known else [str(pick)]
+
+
+def settled(text: str, batch: int) -> Plan:
+    return replace(Plan.parse(text), batch=BatchPlan(batch, Plan.parse(text).batch.micro)).settle(1)
+
+
+def quickly_built(name: str, sequence: int, device: str) -> nn.Module:
+    """The model with first values drawn on the device: a billion on the host takes a while."""
+    module = build(name, device="meta", sequence=sequence).to_empty(device=device)
+    tie_again(module)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0, 0.02) if parameter.dim() > 1 else parameter.fill_(1.0)
+    for part_name, part in module.named_modules():
+        reset_buffers(part_name, part)
+    return module
+
+
+def run(options: argparse.Namespace) -> Path:
+    device = options.device
+    here = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
+    shown = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    head = {"machine": shown, "device": device_name(here), "torch": torch.__version__}
+    results = Results(Path(options.out), {**head, "date": time.strftime("%Y-%m-%d")})
+    began, budget = time.monotonic(), options.budget
+    seconds = min(45.0, budget * SHARES["calibrate"])
+    found = calibrate(here, seconds)
+    results.table["calibration"] = asdict(found)
+    results.write()
+    note(began, f"calibrated: {summary(found)}")
+    eager = time.monotonic() + budget * SHARES["eager"]
+    measure_cases(results, device, eager, compiled=False, most=options.cases)
+    note(began, "eager cases done")
+    measure_sweeps(results, device, min(150.0, budget * SHARES["sweep"]), found)
+    note(began, "sweeps done")
+    measure_cases(results, device, began + budget, compiled=True, most=options.cases)
+    note(began, "compiled cases done")
+    return results.path
+
+
+def note(began: float, text: str) -> None:
+    print(f"--- {time.monotonic() - began:6.1f} s  {text}", flush=True)
+
+
+def summary(found: Calibration) -> str:
+    rates = ", ".join(
+        f"{c} {r / 1e12:.4g} (edges {found.matrix_edges[c]:.2f})"
+        for c, r in found.matrix_flops_per_second.items()
+    )
+    attend = ", ".join(f"{c} {r / 1e12:.4g}" for c, r in found.attention_flops_per_second.items())
+    bandwidth, update = found.bandwidth_bytes_per_second, found.optimizer_bytes_per_second
+    return (
+        f"TFLOP/s {rates}; attention {attend}; GB/s {(bandwidth or 0) / 1e9:.4g}, "
+        f"update {(update or 0) / 1e9:.4g}; launch {(found.launch_seconds or 0) * 1e6:.3g} µs; "
+        f"context {(found.context_bytes or 0) / 2**20:.0f} MiB"
+    )
+
+
+# Comparing.
+
+
+@dataclass(frozen=True)
+class Line:
+    """One case: forecast over measured, less one."""
+
+    name: str
+    allocated: float | None = None
+    reserved: float | None = None
+    seconds: float | None = None
+    uncalibrated: float | None = None
+    problem: str = ""
+
+
+def report(path: Path) -> int:
+    """Forecast everything anew and print how far each forecast is off."""
+    table = json.loads(path.read_text())
+    cluster = cluster_of(table["device"])
+    calibration = refitted(table["calibration"])
+    if calibration:
+        print(f"{table['machine']}, torch {table['torch']}: {summary(calibration)}")
+    lines = [case_line(entry, cluster, calibration) for entry in case_entries(table)]
+    show_cases(lines)
+    picks = [sweep_report(sweep, cluster, calibration) for sweep in table["sweeps"]]
+    found = {"cases": [asdict(line) for line in lines], "sweeps": picks, **verdict(lines)}
+    path.with_name("planner_gpu_report.json").write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def cluster_of(device: str) -> Cluster:
+    cluster = Cluster.parse(f"1 x {device}")
+    return replace(cluster, devices_per_node=1)
+
+
+def refitted(table: Any) -> Calibration | None:
+    """The timings fitted anew, by the formulas of today."""
+    if table is None:
+        return None
+    kept = Calibration.from_table(table)
+    return fit(kept.device, kept.timings, kept.context_bytes)
+
+
+def case_entries(table: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
+    if not table["cases"]:
+        return
+    import planner_cases
+
+    device = "cpu" if table["device"] == "CPU" else "cuda"
+    known = {str(case): case for case in planner_cases.cases(device)}
+    for entry in table["cases"]:
+        yield entry, known.get(entry["case"])
+
+
+FACTS: dict[str, Any] = {}  # a model is traced once
+
+
+def forecast_entry(case: Any, cluster: Cluster, calibration: Calibration | None) -> Forecast:
+    import planner_cases
+
+    device = "cpu" if cluster.device.is_cpu else "cuda"
+    if case.model not in FACTS:
+        FACTS[case.model] = planner_cases.facts_case(case, device)
+    return forecast(FACTS[case.model], case.plan(device), cluster, calibration)
+
+
+def case_line(
+    pair: tuple[dict[str, Any], Any], cluster: Cluster, calibration: Calibration | None
+) -> Line:
+    entry, case = pair
+    if "error" in entry or case is None:
+        return Line(entry["case"], problem=entry.get("error", "no longer a case"))
+    try:
+        found = forecast_entry(case, cluster, calibration)
+        plain = forecast_entry(case, cluster, None)
+    except Exception as error:
+        return Line(entry["case"], problem=f"{type(error).__name__}: {error}"[:160])
+    memory, owners = found.memory, entry.get("owners")
+    allocated = entry["allocated_bytes"] or (sum(owners.values()) if owners else None)
+    return Line(
+        entry["case"],
+        off(memory.allocated_bytes, allocated),
+        off(memory.allocated_bytes + memory.reserved, entry["reserved_bytes"]),
+        off(found.time and found.time.step_seconds, entry["step_seconds"]),
+        off(plain.time and plain.time.step_seconds, entry["step_seconds"]),
+    )
+
+
+def off(said: float | None, was: float | None) -> float | None:
+    return said / was - 1 if said is not None and was else None
+
+
+def show_cases(lines: list[Line]) -> None:
+    print(f"\n{'case':62} {'alloc':>7} {'reserv':>7} {'time':>7} {'uncal':>7}")
+    for line in lines:
+        cells = (line.allocated, line.reserved, line.seconds, line.uncalibrated)
+        print(f"{line.name:62} {' '.join(map(cell, cells))} {line.problem}")
+    print()
+    for name, numbers in verdict(lines).items():
+        shown = [f"{key} {value:+.1%}" for key, value in numbers.items() if key != "cases"]
+        print(f"{name:14} {numbers['cases']:3} cases  {'  '.join(shown)}")
+
+
+def cell(share: float | None) -> str:
+    return f"{'-':>7}" if share is None else f"{share:+7.1%}"
+
+
+def verdict(lines: list[Line]) -> dict[str, dict[str, float]]:
+    """Median and worst size of the errors, and the lowest forecast."""
+    summed = {}
+    for name in ("allocated", "reserved", "seconds", "uncalibrated"):
+        errors = [e for line in lines if (e := getattr(line, name)) is not None]
+        if errors:
+            sizes = [abs(e) for e in errors]
+            summed[name] = {
+                "cases": len(errors), "median": statistics.median(sizes), "worst": max(sizes),
+                "lowest": min(errors), "bias": statistics.median(errors),
+            }  # fmt: skip
+    return summed
+
+
+def sweep_report(
+    sweep: dict[str, Any], cluster: Cluster, calibration: Calibration | None
+) -> dict[str, Any]:
+    """Every plan's forecast beside its measurement, and the search's pick against the best."""
+    facts = find_facts(sweep["model"], sweep["sequence"])
+    measured = {row["plan"]: row for row in sweep["rows"] if "error" not in row}
+    print(
+        f"\n{sweep['model']}, batch {sweep['batch']} x {sweep['sequence']}: {len(measured)} plans"
+    )
+    for text, row in sorted(measured.items(), key=lambda item: item[1]["step_seconds"]):
+        said = forecast(facts, settled(text, sweep["batch"]), cluster, calibration)
+        seconds = said.time.step_seconds if said.time else None
+        slow = cell(off(seconds, row["step_seconds"]))
+        full = cell(off(said.memory.allocated_bytes, row["allocated_bytes"]))
+        print(
+            f"  {text:44} {row['step_seconds'] * 1e3:9.2f} ms  forecast off: time {slow}, memory {full}"
+        )
+    for row in sweep["rows"]:
+        if "error" in row:
+            print(f"  {row['plan']:44} {row['error'][:100]}")
+    return judge(sweep, facts, cluster, calibration, measured)
+
+
+def judge(
+    sweep: dict[str, Any], facts: Any, cluster: Cluster, calibration: Calibration | None,
+    measured: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    choices = search(facts, cluster, batch=sweep["batch"], calibration=calibration)
+    pick = choices.best.plan
+    known = {settled(text, sweep["batch"]): text for text in measured}
+    text = known.get(pick.settle(1))
+    best = min(measured, key=lambda t: measured[t]["step_seconds"], default=None)
+    ratio = None
+    if text and best:
+        ratio = measured[text]["step_seconds"] / measured[best]["step_seconds"]
+    print(f"  search picks '{pick}'; best measured '{best}'; ratio {ratio and round(ratio, 4)}")
+    return {"model": sweep["model"], "pick": str(pick), "best": best, "ratio": ratio}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default="benchmarks/results")
+    parser.add_argument("--budget", type=float, default=420.0, help="seconds for everything")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--cases", type=int, default=1000, help="at most so many of each kind")
+    parser.add_argument("--report", metavar="FILE", help="no measuring: forecast these anew")
+    options = parser.parse_args()
+    if options.report:
+        return report(Path(options.report))
+    path = run(options)
+    try:
+        return report(path)
+    except Exception:  # measured is measured: the report can be made later
+        traceback.print_exc()
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
