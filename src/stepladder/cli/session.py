@@ -47,7 +47,7 @@ class Session:
         """Open everything a recipe names; each mistake in it is found before the first step."""
         module = build_model(recipe)
         training, validation = open_sources(recipe, module)
-        folder = Path(recipe.run.folder or time.strftime("runs/%Y-%m-%d-%H%M%S"))
+        folder = choose_folder(recipe)
         run = climb(
             module,
             loss="cross_entropy",
@@ -65,16 +65,10 @@ class Session:
 
     def open_folder(self) -> None:
         """Keep what was asked and what was decided beside the journal; go on where asked to."""
-        write(self.folder / "run.toml", self.recipe.to_toml())
-        write(self.folder / "plan.toml", self.run.plan.to_toml())
         if self.recipe.run.resume:
             self.run.load(self.folder)
-        elif (self.folder / "latest").exists():
-            raise RecordError(
-                "run.folder",
-                f"{self.folder} holds a run already",
-                "Add --run.resume true to go on with it, or name another folder.",
-            )
+        write(self.folder / "run.toml", self.recipe.to_toml())
+        write(self.folder / "plan.toml", self.run.plan.to_toml())
         self.journal.write("start", plan=str(self.run.plan), step=self.run.index)
 
     def train(self) -> str | None:
@@ -179,6 +173,18 @@ class Session:
             "checkpoint": str(saved),
             "plot": str(self.folder / "loss.png") if self.losses else "none",
         }
+
+
+def choose_folder(recipe: Recipe) -> Path:
+    """Where the run is kept: never where another run already is, unless it shall go on."""
+    folder = Path(recipe.run.folder or time.strftime("runs/%Y-%m-%d-%H%M%S"))
+    if (folder / "latest").exists() and not recipe.run.resume:
+        raise RecordError(
+            "run.folder",
+            f"{folder} holds a run already",
+            "Add --run.resume true to go on with it, or name another folder.",
+        )
+    return folder
 
 
 def choose(recipe: Recipe, plan: Plan | None) -> Plan:

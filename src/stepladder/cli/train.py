@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from contextlib import ExitStack
 
 from .show import as_json, table
@@ -35,4 +36,4 @@ def run(options: argparse.Namespace) -> int:
         as_json(figures)
     else:
         table("Measured", ["what", "value"], [list(pair) for pair in figures.items()])
-    return 130 if stopped == "SIGINT" else 0
+    return 0 if stopped is None else 128 + signal.Signals[stopped]  # as a shell would see it
