@@ -145,10 +145,12 @@ def test_a_users_mistake_is_one_line_and_code_2(capsys):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["plan", "gpt2", "--on", "1 x H100-80GB", "--json"]])
-def test_a_reader_that_went_away_leaves_silence(words):
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # an empty value is none
+def test_a_reader_that_went_away_leaves_silence(words, unbuffered):
     reading, writing = os.pipe()
     os.close(reading)
-    process = stepladder(*words, stdout=writing)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    process = stepladder(*words, stdout=writing, env=environment)
     os.close(writing)
     _, err = process.communicate(timeout=60)
     assert err == ""

@@ -106,17 +106,20 @@ def test_foreign_lines_are_passed_over(tmp_path):
 
 
 WRITER = """
-    import sys
+    import os, sys
     from stepladder.record import Journal
-    folder, name, lines = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    folder, name, lines, other = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     with Journal(folder) as journal:
+        open(f"{folder}/{name}", "w").close()
+        while not os.path.exists(f"{folder}/{other}"):
+            pass  # so that they really write at the same time
         for number in range(lines):
             journal.write("step", writer=name, number=number, padding=name * (number % 3000))
 """
 
 
 def test_two_processes_interleave_whole_lines(tmp_path):
-    writers = [start(WRITER, tmp_path, name, 2000) for name in "ab"]
+    writers = [start(WRITER, tmp_path, *words) for words in (("a", 2000, "b"), ("b", 2000, "a"))]
     assert [writer.wait(60) for writer in writers] == [0, 0]
     lines = (tmp_path / NAME).read_bytes().splitlines()
     assert len(lines) == 4000
@@ -126,7 +129,7 @@ def test_two_processes_interleave_whole_lines(tmp_path):
 
 
 def test_a_reader_sees_whole_lines_while_a_writer_writes_and_is_killed(tmp_path):
-    writer = start(WRITER, tmp_path, "a", 10**9)
+    writer = start(WRITER, tmp_path, "a", 10**9, "a")
     try:
         seen = 0
         while seen < 500:
