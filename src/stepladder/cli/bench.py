@@ -94,7 +94,7 @@ def bench_batch(options: argparse.Namespace) -> int:
     largest = options.batch or 64
     sizes = [2**power for power in range(largest.bit_length())]
     base = Plan.parse(options.plan or "fp32")
-    rows = []
+    rows: list[Row] = []
     for size in progress(sizes, "batch sizes"):
         workload = make_workload(**{**settings, "batch": size})
         plans = [(str(size), with_batch(base, size))]

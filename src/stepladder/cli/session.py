@@ -18,11 +18,13 @@ from stepladder.errors import RecordError
 from stepladder.model import build
 from stepladder.plan import Plan, Recipe, scale_rate
 from stepladder.record import Journal, Report
-from stepladder.train import Run, choose_plan, climb, fit, sample_bytes
+from stepladder.train import Choice, Run, choose_plan, climb, fit, sample_bytes
 from stepladder.world import Place, Stop, limit_bytes
 
+from .closing import Closing, show_closing
 from .live import Display, display
 from .plots import plot_losses
+from .watches import Watches
 
 PROMPT = b"def "
 BYTES = 256  # a vocabulary of this size is read as bytes
@@ -37,10 +39,14 @@ class Session:
     validation: Source
     journal: Journal
     quiet: bool
+    closing: Closing
     began: float = field(default_factory=time.perf_counter)
     losses: list[tuple[int, float]] = field(default_factory=list)
     evaluations: list[tuple[int, float]] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watches = Watches(self.run.world.device)
 
     @classmethod
     def start(cls, recipe: Recipe, plan: Plan | None, stack: ExitStack, *, quiet: bool) -> Session:
@@ -48,10 +54,11 @@ class Session:
         module = build_model(recipe)
         training, validation = open_sources(recipe, module)
         folder = choose_folder(recipe)
+        choice = choose(recipe, plan, module)
         run = climb(
             module,
             loss="cross_entropy",
-            plan=choose(recipe, plan),
+            plan=choice.plan,
             rate=recipe.rate_choice(),
             seed=recipe.train.seed,
             device=recipe.train.device,
@@ -59,7 +66,9 @@ class Session:
             exact=recipe.train.exact,
         )
         journal = stack.enter_context(Journal(folder))
-        session = cls(recipe, run, folder, training, validation, journal, quiet)
+        closing = Closing.start(run, run.plan)
+        session = cls(recipe, run, folder, training, validation, journal, quiet, closing)
+        run.because = choice.because
         session.open_folder()
         return session
 
@@ -69,7 +78,11 @@ class Session:
             self.run.load(self.folder)
         write(self.folder / "run.toml", self.recipe.to_toml())
         write(self.folder / "plan.toml", self.run.plan.to_toml())
-        self.journal.write("start", plan=str(self.run.plan), step=self.run.index)
+        self.journal.write(
+            "start", plan=str(self.run.plan), step=self.run.index, because=self.run.because
+        )
+        if self.closing.forecast:
+            self.journal.write("forecast", **self.closing.forecast.to_dict())
 
     def train(self) -> str | None:
         """Take the steps; the name of the signal that stopped them early, if one did."""
@@ -78,7 +91,7 @@ class Session:
         shown = display(steps, first=self.run.index, memory_limit_bytes=limit, quiet=self.quiet)
         with shown, Stop() as stop, self.feed() as feed:
             shown.say(self.greeting())
-            for report in fit(self.run, feed, steps=steps):
+            for report in self.closing.watch(fit(self.run, feed, steps=steps)):
                 self.note(report.step, report, shown)
                 if stop.asked:
                     shown.say(f"{stop.asked}: saving at step {self.run.index} and stopping.")
@@ -102,9 +115,11 @@ class Session:
         if step % train.report_every == 0 or step == last:
             report = pending.read()
             self.reports.append(report)
+            self.closing.note(report)
             self.losses.append((step, report.loss))
             self.journal.write("step", **report.to_dict())
             shown.show(report)
+            self.run.events += self.watches.look(report)
         for event in drain(self.run.events):
             self.journal.write("event", step=step, text=event)
             shown.say(event)
@@ -132,7 +147,11 @@ class Session:
             plot_losses(self.folder / "loss.png", self.losses, self.evaluations)
         text = self.sample()
         figures = self.figures(stopped, loss, saved)
+        self.journal.write("measured", **self.closing.measured())
         self.journal.write("summary", **figures, sample=text)
+        refined = self.closing.refine()
+        if not self.quiet:
+            show_closing(self.closing, refined)
         if text and not self.quiet:
             print(f"\nA sample after '{PROMPT.decode()}':\n{text}\n")
         return figures
@@ -151,7 +170,7 @@ class Session:
         return (
             f"{type(self.run.module).__name__} {self.recipe.model.name}, {count / 1e6:.2f} M "
             f"parameters, on {self.run.world.device}; plan: {self.run.plan}; folder: {self.folder}"
-        )
+        ) + (f"\nThis plan because: {self.run.because}" if self.run.because else "")
 
     def figures(self, stopped: str | None, loss: float, saved: Path) -> dict[str, Any]:
         steady = self.reports[1:] or self.reports  # the first report holds the warm-up
@@ -169,6 +188,7 @@ class Session:
             "MFU (median)": statistics.median(mfus) if mfus else None,
             "peak memory GiB": round(last.memory_bytes / 2**30, 3) if last else None,
             "seconds": round(time.perf_counter() - self.began, 1),
+            **self.watches.closing(),
             "stopped by": stopped or "the last step",
             "checkpoint": str(saved),
             "plot": str(self.folder / "loss.png") if self.losses else "none",
@@ -187,21 +207,26 @@ def choose_folder(recipe: Recipe) -> Path:
     return folder
 
 
-def choose(recipe: Recipe, plan: Plan | None) -> Plan:
+def choose(recipe: Recipe, plan: Plan | None, module: nn.Module) -> Choice:
     """The plan, with the recipe's batch and optimizer where the plan names none."""
-    place = Place.from_environment()
-    chosen = plan or choose_plan("auto", recipe.train.device, place)
+    place, size = Place.from_environment(), recipe.train.batch
+    choice = (
+        Choice(plan)
+        if plan
+        else choose_plan("auto", recipe.train.device, place, model=module, batch=size)
+    )
+    chosen = choice.plan
     batch = chosen.batch
-    if batch.sequences is None:
-        batch = replace(batch, sequences=recipe.train.batch)
+    size = batch.sequences or size
+    batch = replace(batch, sequences=size)
     how = recipe.optimizer_choice()
     if recipe.train.scale_rate != "none":
         reference = recipe.train.reference_batch or recipe.train.batch
         lr = scale_rate(
-            how.lr, batch=batch.sequences, reference=reference, rule=recipe.train.scale_rate
+            how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate
         )
         how = replace(how, lr=lr)
-    return replace(chosen, batch=batch, optimizer=how)
+    return Choice(replace(chosen, batch=batch, optimizer=how), choice.because)
 
 
 def open_sources(recipe: Recipe, module: nn.Module) -> tuple[Source, Source]:
@@ -217,10 +242,9 @@ def open_sources(recipe: Recipe, module: nn.Module) -> tuple[Source, Source]:
 
 def build_model(recipe: Recipe) -> nn.Module:
     choice = recipe.model
-    options = {"dropout": choice.dropout} if choice.dropout else {}
     reads_tokens = choice.name.startswith(("gpt", "llama", "mistral"))
     sequence = choice.sequence if reads_tokens else None
-    return build(choice.name, seed=recipe.train.seed, sequence=sequence, **options)
+    return build(choice.name, seed=recipe.train.seed, sequence=sequence, dropout=choice.dropout)
 
 
 def write(path: Path, text: str) -> None:

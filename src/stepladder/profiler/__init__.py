@@ -1,8 +1,11 @@
 """Where time and memory go, measured; and proofs that a change changed nothing."""
 
 from .bench import Row, Workload, best_batch, device_name, measure_plans, with_batch
+from .calibrate import calibrate
 from .gradients import LayerGradient, advise, measure_gradients
+from .graphs import find_retained_graphs
 from .kernels import CASES, KernelCase, KernelTiming, measure_kernels
+from .leaks import LeakWatch, LengthWatch, measure_fragmentation
 from .loading import LoaderRow, measure_loaders
 from .memory import MemoryMeter, measure_memory
 from .precision import Comparison, Trained, Verdict, compare, verdict
@@ -14,6 +17,8 @@ __all__ = [
     "KernelCase",
     "KernelTiming",
     "LayerGradient",
+    "LeakWatch",
+    "LengthWatch",
     "LoaderRow",
     "MemoryMeter",
     "Row",
@@ -22,9 +27,12 @@ __all__ = [
     "Workload",
     "advise",
     "best_batch",
+    "calibrate",
     "compare",
     "device_name",
+    "find_retained_graphs",
     "make_workload",
+    "measure_fragmentation",
     "measure_gradients",
     "measure_kernels",
     "measure_loaders",

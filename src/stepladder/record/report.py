@@ -20,6 +20,7 @@ class Report:
     mfu: float | None = None  # of the device's peak in the plan's compute type; None: unknown peak
     loss_scale: float | None = None  # with fp16
     skipped: bool = False  # the update was left out because a gradient was not finite
+    length: int = 0  # of the longest sample in the batch, where samples have one
     data_seconds: float = 0.0  # of `seconds`, waiting for the batch
 
     def to_dict(self) -> dict[str, Any]:

@@ -93,4 +93,4 @@ def nothing(outputs: Any) -> torch.Tensor:
     tensors = outputs.values() if isinstance(outputs, dict) else outputs
     tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     used = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
-    return sum((t.nan_to_num().sum() * 0 for t in used), torch.zeros(()))  # type: ignore[return-value]
+    return sum((t.nan_to_num().sum() * 0 for t in used), torch.zeros(()))

@@ -157,6 +157,7 @@ class Engine:
             mfu=self.flops.share(rate),
             loss_scale=scale,
             skipped=skipped,
+            length=longest(taken.batch),
             data_seconds=waited,
         )
 
@@ -182,3 +183,9 @@ def nonfinite(taken: Taken, loss: float) -> NonFinite:
         " the update was left out and parameters are as before",
         f"Lower the learning rate ({taken.lr:g}), set clip, or pass nonfinite='skip' to go on.",
     )
+
+
+def longest(batch: Batch) -> int:
+    """Tokens of a row, where rows are sequences of whole numbers."""
+    first = batch.tensors()[0]
+    return first.shape[1] if first.dim() == 2 and not first.is_floating_point() else 0

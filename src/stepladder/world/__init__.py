@@ -1,7 +1,7 @@
 """Where we are: the machine, the processes, the moment."""
 
 from .device import pick_device, synchronize
-from .memory import limit_bytes, peak_bytes, reset_peak
+from .memory import held_bytes, limit_bytes, peak_bytes, reset_peak
 from .place import Place
 from .seed import deterministic, moment_seed, seed_moment
 from .signals import Stop
@@ -12,6 +12,7 @@ __all__ = [
     "Stop",
     "World",
     "deterministic",
+    "held_bytes",
     "join",
     "limit_bytes",
     "moment_seed",

@@ -13,8 +13,20 @@ def peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     # getrusage would also count what the process that started this one held.
+    return process_bytes("VmHWM")
+
+
+def held_bytes(device: torch.device) -> int:
+    """What this process holds now."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    return process_bytes("VmRSS")
+
+
+def process_bytes(name: str) -> int:
+    """A size of this process by the kernel's name for it."""
     with open("/proc/self/status") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
 
 def reset_peak(device: torch.device) -> None:

@@ -1,0 +1,40 @@
+"""What a run is watched for: memory that leaks, graphs that are kept, the longest sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from stepladder.profiler import LeakWatch, LengthWatch, find_retained_graphs, measure_fragmentation
+from stepladder.record import Report
+from stepladder.world import held_bytes
+
+
+@dataclass
+class Watches:
+    """Fed with reports; speaks once of each thing it finds."""
+
+    device: torch.device
+    leaks: LeakWatch = field(default_factory=lambda: LeakWatch(warmup=3, length=2))  # in reports
+    lengths: LengthWatch = field(default_factory=LengthWatch)
+    longest: str = ""
+    leaked: bool = False
+
+    def look(self, report: Report) -> Iterator[str]:
+        """Sentences about what this report shows for the first time."""
+        if report.length:
+            self.longest = str(self.lengths.add(report.step, report.length, report.memory_bytes))
+        leak = self.leaks.add(report.step, held_bytes(self.device))
+        if leak and not self.leaked:
+            self.leaked = True
+            yield str(leak)
+            if graphs := find_retained_graphs():
+                yield str(graphs)
+
+    def closing(self) -> dict[str, str]:
+        """What is worth a line at the end."""
+        lines = {"longest sequence": self.longest} if self.longest else {}
+        fragments = measure_fragmentation(self.device)
+        return {**lines, "fragmentation": str(fragments)} if fragments else lines

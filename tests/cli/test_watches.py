@@ -1,0 +1,32 @@
+"""A leak planted in a run is said once, with who holds it."""
+
+import torch
+
+from stepladder.cli.watches import Watches
+from stepladder.record import Report
+
+
+def report(step, length=0, memory=0):
+    return Report(step, 1.0, 1.0, 0.1, 8, 0.1, memory, 80.0, length=length)
+
+
+def test_a_leak_is_named_once_with_its_holder():
+    watches, kept, said = Watches(torch.device("cpu")), [], []
+    weight = torch.ones(1, requires_grad=True)
+    for step in range(60):
+        kept.append((weight * torch.ones(2**20)).exp())  # 4 MiB and its graph, every step
+        said += watches.look(report(step))
+    assert len([line for line in said if "the floor rose" in line]) == 1
+    assert any("held by a list" in line for line in said)
+
+
+def test_a_steady_run_is_left_in_peace():
+    watches = Watches(torch.device("cpu"))
+    assert [line for step in range(60) for line in watches.look(report(step))] == []
+
+
+def test_the_longest_sequence_is_said_at_the_end():
+    watches = Watches(torch.device("cpu"))
+    for step, length in enumerate([16, 64, 32]):
+        list(watches.look(report(step, length, memory=2**20 * length)))
+    assert "64 at step 1" in watches.closing()["longest sequence"]
