@@ -1,7 +1,7 @@
 import pytest
 
 from stepladder.errors import PlanError
-from stepladder.workload import PRESETS, find_facts
+from stepladder.workload import PRESETS, facts_of_config, find_facts
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -20,3 +20,10 @@ def test_an_unknown_model_offers_the_nearest_name() -> None:
 def test_a_sequence_of_nothing_is_refused() -> None:
     with pytest.raises(PlanError, match="0 is not a length"):
         find_facts("gpt2", 0)
+
+
+def test_a_config_in_hand_needs_no_file() -> None:
+    table = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50304}
+    facts = facts_of_config(table, 512)
+    assert facts.parameters == find_facts("gpt2").parameters
+    assert (facts.tokens, facts.name) == (512, "gpt2")

@@ -1,7 +1,7 @@
 """What we train, as numbers. Standard library only."""
 
 from .facts import Attention, Facts, Kept, Matrix, Moved, Part
-from .find import find_facts
+from .find import facts_of_config, find_facts
 from .presets import PRESETS, find_shape
 from .shape import Shape, parse_shape
 from .transformer import facts_of_shape
@@ -15,6 +15,7 @@ __all__ = [
     "Moved",
     "Part",
     "Shape",
+    "facts_of_config",
     "facts_of_shape",
     "find_facts",
     "find_shape",

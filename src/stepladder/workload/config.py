@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def read_config(path: str | Path) -> Shape:
     return check_shape(shape_of_config(table))
 
 
-def shape_of_config(table: dict[str, Any]) -> Shape:
+def shape_of_config(table: Mapping[str, Any]) -> Shape:
+    """The shape that a config's settings describe."""
     names = GPT if "n_embd" in table else LLAMA
     missing = [theirs for theirs in names.values() if not isinstance(table.get(theirs), int)]
     if missing:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from stepladder.errors import PlanError, nearest
 
-from .config import read_config
+from .config import read_config, shape_of_config
 from .convnet import RESNETS, facts_of_resnet
 from .facts import Facts
 from .presets import PRESETS, find_shape
+from .shape import check_shape
 from .transformer import facts_of_shape
+
+
+def facts_of_config(config: Mapping[str, Any], sequence: int | None = None) -> Facts:
+    """Count what a Hugging Face config describes, on sequences of that length."""
+    shape = check_shape(shape_of_config(config))
+    return facts_of_shape(shape, sequence, name=str(config.get("model_type", shape.family)))
 
 
 def find_facts(text: str, sequence: int | None = None) -> Facts:
