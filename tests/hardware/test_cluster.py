@@ -100,3 +100,9 @@ def test_a_cluster_knows_its_memory_only_where_it_was_told():
 )
 def test_processors_share_the_hosts_memory_and_devices_have_their_own(text, num_bytes):
     assert Cluster.parse(text).memory_bytes_per_device == num_bytes
+
+
+def test_a_cluster_can_be_this_machine():
+    from stepladder.world import detect_cluster
+
+    assert Cluster.detect() == detect_cluster()

@@ -148,6 +148,17 @@ def test_another_error_is_not_taken_for_a_full_memory():
     assert run.events == []
 
 
+def test_a_parameter_on_another_device_is_named():
+    from stepladder.errors import ModelError
+
+    module = net()
+    run = climb(module, loss="cross_entropy", plan="fp32", device="cpu")
+    module.last.to("meta")
+    with pytest.raises(ModelError) as raised:
+        run.step(pairs(1)[0])
+    assert "last.weight" in str(raised.value) and "meta" in str(raised.value)
+
+
 def poisoned():
     """A batch whose third sample makes the gradients of both layers infinite."""
     inputs, targets = pairs(1)[0]

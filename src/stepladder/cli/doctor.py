@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .show import as_json, gib, table
 
 if TYPE_CHECKING:
-    from stepladder.world.checks import Check
-    from stepladder.world.detect import Machine
-    from stepladder.world.support import Support
+    from stepladder.world import Check, Machine, Support
 
 PACKAGES = {
     "triton": "kernels on a GPU; comes with torch's CUDA build",
@@ -44,9 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show this machine; 1 if a check failed."""
-    from stepladder.world.checks import FAILED
-    from stepladder.world.detect import detect
-    from stepladder.world.support import support
+    from stepladder.world import FAILED, detect, support
 
     machine = detect()
     precisions = support(machine)
@@ -59,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_checks(*, quick: bool, limit_seconds: float) -> list[Check]:
-    from stepladder.world.checks import try_check
+    from stepladder.world import try_check
 
     names = chosen(quick=quick)
     checks = []
@@ -70,7 +66,7 @@ def make_checks(*, quick: bool, limit_seconds: float) -> list[Check]:
 
 
 def chosen(*, quick: bool) -> list[str]:
-    from stepladder.world.checks import CHECKS
+    from stepladder.world import CHECKS
 
     return [name for name in CHECKS if not (quick and name == "torch.compile")]
 
@@ -133,7 +129,7 @@ def draw(machine: Machine, precisions: tuple[Support, ...], checks: list[Check])
 
 
 def verdict(checks: list[Check]) -> str:
-    from stepladder.world.checks import FAILED
+    from stepladder.world import FAILED
 
     failed = [check.name for check in checks if check.state == FAILED]
     if failed:

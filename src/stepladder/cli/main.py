@@ -18,6 +18,7 @@ COMMANDS = {
     "doctor": "this machine: devices, memory, peaks, what is missing and the fix",
     "plan": "what fits a cluster, how fast, at what price, and why every other plan loses",
     "train": "train a model; with no argument a small GPT on Python's own source",
+    "calibrate": "measure this machine, so that forecasts use what it really does",
     "verify": "prove that precision, resumption or a plan changes nothing that matters",
     "bench": "the tables people quote, measured here: precision, batch, recompute, data, kernels",
 }

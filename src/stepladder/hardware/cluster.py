@@ -8,6 +8,7 @@ differ only there are equal.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 
 from .device import Device
 from .link import Link
@@ -41,6 +42,15 @@ class Cluster:
     def parse(cls, text: str) -> Cluster:
         """Read a cluster from text such as '8 nodes x 8 H100-80GB, 400 Gb/s'."""
         return from_pieces(read(text))
+
+    @classmethod
+    def detect(cls) -> Cluster:
+        """This machine as a cluster.
+
+        The one look upwards in the house: the name belongs here, where users look for it, and
+        seeing devices needs torch, which is loaded only when somebody asks.
+        """
+        return import_module("stepladder.world").detect_cluster()
 
     def __str__(self) -> str:
         nodes = "1 node" if self.num_nodes == 1 else f"{self.num_nodes} nodes"

@@ -20,7 +20,14 @@ from stepladder.plan import Plan, Rate
 from stepladder.planner import explain_out_of_memory
 from stepladder.record import Report
 from stepladder.rungs import Climbed, LossScale, is_out_of_memory, matrix_units
-from stepladder.world import World, deterministic, limit_bytes, peak_bytes, seed_moment
+from stepladder.world import (
+    World,
+    deterministic,
+    explain_placement,
+    limit_bytes,
+    peak_bytes,
+    seed_moment,
+)
 
 from .clock import Clock
 from .exhaustion import held_memory, release
@@ -81,6 +88,7 @@ class Engine:
                     return self._passes(batch)
                 except Exception as error:
                     if not is_out_of_memory(error):
+                        self._explain(batch, error)
                         raise
                     limit = self.plan.memory_bytes or limit_bytes(self.world.device)
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
@@ -90,6 +98,12 @@ class Engine:
                     raise explain_out_of_memory(
                         held, limit, self.plan, num_blocks=len(self.climbed.anatomy.blocks) or None
                     )
+
+    def _explain(self, batch: Batch, error: Exception) -> None:
+        """Name the tensor that is on the wrong device, where that is what went wrong."""
+        misplaced = explain_placement(self.module, batch.inputs, self.world.device)
+        if misplaced:
+            raise misplaced from error
 
     def _shrink(self, rows: int) -> bool:
         """Halve the micro-batch; False when it is one row already."""

@@ -1,17 +1,29 @@
 """Where we are: the machine, the processes, the moment."""
 
+from .checks import CHECKS, FAILED, Check, try_check
+from .detect import Machine, detect, detect_cluster
 from .device import pick_device, synchronize
 from .memory import held_bytes, limit_bytes, peak_bytes, reset_peak
 from .place import Place
+from .placement import explain_placement
 from .seed import deterministic, moment_seed, seed_moment
 from .signals import Stop
+from .support import Support, support
 from .world import World, join
 
 __all__ = [
+    "CHECKS",
+    "FAILED",
+    "Check",
+    "Machine",
     "Place",
     "Stop",
+    "Support",
     "World",
+    "detect",
+    "detect_cluster",
     "deterministic",
+    "explain_placement",
     "held_bytes",
     "join",
     "limit_bytes",
@@ -20,5 +32,7 @@ __all__ = [
     "pick_device",
     "reset_peak",
     "seed_moment",
+    "support",
     "synchronize",
+    "try_check",
 ]
