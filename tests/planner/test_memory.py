@@ -164,3 +164,24 @@ def test_published_peaks_of_llama_8b_are_met_within_five_percent(text, published
     software = Software(products_again=0.5)
     held = forecast(find_facts("llama3-8b", length), plan, cluster, software=software).memory
     assert (held.peak_bytes - held.context) / 2**30 == pytest.approx(published_gib, rel=0.05)
+
+
+def test_one_rank_alone_makes_its_gradients_anew_each_step() -> None:
+    alone, facts = Cluster.parse("1 H200"), find_facts("gpt2")
+    once = memory("fp32 micro=16", on=alone, facts=facts)
+    again = memory("fp32 micro=16 accumulate=2", on=alone, facts=facts)
+    assert once.logits and once.gradients == 0, "none exist yet when the loss is computed"
+    assert again.gradients == 4 * facts.parameters
+
+
+def test_a_large_model_peaks_when_all_gradients_are_there() -> None:
+    facts = find_facts("llama:layers=16,hidden=2048,heads=16,ffn=8192,vocab=512", 64)
+    held = memory("fp32 micro=1", on=Cluster.parse("1 H200"), facts=facts)
+    assert held.gradients == pytest.approx(4 * facts.parameters)
+
+
+def test_recomputed_blocks_make_their_working_copies_one_at_a_time() -> None:
+    facts = find_facts("llama:layers=16,hidden=2048,heads=16,ffn=8192,vocab=512", 64)
+    alone = Cluster.parse("1 H200")
+    held = memory("bf16 micro=1 recompute=blocks", on=alone, facts=facts)
+    assert held.working < 0.2 * 2 * facts.parameters
