@@ -17,7 +17,7 @@ from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
 from stepladder.plan import Batch, Plan
 from stepladder.planner import Choices, Explanation, check, explain, forecast, search
-from stepladder.record import Calibration, Forecast
+from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
 from stepladder.workload import Facts, find_facts
 
 from .show import GIB, as_json, percent, table
@@ -45,9 +45,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     facts = find_facts(options.model, options.sequence)
     cluster = Cluster.parse(options.on)
-    calibration = Calibration.load(options.calibration) if options.calibration else None
+    calibration = measured_speeds(options, cluster)
     if options.batch is not None and options.batch < 1:
         raise PlanError("batch", f"{options.batch} is not a number of sequences", "Use 1 or more.")
+    if options.tokens is not None and not 0 < options.tokens < float("inf"):
+        raise PlanError("tokens", f"{options.tokens} is not a number to train on", "Use 1e12.")
     if options.plan:
         return run_one(options, facts, cluster, calibration)
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
@@ -58,6 +60,16 @@ def run(options: argparse.Namespace) -> int:
     else:
         show_search(choices, explanation, options)
     return 0
+
+
+def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibration | None:
+    """What was measured: in the file that was named, or by this user on such a device."""
+    if options.calibration:
+        return Calibration.load(options.calibration)
+    found = load_calibration(cluster.device.name)
+    if found and not options.json:
+        print(f"Speeds of {cluster.device} as measured: {calibration_path(cluster.device.name)}")
+    return found
 
 
 def run_one(

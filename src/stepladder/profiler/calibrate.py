@@ -94,7 +94,7 @@ def calibrate(
 def probes_of(device: torch.device) -> Iterator[Probe]:
     """What is timed, the most telling first."""
     kind = device.type
-    computes = [c for c in PRECISIONS if kind == "cuda" or c not in ("tf32", "fp8")]
+    computes = list(PRECISIONS) if kind == "cuda" else ["fp32", "bf16", "fp16"]
     usual = "bf16" if kind == "cuda" else "fp32"  # what runs on it mostly move
     yield from (Probe("stream", usual, (size,)) for size in STREAMS[kind])
     yield Probe("update", "", (PARAMETERS[kind],))
