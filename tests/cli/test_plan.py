@@ -86,6 +86,12 @@ def test_a_batch_of_nothing_is_refused() -> None:
         run("gpt2", "--on", "1 A100-80GB", "--batch", "0")
 
 
+def test_tokens_that_are_no_number_are_refused() -> None:
+    for tokens in ("-1", "nan", "inf"):
+        with pytest.raises(PlanError, match="is not a number to train on"):
+            run("gpt2", "--on", "1 A100-80GB", f"--tokens={tokens}")
+
+
 def test_a_saved_plan_is_read_back(tmp_path, capsys) -> None:
     path = tmp_path / "plan.toml"
     run("gpt2", "--on", "1 A100-80GB", "--batch", "8", "--save", str(path), "--json")

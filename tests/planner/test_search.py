@@ -80,6 +80,13 @@ def test_a_model_that_cannot_be_cut_is_not_cut() -> None:
     assert all(frame.layout.tensor == 1 for frame in frames(find_facts("resnet50"), NODE))
 
 
+def test_a_module_without_blocks_is_planned_for() -> None:
+    whole = find_facts("resnet50")
+    plain = replace(whole, parts=(whole.entry, whole.exit))
+    found = search(plain, NODE, batch=64)
+    assert found.best.plan.layout.pipeline == 1 and found.forecasts[0].time
+
+
 def test_micro_batches_cut_the_share_evenly() -> None:
     assert micro_batches(96, 8) == [1, 2, 4]
     assert micro_batches(8, 8) == [1] and micro_batches(9, 8) == [] and micro_batches(4, 8) == []

@@ -32,7 +32,7 @@ class Frame:
 def frames(facts: Facts, cluster: Cluster) -> Iterator[Frame]:
     """All frames for the cluster, plainest first."""
     devices = cluster.num_devices
-    for pipeline in divisors(devices, facts.num_blocks):
+    for pipeline in divisors(devices, max(facts.num_blocks, 1)):
         for context in contexts(facts, cluster):
             for tensor in tensors(facts, cluster):
                 data, rest = divmod(devices, pipeline * context * tensor)

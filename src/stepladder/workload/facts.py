@@ -113,7 +113,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Facts:
     name: str
-    parts: tuple[Part, ...]  # entry, blocks, exit
+    parts: tuple[Part, ...]  # entry, blocks, exit: two at least, where there are no blocks
     tokens: int = 1  # in one sample
     vocab: int = 0  # classes that the loss compares; with many, the logits are an owner
     tied_parameters: int = 0  # of the exit's matrix, when it is the entry's: counted once
