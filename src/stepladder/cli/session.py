@@ -222,9 +222,7 @@ def choose(recipe: Recipe, plan: Plan | None, module: nn.Module) -> Choice:
     how = recipe.optimizer_choice()
     if recipe.train.scale_rate != "none":
         reference = recipe.train.reference_batch or recipe.train.batch
-        lr = scale_rate(
-            how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate
-        )
+        lr = scale_rate(how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate)
         how = replace(how, lr=lr)
     return Choice(replace(chosen, batch=batch, optimizer=how), choice.because)
 

@@ -1,21 +1,188 @@
-"""What `plan="auto"` chooses, with its reason."""
+"""What `plan="auto"` chooses, with its reason.
+
+The planner chooses where it can: it knows what the module costs, what this device can do, and how
+large a batch is. Where one of these is unknown a plain rule stays, and the reason says which. A
+choice is a convenience, so no failure to make a good one stops a run.
+"""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
 import torch
+from torch import nn
 
-from stepladder.plan import Plan
-from stepladder.world import Place, pick_device
+from stepladder.hardware import Cluster, find, recognise
+from stepladder.model import describe
+from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
+from stepladder.planner import forecast, search
+from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.workload import Facts, Shape, facts_of_shape
+from stepladder.world import Place, limit_bytes, pick_device
+
+from .intake import as_batch
+
+MARGIN = 0.95  # of the usable memory, as a search fills it
+WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
+GIB = 2**30
 
 
-def choose_plan(text: str, device: str, place: Place) -> Plan:
-    """The plan a text names; for `auto`, the one for the device this process has."""
-    if text.split()[:1] != ["auto"]:
-        return Plan.parse(text)
-    words = [precision_for(pick_device(device, place.local_rank))[0], *text.split()[1:]]
+@dataclass(frozen=True, slots=True)
+class Choice:
+    plan: Plan
+    because: str = ""  # nothing where it was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a choice can be founded on."""
+
+    device: torch.device
+    facts: Facts
+    cluster: Cluster
+    calibration: Calibration | None
+    batch: int
+
+
+def choose_plan(
+    text: str,
+    device: str,
+    place: Place,
+    *,
+    model: nn.Module | None = None,
+    sample: Any = None,
+    batch: int | None = None,
+) -> Choice:
+    """The plan a text names; for `auto`, the fastest that fits this process's device."""
+    words = text.split()
+    if words[:1] != ["auto"]:
+        return Choice(Plan.parse(text))
+    here = pick_device(device, place.local_rank)
+    name, because = precision_for(here)
+    plain = Plan.parse(" ".join([name, *words[1:], *(["ddp"] if place.num_ranks > 1 else [])]))
     if place.num_ranks > 1:
-        words.append("ddp")
-    return Plan.parse(" ".join(words))
+        return Choice(plain, f"{because}; each of {place.num_ranks} ranks holds a whole copy")
+    if not is_open(plain, name):
+        return Choice(plain, f"{because}; the rest was asked for")
+    try:
+        return plan_ahead(here, plain, model, sample, batch)
+    except Exception as unable:  # a module nobody has seen may do anything while it is described
+        return Choice(plain, f"{because}; the planner has nothing to add: {first_line(unable)}")
+
+
+def is_open(plan: Plan, precision: str) -> bool:
+    """Whether micro-batch, recomputation and precision are still to be chosen."""
+    free = Plan(
+        precision=Precision.parse(precision),
+        batch=Batch(plan.batch.sequences),
+        optimizer=plan.optimizer,
+        compile=plan.compile,
+    )
+    return plan == free
+
+
+def plan_ahead(
+    device: torch.device, plain: Plan, model: nn.Module | None, sample: Any, batch: int | None
+) -> Choice:
+    """Ask the planner; raises where it has too little to go by."""
+    size = batch or plain.batch.sequences or rows_of(sample)
+    if model is None or not size:
+        raise LookupError("no batch was given to plan for")
+    cluster = cluster_for(device)
+    calibration = load_calibration(cluster.device.name)
+    known = Known(device, facts_for(model, sample), cluster, calibration, size)
+    found = [best_of(known, start) for start in starts(known, plain)]
+    # The first is the device's own precision; another must be worth leaving it for.
+    plan, said = found[0]
+    for other, forecasted in found[1:]:
+        if seconds(forecasted) < WORTHWHILE * seconds(said):
+            plan, said = other, forecasted
+    if not batch and not plain.batch.sequences:
+        # The sample was one batch of many: only a pass smaller than it says something of others.
+        micro = plan.batch.micro
+        plan = replace(plan, batch=Batch(micro=micro if micro != size else None))
+    return Choice(replace(plan, layout=plain.layout, zero=plain.zero), reason(said, known))
+
+
+def starts(known: Known, plain: Plan) -> Iterator[Plan]:
+    """What is not searched: precision, compilation, the optimizer."""
+    compiles = plain.compile or can_compile(known.device)
+    yield replace(plain, compile=compiles)
+    rates = known.calibration.matrix_flops_per_second if known.calibration else {}
+    if plain.precision == FP32 and rates.get("bf16", 0.0) > rates.get("fp32", float("inf")):
+        yield replace(plain, precision=BF16, compile=compiles)
+
+
+def best_of(known: Known, start: Plan) -> tuple[Plan, Forecast]:
+    """The fastest plan that fits; a whole batch in one pass counts, whatever its size."""
+    facts, cluster, calibration = known.facts, known.cluster, known.calibration
+    choices = search(facts, cluster, batch=known.batch, start=start, calibration=calibration)
+    plan, said = choices.best.plan, choices.forecasts[0]
+    if said.time is None:
+        raise LookupError(f"{said.reasons[-1]} 'stepladder calibrate' measures it.")
+    if plan.offload:
+        raise LookupError("it would fit only with the optimizer in host memory")
+    whole = replace(plan, batch=Batch(known.batch, known.batch, 1), recompute=Recompute())
+    at_once = forecast(facts, whole, cluster, calibration)
+    if (
+        at_once.fits
+        and at_once.memory.peak_bytes < MARGIN * limit(at_once)
+        and (seconds(at_once) <= seconds(said))
+    ):
+        return whole, at_once
+    return plan, said
+
+
+def limit(said: Forecast) -> float:
+    return float("inf") if said.memory_limit_bytes is None else said.memory_limit_bytes
+
+
+def seconds(said: Forecast) -> float:
+    assert said.time is not None
+    return said.time.step_seconds
+
+
+def reason(said: Forecast, known: Known) -> str:
+    rate = said.tokens_per_second or 0.0
+    source = "measured" if known.calibration else "usual"
+    unit = "tokens" if known.facts.tokens > 1 else "samples"
+    return (
+        f"the fastest that fits by the {source} speeds of {known.cluster.device}: forecast "
+        f"{rate:,.0f} {unit}/s, {said.memory.peak_bytes / GIB:.2f} GiB"
+    )
+
+
+def cluster_for(device: torch.device) -> Cluster:
+    """One device of this machine; raises where the table does not know it."""
+    host = limit_bytes(torch.device("cpu"))
+    if device.type != "cuda":
+        cpu = find("CPU")
+        return Cluster(cpu, 1, 1, cpu.link, cpu.network, host)
+    shown = torch.cuda.get_device_name(device)
+    known = recognise(shown, limit_bytes(device))
+    if known is None:
+        raise LookupError(f"{shown} is not in the device table")
+    return Cluster(known, 1, 1, known.link, known.network, host)
+
+
+def facts_for(model: nn.Module, sample: Any = None) -> Facts:
+    """What the module costs: by its own shape where it has one, else by tracing it."""
+    shape = getattr(model, "shape", None)
+    if isinstance(shape, Shape):
+        return facts_of_shape(shape)
+    return describe(model, sample=None if sample is None else as_batch(sample, 0))
+
+
+def rows_of(sample: Any) -> int | None:
+    return None if sample is None else as_batch(sample, 0).num_rows
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether the compiler would work here: only where it pays, and where its own compiler is."""
+    return device.type == "cuda" and any(map(shutil.which, ("cc", "gcc", "clang")))
 
 
 def precision_for(device: torch.device) -> tuple[str, str]:
@@ -27,3 +194,8 @@ def precision_for(device: torch.device) -> tuple[str, str]:
     if torch.cuda.get_device_capability(device) >= (7, 0):
         return "fp16", "this device has fp16 matrix units and none for bf16"
     return "fp32", "this device has no matrix units for fewer bits"
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

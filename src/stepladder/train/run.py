@@ -17,6 +17,8 @@ from .loop import feed
 class Run(Engine):
     """A module being trained."""
 
+    because: str = ""  # why its plan was chosen, where nobody asked for one
+
     def batches(
         self, source: Any, size: int | None = None, seed: int = 0, **how: Any
     ) -> Prefetcher:

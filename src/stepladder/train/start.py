@@ -24,7 +24,7 @@ from stepladder.rungs import (
 from stepladder.rungs import climb as climb_rungs
 from stepladder.world import Place, World, join, limit_bytes
 
-from .choose import choose_plan
+from .choose import Choice, choose_plan
 from .flops import FlopRate
 from .intake import as_batch
 from .optimizer import build_optimizer
@@ -60,7 +60,12 @@ def climb(
     if nonfinite not in NONFINITE:
         raise PlanError("nonfinite", f"'{nonfinite}' is not a policy", "Choose stop or skip.")
     place = Place.from_environment()
-    chosen = choose_plan(plan, device, place) if isinstance(plan, str) else plan
+    choice = (
+        Choice(plan)
+        if isinstance(plan, Plan)
+        else choose_plan(plan, device, place, model=model, sample=sample)
+    )
+    chosen = choice.plan
     if optimizer is not None:
         parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
         chosen = replace(chosen, optimizer=parsed)
@@ -69,7 +74,7 @@ def climb(
     return build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,
-        stop_on_nonfinite=nonfinite == "stop", exact=exact,
+        stop_on_nonfinite=nonfinite == "stop", exact=exact, because=choice.because,
     )  # fmt: skip
 
 
