@@ -200,7 +200,13 @@ def cases(device: str) -> list[Case]:
     """Every case for a device type; a module without blocks has nothing to recompute."""
     plans = PLANS + (COMPILED if device == "cuda" else ())
     every = [Case(model, *plan) for model, plan in product(MODELS, plans)]
-    return [case for case in every if case.model != "odd" or "recompute" not in case.words]
+    return [case for case in every if runs(case, device)]
+
+
+def runs(case: Case, device: str) -> bool:
+    if device == "cpu" and case.model in ("resnet", "odd") and "fp16" in case.words:
+        return False  # torch convolves in fp16 on a processor, but half a minute a step
+    return case.model != "odd" or "recompute" not in case.words
 
 
 CASES = cases("cpu")
@@ -239,12 +245,10 @@ def measure_case(case: Case, device: str, *, warmup: int = 1, steps: int = 1) ->
 def facts_case(case: Case, device: str) -> Facts:
     """The facts of the case's model, traced where it takes no memory."""
     model = case.on(device)
-    return describe(model.make_on("meta"), sample=model.batch(1))
+    return describe(model.make_on("meta"), sample=model.batch(1), device=device)
 
 
-def forecast_case(
-    case: Case, cluster: Cluster, calibration: Calibration | None = None
-) -> Forecast:
+def forecast_case(case: Case, cluster: Cluster, calibration: Calibration | None = None) -> Forecast:
     """What the planner says of the case on one device of a cluster."""
     device = "cpu" if cluster.device.is_cpu else "cuda"
     return forecast(facts_case(case, device), case.plan(device), cluster, calibration)

@@ -10,7 +10,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from stepladder.errors import PlanError
 from stepladder.plan import Recompute
 from stepladder.profiler.memory import measure_memory
-from stepladder.rungs.recompute import draws, is_dear, recompute
+from stepladder.model.dear import draws, is_dear
+from stepladder.rungs.recompute import recompute
 from stepladder.rungs.saved import measure_blocks
 
 torch.set_num_threads(1)

@@ -4,6 +4,8 @@ from .anatomy import Anatomy
 from .attention import set_attention
 from .build import build
 from .count import Flops, count_flops
+from .dear import is_dear
+from .describe import describe
 from .find import find_anatomy
 from .gpt import GPT
 from .initialise import initialise
@@ -23,8 +25,10 @@ __all__ = [
     "ViT",
     "build",
     "count_flops",
+    "describe",
     "find_anatomy",
     "initialise",
+    "is_dear",
     "precision_table",
     "set_attention",
 ]

@@ -8,7 +8,8 @@ the tensors its own code makes appear too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -31,11 +32,14 @@ class Rehearsal:
         self.device = device_of(module)
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def __call__(self, inputs: Inputs) -> Any:
+    def __call__(self, inputs: Inputs, states: dict[str, Tensor] | None = None) -> Any:
         stood_in = self.stand_in(inputs)
         named = dict(stood_in) if isinstance(stood_in, Mapping) else {}
-        args = () if named else stood_in if isinstance(stood_in, tuple) else (stood_in,)
-        return functional_call(self.module, self.states(), args, named, tie_weights=False)
+        args = (
+            () if named else tuple(stood_in) if isinstance(stood_in, tuple | list) else (stood_in,)
+        )
+        states = self.states() if states is None else states
+        return functional_call(self.module, states, args, named, tie_weights=False)
 
     def states(self) -> dict[str, Tensor]:
         """Stand-ins by name: a shared tensor's under each of its names, a shared module's once.
@@ -64,6 +68,20 @@ class Rehearsal:
         cast = self.store is not None and value.is_floating_point()
         dtype = self.store if cast else value.dtype
         return torch.empty(value.shape, dtype=dtype, device=self.device)
+
+
+class Probe(Rehearsal):
+    """The real thing on the CPU, for modules whose course depends on numbers: a copy runs."""
+
+    def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
+        super().__init__(deepcopy(module), store=store)
+        self.device, self.fake = torch.device("cpu"), nullcontext()  # type: ignore[assignment]
+
+    def _stand_in(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        cast = self.store is not None and value.is_floating_point()
+        return value.detach().to("cpu", self.store if cast else value.dtype, copy=True)
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -32,25 +32,11 @@ from torch.utils.checkpoint import (
 )
 
 from stepladder.errors import PlanError
+from stepladder.model import is_dear
 from stepladder.plan import Recompute
 
 from .budget import BlockCost, Depth, fit_budget
 
-aten, functional = torch.ops.aten, torch.ops._c10d_functional
-
-PRODUCTS = {  # by a weight: as many FLOPs per byte as the block's input is wide
-    aten.mm.default,
-    aten.addmm.default,
-    aten._scaled_mm.default,
-    aten._grouped_mm.default,
-    aten.convolution.default,
-}
-BATCHED = {aten.bmm.default, aten.baddbmm.default}  # of two activations, such as the scores
-TRAVELS = {  # computing these again would use the network again
-    functional.all_reduce.default,
-    functional.reduce_scatter_tensor.default,
-    functional.all_to_all_single.default,
-}
 # A cache of keys would receive this pass's keys twice, so a recomputed block runs without one.
 CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
 
@@ -134,25 +120,3 @@ def policy(_: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any) ->
     if is_dear(op, args, kwargs):
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def is_dear(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation's result is worth its bytes."""
-    if op in PRODUCTS or op in TRAVELS:
-        return True
-    if op in BATCHED:
-        left, right = args[-2:]
-        return (
-            left.shape[-1] >= right.shape[-1]
-        )  # contraction at least as long as the result is wide
-    name = op.name()
-    return ("attention" in name or "flash_attn" in name) and not draws(op, args, kwargs)
-
-
-def draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an attention drops out: kept, it would not draw its mask again, and every mask that
-    the block draws after it would differ between forward and backward."""
-    schema = getattr(op, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema else []
-    given = {**dict(zip(names, args)), **kwargs}
-    return any(bool(value) for name, value in given.items() if name.startswith("dropout"))

@@ -18,8 +18,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from stepladder.model import is_dear
+
 from .budget import BlockCost
-from .recompute import is_dear
 
 
 def measure_blocks(

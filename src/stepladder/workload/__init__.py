@@ -1,5 +1,7 @@
 """What we train, as numbers. Standard library only."""
 
+from .config import shape_of_config
+from .convnet import RESNETS
 from .facts import Attention, Facts, Kept, Matrix, Moved, Part
 from .find import facts_of_config, find_facts
 from .presets import PRESETS, find_shape
@@ -8,6 +10,7 @@ from .transformer import facts_of_shape
 
 __all__ = [
     "PRESETS",
+    "RESNETS",
     "Attention",
     "Facts",
     "Kept",
@@ -20,4 +23,5 @@ __all__ = [
     "find_facts",
     "find_shape",
     "parse_shape",
+    "shape_of_config",
 ]

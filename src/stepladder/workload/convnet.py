@@ -36,6 +36,11 @@ class Convolution:
         return self.into * self.kernel**2 * self.out + 2 * self.out
 
     @property
+    def inputs(self) -> int:
+        """Of a convolution that keeps the size, as a block's first does."""
+        return self.pixels * self.into
+
+    @property
     def outputs(self) -> int:
         return self.pixels * self.out
 
@@ -82,7 +87,7 @@ def part_of(name: str, convolutions: tuple[Convolution, ...], count: int) -> Par
         moved=moved,
         eager=kept,
         compiled=kept,
-        selective=Kept(work=float(outputs)),
+        selective=Kept(work=float(outputs + convolutions[0].inputs)),
         scratch=2.0 * max(c.outputs for c in convolutions),
         output=float(out),
         kernels=(4 * len(convolutions), 3 * len(convolutions)),

@@ -5,13 +5,15 @@ Per token, with d the width, k the width of the keys, f the width inside the MLP
     kept by              Llama                    GPT
     eager      residual  2d                       2d
                work      5d + 2k + 4f             4d + 2k + 2f
-    compiled   residual  2d                       2d
-               work      2d + 2k + 2f             2d + 2k + 1f
+    compiled   residual  1d                       1d
+               work      6d + 2k + 3f             5d + 2k + 2f
     selective  residual  1d                       1d
                work      4d + 2k + 2f             4d + 2k + 1f
 
-An eager gated MLP keeps gate, up, silu(gate) and their product; fused, it keeps gate and up and
-makes the rest again. A norm keeps its input and a statistic; fused, its output is made again. A
+An eager gated MLP keeps gate, up, silu(gate) and their product. Compiled, what is cheap is made
+again (silu, the sum in the middle of the block) but not what a product in backward must find in
+memory: torch's partitioner keeps every product's input and output, casts of one tensor once. A norm
+keeps its input and a statistic. A
 rotated query makes attention answer in the layout of the heads, so the output is copied once more.
 Selective recomputation keeps the block's input and what products and attention gave.
 """
@@ -70,7 +72,8 @@ def block_of(shape: Shape, length: int) -> Part:
         eager=eager + statistics,
         compiled=compiled + statistics,
         selective=selective + statistics,
-        scratch=length * (2.0 * shape.hidden + (3.0 if shape.gated else 2.0) * shape.ffn),
+        # The gradient that comes in, and those of what the last product and its gate read.
+        scratch=length * (1.0 * shape.hidden + (2.0 if shape.gated else 1.0) * shape.ffn),
         output=length * shape.hidden,
         kernels=LLAMA_KERNELS if shape.gated else GPT_KERNELS,
         count=shape.layers,
@@ -101,7 +104,7 @@ def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     # Norms 4d, additions 6d, rotation 4(d + k), silu and product 5f; fused: 8d, 2(d + k), 3f.
     moved = Moved(14.0 * d + 4.0 * k + 5.0 * f, 10.0 * d + 2.0 * k + 3.0 * f)
     eager = Kept(residual=2.0 * d, work=5.0 * d + 2.0 * k + 4.0 * f, cast=3.0 * d)
-    compiled = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * k + 2.0 * f)
+    compiled = Kept(residual=1.0 * d, work=6.0 * d + 2.0 * k + 3.0 * f)
     selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f)
     return moved, eager, compiled, selective
 
@@ -111,7 +114,7 @@ def count_gpt(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     # Norms 4d, residual additions 6d, gelu 2f; fused: 8d, 2f.
     moved = Moved(10.0 * d + 2.0 * f, 8.0 * d + 2.0 * f)
     eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f, cast=2.0 * d)
-    compiled = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * k + 1.0 * f)
+    compiled = Kept(residual=1.0 * d, work=5.0 * d + 2.0 * k + 2.0 * f)
     selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 1.0 * f)
     return moved, eager, compiled, selective
 
