@@ -110,6 +110,7 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """Seconds of each step, the allocator's peaks, and the owners of one step's memory."""
     clear(device)
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
     began = time.perf_counter()
     run = climb(make(), loss="cross_entropy", plan=plan, device=device)
     batch = batch.to(run.world.device)
@@ -126,6 +127,7 @@ def measure(
         "all_seconds": seconds,
         "warmup_seconds": first,
         "build_seconds": built,
+        "before_bytes": before,
         **peaks(device),
         "events": list(run.events),
     }
@@ -159,6 +161,7 @@ def clear(device: str) -> None:
     gc.collect()
     torch._dynamo.reset()  # else a second shape is compiled for all shapes, and slower
     if device == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()  # what the case before asked for
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 

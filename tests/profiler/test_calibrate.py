@@ -10,8 +10,9 @@ from stepladder.plan import BF16, FP32, Plan
 from stepladder.planner import forecast
 from stepladder.planner.speed import speed_of
 from stepladder.profiler import calibrate
-from stepladder.profiler.calibrate import PRODUCTS, WORKS, Probe, attempt, probes_of
-from stepladder.profiler.efficiency import fit
+from stepladder.profiler.calibrate import attempt
+from stepladder.profiler.efficiency import STEP_MODEL, fit
+from stepladder.profiler.probes import PRODUCTS, WORKS, Probe, probes_of
 from stepladder.record import Timing
 from stepladder.workload import find_facts
 
@@ -87,6 +88,20 @@ def test_the_update_is_forecast_as_it_was_timed():
     plan = Plan.parse("bf16 micro=1 'optimizer=adamw clip=1'")
     said = forecast(facts, plan, cluster, fit("H200", timings))
     assert said.time.optimizer == pytest.approx(2e-3 * facts.parameters / 1e8)
+
+
+def test_a_whole_step_that_was_timed_corrects_the_sum_of_its_parts():
+    flat = [Timing("product", "fp32", s, 6e-11 * s[0] * s[1] * s[2]) for s in PRODUCTS["cpu"]]
+    parts = [STREAM, *flat, Timing("attention", "fp32", (4, 4, 256, 32), 1e-2)]
+    step = Timing("step", "fp32", (4, 128), 0.15)
+    plan = Plan.parse("fp32 micro=4 'optimizer=sgd clip=none'")
+    facts, cluster = find_facts(STEP_MODEL), Cluster.parse("1 x CPU")
+    alone = fit("CPU", parts)
+    found = fit("CPU", [*parts, step])
+    before, after = (forecast(facts, plan, cluster, c).time for c in (alone, found))
+    assert after.step_seconds - after.optimizer == pytest.approx(0.15, rel=1e-6)
+    assert before.step_seconds != pytest.approx(after.step_seconds, rel=0.05)
+    assert found.corrections["fp32"].runs == 1 and not alone.corrections
 
 
 def test_nothing_timed_is_nothing_known():

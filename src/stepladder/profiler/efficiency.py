@@ -8,12 +8,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from stepladder.plan import BYTES, PRECISIONS
+from stepladder.hardware import Cluster
+from stepladder.plan import BYTES, PRECISIONS, Batch, Plan
+from stepladder.planner import forecast
 from stepladder.record import Calibration, Timing
 from stepladder.workload import Attention, Facts, find_facts
 
 UPDATE_BYTES = 40  # of one fp32 parameter: AdamW's 28 and clipping's 12, as planner.time counts
 TINY = "gpt:layers={},hidden=64,heads=2,vocab=256,sequence=16"
+STEP_MODEL = "gpt:layers=2,hidden=256,heads=4,vocab=512,sequence=128"
 BACKWARD = 2.5  # of attention, in forwards
 LEAST_SHARE = 0.2  # of attention's time that is arithmetic, whatever moving its operands would take
 
@@ -28,7 +31,7 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
         compute: attention_rate(of(timings, "attention", compute), bandwidth)
         for compute in sorted({t.compute for t in timings if t.kind == "attention"})
     }
-    return Calibration(
+    found = Calibration(
         device=device,
         matrix_flops_per_second=rates,
         matrix_edges=edges,
@@ -39,6 +42,21 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
         context_bytes=context_bytes,
         timings=tuple(timings),
     )
+    return corrected(found)
+
+
+def corrected(found: Calibration) -> Calibration:
+    """Let whole small steps that were timed say by how much a sum of their parts is off."""
+    for timing in found.timings:
+        if timing.kind == "step" and found.matrix_flops_per_second.get(timing.compute):
+            rows = timing.shape[0]
+            plan = Plan(precision=PRECISIONS[timing.compute], batch=Batch(rows, rows, 1))
+            cluster = Cluster.parse(f"1 x {found.device}")
+            said = forecast(find_facts(STEP_MODEL), plan, cluster, found).time
+            if said is not None:
+                parts = said.step_seconds - said.optimizer
+                found = found.refined(timing.compute, timing.seconds / parts)
+    return found
 
 
 def of(timings: Sequence[Timing], kind: str, compute: str = "") -> list[Timing]:

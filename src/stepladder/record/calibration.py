@@ -18,7 +18,7 @@ from typing import Any
 from stepladder.errors import RecordError
 
 REMEDY = "Write it again with 'stepladder calibrate'."
-LEAST, MOST = 0.5, 2.0  # what a run may say of a forecast before it is the run that is odd
+LEAST, MOST = 0.25, 4.0  # what a run may say of a forecast before it is the run that is odd
 NEWEST = 0.3  # weight of the latest run in a correction, once there are several
 
 

@@ -8,7 +8,6 @@ choice is a convenience, so no failure to make a good one stops a run.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,12 +93,7 @@ def plan_ahead(
     cluster = cluster_for(device)
     calibration = load_calibration(cluster.device.name)
     known = Known(device, facts_for(model, sample), cluster, calibration, size)
-    found = [best_of(known, start) for start in starts(known, plain)]
-    # The first is the device's own precision; another must be worth leaving it for.
-    plan, said = found[0]
-    for other, forecasted in found[1:]:
-        if seconds(forecasted) < WORTHWHILE * seconds(said):
-            plan, said = other, forecasted
+    plan, said = best_of(known, start_of(known, plain))
     if not batch and not plain.batch.sequences:
         # The sample was one batch of many: only a pass smaller than it says something of others.
         micro = plan.batch.micro
@@ -107,13 +101,16 @@ def plan_ahead(
     return Choice(replace(plan, layout=plain.layout, zero=plain.zero), reason(said, known))
 
 
-def starts(known: Known, plain: Plan) -> Iterator[Plan]:
+def start_of(known: Known, plain: Plan) -> Plan:
     """What is not searched: precision, compilation, the optimizer."""
     compiles = plain.compile or can_compile(known.device)
-    yield replace(plain, compile=compiles)
-    rates = known.calibration.matrix_flops_per_second if known.calibration else {}
-    if plain.precision == FP32 and rates.get("bf16", 0.0) > rates.get("fp32", float("inf")):
-        yield replace(plain, precision=BF16, compile=compiles)
+    measured = known.calibration.timings if known.calibration else ()
+    steps = {t.compute: t.seconds for t in measured if t.kind == "step"}
+    if plain.precision == FP32 and {"fp32", "bf16"} <= steps.keys():
+        # Products alone do not tell: what stands between them may be slower in fewer bits.
+        worth = steps["bf16"] < WORTHWHILE * steps["fp32"]
+        return replace(plain, precision=BF16 if worth else FP32, compile=compiles)
+    return replace(plain, compile=compiles)
 
 
 def best_of(known: Known, start: Plan) -> tuple[Plan, Forecast]:
