@@ -47,6 +47,23 @@ def test_a_compiled_model_learns_the_same():
     assert "blocks.0.attention.query.weight" in dict(run.module.named_parameters())
 
 
+def test_a_compiled_model_stays_compiled_after_it_was_counted_and_measured():
+    from torch.profiler import ProfilerActivity, profile
+
+    from stepladder.profiler import measure_memory
+
+    def regions(run):
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            run.step(ragged(1)[0]).read()
+        return sum("Compiled" in event.key for event in seen.key_averages())
+
+    run = climb(llama(), loss="cross_entropy", optimizer="sgd lr=0", plan="fp32 compile=on")
+    run.step(ragged(1)[0]).read()  # reading counts the FLOPs
+    assert regions(run)
+    measure_memory(lambda: run.step(ragged(1)[0]), run.module, run.optimizer, run.world.device)
+    assert regions(run)
+
+
 def test_a_budget_recomputes_as_much_as_it_must():
     sample = ragged(1)[0]
     _, free = losses("fp32 recompute=1GiB", sample=sample)

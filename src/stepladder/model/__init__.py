@@ -13,6 +13,7 @@ from .llama import Llama
 from .mlp import MLP
 from .operations import precision_table
 from .resnet import ResNet
+from .standin import uncompiled
 from .vit import ViT
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "is_dear",
     "precision_table",
     "set_attention",
+    "uncompiled",
 ]

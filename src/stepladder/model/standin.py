@@ -39,7 +39,8 @@ class Rehearsal:
             () if named else tuple(stood_in) if isinstance(stood_in, tuple | list) else (stood_in,)
         )
         states = self.states() if states is None else states
-        return functional_call(self.module, states, args, named, tie_weights=False)
+        with uncompiled(self.module):
+            return functional_call(self.module, states, args, named, tie_weights=False)
 
     def states(self) -> dict[str, Tensor]:
         """Stand-ins by name: a shared tensor's under each of its names, a shared module's once.
@@ -87,6 +88,25 @@ class Probe(Rehearsal):
 def device_of(module: nn.Module) -> torch.device:
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
     return torch.device("cpu") if device.type == "meta" else device
+
+
+@contextmanager
+def uncompiled(module: nn.Module) -> Iterator[None]:
+    """Run a module as it was written while somebody watches its operations.
+
+    The compiler steps aside under a dispatch mode and remembers that: code once run watched is
+    never compiled again, silently. So the compiled calls are put away and brought back after.
+    """
+    parts = [part for part in module.modules() if part._compiled_call_impl is not None]
+    calls = [part._compiled_call_impl for part in parts]
+    for part in parts:
+        part._compiled_call_impl = None
+    try:
+        with torch.compiler.set_stance("force_eager"):  # for what torch.compile itself returned
+            yield
+    finally:
+        for part, compiled in zip(parts, calls):
+            part._compiled_call_impl = compiled
 
 
 @contextmanager

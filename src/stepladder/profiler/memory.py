@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stepladder.model import uncompiled
 from stepladder.record import Memory
 
 from .ledger import Ledger, Life, tensors_in
@@ -71,6 +72,7 @@ class MemoryMeter:
             self._open.enter_context(backward_noticed(self._note_kept))
             self._before_bytes = torch.cuda.memory_allocated(self.device)
         else:
+            self._open.enter_context(uncompiled(self.module))
             self._open.enter_context(self.ledger)
         return self
 
