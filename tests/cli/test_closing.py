@@ -97,6 +97,15 @@ def test_only_steady_reports_count():
     assert closing.measured()["tokens_per_second"] == 16.0
 
 
+def test_a_resumed_run_warms_up_again():
+    run, closing = start()
+    run.index = 500
+    assert [r.step for r in train(run, closing, 3)] == [500, 501, 502]
+    for step in (500, 501, 502):
+        closing.note(report(step, 1.0))
+    assert [r.step for r in closing.reports] == [502]
+
+
 def test_each_owner_and_cause_has_a_row():
     _, closing = start()
     closing.forecast = replace(

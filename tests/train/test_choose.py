@@ -9,7 +9,14 @@ from stepladder.model import build
 from stepladder.plan import BF16, FP32, Batch, Plan
 from stepladder.record import Calibration, Timing, calibration_path
 from stepladder.train import choose_plan, climb
-from stepladder.train.choose import Known, best_of, cluster_for, facts_for
+from stepladder.train.choose import (
+    Known,
+    best_of,
+    can_compile,
+    cluster_for,
+    facts_for,
+    start_of,
+)
 from stepladder.world import Place
 
 ALONE = Place()
@@ -82,6 +89,21 @@ def test_any_batch_may_go_in_one_pass():
     known = Known(CPU, facts_for(build("gpt-tiny", device="meta")), cluster_for(CPU), FLAT, 7)
     plan, said = best_of(known, Plan())
     assert plan.batch == Batch(7, 7, 1) and said.fits
+
+
+def test_our_own_models_are_compiled_where_that_pays():
+    facts = facts_for(build("gpt-tiny", device="meta"))
+    known = Known(CPU, facts, cluster_for(CPU), FLAT, 8)
+    assert not start_of(known, Plan()).compile
+    assert start_of(replace(known, compiles=True), Plan()).compile
+    assert start_of(known, Plan(compile=True)).compile
+    assert not can_compile(CPU)
+
+
+def test_compilation_that_was_asked_for_leaves_the_rest_open():
+    keep(FLAT)
+    choice = auto("auto compile=on", model=build("gpt-tiny", device="meta"), batch=8)
+    assert choice.plan.compile and choice.plan.batch == Batch(8, 8, 1)
 
 
 def test_memory_decides_the_pass():

@@ -45,6 +45,7 @@ class Closing:
     calibration: Calibration | None = None
     vocab: int | None = None
     memory: Memory | None = None  # of the watched step
+    first: int = 0  # step of this session
     reports: list[Report] = field(default_factory=list)
 
     @classmethod
@@ -61,6 +62,7 @@ class Closing:
 
     def watch(self, reports: Iterator[Any]) -> Iterator[Any]:
         """The same reports, the memory of one step measured on the way."""
+        self.first = self.run.index
         for index in count():
             with self._meter() if index == WATCHED else nullcontext() as meter:
                 report = next(reports, None)
@@ -77,7 +79,7 @@ class Closing:
 
     def note(self, report: Report) -> None:
         """Count a report that holds no watched step and no warm-up."""
-        if report.step > WATCHED:
+        if report.step > self.first + WATCHED:
             self.reports.append(report)
 
     @property

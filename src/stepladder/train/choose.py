@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class Known:
     cluster: Cluster
     calibration: Calibration | None
     batch: int
+    compiles: bool = False
 
 
 def choose_plan(
@@ -92,7 +94,9 @@ def plan_ahead(
         raise LookupError("no batch was given to plan for")
     cluster = cluster_for(device)
     calibration = load_calibration(cluster.device.name)
-    known = Known(device, facts_for(model, sample), cluster, calibration, size)
+    # Only our own models are known to compile; a foreign one is compiled when that is asked for.
+    compiles = isinstance(getattr(model, "shape", None), Shape) and can_compile(device)
+    known = Known(device, facts_for(model, sample), cluster, calibration, size, compiles)
     plan, said = best_of(known, start_of(known, plain))
     if not batch and not plain.batch.sequences:
         # The sample was one batch of many: only a pass smaller than it says something of others.
@@ -103,7 +107,7 @@ def plan_ahead(
 
 def start_of(known: Known, plain: Plan) -> Plan:
     """What is not searched: precision, compilation, the optimizer."""
-    compiles = plain.compile or can_compile(known.device)
+    compiles = plain.compile or known.compiles
     measured = known.calibration.timings if known.calibration else ()
     steps = {t.compute: t.seconds for t in measured if t.kind == "step"}
     if plain.precision == FP32 and {"fp32", "bf16"} <= steps.keys():
@@ -178,8 +182,9 @@ def rows_of(sample: Any) -> int | None:
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether the compiler would work here: only where it pays, and where its own compiler is."""
-    return device.type == "cuda" and any(map(shutil.which, ("cc", "gcc", "clang")))
+    """Whether torch's compiler pays here and has what it needs: triton, and a C compiler."""
+    builds = any(map(shutil.which, ("cc", "gcc", "clang")))
+    return device.type == "cuda" and builds and find_spec("triton") is not None
 
 
 def precision_for(device: torch.device) -> tuple[str, str]:
