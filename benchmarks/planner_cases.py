@@ -17,6 +17,9 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
 from stepladder.data import Batch
 from stepladder.hardware import Cluster
 from stepladder.model import ResNet, ViT, build, describe
@@ -25,10 +28,8 @@ from stepladder.planner import forecast
 from stepladder.profiler import measure_memory
 from stepladder.record import Calibration, Forecast, Memory
 from stepladder.train import climb
-from stepladder.world import synchronize
 from stepladder.workload import Facts
-from torch import Tensor, nn
-from torch.nn import functional
+from stepladder.world import synchronize
 
 ROWS = {"tokens": {"cpu": 1, "cuda": 2}, "images": {"cpu": 2, "cuda": 16}}  # per row a plan names
 

@@ -17,6 +17,7 @@ from datetime import date
 from pathlib import Path
 
 import torch
+
 from planner_cases import CASES, Case, forecast_case, measure_case
 from stepladder.hardware import Cluster
 from stepladder.record import Memory

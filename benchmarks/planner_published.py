@@ -172,13 +172,14 @@ def software_of_row(row: dict[str, str], device: str) -> Software:
             attention_flops_per_second=TRITON_FLASH[device[0]],
         )
     if re.search("nanotron|megatron|nemo", row["source"], re.I):
-        return Software(regathers=True, masters=True, gradient="float32")
+        return Software(keeps_logits=True, regathers=True, masters=True, gradient="float32")
     if "InternEvo" in row["source"]:
-        return Software(regathers=True, masters=True)
+        return Software(keeps_logits=True, regathers=True, masters=True)
     if re.search("torchtitan|/ao", row["source"]):
         asynchronous = re.search("async ?tp", row["notes"], re.I)
         eight = row["precision"] == "fp8" and "rowwise" not in row["notes"]  # rowwise: bf16 travels
         return Software(
+            keeps_logits=True,
             products_again=0.5,
             hides_tensor=bool(asynchronous),
             gather="float8" if eight else None,

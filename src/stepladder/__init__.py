@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepladder.hardware import Cluster as Cluster
     from stepladder.model import build as build
+    from stepladder.model import describe as describe
     from stepladder.plan import Plan as Plan
+    from stepladder.planner import forecast as forecast
+    from stepladder.planner import search as search
     from stepladder.train import Run as Run
     from stepladder.train import climb as climb
     from stepladder.train import fit as fit
@@ -26,7 +29,10 @@ HOMES = {  # public name: the package it lives in
     "Run": "train",
     "build": "model",
     "climb": "train",
+    "describe": "model",
     "fit": "train",
+    "forecast": "planner",
+    "search": "planner",
 }
 
 __all__ = list(HOMES)

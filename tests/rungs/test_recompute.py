@@ -8,9 +8,9 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from stepladder.errors import PlanError
+from stepladder.model.dear import draws, is_dear
 from stepladder.plan import Recompute
 from stepladder.profiler.memory import measure_memory
-from stepladder.model.dear import draws, is_dear
 from stepladder.rungs.recompute import recompute
 from stepladder.rungs.saved import measure_blocks
 

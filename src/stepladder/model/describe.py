@@ -31,8 +31,8 @@ from .anatomy import Anatomy
 from .build import OTHERS, build
 from .find import find_anatomy
 from .holdings import Owns, holdings_of
-from .kernels import kernels_of
 from .keeping import compiled_of, eager_of, kept_in, selective_of
+from .kernels import kernels_of
 from .partwork import attention_in, kernels_in, matrices_in, moved_in
 from .standin import Probe, Rehearsal
 from .trace import Trace, Traced

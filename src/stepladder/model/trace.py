@@ -42,7 +42,7 @@ class Trace:
 
     def __init__(self, module: nn.Module, anatomy: Anatomy, owned: list[Tensor]) -> None:
         self.module = module
-        self.blocks = anatomy.blocks_of(module) if anatomy.blocks else []
+        self.blocks = anatomy.blocks_of(module) if anatomy.blocks else [("entry", module)]
         self.owned, self.found = owned, Traced()
         self.kinds: dict[Any, tuple[str, Any]] = {}  # first block of a kind, and what it returned
 
@@ -95,7 +95,8 @@ class Trace:
             answer = forward(*args, **kwargs)
             self.kinds[kind] = name, answer
             self.found.outputs[name] = total(map(self.held, tensors_in(answer)[:1]))
-        self.found.order.append(first)
+        if first != "entry":
+            self.found.order.append(first)
         if index == len(self.blocks) - 1:
             watch.enter("exit", ())
         return answer

@@ -1,8 +1,9 @@
 """The loss over a large vocabulary: what its logits hold and move.
 
-Plain torch holds, per token and class in 16 bits: the logits (2), log-softmax in fp32 (4) and in
-backward two fp32 gradients (4 + 4); the cast to fp32 is gone by then. A fused loss holds the logits
-and writes their gradient in the work type.
+Plain torch holds, per token and class: at the end of forward the logits in the work type, their
+copy in fp32 where that differs, and log-softmax in fp32; when backward begins log-softmax and two
+fp32 gradients (4 + 4 + 4), the logits being gone by then; last the gradient in the work type alone.
+A fused loss holds the logits and writes their gradient in the work type.
 """
 
 from __future__ import annotations
@@ -14,10 +15,23 @@ from .sizes import Sizes
 SINGLE = 4  # bytes of float32, in which every loss is computed
 
 
-def logit_bytes(facts: Facts, sizes: Sizes) -> float:
-    """Alive at the worst moment, the start of backward."""
-    each = 2 * sizes.work if sizes.software.loss == "fused" else sizes.work + 3 * SINGLE
+def answer_bytes(facts: Facts, sizes: Sizes) -> float:
+    """Alive when forward ends."""
+    copy = SINGLE if sizes.work < SINGLE else 0
+    each = sizes.work if sizes.software.loss == "fused" else sizes.work + copy + SINGLE
     return num_logits(facts, sizes) * each
+
+
+def logit_bytes(facts: Facts, sizes: Sizes) -> float:
+    """Alive when backward begins."""
+    held = sizes.work if sizes.software.keeps_logits else 0
+    each = 2 * sizes.work if sizes.software.loss == "fused" else 3 * SINGLE + held
+    return num_logits(facts, sizes) * each
+
+
+def gradient_bytes(facts: Facts, sizes: Sizes) -> float:
+    """Alive while the head's weight gets its gradient."""
+    return num_logits(facts, sizes) * sizes.work
 
 
 def logit_traffic_bytes(facts: Facts, sizes: Sizes) -> float:

@@ -6,15 +6,17 @@ plan, one that is too low costs a run.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stepladder.hardware import Cluster
 from stepladder.plan import Layout, Plan
 from stepladder.record import Calibration, Memory
 from stepladder.workload import Facts
 
-from .moments import Moment, largest_block, rank_moments
+from .moments import rank_moments
 from .sizes import Sizes, sizes_of
 from .software import OURS, Software
-from .stages import Stage, held_parameters, stages_of
+from .stages import Stage, stages_of
 
 MIB, GIB = 2**20, 2**30
 
@@ -52,42 +54,28 @@ def rank_memory(
     sliced = sizes.shard if sizes.wrapped else 1
     parameters, gradients = held * sizes.parameter / sliced, held * sizes.gradient / sliced
     optimizer = held * sizes.state / sizes.shard
-    working = working_bytes(stage, held, sizes)
     host = 0.0
     if "optimizer" in plan.offload:
         host, optimizer = optimizer + gradients, 0.0
     if "parameters" in plan.offload:
         host, parameters, gradients = host + parameters + gradients, 0.0, 0.0
     moments, away = rank_moments(facts, plan, stage, index, sizes)
-
-    def bytes_at(moment: Moment) -> float:
-        return moment.total + moment.gradients * gradients + moment.working * working
-
-    worst = max(moments, key=bytes_at)
-    working *= worst.working
+    if not gradients:
+        moments = [replace(moment, gradients=0.0) for moment in moments]
+    worst = max(moments, key=lambda moment: moment.total)
     memory = Memory(
         parameters=round(parameters),
-        working=round(working),
-        gradients=round(worst.gradients * gradients),
+        working=round(worst.working),
+        gradients=round(worst.gradients),
         optimizer=round(optimizer),
         activations=round(worst.activations),
         logits=round(worst.logits),
         communication=round(worst.communication),
         temporary=round(worst.temporary) + (WORKSPACE_BYTES if context else 0),
         context=context,
-        reserved=round(FRAGMENTS * (worst.total + working)) if context else 0,
+        reserved=round(FRAGMENTS * worst.transient) if context else 0,
     )
     return memory, round(host + away)
-
-
-def working_bytes(stage: Stage, held: float, sizes: Sizes) -> float:
-    """Parameters in the work type, or gathered for use."""
-    if not sizes.wrapped:
-        return held * sizes.work if sizes.work < sizes.parameter else 0.0
-    if sizes.zero == 2:
-        return held * sizes.work  # gathered once, kept until backward is done
-    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
-    return (ends + 2 * largest_block(stage, sizes.tensor)) * sizes.work  # one works, one arrives
 
 
 def context_bytes(layout: Layout, cluster: Cluster, calibration: Calibration | None) -> int:

@@ -1,22 +1,27 @@
 """The moments of a step that compete for the peak of its memory.
 
-    loss      the logits and their gradients stand beside everything that forward kept
-    first     backward begins: a block rebuilds what it did not keep, its gradients on their way out
-    last      backward ends: activations are gone but for one block, all gradients are there
+    answer    forward ends: autocast still holds its copy of every weight, the logits become a loss
+    loss      backward begins: the gradients of the logits stand beside everything forward kept
+    head      the head's weight gets its gradient
+    blocks    from the last to the first: those before keep what their depth keeps, the one at work
+              stands in full beside what its backward makes, those behind are gone but for gradients
+    entry     all gradients, and what the entry kept
     step      gradients alone, and the last of them still travelling
 
-Between two of them memory runs in a straight line, so its peak is at one of them.
+Along a run of equal blocks memory changes in a straight line, so only its ends are looked at.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan
-from stepladder.workload import Facts
+from stepladder.workload import Facts, Part
 
+from .depths import Depths
 from .kept import block_depths, kept_bytes, mean_bytes, rebuilt_bytes
-from .loss import logit_bytes
+from .loss import answer_bytes, gradient_bytes, logit_bytes
 from .sizes import Sizes, per_rank
 from .stages import Stage, held_parameters, in_flight
 
@@ -31,89 +36,180 @@ class Moment:
     logits: float = 0.0
     communication: float = 0.0
     temporary: float = 0.0
-    gradients: float = 1.0  # share of all gradients that exist by then
-    working: float = 1.0  # share of the working copies that still do
+    gradients: float = 0.0
+    working: float = 0.0
 
     @property
     def total(self) -> float:
-        """Bytes, gradients and working copies left out."""
-        return self.activations + self.logits + self.communication + self.temporary
+        return self.transient + self.gradients
+
+    @property
+    def transient(self) -> float:
+        """Without what stays for the optimizer."""
+        owned = self.activations + self.logits + self.communication
+        return owned + self.temporary + self.working
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
-    """What a stage's blocks keep of one micro-batch."""
+class Run:
+    """Equal blocks that follow each other, in bytes of one rank and one micro-batch."""
 
-    kept: float = 0.0  # by all of them
-    largest: float = 0.0  # by the one that holds most, rebuilt in full
-    rebuilt: float = 0.0  # beyond what it keeps, while its backward works
-    scratch: float = 0.0
+    part: Part
+    count: int
+    kept: float  # by one, on average over their depths
+    full: float  # by one at work
+    scratch: float
+    copies: float  # of one's weights, as autocast keeps them with its activations
+    saved_copies: float  # on average over their depths: what is recomputed casts again
+    parameters: float
+    fresh: float  # a gradient on its way to the others
 
 
 def rank_moments(
     facts: Facts, plan: Plan, stage: Stage, index: int, sizes: Sizes
 ) -> tuple[list[Moment], float]:
     """The moments of one rank, and the bytes of activations that wait in host memory."""
-    blocks = count_blocks(plan, stage, sizes)
+    walk = Walk(facts, plan, stage, sizes)
+    waiting = walk.kept_by_all
     flight = in_flight(plan.schedule, plan.layout.pipeline, index, sizes.passes)
-    waiting = (blocks.kept + sum(kept_bytes(part, sizes) for part in stage.ends)) * flight
+    behind = waiting * (flight - 1)  # of micro-batches whose turn comes later
+    moments = [replace(m, activations=m.activations + behind) for m in walk.moments()]
     away = 0.0
     if "activations" in plan.offload:
-        near = min(2 * blocks.largest, waiting)  # one leaves or returns while one is used
-        waiting, away = near, waiting - near
-    none, some = gradient_shares(plan, stage, sizes)
-    casts, one = working_shares(plan, stage, sizes)
-    travels = travelling_bytes(plan, stage, sizes)
-    logits = logit_bytes(facts, sizes) if stage.exit else 0.0
-    left = min(blocks.largest, waiting + blocks.rebuilt)
-    moments = [
-        Moment(waiting, logits, travels.head, 0.0, none),
-        Moment(waiting + blocks.rebuilt, 0.0, travels.block, blocks.scratch, some, casts),
-        Moment(left, 0.0, travels.block, blocks.scratch, working=one),
-        Moment(0.0, 0.0, travels.last, working=one),
-    ]
-    return moments, away
+        largest = max((max(run.kept, run.full) for run in walk.runs), default=0.0)
+        near = min(2 * largest, waiting * flight)  # one leaves or returns while one is used
+        away = waiting * flight - near
+        moments = [replace(m, activations=min(m.activations, near)) for m in moments]
+    step = Moment(0.0, 0.0, walk.travels.last, gradients=walk.all_gradients)
+    return [*moments, replace(step, working=walk.gathered)], away
 
 
-def count_blocks(plan: Plan, stage: Stage, sizes: Sizes) -> Blocks:
-    found = Blocks()
+class Walk:
+    """One stage's step from the loss back to the entry."""
+
+    def __init__(self, facts: Facts, plan: Plan, stage: Stage, sizes: Sizes) -> None:
+        self.facts, self.stage, self.sizes = facts, stage, sizes
+        self.runs = list(runs_of(plan, stage, sizes))
+        self.entry_kept = kept_bytes(stage.entry, sizes) if stage.entry else 0.0
+        self.exit_kept = kept_bytes(stage.exit, sizes) if stage.exit else 0.0
+        self.travels = travelling_bytes(plan, stage, sizes)
+        self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
+        # One rank alone drops gradients after each step and makes them anew in its first pass;
+        # later passes find them. Several ranks have buckets that stay.
+        alone = plan.layout.data_ways * plan.layout.context == 1
+        self.lasting = sizes.passes > 1 or not alone
+        held = stage.parameters(sizes.tensor, facts.tied_parameters)
+        self.per_parameter = sizes.gradient / (sizes.shard if sizes.wrapped else 1)
+        self.all_gradients = held * self.per_parameter
+
+    @property
+    def kept_by_all(self) -> float:
+        return self.entry_kept + self.exit_kept + sum(r.kept * r.count for r in self.runs)
+
+    def moments(self) -> Iterator[Moment]:
+        yield from self.loss_moments()
+        yield from self.block_moments()
+        if self.stage.entry is not None:
+            stream = self.stage.entry.output * per_rank(self.sizes) * self.sizes.residual
+            fresh = 0.0 if not self.lasting else fresh_bytes(self.stage.entry, self.sizes)
+            yield self.moment(
+                self.entry_kept, stream + scratch_bytes(self.stage.entry, self.sizes) + fresh,
+                copies_bytes(self.stage.entry, self.sizes), self.all_gradients,
+            )  # fmt: skip
+
+    def loss_moments(self) -> Iterator[Moment]:
+        ends = sum(copies_bytes(part, self.sizes) for part in self.stage.ends)
+        every = ends + sum(run.copies * run.count for run in self.runs)
+        saved = ends + sum(run.saved_copies * run.count for run in self.runs)
+        gradients = self.all_gradients if self.lasting else 0.0
+        exit_ = self.stage.exit
+        logits = (0.0, 0.0, 0.0)
+        fresh = 0.0
+        if exit_ is not None:
+            counts = (answer_bytes, logit_bytes, gradient_bytes)
+            answer, worst, last = (count(self.facts, self.sizes) for count in counts)
+            logits = answer, worst, last
+            fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_, self.sizes)
+        kept, travels = self.kept_by_all, self.travels.head
+        yield Moment(kept, logits[0], travels, 0.0, gradients, self.gathered or every)
+        yield Moment(kept, logits[1], travels, 0.0, gradients, self.gathered or saved)
+        yield Moment(kept, logits[2], travels, fresh, gradients, self.gathered or saved)
+
+    def block_moments(self) -> Iterator[Moment]:
+        exit_ = held_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
+        made = exit_ * self.per_parameter
+        kept, copies = self.kept_by_all - self.exit_kept, 0.0
+        if self.stage.entry:
+            copies = copies_bytes(self.stage.entry, self.sizes)
+        copies += sum(run.saved_copies * run.count for run in self.runs)
+        for run in reversed(self.runs):
+            for before in (run.count - 1, 0):
+                gone = run.count - before
+                behind = made + (gone - 1) * run.parameters * self.per_parameter
+                yield self.moment(
+                    kept - gone * run.kept + run.full,
+                    run.scratch + run.fresh,
+                    copies - gone * run.saved_copies + run.copies,
+                    self.all_gradients if self.lasting else behind,
+                )
+            made += run.count * run.parameters * self.per_parameter
+            kept -= run.count * run.kept
+            copies -= run.count * run.saved_copies
+
+    def moment(self, kept: float, temporary: float, copies: float, gradients: float) -> Moment:
+        working = self.gathered or copies
+        return Moment(kept, 0.0, self.travels.block, temporary, gradients, working)
+
+
+def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[Run]:
+    first = 0
     for part, count in stage.blocks:
         depths = block_depths(part, plan.recompute, stage.num_blocks, sizes)
-        each, full = mean_bytes(part, depths, sizes), rebuilt_bytes(part, depths, sizes)
-        found = Blocks(
-            found.kept + each * count,
-            max(found.largest, each, full),
-            max(found.rebuilt, full - each),
-            max(found.scratch, part.scratch * per_rank(sizes) * sizes.work),
-        )
-    return found
+        if plan.recompute.kind == "every":
+            depths = every_depths(first, count, plan.recompute.every)
+        kept, copies = mean_bytes(part, depths, sizes), copies_bytes(part, sizes)
+        yield Run(
+            part, count, kept, max(kept, rebuilt_bytes(part, depths, sizes)),
+            scratch_bytes(part, sizes), copies, depths.kept * copies,
+            held_parameters(part, sizes.tensor), fresh_bytes(part, sizes),
+        )  # fmt: skip
+        first += count
 
 
-def gradient_shares(plan: Plan, stage: Stage, sizes: Sizes) -> tuple[float, float]:
-    """The share of gradients at the loss and when backward reaches the blocks.
-
-    One rank alone drops them after each step and makes them anew in its first pass; later passes
-    find them. Several ranks have buckets that stay.
-    """
-    if sizes.passes > 1 or plan.layout.data_ways * plan.layout.context > 1:
-        return 1.0, 1.0
-    exit_ = held_parameters(stage.exit, sizes.tensor) if stage.exit else 0.0
-    made = exit_ + largest_block(stage, sizes.tensor)
-    return 0.0, min(made / max(stage.parameters(sizes.tensor), 1.0), 1.0)
+def every_depths(first: int, count: int, every: int) -> Depths:
+    """The rule counts blocks from the start of the stage, whatever their kind."""
+    whole = sum(1 for index in range(first, first + count) if index % every == 0) / count
+    return Depths(1.0 - whole, 0.0, whole)
 
 
-def working_shares(plan: Plan, stage: Stage, sizes: Sizes) -> tuple[float, float]:
-    """The share of working copies when backward begins and when it ends.
+def scratch_bytes(part: Part, sizes: Sizes) -> float:
+    return part.scratch * per_rank(sizes) * sizes.work
 
-    Autocast's copies live as long as what was saved with them: a block that keeps its activations
-    frees them one after another, a recomputed one makes and frees its own.
-    """
-    if sizes.wrapped:
-        return 1.0, 1.0
-    one = min(
-        2 * largest_block(stage, sizes.tensor) / max(stage.parameters(sizes.tensor), 1.0), 1.0
+
+def copies_bytes(part: Part, sizes: Sizes) -> float:
+    """What autocast casts of a part: the weights of its products, not tables and norms."""
+    if sizes.wrapped or sizes.work >= sizes.parameter:
+        return 0.0
+    return min(sum(m.inner * m.columns for m in part.matrices), part.parameters) * (
+        sizes.work / sizes.tensor
     )
-    return (1.0 if plan.recompute.kind in ("none", "every", "budget") else one), one
+
+
+def fresh_bytes(part: Part, sizes: Sizes) -> float:
+    """One weight's gradient as backward makes it, and as it is stored where the types differ."""
+    largest = max((m.inner * m.columns for m in part.matrices), default=part.parameters)
+    if sizes.wrapped:
+        return 0.0  # among what travels
+    each = sizes.work + (sizes.gradient if sizes.gradient > sizes.work else 0)
+    return min(largest, part.parameters) * each / sizes.tensor
+
+
+def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
+    """Parameters gathered for use."""
+    if sizes.zero == 2:  # once, and kept until backward is done
+        return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.work
+    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
+    return (ends + 2 * largest_block(stage, sizes.tensor)) * sizes.work  # one works, one arrives
 
 
 def largest_block(stage: Stage, tensor: int) -> float:
