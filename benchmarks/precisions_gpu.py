@@ -18,7 +18,7 @@ import torch
 from stepladder.plan import Optimizer, Plan
 from stepladder.profiler import make_workload, measure_plans
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-pure", "bf16 compile=on")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-pure", "bf16 compile=on", "fp8 compile=on")
 WORKLOADS = (("gpt2", 16, 1024), ("resnet50", 64, 0))
 ADAMW = Optimizer.parse("adamw lr=3e-4 wd=0.1 clip=1")
 
@@ -55,16 +55,18 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("device: this table is of a GPU and this machine has none.")
-    tables = [measure(*workload) for workload in WORKLOADS]
-    result = {
+    result: dict[str, object] = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "tables": tables,
     }
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "precisions_gpu.json").write_text(json.dumps(result, indent=2) + "\n")
+    tables: list[object] = []
+    for workload in WORKLOADS:  # written after each, so that nothing is lost when time runs out
+        tables.append(measure(*workload))
+        text = json.dumps({**result, "tables": tables}, indent=2)
+        (folder / "precisions_gpu.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

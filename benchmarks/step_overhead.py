@@ -1,0 +1,99 @@
+"""`run.step` against the plainest hand-written loop doing the same work, alternating in one run.
+
+The same weights, batches, optimizer (fused AdamW) and gradient norm; the loop below is what people
+write by hand. Prints the ratio of medians over alternating rounds, and writes it with its spread.
+Run: python benchmarks/step_overhead.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from stepladder.data import text_corpus
+from stepladder.model import build
+from stepladder.train import climb
+
+SIZE, LENGTH, ROUNDS, STEPS = 8, 128, 15, 8
+
+
+class Plain:
+    """The loop everybody writes."""
+
+    def __init__(self) -> None:
+        self.model = build("gpt-tiny", sequence=LENGTH)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        )
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        logits = self.model(inputs)
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+def ours():
+    run = climb(
+        build("gpt-tiny", sequence=LENGTH),
+        loss="cross_entropy",
+        optimizer="adamw lr=1e-3 clip=1",
+        plan="fp32",
+        device="cpu",
+    )
+    return lambda inputs, targets: run.step((inputs, targets)).loss
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    source = text_corpus(length=LENGTH)
+    rows = [[source[SIZE * batch + row] for row in range(SIZE)] for batch in range(STEPS)]
+    return [(torch.stack([x for x, _ in r]), torch.stack([y for _, y in r])) for r in rows]
+
+
+def timed(step, data) -> tuple[float, float]:
+    began = time.perf_counter()
+    for inputs, targets in data:
+        loss = step(inputs, targets)
+    return (time.perf_counter() - began) / len(data), loss
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", default="benchmarks/results/step_overhead.json")
+    options = parser.parse_args()
+    data, contestants = batches(), {"plain loop": Plain().step, "run.step": ours()}
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    losses = {}
+    for round_index in range(ROUNDS + 2):
+        order = list(contestants) if round_index % 2 else list(contestants)[::-1]
+        for name in order:
+            spent, losses[name] = timed(contestants[name], data)
+            if round_index >= 2:  # two rounds warm up caches and allocators
+                seconds[name].append(spent)
+    ratios = [b / a for a, b in zip(seconds["plain loop"], seconds["run.step"])]
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        "ratio_of_medians": statistics.median(seconds["run.step"])
+        / statistics.median(seconds["plain loop"]),
+        "median_of_ratios": statistics.median(ratios),
+        "quartiles_of_ratios": statistics.quantiles(ratios, n=4),
+        "rounds": ROUNDS,
+        "last_losses": losses,
+    }
+    print(json.dumps(result, indent=2))
+    Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+    Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
