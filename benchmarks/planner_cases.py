@@ -8,11 +8,12 @@ Whoever measures calls `measure_case`, whoever forecasts `forecast_case`; both s
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -106,14 +107,16 @@ def tokens(make: Callable[[], nn.Module], size: int, vocab: int, *, named: bool 
 
 SMALL_LLAMA = "llama:layers=4,hidden=256,heads=8,kv_heads=4,ffn=768,vocab=2048,sequence=256"
 LARGE_LLAMA = "llama:layers=4,hidden=2048,heads=32,kv_heads=8,ffn=8192,vocab=32000,sequence=2048"
-HUGGING_SMALL = dict(
-    num_hidden_layers=4, hidden_size=256, num_attention_heads=8, num_key_value_heads=4,
-    intermediate_size=768, vocab_size=2048, max_position_embeddings=256,
-)  # fmt: skip
-HUGGING_LARGE = dict(
-    num_hidden_layers=8, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8,
-    intermediate_size=4096, vocab_size=32000, max_position_embeddings=1024,
-)  # fmt: skip
+HUGGING_SMALL = {
+    "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 768, "vocab_size": 2048,
+    "max_position_embeddings": 256,
+}  # fmt: skip
+HUGGING_LARGE = {
+    "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
+    "max_position_embeddings": 1024,
+}  # fmt: skip
 
 MODELS: dict[str, dict[str, Model]] = {
     "gpt": {
@@ -236,20 +239,20 @@ def measure_case(case: Case, device: str, *, warmup: int = 1, steps: int = 1) ->
     memory = measure_memory(
         lambda: run.step(batch), run.module, run.optimizer, run.world.device, vocab=model.vocab
     )
-    del run, batch
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
-    return Measured(memory, statistics.median(seconds[warmup:]))
+    return Measured(memory, statistics.median(seconds[warmup:]) if steps else math.nan)
 
 
-def facts_case(case: Case, device: str) -> Facts:
-    """The facts of the case's model, traced where it takes no memory."""
-    model = case.on(device)
+@cache
+def facts_of(name: str, device: str) -> Facts:
+    """The facts of a model, traced where it takes no memory."""
+    model = MODELS[name][device]
     return describe(model.make_on("meta"), sample=model.batch(1), device=device)
 
 
 def forecast_case(case: Case, cluster: Cluster, calibration: Calibration | None = None) -> Forecast:
     """What the planner says of the case on one device of a cluster."""
     device = "cpu" if cluster.device.is_cpu else "cuda"
-    return forecast(facts_case(case, device), case.plan(device), cluster, calibration)
+    return forecast(facts_of(case.model, device), case.plan(device), cluster, calibration)

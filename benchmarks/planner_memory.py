@@ -37,7 +37,8 @@ def main() -> None:
     chosen = [case for case in CASES if options.model in (None, case.model)]
     rows = []
     for case in chosen:
-        forecast, measured = forecast_case(case, ONE).memory, measure_case(case, "cpu").memory
+        forecast = forecast_case(case, ONE).memory
+        measured = measure_case(case, "cpu", steps=0).memory
         rows.append((case, forecast, measured))
         print(line(*rows[-1]), flush=True)
     text = summary(rows, time.perf_counter() - began)
@@ -72,9 +73,16 @@ def summary(rows: list[tuple[Case, Memory, Memory]], seconds: float) -> str:
 
 def heading() -> str:
     return (
-        f"# Peak memory, forecast against measured\n\n{date.today()}, {platform.processor() or platform.machine()}, one core, "
+        f"# Peak memory, forecast against measured\n\n{date.today()}, {processor()}, one core, "
         f"torch {torch.__version__}. Command: `python benchmarks/planner_memory.py --write`."
     )
+
+
+def processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text().splitlines() if listing.exists() else []
+    names = [row for row in lines if row.startswith("model name")]
+    return names[0].partition(": ")[2] if names else platform.machine()
 
 
 if __name__ == "__main__":

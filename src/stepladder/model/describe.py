@@ -1,7 +1,8 @@
 """The facts of anything trainable: a name, a shape, a config, or a module traced on fake tensors.
 
-A traced module is watched in three precisions, because they differ in what they keep, and with two
-and four rows, because what backward needs beside what was kept is a slope, not a ratio.
+A traced module is watched in three precisions, because they differ in what they keep, and with few
+and with many rows: few show what is kept, many what backward needs beside it, because there the
+activations and not the weights decide which moment is the worst.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, is_tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.workload import (
     RESNETS,
     Facts,
+    Kept,
     Part,
     Shape,
     facts_of_shape,
@@ -39,7 +41,9 @@ from .trace import Trace, Traced
 from .watch import Held
 from .watch import Part as Watched
 
-FEW, MORE = 2, 4  # rows of the traced passes; one row would hide what broadcasting copies
+FEW = 2  # rows; one would hide what broadcasting copies
+MANY = 512, 1024  # rows of two passes whose difference is what each further row needs
+MANY_REAL = 3, 6  # where they are real
 READS = {"mlp-tiny": (64,), "resnet-tiny": (1, 8, 8)}  # one sample's shape
 IMAGE = (3, 224, 224)  # of every other built-in model that reads no tokens
 PRECISIONS = (("float32", False), ("float32", True), ("bfloat16", False))
@@ -111,47 +115,61 @@ def longest(module: nn.Module) -> int | None:
 def facts_of_module(
     module: nn.Module, anatomy: Anatomy, inputs: Any, stage: type[Rehearsal]
 ) -> Facts:
-    was_training = module.training
+    was_training, many = module.training, MANY_REAL if stage is Probe else MANY
     module.train()
     try:
-        few = trace(module, anatomy, inputs, FEW, "float32", stage)
-        full, mixed, pure = (
-            trace(module, anatomy, inputs, MORE, store, stage, mixed=mixed)
-            for store, mixed in PRECISIONS
+        few, some, more = (
+            [
+                trace(module, anatomy, inputs, rows, store, stage, mixed=mixed)
+                for store, mixed in PRECISIONS
+            ]
+            for rows in (FEW, *many)
         )
     finally:
         module.train(was_training)
-    holdings = holdings_of(module, anatomy)
+    full, holdings = few[0], holdings_of(module, anatomy)
     runs = [(name, len(list(run))) for name, run in groupby(full.order)]
     parts = []
     for name, count in (("entry", 1), *runs, ("exit", 1)):
-        seen = [traced.parts.get(name, Watched()) for traced in (full, mixed, pure)]
-        more = full.scratch.get(name, Held()) + few.scratch.get(name, Held()).times(-1)
-        part = make_part(name, seen, holdings.of(name), anatomy.cuts)
+        part = make_part(name, few, holdings.of(name), anatomy.cuts)
         if runs and name in ("entry", "exit"):  # only blocks are compiled or computed again
             part = replace(part, compiled=part.eager, selective=part.eager)
-        stream = full.outputs.get(name, Held()).single / MORE
-        scratch = max(more.num_bytes / 4 / (MORE - FEW), 0.0)
-        parts.append(replace(part, count=count, output=stream, scratch=scratch))
-    *places, classes = full.answer or (MORE, 0)
-    tokens = length_of(inputs) if anatomy.embedding else torch.Size(places).numel() // MORE
+        beside = {
+            kind: slope([getattr(f, kind) for f in some], [getattr(m, kind) for m in more], name)
+            for kind in ("scratch", "passing")
+        }
+        beside = {kind: kept.times(1 / (many[1] - many[0])) for kind, kept in beside.items()}
+        if name in full.inputs:
+            part = replace(part, input=kept_in(*(m.inputs[name] for m in few), rows=FEW))
+        output = full.outputs.get(name, Held()).single / FEW
+        parts.append(replace(part, count=count, output=output, **beside))
+    *places, classes = full.answer or (FEW, 0)
+    tokens = length_of(inputs) if anatomy.embedding else torch.Size(places).numel() // FEW
     name = type(module).__name__
-    return Facts(name, tuple(parts), max(tokens, 1), classes, holdings.tied)
+    read = sum(t[:1].numel() * t.element_size() for t in tree_leaves(inputs) if is_tensor(t))
+    return Facts(name, tuple(parts), max(tokens, 1), classes, holdings.tied, read + 8.0 * tokens)
 
 
-def make_part(name: str, seen: list[Watched], owns: Owns, cuts: Mapping[str, str]) -> Part:
+def slope(some: list[dict[str, Held]], more: list[dict[str, Held]], name: str) -> Kept:
+    """What the further rows add."""
+    added = (m.get(name, Held()) + s.get(name, Held()).times(-1) for s, m in zip(some, more))
+    return kept_in(*added, rows=1)
+
+
+def make_part(name: str, traced: list[Traced], owns: Owns, cuts: Mapping[str, str]) -> Part:
+    seen = [each.parts.get(name, Watched()) for each in traced]
     full = seen[0]
     eager, compiled, selective = (
-        kept_in(*(count(part) for part in seen), rows=MORE)
+        kept_in(*(count(part) for part in seen), rows=FEW)
         for count in (eager_of, compiled_of, selective_of)
     )
     return Part(
         name=name,
         parameters=owns.parameters,
         whole_parameters=owns.whole,
-        matrices=matrices_in(full, MORE, name, cuts),
+        matrices=matrices_in(full, FEW, name, cuts),
         attention=attention_in(full),
-        moved=moved_in(full, MORE),
+        moved=moved_in(full, FEW),
         eager=eager,
         compiled=compiled,
         selective=selective,
@@ -175,9 +193,12 @@ def trace(
     autocast = torch.autocast(rehearsal.device.type, dtype=torch.bfloat16, enabled=mixed)
     with rehearsal.fake:
         states = rehearsal.states()
-        following = Trace(rehearsal.module, anatomy, [*states.values()])
+        given = rehearsal.stand_in(given)
+        # In another type than the batch's own the inputs are a copy, which is kept like the rest.
+        read = [] if store != "float32" else [t for t in tree_leaves(given) if is_tensor(t)]
+        following = Trace(rehearsal.module, anatomy, [*states.values(), *read], rows > FEW)
         with autocast:
-            return following.run(lambda: rehearsal(given, states))
+            return following.run(lambda: rehearsal.run(given, states))
 
 
 def with_rows(rows: int, value: Any) -> Any:
@@ -189,5 +210,5 @@ def with_rows(rows: int, value: Any) -> Any:
 
 def length_of(inputs: Any) -> int:
     """Tokens of one sample: the second dimension of the first tensor."""
-    first = next(leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
+    first = next(leaf for leaf in tree_leaves(inputs) if is_tensor(leaf))
     return first.shape[1] if first.dim() > 1 else 1

@@ -32,13 +32,14 @@ class Rehearsal:
         self.device = device_of(module)
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def __call__(self, inputs: Inputs, states: dict[str, Tensor] | None = None) -> Any:
-        stood_in = self.stand_in(inputs)
+    def __call__(self, inputs: Inputs) -> Any:
+        return self.run(self.stand_in(inputs), self.states())
+
+    def run(self, stood_in: Any, states: dict[str, Tensor]) -> Any:
+        """The forward pass on stand-ins that somebody keeps an eye on."""
         named = dict(stood_in) if isinstance(stood_in, Mapping) else {}
-        args = (
-            () if named else tuple(stood_in) if isinstance(stood_in, tuple | list) else (stood_in,)
-        )
-        states = self.states() if states is None else states
+        args = stood_in if isinstance(stood_in, tuple | list) else (stood_in,)
+        args = () if named else tuple(args)
         with uncompiled(self.module):
             return functional_call(self.module, states, args, named, tie_weights=False)
 

@@ -21,7 +21,7 @@ from stepladder.errors import ModelError
 
 from .anatomy import Anatomy
 from .standin import running
-from .watch import Held, Part, Watch, address, tensors_in, total
+from .watch import Held, Part, Watch, address, held_by, tensors_in, total
 
 Run = Callable[[], Any]
 
@@ -33,6 +33,8 @@ class Traced:
     parts: dict[str, Part] = field(default_factory=dict)  # "entry", a block's name, "exit"
     order: list[str] = field(default_factory=list)  # for each block, its kind's first block
     scratch: dict[str, Held] = field(default_factory=dict)  # in backward, beside what was kept
+    passing: dict[str, Held] = field(default_factory=dict)  # in forward, beside what it keeps
+    inputs: dict[str, Held] = field(default_factory=dict)
     outputs: dict[str, Held] = field(default_factory=dict)
     answer: tuple[int, ...] = ()  # the shape of what the module returned
 
@@ -40,8 +42,10 @@ class Traced:
 class Trace:
     """Follows a pass through the blocks of a module."""
 
-    def __init__(self, module: nn.Module, anatomy: Anatomy, owned: list[Tensor]) -> None:
-        self.module = module
+    def __init__(
+        self, module: nn.Module, anatomy: Anatomy, owned: list[Tensor], backward: bool
+    ) -> None:
+        self.module, self.backward = module, backward
         self.blocks = anatomy.blocks_of(module) if anatomy.blocks else [("entry", module)]
         self.owned, self.found = owned, Traced()
         self.kinds: dict[Any, tuple[str, Any]] = {}  # first block of a kind, and what it returned
@@ -91,7 +95,10 @@ class Trace:
         else:
             first = name
             watch.enter(name, (args, kwargs))
-            self.found.scratch[name] = self.backward_of(forward, args, kwargs)
+            if self.backward:
+                passing, scratch = self.backward_of(forward, args, kwargs)
+                self.found.passing[name], self.found.scratch[name] = passing, scratch
+            self.found.inputs[name] = total(map(self.held, given[:1]))
             answer = forward(*args, **kwargs)
             self.kinds[kind] = name, answer
             self.found.outputs[name] = total(map(self.held, tensors_in(answer)[:1]))
@@ -126,8 +133,8 @@ class Trace:
         made = self.watch.keys.get(address(tensor))
         return made.held if made is not None else Held()
 
-    def backward_of(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Held:
-        """What stands at the worst moment of a block's own backward beside what it kept."""
+    def backward_of(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Held, Held]:
+        """What stands beside what a block keeps, at the worst moments of forward and backward."""
         outer, leaves = self.watch, [t for t in self.owned if t.requires_grad]
         outer.paused = True
         watch = Watch(self.owned, outer.inside)
@@ -136,13 +143,17 @@ class Trace:
             with watch.watching():
                 args, kwargs = tree_map(apart, (args, kwargs))
                 watch.enter("block", (args, kwargs))
-                worst = worst_backward(watch, forward(*args, **kwargs))
+                answer = [forward(*args, **kwargs)]
+                # It runs again when the gradient of what it returned has arrived.
+                passing = watch.peak_when_kept + total(map(held_by, tensors_in(answer)[:1]))
+                worst = worst_backward(watch, answer.pop())
         finally:
             outer.paused = False
             for handle in handles:
                 handle.remove()
         part = watch.parts["block"]
-        return worst + total({**part.inputs, **part.saved}.values()).times(-1)
+        kept = total({**part.inputs, **part.saved}.values()).times(-1)
+        return passing + kept, worst + kept
 
 
 def worst_backward(watch: Watch, answer: Any) -> Held:

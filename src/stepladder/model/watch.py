@@ -99,6 +99,7 @@ class Watch(TorchDispatchMode):
         self.attempt = "the first operation", ""
         self.watches: list[Any] = []
         self.peak, self.now = Held(), Held()
+        self.peak_when_kept = Held()  # recomputation stops when it has the last that was kept
         for tensor in owned:
             self.keys[address(tensor)] = None
         self.owned = list(owned)  # alive, so that no address of theirs returns
@@ -171,6 +172,7 @@ class Watch(TorchDispatchMode):
 
     def keep(self, tensor: Tensor) -> Tensor:
         made = None if self.paused else self.note(tensor)
+        self.peak_when_kept = self.peak
         if made is not None and not any(made.key in part.saved for part in self.parts.values()):
             self.part.saved[made.key] = made.held
         return tensor

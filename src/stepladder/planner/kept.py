@@ -35,8 +35,10 @@ def cheap_bytes(part: Part, sizes: Sizes) -> float:
 
 
 def stream_bytes(part: Part, sizes: Sizes) -> float:
-    """What flows from block to block."""
-    return part.output * per_rank(sizes) * sizes.residual
+    """What a block that keeps nothing else keeps: what flowed in."""
+    if part.input is None:
+        return part.output * per_rank(sizes) * sizes.residual
+    return part.input.num_bytes(sizes.work, sizes.residual) * per_rank(sizes)
 
 
 def kept_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:

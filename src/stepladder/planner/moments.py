@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stepladder.plan import Plan
-from stepladder.workload import Facts, Part
+from stepladder.plan import Plan, Recompute
+from stepladder.workload import Facts, Kept, Part
 
 from .depths import Depths
 from .kept import block_depths, kept_bytes, mean_bytes, rebuilt_bytes
@@ -54,7 +54,6 @@ class Moment:
 class Run:
     """Equal blocks that follow each other, in bytes of one rank and one micro-batch."""
 
-    part: Part
     count: int
     kept: float  # by one, on average over their depths
     full: float  # by one at work
@@ -81,7 +80,9 @@ def rank_moments(
         away = waiting * flight - near
         moments = [replace(m, activations=min(m.activations, near)) for m in moments]
     step = Moment(0.0, 0.0, walk.travels.last, gradients=walk.all_gradients)
-    return [*moments, replace(step, working=walk.gathered)], away
+    moments += [replace(step, working=walk.gathered)]
+    batch = facts.sample_bytes * sizes.samples * sizes.passes  # there from the start of the step
+    return [replace(m, temporary=m.temporary + batch) for m in moments], away
 
 
 class Walk:
@@ -113,7 +114,8 @@ class Walk:
             stream = self.stage.entry.output * per_rank(self.sizes) * self.sizes.residual
             fresh = 0.0 if not self.lasting else fresh_bytes(self.stage.entry, self.sizes)
             yield self.moment(
-                self.entry_kept, stream + scratch_bytes(self.stage.entry, self.sizes) + fresh,
+                self.entry_kept,
+                stream + scratch_bytes(self.stage.entry.scratch, self.sizes) + fresh,
                 copies_bytes(self.stage.entry, self.sizes), self.all_gradients,
             )  # fmt: skip
 
@@ -129,7 +131,7 @@ class Walk:
             counts = (answer_bytes, logit_bytes, gradient_bytes)
             answer, worst, last = (count(self.facts, self.sizes) for count in counts)
             logits = answer, worst, last
-            fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_, self.sizes)
+            fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_.scratch, self.sizes)
         kept, travels = self.kept_by_all, self.travels.head
         yield Moment(kept, logits[0], travels, 0.0, gradients, self.gathered or every)
         yield Moment(kept, logits[1], travels, 0.0, gradients, self.gathered or saved)
@@ -143,7 +145,7 @@ class Walk:
             copies = copies_bytes(self.stage.entry, self.sizes)
         copies += sum(run.saved_copies * run.count for run in self.runs)
         for run in reversed(self.runs):
-            for before in (run.count - 1, 0):
+            for before in {run.count - 1, 0}:
                 gone = run.count - before
                 behind = made + (gone - 1) * run.parameters * self.per_parameter
                 yield self.moment(
@@ -162,28 +164,35 @@ class Walk:
 
 
 def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[Run]:
-    first = 0
-    for part, count in stage.blocks:
-        depths = block_depths(part, plan.recompute, stage.num_blocks, sizes)
-        if plan.recompute.kind == "every":
-            depths = every_depths(first, count, plan.recompute.every)
+    for part, count, depths in depths_in_order(plan.recompute, stage, sizes):
         kept, copies = mean_bytes(part, depths, sizes), copies_bytes(part, sizes)
+        scratch = scratch_bytes(part.scratch, sizes)
+        if depths.kept < 1.0:
+            scratch = max(scratch, scratch_bytes(part.passing, sizes))
         yield Run(
-            part, count, kept, max(kept, rebuilt_bytes(part, depths, sizes)),
-            scratch_bytes(part, sizes), copies, depths.kept * copies,
+            count, kept, max(kept, rebuilt_bytes(part, depths, sizes)),
+            scratch, copies, depths.kept * copies,
             held_parameters(part, sizes.tensor), fresh_bytes(part, sizes),
         )  # fmt: skip
-        first += count
 
 
-def every_depths(first: int, count: int, every: int) -> Depths:
-    """The rule counts blocks from the start of the stage, whatever their kind."""
-    whole = sum(1 for index in range(first, first + count) if index % every == 0) / count
-    return Depths(1.0 - whole, 0.0, whole)
+def depths_in_order(
+    recompute: Recompute, stage: Stage, sizes: Sizes
+) -> Iterator[tuple[Part, int, Depths]]:
+    """Each run of blocks with its depths; where they alternate, each block by itself."""
+    index = 0
+    for part, count in stage.blocks:
+        if recompute.kind != "every":
+            yield part, count, block_depths(part, recompute, stage.num_blocks, sizes)
+            continue
+        for _ in range(count):
+            again = index % recompute.every == 0
+            yield part, 1, Depths(0.0, 0.0, 1.0) if again else Depths()
+            index += 1
 
 
-def scratch_bytes(part: Part, sizes: Sizes) -> float:
-    return part.scratch * per_rank(sizes) * sizes.work
+def scratch_bytes(scratch: Kept, sizes: Sizes) -> float:
+    return max(scratch.num_bytes(sizes.work, sizes.residual), 0.0) * per_rank(sizes)
 
 
 def copies_bytes(part: Part, sizes: Sizes) -> float:
@@ -196,12 +205,11 @@ def copies_bytes(part: Part, sizes: Sizes) -> float:
 
 
 def fresh_bytes(part: Part, sizes: Sizes) -> float:
-    """One weight's gradient as backward makes it, and as it is stored where the types differ."""
+    """One weight's gradient on its way to what is stored; autocast's copy of it is gone by then."""
     largest = max((m.inner * m.columns for m in part.matrices), default=part.parameters)
     if sizes.wrapped:
         return 0.0  # among what travels
-    each = sizes.work + (sizes.gradient if sizes.gradient > sizes.work else 0)
-    return min(largest, part.parameters) * each / sizes.tensor
+    return min(largest, part.parameters) * sizes.gradient / sizes.tensor
 
 
 def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:

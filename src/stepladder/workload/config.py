@@ -45,10 +45,11 @@ def shape_of_config(table: Mapping[str, Any]) -> Shape:
     if names is GPT:
         ffn, length = table.get("n_inner") or 4 * numbers["hidden"], table.get("n_positions", 1024)
         kv_heads, tied = numbers["heads"], table.get("tie_word_embeddings", True)
-        return Shape("gpt", **numbers, kv_heads=kv_heads, ffn=ffn, sequence=length, tied=tied)
+        shape = Shape("gpt", **numbers, kv_heads=kv_heads, ffn=ffn, sequence=length, tied=tied)
+        return check_shape(shape)
     kv_heads = table.get("num_key_value_heads") or numbers["heads"]
     length, tied = (
         table.get("max_position_embeddings", 2048),
         table.get("tie_word_embeddings", False),
     )
-    return Shape("llama", **numbers, kv_heads=kv_heads, sequence=length, tied=tied)
+    return check_shape(Shape("llama", **numbers, kv_heads=kv_heads, sequence=length, tied=tied))

@@ -57,7 +57,9 @@ def facts_of_resnet(name: str) -> Facts:
         parts += [part_of(f"stage {index + 1}, first", first, 1)]
         parts += [part_of(f"stage {index + 1}", rest, count - 1)] if count > 1 else []
         into = EXPANSION * width
-    return Facts(name, (*parts, exit_of(into)), tokens=1, vocab=CLASSES)
+    return Facts(
+        name, (*parts, exit_of(into)), tokens=1, vocab=CLASSES, sample_bytes=12.0 * IMAGE**2 + 8
+    )
 
 
 def bottleneck(
@@ -88,8 +90,10 @@ def part_of(name: str, convolutions: tuple[Convolution, ...], count: int) -> Par
         eager=kept,
         compiled=kept,
         selective=Kept(work=float(outputs + convolutions[0].inputs)),
-        scratch=2.0 * max(c.outputs for c in convolutions),
+        scratch=Kept(work=2.0 * max(c.outputs for c in convolutions)),
+        passing=Kept(work=3.0 * out),
         output=float(out),
+        input=Kept(work=float(convolutions[0].inputs)),
         kernels=(4 * len(convolutions), 3 * len(convolutions)),
         count=count,
     )
@@ -98,8 +102,10 @@ def part_of(name: str, convolutions: tuple[Convolution, ...], count: int) -> Par
 def stem_of() -> Part:
     stem = Convolution(3, STEM, 7, IMAGE // 2)
     pooled = stem.outputs / 4
-    # The image, the convolution's output, the rectified one, the pooled one with its indices.
-    kept = Kept(work=3 * IMAGE**2 + 2.0 * stem.outputs + pooled, other_bytes=8 * pooled)
+    # The convolution's output, the rectified one, the pooled one with its indices. The image is the
+    # batch's own in fp32; in fewer bits it is a copy, which these two terms add up to.
+    copied = Kept(work=-3.0 * IMAGE**2, single=3.0 * IMAGE**2)
+    kept = copied + Kept(work=2.0 * stem.outputs + pooled, other_bytes=8 * pooled)
     return Part(
         name="stem",
         parameters=stem.parameters,

@@ -70,6 +70,9 @@ class Kept:
         sized = (self.work + casts) * work_bytes + self.residual * residual_bytes
         return sized + self.single * 4 + self.other_bytes
 
+    def times(self, factor: float) -> Kept:
+        return Kept(*(factor * getattr(self, name) for name in self.__slots__))
+
     def __add__(self, other: Kept) -> Kept:
         return Kept(
             self.work + other.work,
@@ -99,8 +102,10 @@ class Part:
     eager: Kept = Kept()  # kept when each operation runs by itself
     compiled: Kept = Kept()  # kept when neighbours are fused and cheap ones run again
     selective: Kept = Kept()  # kept when only products and attention are
-    scratch: float = 0.0  # elements alive at once in backward beside what forward kept
+    scratch: Kept = Kept()  # alive at once in backward beside what forward kept
+    passing: Kept = Kept()  # alive at once when forward runs again, beside what it keeps
     output: float = 0.0  # elements of the residual stream that flow out
+    input: Kept | None = None  # what flows in; None: as much, in the stream's type
     kernels: tuple[int, int] = (0, 0)  # launches of one forward pass, eager and compiled
     count: int = 1  # how many like it follow each other
 
@@ -117,6 +122,7 @@ class Facts:
     tokens: int = 1  # in one sample
     vocab: int = 0  # classes that the loss compares; with many, the logits are an owner
     tied_parameters: int = 0  # of the exit's matrix, when it is the entry's: counted once
+    sample_bytes: float = 0.0  # of one sample as it is read, with what it is compared to
 
     @property
     def entry(self) -> Part:

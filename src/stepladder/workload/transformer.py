@@ -38,6 +38,7 @@ def facts_of_shape(shape: Shape, sequence: int | None = None, *, name: str = "")
         tokens=length,
         vocab=shape.vocab,
         tied_parameters=shape.vocab * shape.hidden if shape.tied else 0,
+        sample_bytes=2 * 8.0 * length,
     )
 
 
@@ -49,9 +50,6 @@ def entry_of(shape: Shape, length: int) -> Part:
         parameters=shape.embedding_parameters,
         whole_parameters=positions,
         moved=Moved(4.0 * width, 3.0 * width),
-        eager=Kept(other_bytes=8.0 * length),
-        compiled=Kept(other_bytes=8.0 * length),
-        selective=Kept(other_bytes=8.0 * length),
         output=width,
         kernels=(4, 2),
     )
@@ -72,8 +70,12 @@ def block_of(shape: Shape, length: int) -> Part:
         eager=eager + statistics,
         compiled=compiled + statistics,
         selective=selective + statistics,
-        # The gradient that comes in, and those of what the last product and its gate read.
-        scratch=length * (1.0 * shape.hidden + (2.0 if shape.gated else 1.0) * shape.ffn),
+        # The gradient that comes in, its cast, those of what the last product and its gate read.
+        scratch=Kept(
+            work=length * (2.0 if shape.gated else 1.0) * shape.ffn,
+            residual=1.0 * length * shape.hidden,
+            cast=1.0 * length * shape.hidden,
+        ),
         output=length * shape.hidden,
         kernels=LLAMA_KERNELS if shape.gated else GPT_KERNELS,
         count=shape.layers,
@@ -131,6 +133,6 @@ def exit_of(shape: Shape, length: int) -> Part:
         eager=norm,
         compiled=norm,
         selective=norm,
-        scratch=2.0 * width,
+        scratch=Kept(residual=1.0 * width, work=1.0 * width),
         kernels=(6, 4),
     )
