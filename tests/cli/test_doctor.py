@@ -10,7 +10,7 @@ from stepladder.cli import doctor, show
 from stepladder.cli.main import main
 from stepladder.hardware import find
 from stepladder.world.checks import ABSENT, CHECKS, FAILED, OK, Check
-from stepladder.world.detect import detect
+from stepladder.world.machine import detect
 from stepladder.world.support import Support
 
 

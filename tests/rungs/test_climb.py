@@ -52,6 +52,8 @@ def test_a_compiled_model_stays_compiled_after_it_was_counted_and_measured():
 
     from stepladder.profiler import measure_memory
 
+    torch.compiler.reset()  # other tests of this process may have used up the compiler's tries
+
     def regions(run):
         with profile(activities=[ProfilerActivity.CPU]) as seen:
             run.step(ragged(1)[0]).read()
@@ -90,6 +92,17 @@ def test_what_cannot_be_run_is_refused_all_at_once():
         "Use offload=activations, or optimizer=adafactor for less state.",
         "compress: bf16 has one rank and nothing to send. Leave it out.",
     ]
+
+
+def test_a_plan_of_several_ranks_is_refused_even_in_a_world_that_has_them():
+    from stepladder.plan import Plan
+    from stepladder.rungs.climb import missing_rungs
+
+    (problem,) = missing_rungs(Plan.parse("bf16 zero3 shard=2 tensor=2"))
+    assert str(problem) == (
+        "layout: shard=2 tensor=2 has 4 ranks, and this version trains on one. "
+        "Leave the axes out; 'stepladder plan' forecasts them."
+    )
 
 
 def test_several_ranks_are_refused_before_anything_starts():

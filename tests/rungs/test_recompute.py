@@ -279,3 +279,12 @@ def test_a_budget_chosen_by_measured_bytes_is_kept(share):
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     memory = measure_memory(lambda: model(x).sum().backward(), model, sgd, torch.device("cpu"))
     assert names and 0.6 * budget < memory.activations < 1.05 * budget
+
+
+def test_a_budget_without_measured_blocks_says_what_it_needs():
+    with pytest.raises(PlanError) as raised:
+        recompute([("a", nn.Linear(1, 1))], Recompute.parse("1GiB"))
+    assert str(raised.value) == (
+        "recompute: a budget needs the measured bytes of 1 blocks, and 0 were given. "
+        "Measure them with measure_blocks on a sample batch, or choose blocks or selective."
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepladder.hardware import find
-from stepladder.world.detect import Machine, Seen, detect
+from stepladder.world.machine import Machine, Seen, detect
 from stepladder.world.support import expected, support, try_product
 
 NOTHING: frozenset[str] = frozenset()

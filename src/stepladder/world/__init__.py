@@ -1,8 +1,8 @@
 """Where we are: the machine, the processes, the moment."""
 
 from .checks import CHECKS, FAILED, Check, try_check
-from .detect import Machine, detect, detect_cluster
 from .device import pick_device, synchronize
+from .machine import Machine, detect, detect_cluster
 from .memory import held_bytes, limit_bytes, peak_bytes, reset_peak
 from .place import Place
 from .placement import explain_placement

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .detect import Machine, Seen
+from .machine import Machine, Seen
 
 # First generation with the matrix units, by compute capability and by AMD's architecture.
 SINCE = {"tf32": (8, 0), "fp16": (7, 0), "bf16": (8, 0), "fp8": (8, 9)}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stepladder.hardware import Cluster, find, unknown_device
-from stepladder.world import detect as module
-from stepladder.world.detect import (
+from stepladder.world import machine as module
+from stepladder.world.machine import (
     Seen,
     detect,
     detect_cluster,
