@@ -245,6 +245,10 @@ def measure_case(case: Case, device: str, *, warmup: int = 1, steps: int = 1) ->
     return Measured(memory, statistics.median(seconds[warmup:]) if steps else math.nan)
 
 
+def facts_case(case: Case, device: str) -> Facts:
+    return facts_of(case.model, device)
+
+
 @cache
 def facts_of(name: str, device: str) -> Facts:
     """The facts of a model, traced where it takes no memory."""
@@ -255,4 +259,4 @@ def facts_of(name: str, device: str) -> Facts:
 def forecast_case(case: Case, cluster: Cluster, calibration: Calibration | None = None) -> Forecast:
     """What the planner says of the case on one device of a cluster."""
     device = "cpu" if cluster.device.is_cpu else "cuda"
-    return forecast(facts_of(case.model, device), case.plan(device), cluster, calibration)
+    return forecast(facts_case(case, device), case.plan(device), cluster, calibration)

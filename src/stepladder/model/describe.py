@@ -7,8 +7,8 @@ activations and not the weights decide which moment is the worst.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -42,11 +42,10 @@ from .watch import Held
 from .watch import Part as Watched
 
 FEW = 2  # rows; one would hide what broadcasting copies
-MANY = 512, 1024  # rows of two passes whose difference is what each further row needs
-MANY_REAL = 3, 6  # where they are real
+MANY, MANY_REAL = 512, 3  # rows of a pass, on stand-ins or for real, that is then doubled
 READS = {"mlp-tiny": (64,), "resnet-tiny": (1, 8, 8)}  # one sample's shape
 IMAGE = (3, 224, 224)  # of every other built-in model that reads no tokens
-PRECISIONS = (("float32", False), ("float32", True), ("bfloat16", False))
+HOW = ((torch.float32, False), (torch.float32, True), (torch.bfloat16, False))  # stored, autocast
 
 
 def describe(
@@ -115,87 +114,98 @@ def longest(module: nn.Module) -> int | None:
 def facts_of_module(
     module: nn.Module, anatomy: Anatomy, inputs: Any, stage: type[Rehearsal]
 ) -> Facts:
-    was_training, many = module.training, MANY_REAL if stage is Probe else MANY
-    module.train()
-    try:
-        few, some, more = (
-            [
-                trace(module, anatomy, inputs, rows, store, stage, mixed=mixed)
-                for store, mixed in PRECISIONS
-            ]
-            for rows in (FEW, *many)
-        )
-    finally:
-        module.train(was_training)
-    full, holdings = few[0], holdings_of(module, anatomy)
+    passes = watch_passes(module, anatomy, inputs, stage)
+    full, holdings = passes.few[0], holdings_of(module, anatomy)
     runs = [(name, len(list(run))) for name, run in groupby(full.order)]
     parts = []
     for name, count in (("entry", 1), *runs, ("exit", 1)):
-        part = make_part(name, few, holdings.of(name), anatomy.cuts)
+        part = make_part(name, passes, holdings.of(name), anatomy.cuts)
         if runs and name in ("entry", "exit"):  # only blocks are compiled or computed again
             part = replace(part, compiled=part.eager, selective=part.eager)
-        beside = {
-            kind: slope([getattr(f, kind) for f in some], [getattr(m, kind) for m in more], name)
-            for kind in ("scratch", "passing")
-        }
-        beside = {kind: kept.times(1 / (many[1] - many[0])) for kind, kept in beside.items()}
-        if name in full.inputs:
-            part = replace(part, input=kept_in(*(m.inputs[name] for m in few), rows=FEW))
-        output = full.outputs.get(name, Held()).single / FEW
-        parts.append(replace(part, count=count, output=output, **beside))
+        parts.append(replace(part, count=count))
     *places, classes = full.answer or (FEW, 0)
     tokens = length_of(inputs) if anatomy.embedding else torch.Size(places).numel() // FEW
-    name = type(module).__name__
     read = sum(t[:1].numel() * t.element_size() for t in tree_leaves(inputs) if is_tensor(t))
-    return Facts(name, tuple(parts), max(tokens, 1), classes, holdings.tied, read + 8.0 * tokens)
-
-
-def slope(some: list[dict[str, Held]], more: list[dict[str, Held]], name: str) -> Kept:
-    """What the further rows add."""
-    added = (m.get(name, Held()) + s.get(name, Held()).times(-1) for s, m in zip(some, more))
-    return kept_in(*added, rows=1)
-
-
-def make_part(name: str, traced: list[Traced], owns: Owns, cuts: Mapping[str, str]) -> Part:
-    seen = [each.parts.get(name, Watched()) for each in traced]
-    full = seen[0]
-    eager, compiled, selective = (
-        kept_in(*(count(part) for part in seen), rows=FEW)
-        for count in (eager_of, compiled_of, selective_of)
+    return Facts(
+        name=type(module).__name__,
+        parts=tuple(parts),
+        tokens=max(tokens, 1),
+        vocab=classes,
+        tied_parameters=holdings.tied,
+        sample_bytes=read + 8.0 * tokens,  # and a target for each
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Traced passes, each in the three precisions."""
+
+    few: list[Traced]
+    many: list[Traced]
+    twice: list[Traced]  # as many rows again
+    further: int  # rows between the two
+
+    def kept(self, name: str, count: Callable[[Watched], Held]) -> Kept:
+        return kept_in([count(p.parts.get(name, Watched())) for p in self.few], FEW)
+
+    def beside(self, name: str, kind: str) -> Kept:
+        """What each further row needs beside what is kept: in "scratch" or "passing"."""
+        many, twice = (
+            [getattr(p, kind).get(name, Held()) for p in passes]
+            for passes in (self.many, self.twice)
+        )
+        return kept_in([two + one.times(-1) for one, two in zip(many, twice)], self.further)
+
+
+def watch_passes(
+    module: nn.Module, anatomy: Anatomy, inputs: Any, stage: type[Rehearsal]
+) -> Passes:
+    was_training, many = module.training, MANY_REAL if stage is Probe else MANY
+    module.train()
+    try:
+        few, one, two = (
+            [
+                trace(stage(module, store=store), anatomy, inputs, rows, mixed)
+                for store, mixed in HOW
+            ]
+            for rows in (FEW, many, 2 * many)
+        )
+    finally:
+        module.train(was_training)
+    return Passes(few, one, two, many)
+
+
+def make_part(name: str, passes: Passes, owns: Owns, cuts: Mapping[str, str]) -> Part:
+    full = passes.few[0]
+    seen = full.parts.get(name, Watched())
+    entered = [p.inputs[name] for p in passes.few if name in p.inputs]
     return Part(
         name=name,
         parameters=owns.parameters,
         whole_parameters=owns.whole,
-        matrices=matrices_in(full, FEW, name, cuts),
-        attention=attention_in(full),
-        moved=moved_in(full, FEW),
-        eager=eager,
-        compiled=compiled,
-        selective=selective,
-        kernels=kernels_in(full),
+        matrices=matrices_in(seen, FEW, name, cuts),
+        attention=attention_in(seen),
+        moved=moved_in(seen, FEW),
+        eager=passes.kept(name, eager_of),
+        compiled=passes.kept(name, compiled_of),
+        selective=passes.kept(name, selective_of),
+        scratch=passes.beside(name, "scratch"),
+        passing=passes.beside(name, "passing"),
+        output=full.outputs.get(name, Held()).single / FEW,
+        input=kept_in(entered, FEW) if entered else None,
+        kernels=kernels_in(seen),
     )
 
 
-def trace(
-    module: nn.Module,
-    anatomy: Anatomy,
-    inputs: Any,
-    rows: int,
-    store: str,
-    stage: type[Rehearsal],
-    *,
-    mixed: bool = False,
-) -> Traced:
+def trace(rehearsal: Rehearsal, anatomy: Anatomy, inputs: Any, rows: int, mixed: bool) -> Traced:
     """Watch one pass of so many rows in one precision."""
-    rehearsal = stage(module, store=getattr(torch, store))
     given = tree_map(partial(with_rows, rows), inputs)
     autocast = torch.autocast(rehearsal.device.type, dtype=torch.bfloat16, enabled=mixed)
     with rehearsal.fake:
-        states = rehearsal.states()
-        given = rehearsal.stand_in(given)
+        states, given = rehearsal.states(), rehearsal.stand_in(given)
         # In another type than the batch's own the inputs are a copy, which is kept like the rest.
-        read = [] if store != "float32" else [t for t in tree_leaves(given) if is_tensor(t)]
+        copied = rehearsal.store != torch.float32
+        read = [t for t in tree_leaves(given) if is_tensor(t) and not copied]
         following = Trace(rehearsal.module, anatomy, [*states.values(), *read], rows > FEW)
         with autocast:
             return following.run(lambda: rehearsal.run(given, states))

@@ -36,7 +36,7 @@ def holdings_of(module: nn.Module, anatomy: Anatomy) -> Holdings:
     parts = {part: owns(rows, cuttable) for part, rows in grouped.items()}
     tied = 0
     if anatomy.tied and anatomy.head is not None:
-        tied = module.get_submodule(anatomy.head).weight.numel()  # type: ignore[union-attr,operator]
+        tied = module.get_submodule(anatomy.head).weight.numel()  # type: ignore[operator]
         ends = parts.get("exit", Owns())
         parts["exit"] = Owns(ends.parameters + tied, ends.whole + (0 if anatomy.cuts else tied))
     return Holdings(parts, tied)

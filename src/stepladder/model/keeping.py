@@ -12,6 +12,8 @@ has in float32 beyond that is the stream; and what A holds beyond both are copie
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepladder.workload import Kept
 
 from .watch import Held, Operation, Part, total
@@ -72,8 +74,9 @@ def shared_casts(operations: list[Operation]) -> dict[int, int]:
     return same
 
 
-def kept_in(full: Held, mixed: Held, pure: Held, rows: int) -> Kept:
+def kept_in(precisions: Sequence[Held], rows: int) -> Kept:
     """One sample's counts from the three totals: see [Note: three precisions]."""
+    full, mixed, pure = precisions
     single = (2 * pure.num_bytes - full.num_bytes - full.other_bytes) / 4
     residual = max(mixed.single - max(pure.single, 0.0), 0.0)
     work = (full.num_bytes - pure.num_bytes) / 2 - residual
