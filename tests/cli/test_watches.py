@@ -25,8 +25,15 @@ def test_a_steady_run_is_left_in_peace():
     assert [line for step in range(60) for line in watches.look(report(step))] == []
 
 
+def test_one_length_throughout_is_not_worth_a_line():
+    watches = Watches(torch.device("cpu"))
+    for step in range(3):
+        list(watches.look(report(step, 16, memory=2**20)))
+    assert watches.closing() == {}
+
+
 def test_the_longest_sequence_is_said_at_the_end():
     watches = Watches(torch.device("cpu"))
     for step, length in enumerate([16, 64, 32]):
         list(watches.look(report(step, length, memory=2**20 * length)))
-    assert "64 at step 1" in watches.closing()["longest sequence"]
+    assert "64 at step 1" in watches.closing()["lengths"]

@@ -5,7 +5,7 @@ import torch
 
 from stepladder.data import Batch
 from stepladder.model import build
-from stepladder.profiler import measure_memory
+from stepladder.profiler import MemoryMeter
 from stepladder.train import climb
 
 pytestmark = [
@@ -45,11 +45,12 @@ def test_the_owners_sum_to_the_allocators_peak(plan):
     batch = tokens(32).to("cuda")
     for _ in range(3):
         run.step(batch).read()
-    memory = measure_memory(
-        lambda: run.step(batch), run.module, run.optimizer, run.world.device, vocab=1024
-    )
-    peak = torch.cuda.max_memory_allocated()
-    assert memory.allocated_bytes == pytest.approx(peak, rel=0.03)
+    with MemoryMeter(run.module, run.optimizer, run.world.device, vocab=1024) as meter:
+        run.step(batch)
+    memory, peak = meter.memory, torch.cuda.max_memory_allocated()
+    assert memory.allocated_bytes == peak, "what nobody owns is temporary"
+    # The ledger's own sum knows nothing of the allocator. Kernels' workspaces are not in it.
+    assert meter.tracked_bytes == pytest.approx(peak, rel=0.15)
     # What recomputation makes again in backward is temporary: it outlives no block.
     if "recompute" not in plan:
         assert memory.temporary < 0.25 * peak, "most of the peak must have an owner"

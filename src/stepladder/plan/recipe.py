@@ -40,8 +40,8 @@ class DataChoice:
 
 @dataclass(frozen=True, slots=True)
 class TrainChoice:
-    steps: int = 400
-    batch: int = 32  # samples of one optimizer step
+    steps: int = 300
+    batch: int = 16  # samples of one optimizer step
     seed: int = 0
     device: str = "auto"
     nonfinite: str = "stop"

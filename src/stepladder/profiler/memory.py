@@ -54,6 +54,7 @@ class MemoryMeter:
         self.module, self.optimizer, self.device, self.vocab = module, optimizer, device, vocab
         self.ledger = Ledger(device, BLOCK if device.type == "cuda" else 1)
         self.memory = Memory()
+        self.tracked_bytes = 0  # the ledger's own peak, before the allocator is asked
         self._open = ExitStack()
         self._kept_bytes = 0  # on a GPU: what stood when backward began, beyond what stood before
 
@@ -80,6 +81,7 @@ class MemoryMeter:
         self._claim_state()
         self._open.close()
         measured = self._by_owner()
+        self.tracked_bytes = measured.peak_bytes
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             measured = reconcile(measured, self._kept_bytes, *allocator_bytes(self.device))
