@@ -179,6 +179,7 @@ def software_of_row(row: dict[str, str], device: str) -> Software:
         asynchronous = re.search("async ?tp", row["notes"], re.I)
         eight = row["precision"] == "fp8" and "rowwise" not in row["notes"]  # rowwise: bf16 travels
         return Software(
+            compiles_loss=True,
             keeps_logits=True,
             products_again=0.5,
             hides_tensor=bool(asynchronous),

@@ -41,7 +41,7 @@ def test_recomputing_a_block_repeats_all_but_its_last_product() -> None:
 def test_selective_recomputation_repeats_cheap_work_only() -> None:
     none, some = time("bf16 zero3 micro=1"), time("bf16 zero3 micro=1 recompute=selective")
     assert some.matrix == none.matrix and some.attention == none.attention
-    assert some.memory_bound > 1.15 * none.memory_bound
+    assert some.memory_bound > 1.12 * none.memory_bound
 
 
 def test_compiling_moves_less() -> None:
@@ -91,7 +91,7 @@ def test_nothing_hides_tensor_parallel_talk() -> None:
 
 def test_bubbles_shrink_with_more_micro_batches() -> None:
     few, many = (time(f"bf16 ddp pipeline=4 micro=1 accumulate={n}") for n in (4, 16))
-    assert few.bubble == pytest.approx(many.bubble)
+    assert few.bubble == pytest.approx(many.bubble, rel=0.02), "but for a first sum that is none"
     assert few.bubble / few.step_seconds > 2 * many.bubble / many.step_seconds
 
 
@@ -143,10 +143,30 @@ def test_many_nodes_wait_for_the_slowest() -> None:
     assert spent.communication / spent.step_seconds == pytest.approx(waiting, rel=0.1)
 
 
-def test_every_pass_adds_its_gradients_to_the_others() -> None:
-    one, two = (time(f"bf16 ddp micro={n}").memory_bound for n in (1, 2))
-    blocks = 32 * FACTS.parts[1].parameters
-    assert 2 * one - two == pytest.approx(blocks * (2 * 2 + 2 * 4) / (3.352e12 * 0.85))
+def test_every_pass_casts_parameters_and_adds_its_gradients_to_the_others() -> None:
+    def moved(text: str) -> float:
+        return time(text).memory_bound * 3.352e12 * 0.85 / FACTS.parameters
+
+    cast = 2 * (2 + 4)
+    assert 2 * moved("bf16 ddp micro=1") - moved("bf16 ddp micro=2") == pytest.approx(cast)
+    again = moved("bf16 ddp micro=1 accumulate=4") - 4 * moved("bf16 ddp micro=1")
+    assert again == pytest.approx(3 * 3 * 4), "three sums that read two and write one"
+
+
+def test_autocast_moves_a_wide_stream_and_casts_it_for_products() -> None:
+    width, tokens = 4096, 4096
+    extra = time("bf16 ddp micro=2").memory_bound - time("bf16 ddp micro=1").memory_bound
+    extra -= time("bf16-pure ddp micro=2").memory_bound - time("bf16-pure ddp micro=1").memory_bound
+    blocks = 32 * (14 * 2 + 6 * 3)  # two norms and sums of the stream, three further casts
+    ends = 14  # of the last norm
+    assert extra == pytest.approx(3 * (blocks + ends) * width * tokens / (3.352e12 * 0.85))
+
+
+def test_compiled_autocast_has_only_the_wide_stream_left() -> None:
+    one, two = (time(f"bf16 ddp micro={n} compile=on").memory_bound for n in (1, 2))
+    pure, more = (time(f"bf16-pure ddp micro={n} compile=on").memory_bound for n in (1, 2))
+    wide = 3 * 4 * (32 * 2 + 1) * 4096 * 4096 / (3.352e12 * 0.85)
+    assert (two - one) - (more - pure) == pytest.approx(wide)
 
 
 def test_a_foreign_attention_kernel_has_its_own_speed() -> None:

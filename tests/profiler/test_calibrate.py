@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stepladder.hardware import Cluster, find
 from stepladder.plan import BF16, FP32, Plan
-from stepladder.planner import forecast
+from stepladder.planner import forecast, pass_launches
 from stepladder.planner.speed import speed_of
 from stepladder.profiler import calibrate
 from stepladder.profiler.calibrate import attempt
@@ -74,9 +74,11 @@ def test_attention_faster_than_its_bytes_still_has_a_rate():
 
 
 def test_a_launch_is_what_a_block_more_costs_by_its_kernels():
-    kernels = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1].kernels[0]
+    block = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1]
+    narrow, wide = (pass_launches(block, autocast=autocast) for autocast in (True, False))
     timings = [Timing("launch", "", (2,), 5e-3), Timing("launch", "", (8,), 5e-3 + 6 * 1e-3)]
-    assert fit("CPU", timings).launch_seconds == pytest.approx(1e-3 / (3 * kernels))
+    assert fit("CPU", timings).launch_seconds == pytest.approx(1e-3 / wide)
+    assert fit("H200", timings).launch_seconds == pytest.approx(1e-3 / narrow), "it is in bf16"
     assert fit("CPU", timings[:1]).launch_seconds is None
     backwards = [Timing("launch", "", (2,), 2e-3), Timing("launch", "", (8,), 1e-3)]
     assert fit("CPU", backwards).launch_seconds is None

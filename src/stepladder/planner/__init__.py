@@ -5,6 +5,7 @@ from .check import RULES, check, problems
 from .choices import Choices
 from .explain import Explanation, explain, family_of
 from .forecast import forecast
+from .host import pass_launches
 from .search import search
 from .software import OURS, Software
 from .stages import stages_of
@@ -20,6 +21,7 @@ __all__ = [
     "explain_out_of_memory",
     "family_of",
     "forecast",
+    "pass_launches",
     "problems",
     "search",
     "stages_of",

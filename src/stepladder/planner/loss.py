@@ -38,8 +38,13 @@ def logit_traffic_bytes(facts: Facts, sizes: Sizes) -> float:
     """Read and written in forward and backward, beside the head's own product."""
     if sizes.software.loss == "fused":
         return num_logits(facts, sizes) * 6 * sizes.work
-    kernels = 4 if sizes.compiled else 7  # passes over the logits, each one reading or writing fp32
-    return num_logits(facts, sizes) * (kernels * SINGLE + sizes.work)
+    if sizes.compiled and sizes.software.compiles_loss:
+        return num_logits(facts, sizes) * (4 * SINGLE + sizes.work)
+    # Log-softmax reads each row for its maximum, its sum and the result, and writes that; backward
+    # fills in the chosen classes' gradient, reads both for a sum, again for the result, writes it.
+    singles = (3 + 1) + (1 + 2 + 2 + 1)
+    copies = 2 * (sizes.work + SINGLE) if sizes.work < SINGLE else 0  # to fp32, and back
+    return num_logits(facts, sizes) * (singles * SINGLE + copies)
 
 
 def num_logits(facts: Facts, sizes: Sizes) -> float:

@@ -9,6 +9,7 @@ from stepladder.workload import Facts, Part
 
 from .collectives import Network
 from .depths import Depths
+from .host import again_launches, pass_launches
 from .kept import block_depths
 from .loss import logit_traffic_bytes
 from .sizes import Sizes, per_rank, sizes_of
@@ -53,6 +54,7 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
         sizes.tensor,
         sizes.context,
         sizes.compiled,
+        casts_weights(sizes),
         sizes.flash,
         software.stops_early,
         software.products_again,
@@ -61,8 +63,8 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
 
 
 def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
-    """Add up the blocks and ends of a stage."""
-    work, talk, host, forward, backward = Work(), 0.0, 0.0, 0.0, 0.0
+    """Add up the blocks and ends of a stage; the host runs ahead wherever the device is slower."""
+    work, talk, asking, forward, backward = Work(), 0.0, 0.0, 0.0, 0.0
     for part, count in stage.blocks:
         depths = block_depths(part, setting.plan.recompute, stage.num_blocks, setting.sizes)
         block = block_work(part, setting.share, setting.speed, depths)
@@ -71,11 +73,13 @@ def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
         busy = block.seconds + carried.seconds
         work += (block.forward + block.backward + block.again + carried).times(count)
         talk += (ahead + back) * count
-        host += max(launch_seconds(part, setting) - busy - ahead - back, 0.0) * count
+        asking += launch_seconds(part, depths, setting) * count
         forward += (block.forward.seconds + ahead) * count
         backward += (busy - block.forward.seconds + back) * count
     for part in stage.ends:
         work += end_work(facts, part, part is stage.exit, setting)
+        asking += launch_seconds(part, Depths(), setting)
+    host = max(asking - work.seconds - talk, 0.0)
     num_blocks = max(stage.num_blocks, 1)
     return Pass(work, talk, forward / num_blocks, backward / num_blocks, host)
 
@@ -83,26 +87,41 @@ def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
 def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> Work:
     """The entry, or the exit with the loss."""
     forward, backward = part_work(part, setting.share, setting.speed, wide=True)
+    carried = Work(memory_bound=carry_seconds(part, setting))
     if not is_exit or not facts.vocab:
-        return forward + backward
-    sizes = setting.sizes
-    traffic = logit_traffic_bytes(facts, sizes) / setting.speed.bandwidth
-    return forward + backward + Work(memory_bound=traffic)
+        return forward + backward + carried
+    traffic = logit_traffic_bytes(facts, setting.sizes) / setting.speed.bandwidth
+    return forward + backward + carried + Work(memory_bound=traffic)
 
 
 def carry_seconds(part: Part, setting: Setting) -> float:
     """Time to copy a block's parameters and gradients about, which every pass does.
 
-    Wrapped: out of the gathered buffer (once or twice), and into the reduced one. Otherwise: the
-    new gradient written, read and added to the one that is kept.
+    Wrapped: out of the gathered buffer (once or twice), and into the reduced one. Otherwise: cast,
+    where autocast works, and the gradient added to the one that is kept.
     """
     sizes = setting.sizes
     gathers = 2 if sizes.zero == 3 else 1
     if sizes.wrapped:
-        per_parameter = gathers * 2 * sizes.work + sizes.work + sizes.reduce
+        per_parameter: float = gathers * 2 * sizes.work + sizes.work + sizes.reduce
     else:
-        per_parameter = 2 * sizes.work + 2 * sizes.gradient
+        per_parameter = accumulate_bytes(sizes) + (cast_bytes(sizes) if casts_weights(sizes) else 0)
     return held_parameters(part, sizes.tensor) * per_parameter / setting.speed.bandwidth
+
+
+def casts_weights(sizes: Sizes) -> bool:
+    """Whether autocast is at work: it casts stored parameters anew for every pass."""
+    return sizes.work < sizes.parameter and not sizes.wrapped
+
+
+def cast_bytes(sizes: Sizes) -> int:
+    """Of one parameter: read and written narrower, its gradient read and written wider."""
+    return 2 * (sizes.parameter + sizes.work)
+
+
+def accumulate_bytes(sizes: Sizes) -> float:
+    """Of one parameter: gradients read and their sum written; the first pass has nothing to add."""
+    return 3 * sizes.gradient * (sizes.passes - 1) / sizes.passes
 
 
 def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, float]:
@@ -127,9 +146,11 @@ def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, f
     return ahead, back
 
 
-def launch_seconds(part: Part, setting: Setting) -> float:
-    launches = part.kernels[1 if setting.sizes.compiled else 0]
-    return 3 * launches * setting.speed.launch_seconds
+def launch_seconds(part: Part, depths: Depths, setting: Setting) -> float:
+    sizes = setting.sizes
+    launches = pass_launches(part, autocast=casts_weights(sizes), compiled=sizes.compiled)
+    again = again_launches(depths, compiled=sizes.compiled)
+    return (1 + again) * launches * setting.speed.launch_seconds
 
 
 def message_bytes(stage: Stage, setting: Setting) -> float:

@@ -13,6 +13,7 @@ from typing import Literal
 @dataclass(frozen=True, slots=True)
 class Software:
     loss: Literal["plain", "fused"] = "plain"  # fused: no fp32 copy, gradient written in place
+    compiles_loss: bool = False  # with the blocks; ours compiles blocks and leaves the loss alone
     keeps_logits: bool = False  # they stand beside their softmax until backward has passed them
     products_again: float = 0.0  # share of its products that selective recomputation repeats
     stops_early: bool = True  # recomputation ends when backward has all it asked for

@@ -18,6 +18,11 @@ from .speed import Speed
 ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value and weights
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
 CAST_BYTES = 6.0  # to make an fp8 operand: read for the scale, read again, write it twice
+WIDE_BYTES = (
+    14.0  # autocast, per element of an fp32 stream: sum, norm and cast, beyond 2 bytes each
+)
+WIDE_FUSED_BYTES = 4.0  # the same where they are one kernel: only the stream itself is wider
+RECAST_BYTES = 6.0  # of a norm's output that is read in fp32 and written narrow once more
 SCORE_BYTES = 26.0  # plain attention forward, per score: scale, mask, softmax in fp32, cast, use
 
 
@@ -52,6 +57,7 @@ class Share:
     tensor: int = 1
     context: int = 1
     compiled: bool = False
+    autocast: bool = False  # the stream between blocks is fp32, and products cast what they read
     flash: bool = True
     stops_early: bool = True  # recomputation leaves out the last product
     products_again: float = 0.0  # share of its products that a cheap block repeats
@@ -110,7 +116,15 @@ def cast_seconds(matrix: Matrix, share: Share, speed: Speed) -> float:
 def moved_seconds(part: Part, share: Share, speed: Speed) -> float:
     elements = part.moved.compiled if share.compiled else part.moved.eager
     split = share.samples / share.tensor / share.context
-    return elements * split * speed.work_bytes / speed.bandwidth
+    size = elements * speed.work_bytes + (wide_bytes(part, share) if share.autocast else 0.0)
+    return size * split / speed.bandwidth
+
+
+def wide_bytes(part: Part, share: Share) -> float:
+    """What one sample moves in a forward pass because autocast keeps norms and sums in fp32."""
+    if share.compiled:
+        return WIDE_FUSED_BYTES * part.eager.residual
+    return WIDE_BYTES * part.eager.residual + RECAST_BYTES * max(part.eager.cast, 0.0)
 
 
 def attention_seconds(

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from stepladder.hardware import Cluster
 from stepladder.plan import BYTES, PRECISIONS, Batch, Plan
-from stepladder.planner import forecast
+from stepladder.planner import forecast, pass_launches
 from stepladder.record import Calibration, Timing
-from stepladder.workload import Attention, Facts, find_facts
+from stepladder.workload import Attention, find_facts
 
 UPDATE_BYTES = 40  # of one fp32 parameter: AdamW's 28 and clipping's 12, as planner.time counts
 TINY = "gpt:layers={},hidden=64,heads=2,vocab=256,sequence=16"
@@ -38,7 +38,7 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
         attention_flops_per_second=attention,
         bandwidth_bytes_per_second=bandwidth,
         optimizer_bytes_per_second=update_rate(timings),
-        launch_seconds=launch_seconds(timings),
+        launch_seconds=launch_seconds(timings, device),
         context_bytes=context_bytes,
         timings=tuple(timings),
     )
@@ -122,16 +122,16 @@ def attention_rate(timings: Sequence[Timing], bandwidth: float | None) -> float:
     return statistics.median(rates)
 
 
-def launch_seconds(timings: Sequence[Timing]) -> float | None:
-    """What a block more costs where the device waits for the host, by its launches."""
+def launch_seconds(timings: Sequence[Timing], device: str) -> float | None:
+    """What a block more costs where the device waits for the host, by its launches.
+
+    The probe trains in bf16, with autocast, but on a processor, where it trains in fp32.
+    """
     found = sorted(of(timings, "launch"), key=lambda t: t.shape)
     if len(found) < 2:
         return None
     fewer, more = found[0], found[-1]
     a_block = (more.seconds - fewer.seconds) / (more.shape[0] - fewer.shape[0])
-    launches = 3 * block_launches(find_facts(TINY.format(fewer.shape[0])))
+    block = find_facts(TINY.format(fewer.shape[0])).blocks[0]
+    launches = pass_launches(block, autocast=device != "CPU")
     return a_block / launches if a_block > 0 else None
-
-
-def block_launches(facts: Facts) -> int:
-    return facts.blocks[0].kernels[0]
