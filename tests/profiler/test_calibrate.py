@@ -73,6 +73,13 @@ def test_attention_faster_than_its_bytes_still_has_a_rate():
     assert fit("H200", [STREAM, timing]).attention_flops_per_second["bf16"] > 0
 
 
+@pytest.mark.parametrize("seconds", [6e6 / 1e12, 6e6 / 3e12])
+def test_tensors_stream_as_slowly_as_the_slowest_size(seconds):
+    small = Timing("stream", "bf16", (10**6,), seconds)
+    rate = min(6e6 / seconds, 2e12)
+    assert fit("H200", [STREAM, small]).bandwidth_bytes_per_second == pytest.approx(rate)
+
+
 def test_a_launch_is_what_a_block_more_costs_by_its_kernels():
     block = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1]
     narrow, wide = (pass_launches(block, autocast=autocast) for autocast in (True, False))

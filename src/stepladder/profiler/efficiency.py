@@ -64,12 +64,11 @@ def of(timings: Sequence[Timing], kind: str, compute: str = "") -> list[Timing]:
 
 
 def stream_rate(timings: Sequence[Timing]) -> float | None:
-    """Of the largest tensors: two read and one written."""
-    streams = [t for t in timings if t.kind == "stream"]
-    if not streams:
-        return None
-    largest = max(streams, key=lambda t: t.shape)
-    return 3 * operand_bytes(largest.compute) * largest.shape[0] / largest.seconds
+    """The slowest: small tensors do not fill a device, large ones fit no processor's cache."""
+    rates = [
+        3 * operand_bytes(t.compute) * t.shape[0] / t.seconds for t in timings if t.kind == "stream"
+    ]
+    return min(rates, default=None)
 
 
 def update_rate(timings: Sequence[Timing]) -> float | None:
