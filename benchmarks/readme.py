@@ -67,11 +67,12 @@ def kernels() -> str:
 def overhead() -> str:
     found = read("step_overhead")
     low, _, high = found["quartiles_of_ratios"]
+    ratio, rounds = found["ratio_of_medians"], found["rounds"]
     return (
-        f"{found['machine']}, {found['date']}, `python benchmarks/step_overhead.py`: `run.step` "
-        f"takes\n{found['ratio_of_medians']:.3f} × the time of the plainest hand-written loop doing "
-        f"the same work (ratio of medians over\n{found['rounds']} alternating rounds; the middle half "
-        f"of the rounds' ratios lies between {low:.3f} and {high:.3f})."
+        f"{found['machine']}, {found['date']}, `python benchmarks/step_overhead.py`:\n"
+        f"`run.step` takes {ratio:.3f} × the time of the plainest hand-written loop doing the same "
+        f"work (ratio of\nmedians over {rounds} alternating rounds; the middle half of the rounds' "
+        f"ratios lies between {low:.3f} and {high:.3f})."
     )
 
 
