@@ -7,10 +7,10 @@ autocast adds a copy of input, weight and bias and of each of their gradients (`
 Compiling a block takes away its cheap operations, but not this: its weights are still cast and
 their gradients still put away one by one, with guards to check instead of calls to make.
 
-The constants were read off steps of an H200 in which the device waited. A pass of 12 GPT blocks
-took 34 ms with autocast and 34 with every second block recomputed without it; recomputing all
-blocks took 64 to 74 ms, keeping products and attention only 116 to 136; of 16 Llama blocks 52,
-94 and 171 ms.
+The constants were read off steps of an H200 in which the device waited (the sweeps and GPT cases of
+benchmarks/results/planner_gpu.json). A pass of 12 GPT blocks took 37 to 43 ms with autocast, 64 to
+74 with all blocks recomputed and 116 to 136 where only products and attention are kept; without
+autocast, every second block recomputed, 34. Passes of 16 Llama blocks took 52, 94 and 171 ms.
 """
 
 from __future__ import annotations
