@@ -18,9 +18,7 @@ from .speed import Speed
 ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value and weights
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
 CAST_BYTES = 6.0  # to make an fp8 operand: read for the scale, read again, write it twice
-WIDE_BYTES = (
-    14.0  # autocast, per element of an fp32 stream: sum, norm and cast, beyond 2 bytes each
-)
+WIDE_BYTES = 14.0  # autocast, per element of an fp32 stream: what sum, norm and cast move more
 WIDE_FUSED_BYTES = 4.0  # the same where they are one kernel: only the stream itself is wider
 RECAST_BYTES = 6.0  # of a norm's output that is read in fp32 and written narrow once more
 SCORE_BYTES = 26.0  # plain attention forward, per score: scale, mask, softmax in fp32, cast, use
