@@ -66,13 +66,13 @@ def kernels() -> str:
 
 def overhead() -> str:
     found = read("step_overhead")
-    low, _, high = found["quartiles_of_ratios"]
-    ratio, rounds = found["ratio_of_medians"], found["rounds"]
+    ratios, steps = found["ratios"], found["steps_a_repeat"]
+    low, high = min(ratios), max(ratios)
     return (
         f"{found['machine']}, {found['date']}, `python benchmarks/step_overhead.py`:\n"
-        f"`run.step` takes {ratio:.3f} × the time of the plainest hand-written loop doing the same "
-        f"work (ratio of\nmedians over {rounds} alternating rounds; the middle half of the rounds' "
-        f"ratios lies between {low:.3f} and {high:.3f})."
+        f"`run.step` takes {found['median_ratio']:.3f} × the time of the plainest hand-written "
+        f"loop doing the same work\n(median of {len(ratios)} repeats, which lie between {low:.3f} "
+        f"and {high:.3f}; {steps} steps each, taking turns)."
     )
 
 

@@ -62,7 +62,7 @@ def test_an_optimizers_groups_and_betas_may_be_lists():
 
 
 def test_the_rate_spans_the_run():
-    assert Recipe().rate_choice() == Rate("cosine", 20, 300, 0.1)
+    assert Recipe().rate_choice() == Rate("cosine", 20, 500, 0.1)
     assert read_recipe(None, ["--train.steps", "1"]).rate_choice() == Rate("cosine", 0, 1, 0.1)
 
 
@@ -77,7 +77,7 @@ def test_a_warm_up_longer_than_the_run_is_legal(kind):
     [
         (["--modle.name", "x"], "modle: is not a section. Did you mean 'model'?"),
         (["--model.nam", "x"], "model.nam: is not a setting. Did you mean 'name'?"),
-        (["--train.steps", "x"], "train.steps: 'x' is not a whole number. The default is 300."),
+        (["--train.steps", "x"], "train.steps: 'x' is not a whole number. The default is 500."),
         (["--train.steps", "1.5"], "train.steps: '1.5' is not a whole number."),
         (["--train.steps", "²"], "train.steps: '²' is not a whole number."),
         (["--train.steps", "9" * 5000], "train.steps: '999"),

@@ -40,7 +40,7 @@ class DataChoice:
 
 @dataclass(frozen=True, slots=True)
 class TrainChoice:
-    steps: int = 300
+    steps: int = 500
     batch: int = 16  # samples of one optimizer step
     seed: int = 0
     device: str = "auto"

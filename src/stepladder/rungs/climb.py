@@ -35,12 +35,8 @@ class Climbed:
     module: nn.Module  # as the user gave it, changed in place: what is saved
     anatomy: Anatomy
     forward_backward: Accumulate  # how a batch becomes gradients
+    trainable: tuple[tuple[str, nn.Parameter], ...]  # with their names; shared ones once
     recomputed: tuple[str, ...] = ()  # blocks whose activations are not kept
-
-    @property
-    def trainable(self) -> list[tuple[str, nn.Parameter]]:
-        """Parameters that learn, with their names; shared ones once."""
-        return [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
 
 
 def climb(
@@ -77,7 +73,8 @@ def climb(
         intake=partial(read_inputs, plan.precision),
         micro=plan.batch.micro,
     )
-    return Climbed(module, anatomy, run, recomputed)
+    trainable = tuple((name, p) for name, p in module.named_parameters() if p.requires_grad)
+    return Climbed(module, anatomy, run, trainable, recomputed)
 
 
 def forward_context(

@@ -81,7 +81,8 @@ class Engine:
 
     def gradients(self, batch: Batch) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
-        self.module.train()
+        if not self.module.training:
+            self.module.train()
         with deterministic(self.exact), matrix_units(self.plan.precision, self.world.device):
             while True:
                 try:
@@ -119,7 +120,7 @@ class Engine:
 
     def _passes(self, batch: Batch) -> torch.Tensor:
         # From the seed and the step alone, so that a resumed or retried step draws the same.
-        seed_moment(self.seed, self.index, self.world.data_index)
+        seed_moment(self.world.device, self.seed, self.index, self.world.data_index)
         return self.climbed.forward_backward(batch, self.scale.scaled)
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
