@@ -177,6 +177,7 @@ class Session:
         last = self.reports[-1] if self.reports else None
         rates = [report.flops_per_second for report in steady if report.flops_per_second]
         mfus = [report.mfu for report in steady if report.mfu is not None]
+        hfus = [report.hfu for report in steady if report.hfu is not None]
         return {
             "steps": self.run.index,
             "training loss": last.loss if last else None,
@@ -186,6 +187,7 @@ class Session:
             else None,
             "TFLOP/s (median)": statistics.median(rates) / 1e12 if rates else None,
             "MFU (median)": statistics.median(mfus) if mfus else None,
+            "HFU (median)": statistics.median(hfus) if hfus else None,
             "peak memory GiB": round(last.memory_bytes / 2**30, 3) if last else None,
             "seconds": round(time.perf_counter() - self.began, 1),
             **self.watches.closing(),

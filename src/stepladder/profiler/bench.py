@@ -49,7 +49,8 @@ class Row:
     step_ms: float | None = None  # median
     spread: float | None = None  # (slowest - fastest) / median of the middle half
     tokens_per_second: float | None = None
-    mfu: float | None = None
+    mfu: float | None = None  # of the model's own FLOPs
+    hfu: float | None = None  # recomputation included
     memory: Memory | None = None  # of one step, at its peak
     loss: float | None = None  # of the last batch, after the same number of steps
     problem: str = ""
@@ -86,7 +87,7 @@ def measure_plan(workload: Workload, name: str, plan: Plan, warmup: int, steps: 
     median = statistics.median(seconds)
     report = run.step(batches[0])
     tokens = batches[0].valid
-    rate = run.flops.per_second(run.module, batches[0], median)
+    rates = run.flops.over(median, run.module, batches[0])
     report.read()
     reset_peak(run.world.device)
     memory = measure_memory(
@@ -102,7 +103,8 @@ def measure_plan(workload: Workload, name: str, plan: Plan, warmup: int, steps: 
         step_ms=median * 1e3,
         spread=spread(seconds),
         tokens_per_second=tokens / median,
-        mfu=run.flops.share(rate),
+        mfu=rates.mfu,
+        hfu=rates.hfu,
         memory=memory,
         loss=losses[-1],
         problem="; ".join(run.events),

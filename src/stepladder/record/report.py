@@ -18,6 +18,7 @@ class Report:
     tokens_per_second: float
     flops_per_second: float | None = None  # model FLOPs a rank; None: not counted
     mfu: float | None = None  # of the device's peak in the plan's compute type; None: unknown peak
+    hfu: float | None = None  # the same with recomputed FLOPs counted
     loss_scale: float | None = None  # with fp16
     skipped: bool = False  # the update was left out because a gradient was not finite
     length: int = 0  # of the longest sample in the batch, where samples have one

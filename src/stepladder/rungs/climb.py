@@ -25,7 +25,7 @@ from .compile import compile_module
 from .loss import Loss
 from .offload import offload_activations
 from .precision import check_precision, precision, read_inputs, working
-from .recompute import recompute
+from .recompute import recompute, whole_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Climbed:
     forward_backward: Accumulate  # how a batch becomes gradients
     trainable: tuple[tuple[str, nn.Parameter], ...]  # with their names; shared ones once
     recomputed: tuple[str, ...] = ()  # blocks whose activations are not kept
+    recomputed_whole: frozenset[str] = frozenset()  # of them, those whose products run again
 
 
 def climb(
@@ -74,7 +75,7 @@ def climb(
         micro=plan.batch.micro,
     )
     trainable = tuple((name, p) for name, p in module.named_parameters() if p.requires_grad)
-    return Climbed(module, anatomy, run, trainable, recomputed)
+    return Climbed(module, anatomy, run, trainable, recomputed, whole_again(blocks))
 
 
 def forward_context(

@@ -78,6 +78,16 @@ def choose(num_blocks: int, how: Recompute, costs: Sequence[BlockCost] | None) -
     return fit_budget(costs, how.budget_bytes)
 
 
+def whole_again(blocks: Sequence[tuple[str, nn.Module]]) -> frozenset[str]:
+    """Names of the blocks that compute their products a second time."""
+    forwards = ((name, block.__dict__.get("forward")) for name, block in blocks)
+    return frozenset(
+        name
+        for name, forward in forwards
+        if isinstance(forward, partial) and forward.func is run_again and forward.args[1] == "whole"
+    )
+
+
 def undo(block: nn.Module) -> None:
     """Give the block back the forward it had before this rung."""
     again = block.__dict__.get("forward")

@@ -158,7 +158,7 @@ class Engine:
             raise nonfinite(taken, loss)
         seconds, waited = self.clock.read(taken.step)
         tokens = self.climbed.forward_backward.count(taken.batch)
-        rate = self.flops.per_second(self.module, taken.batch, seconds)
+        rates = self.flops.over(seconds, self.module, taken.batch)
         return Report(
             step=taken.step,
             loss=loss,
@@ -168,8 +168,9 @@ class Engine:
             seconds=seconds,
             memory_bytes=peak_bytes(self.world.device),
             tokens_per_second=tokens / seconds,
-            flops_per_second=rate,
-            mfu=self.flops.share(rate),
+            flops_per_second=rates.model,
+            mfu=rates.mfu,
+            hfu=rates.hfu,
             loss_scale=scale,
             skipped=skipped,
             length=longest(taken.batch),

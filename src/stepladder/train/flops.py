@@ -1,48 +1,70 @@
-"""Arithmetic per step, counted once for each shape of batch, and its share of the device's peak."""
+"""Arithmetic per step, counted once for each shape of batch, and its share of the device's peak.
+
+Two rates, as the field has them: *model* FLOPs are what the mathematics needs, so recomputing does
+not raise that utilisation (MFU); *hardware* FLOPs are what the device did, recomputation included
+(HFU).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.model import count_flops
+from stepladder.model import Flops, count_flops
 
 Shape = tuple[tuple[int, ...], ...]
 REMEMBERED = 16  # shapes; ragged batches beyond that are counted by the nearest in size
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """FLOPs a second on this rank and their shares of the peak; None where one is not known."""
+
+    model: float | None = None
+    hardware: float | None = None
+    peak: float | None = None
+
+    @property
+    def mfu(self) -> float | None:
+        return None if self.model is None or self.peak is None else self.model / self.peak
+
+    @property
+    def hfu(self) -> float | None:
+        return None if self.hardware is None or self.peak is None else self.hardware / self.peak
+
+
 @dataclass(slots=True)
 class FlopRate:
-    """Model FLOPs a second, as the field counts them: recomputation not included."""
+    """Counts a batch's arithmetic the first time its shape is seen."""
 
     peak: float | None  # of the device in the plan's compute type; None: unknown
-    _counted: dict[Shape, float | None] = field(default_factory=dict)
+    again: Collection[str] = ()  # blocks that run twice: their forward is computed again whole
+    _counted: dict[Shape, Flops | None] = field(default_factory=dict)
 
-    def per_second(self, module: nn.Module, batch: Batch, seconds: float) -> float | None:
-        """The rate at which this batch's arithmetic was done on this rank."""
-        if seconds <= 0:
-            return None
+    def over(self, seconds: float, module: nn.Module, batch: Batch) -> Rates:
+        """The rates at which this batch's arithmetic was done."""
+        counted = self._look_up(module, batch)
+        if counted is None or seconds <= 0:
+            return Rates(peak=self.peak)
+        return Rates(counted.model / seconds, counted.hardware / seconds, self.peak)
+
+    def _look_up(self, module: nn.Module, batch: Batch) -> Flops | None:
         shape = tuple(tuple(tensor.shape) for tensor in batch.tensors())
         if shape not in self._counted and len(self._counted) >= REMEMBERED:
             shape = min(self._counted, key=lambda known: abs(volume(known) - volume(shape)))
         if shape not in self._counted:
-            self._counted[shape] = self.count(module, batch)
-        counted = self._counted[shape]
-        return None if counted is None else counted / seconds
+            self._counted[shape] = self._count(module, batch)
+        return self._counted[shape]
 
-    def count(self, module: nn.Module, batch: Batch) -> float | None:
+    def _count(self, module: nn.Module, batch: Batch) -> Flops | None:
         try:
-            return float(count_flops(module, batch.inputs).model)
+            once = count_flops(module, batch.inputs)
         except Exception:  # a foreign forward may do anything to a stand-in; training goes on
             return None
-
-    def share(self, flops_per_second: float | None) -> float | None:
-        """Model FLOPs utilisation; None where the device or the count is unknown."""
-        if self.peak is None or flops_per_second is None:
-            return None
-        return flops_per_second / self.peak
+        return replace(once, recompute=sum(once.parts.get(name, 0) for name in self.again))
 
 
 def volume(shape: Shape) -> int:

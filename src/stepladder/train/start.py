@@ -100,7 +100,7 @@ def build(
         optimizer=build_optimizer(plan.optimizer, climbed.trainable, climbed.anatomy.blocks),
         scale=LossScale(world.device, enabled=plan.precision.scaled),
         rate=Rate.parse(rate) if isinstance(rate, str) else rate,
-        flops=FlopRate(peak_flops(plan, world.device)),
+        flops=FlopRate(peak_flops(plan, world.device), climbed.recomputed_whole),
         **settings,
     )
 
