@@ -1,8 +1,9 @@
 """The device table, and finding a device in it by any of its names.
 
 `source` names the document a row can be held against. Checked against published text so far: H20,
-MI250X, A40, B200, B300, Gaudi2 and 3, the memory of H100-96GB, and parts of P100, V100, A100, RTX5090
-and TPU v5p. The other rows were entered without their document at hand: look before you rely on one.
+MI250X, A40, B200, B300, Gaudi2 and 3, the memory of H100-96GB, and parts of P100, V100, A100,
+RTX5090 and TPU v5p. The other rows were entered without their document at hand: look before you
+rely on one.
 """
 
 from __future__ import annotations
