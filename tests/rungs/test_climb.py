@@ -1,5 +1,7 @@
 """The order of the rungs, and that no word of a plan is ignored."""
 
+import sys
+
 import pytest
 import torch
 
@@ -38,6 +40,25 @@ def test_every_rung_leaves_the_mathematics_alone(plan, make):
 @pytest.mark.parametrize("plan", ["bf16 recompute=blocks", "bf16 offload=activations"])
 def test_rungs_compose_with_fewer_bits_to_the_bit(plan):
     assert losses(plan)[0] == losses("bf16")[0]
+
+
+def test_offloading_really_sends_the_activations(monkeypatch):
+    from stepladder.rungs.offload import offload_activations
+
+    ladder = sys.modules["stepladder.rungs.climb"]  # the package exports a function of that name
+    made = []
+
+    def watched(*args):
+        made.append(offload_activations(*args))  # the real one, kept to be asked afterwards
+        return made[-1]
+
+    monkeypatch.setattr(ladder, "offload_activations", watched)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(64, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 8)
+    )
+    run = climb(module, loss="cross_entropy", plan="fp32 offload=activations")
+    run.step((torch.randn(512, 64), torch.randint(0, 8, (512,)))).read()
+    assert made[0].sent_bytes >= 512 * 1024 * 4
 
 
 def test_a_compiled_model_learns_the_same():

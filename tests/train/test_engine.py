@@ -60,6 +60,16 @@ def test_clipping_is_torchs_clipping():
     assert distance(ours, theirs) < 1e-5
 
 
+def test_a_gradient_below_the_clip_is_left_alone():
+    free, clipped = net(), net()
+    one = climb(free, loss="cross_entropy", optimizer="sgd lr=0.5", plan="fp32")
+    other = climb(clipped, loss="cross_entropy", optimizer="sgd lr=0.5 clip=100", plan="fp32")
+    for batch in pairs(3):
+        one.step(batch)
+        assert 0 < other.step(batch).grad_norm < 100
+    assert same_bits(free, clipped)
+
+
 @pytest.mark.parametrize("micro", [1, 2, 3, 5, 12])
 @pytest.mark.parametrize("optimizer", ["sgd lr=0.5", "adamw lr=0.01 clip=1"])
 def test_accumulation_is_exact_under_ragged_targets(micro, optimizer):
@@ -122,6 +132,29 @@ def test_a_step_that_runs_out_of_memory_is_taken_again_with_smaller_passes():
         "step 0: out of memory with 8 rows a pass; going on with 4",
         "step 0: out of memory with 4 rows a pass; going on with 2",
     ]
+
+
+class Tired(nn.Module):
+    """Runs out of memory once, in the second pass, when the first has left its gradients."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.calls = inner, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self.inner(x)
+
+
+def test_gradients_of_the_failed_try_are_dropped():
+    plenty, tight = net(), net()
+    one = climb(plenty, loss="cross_entropy", optimizer="sgd lr=0.5", plan="fp32 micro=2")
+    other = climb(Tired(tight), loss="cross_entropy", optimizer="sgd lr=0.5", plan="fp32 micro=4")
+    batch = pairs(1)[0]
+    assert other.step(batch).grad_norm == one.step(batch).grad_norm
+    assert same_bits(plenty, tight)
 
 
 def test_one_row_that_does_not_fit_names_the_owners_and_the_ways_down():
