@@ -5,7 +5,7 @@ same on any number of ranks, a run resumes from one integer, and each sample is 
 in a new order.
 """
 
-from .batch import Batch
+from .batch import Batch, walk
 from .classics import cifar, digits, mnist
 from .corpus import text_corpus
 from .feed import batches, load
@@ -45,4 +45,5 @@ __all__ = [
     "open_source",
     "pack",
     "text_corpus",
+    "walk",
 ]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from stepladder.data import Batch
+from stepladder.data import Batch, walk
 from stepladder.errors import DataError
 
 
@@ -15,7 +13,7 @@ def as_batch(given: Any, position: int) -> Batch:
     if isinstance(given, Batch):
         return given
     made = tuple(given) if isinstance(given, list) else given
-    tensors = list(find_tensors(made))
+    tensors = list(walk(made))
     if not tensors:
         raise DataError(
             "batch",
@@ -29,14 +27,3 @@ def as_batch(given: Any, position: int) -> Batch:
             "batch", f"its tensors have different numbers of rows: {shapes}", "Give all the same."
         )
     return Batch.of(made, position=position, size=rows.pop() if rows else 1)
-
-
-def find_tensors(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from find_tensors(part)
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from find_tensors(part)
