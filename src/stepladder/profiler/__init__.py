@@ -9,6 +9,8 @@ from .leaks import LeakWatch, LengthWatch, measure_fragmentation
 from .loading import LoaderRow, measure_loaders
 from .memory import MemoryMeter, measure_memory
 from .precision import Comparison, Trained, Verdict, compare, verdict
+from .team import Team
+from .team import run as run_team
 from .workloads import make_workload
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "LoaderRow",
     "MemoryMeter",
     "Row",
+    "Team",
     "Trained",
     "Verdict",
     "Workload",
@@ -38,6 +41,7 @@ __all__ = [
     "measure_loaders",
     "measure_memory",
     "measure_plans",
+    "run_team",
     "verdict",
     "with_batch",
 ]
