@@ -115,14 +115,15 @@ def test_what_cannot_be_run_is_refused_all_at_once():
     ]
 
 
-def test_a_plan_of_several_ranks_is_refused_even_in_a_world_that_has_them():
+@pytest.mark.parametrize("axis", ["pipeline", "context", "tensor"])
+def test_an_axis_that_cannot_be_run_is_refused_even_in_a_world_that_has_it(axis):
     from stepladder.plan import Plan
     from stepladder.rungs.climb import missing_rungs
 
-    (problem,) = missing_rungs(Plan.parse("bf16 zero3 shard=2 tensor=2"))
+    (problem,) = missing_rungs(Plan.parse(f"bf16 {axis}=2"))
     assert str(problem) == (
-        "layout: shard=2 tensor=2 has 4 ranks, and this version trains on one. "
-        "Leave the axes out; 'stepladder plan' forecasts them."
+        f"layout.{axis}: 2 ways can be forecast and not run in this version. "
+        "Leave the axis out, and use shard instead."
     )
 
 

@@ -15,7 +15,7 @@ from .toys import llama, ragged
 def rates(plan, seconds=2.0, peak=1e12):
     run = climb(llama(), loss="cross_entropy", plan=plan, sample=ragged(1)[0])
     run.flops.peak = peak
-    return run.flops.over(seconds, run.module, as_batch(ragged(1)[0], 0))
+    return run.flops.over(seconds, as_batch(ragged(1)[0], 0))
 
 
 def test_recomputation_raises_the_hardwares_rate_and_not_the_models():
@@ -53,7 +53,7 @@ def test_a_module_that_cannot_be_counted_is_unknown_and_trains():
 
 
 def test_ragged_shapes_beyond_memory_use_the_nearest():
-    rate, module = FlopRate(None), nn.Linear(4, 4)
+    rate = FlopRate(nn.Linear(4, 4), None)
     for rows in range(1, 30):
-        found = rate.over(1.0, module, as_batch(torch.ones(rows, 4), 0))
-    assert found.model == count_flops(module, torch.ones(16, 4)).model
+        found = rate.over(1.0, as_batch(torch.ones(rows, 4), 0))
+    assert found.model == count_flops(rate.module, torch.ones(16, 4)).model

@@ -13,7 +13,7 @@ from .llama import Llama
 from .mlp import MLP
 from .operations import precision_table
 from .resnet import ResNet
-from .standin import uncompiled
+from .standin import blueprint, uncompiled
 from .vit import ViT
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Llama",
     "ResNet",
     "ViT",
+    "blueprint",
     "build",
     "count_flops",
     "describe",

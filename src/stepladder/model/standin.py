@@ -86,6 +86,17 @@ class Probe(Rehearsal):
         return value.detach().to("cpu", self.store if cast else value.dtype, copy=True)
 
 
+def blueprint(module: nn.Module) -> nn.Module:
+    """A copy of the module on the meta device: its shape and code, none of its numbers."""
+    tensors = (*module.parameters(), *module.buffers())
+    memo: dict[int, Any] = {}
+    for tensor in tensors:
+        empty = torch.empty_like(tensor, device="meta")
+        trained = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if trained else empty
+    return deepcopy(module, memo)
+
+
 def device_of(module: nn.Module) -> torch.device:
     device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
     return torch.device("cpu") if device.type == "meta" else device

@@ -87,7 +87,7 @@ def measure_plan(workload: Workload, name: str, plan: Plan, warmup: int, steps: 
     median = statistics.median(seconds)
     report = run.step(batches[0])
     tokens = batches[0].valid
-    rates = run.flops.over(median, run.module, batches[0])
+    rates = run.flops.over(median, batches[0])
     report.read()
     reset_peak(run.world.device)
     memory = measure_memory(

@@ -5,6 +5,7 @@ from .budget import BlockCost
 from .ceiling import Ceiling, is_out_of_memory
 from .climb import Climbed, climb
 from .loss import Loss, make_loss
+from .pieces import Piece, squares
 from .precision import matrix_units, working
 from .saved import measure_blocks
 from .scaling import LossScale
@@ -16,11 +17,13 @@ __all__ = [
     "Climbed",
     "Loss",
     "LossScale",
+    "Piece",
     "call",
     "climb",
     "is_out_of_memory",
     "make_loss",
     "matrix_units",
     "measure_blocks",
+    "squares",
     "working",
 ]

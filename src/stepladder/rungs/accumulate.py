@@ -7,7 +7,7 @@ gradients do not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.world import World
 
+from .exchange import Exchange
 from .loss import Loss
 
 Scale = Callable[[torch.Tensor], torch.Tensor]
@@ -28,7 +29,7 @@ Scale = Callable[[torch.Tensor], torch.Tensor]
 class Accumulate:
     """Turns a batch into gradients, pass by pass."""
 
-    module: nn.Module
+    exchange: Exchange
     loss: Loss
     working: Callable[[], AbstractContextManager[Any]]  # the precision a forward pass runs in
     world: World
@@ -39,16 +40,24 @@ class Accumulate:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
         total = self.count(batch)
         loss = torch.zeros((), device=self.world.device)
-        for part in self.passes(batch):
-            weighed = self.forward(part) * (self.loss.count(part) / max(total, 1))
-            scale(weighed).backward()
+        parts = self.passes(batch)
+        for index, part in enumerate(parts):
+            with self.exchange.passing(index == len(parts) - 1):
+                weighed = self.forward(part) * self.weight(part, total)
+                # The engine that adds ranks up divides by their number: see exchange.py.
+                scale(weighed * self.exchange.ways).backward()
             loss += weighed.detach()
         return self.world.sum(loss, "replicate", "shard")
+
+    def weight(self, part: Batch, total: int | torch.Tensor) -> float | torch.Tensor:
+        """A micro-batch's share of the global batch's valid targets."""
+        count = self.loss.count(part)
+        return count / (total.clamp(min=1) if isinstance(total, torch.Tensor) else max(total, 1))
 
     def forward(self, part: Batch) -> torch.Tensor:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
         with self.working():
-            outputs = call(self.module, self.intake(part.inputs))
+            outputs = call(self.exchange.module, self.intake(part.inputs))
             loss = self.loss.mean(outputs, part) if self.loss.count(part) else nothing(outputs)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(
@@ -56,20 +65,20 @@ class Accumulate:
             )
         return loss
 
-    def passes(self, batch: Batch) -> Iterator[Batch]:
+    def passes(self, batch: Batch) -> list[Batch]:
         micro = self.micro or batch.num_rows
         if micro >= batch.num_rows:
-            yield batch
-            return
-        for first in range(0, batch.num_rows, micro):
-            yield batch.rows(slice(first, first + micro))
+            return [batch]
+        return [
+            batch.rows(slice(first, first + micro)) for first in range(0, batch.num_rows, micro)
+        ]
 
-    def count(self, batch: Batch) -> int:
-        """Valid targets of the whole global batch."""
+    def count(self, batch: Batch) -> int | torch.Tensor:
+        """Valid targets of the whole global batch; among several ranks still on the device."""
         if self.world.mesh is None:
             return self.loss.count(batch)
-        count = torch.tensor(self.loss.count(batch), device=self.world.device)
-        return int(self.world.sum(count, "replicate", "shard"))
+        count = torch.tensor(float(self.loss.count(batch)), device=self.world.device)
+        return self.world.sum(count, "replicate", "shard")
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, int]:
@@ -77,8 +86,8 @@ class Accumulate:
         total = self.count(batch)
         loss = torch.zeros((), device=self.world.device)
         for part in self.passes(batch):
-            loss += self.forward(part) * (self.loss.count(part) / max(total, 1))
-        return self.world.sum(loss, "replicate", "shard"), total
+            loss += self.forward(part) * self.weight(part, total)
+        return self.world.sum(loss, "replicate", "shard"), int(total)
 
 
 def call(module: nn.Module, inputs: Any) -> Any:

@@ -22,10 +22,15 @@ from stepladder.world import World
 from .accumulate import Accumulate
 from .budget import BlockCost
 from .compile import compile_module
+from .exchange import Exchange
 from .loss import Loss
 from .offload import offload_activations
+from .pieces import Piece, make_pieces
 from .precision import check_precision, precision, read_inputs, working
 from .recompute import recompute, whole_again
+from .replicate import replicate
+from .shard import shard
+from .sliced import send_slices, slice_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class Climbed:
     module: nn.Module  # as the user gave it, changed in place: what is saved
     anatomy: Anatomy
     forward_backward: Accumulate  # how a batch becomes gradients
-    trainable: tuple[tuple[str, nn.Parameter], ...]  # with their names; shared ones once
+    pieces: tuple[Piece, ...]  # what this rank's optimizer updates; shared parameters once
+    publish: Callable[[], None]  # tell other ranks what the optimizer changed
     recomputed: tuple[str, ...] = ()  # blocks whose activations are not kept
     recomputed_whole: frozenset[str] = frozenset()  # of them, those whose products run again
 
@@ -66,16 +72,36 @@ def climb(
     if plan.compile:
         compile_module(module, blocks)
 
+    # Around everything: what is exchanged between ranks is what the rungs below made of it.
+    exchange = spread(module, blocks, plan, world)
     run = Accumulate(
-        module,
+        exchange,
         loss,
         working=forward_context(module, plan, world),
         world=world,
         intake=partial(read_inputs, plan.precision),
         micro=plan.batch.micro,
     )
-    trainable = tuple((name, p) for name, p in module.named_parameters() if p.requires_grad)
-    return Climbed(module, anatomy, run, trainable, recomputed, whole_again(blocks))
+    pieces, publish = make_pieces(module.named_parameters()), nothing
+    if plan.zero == 1 and world.mesh is not None:
+        pieces = slice_pieces(pieces, world)
+        publish = partial(send_slices, pieces, world)
+    return Climbed(module, anatomy, run, pieces, publish, recomputed, whole_again(blocks))
+
+
+def nothing() -> None:
+    """A world of one has nobody to tell."""
+
+
+def spread(
+    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World
+) -> Exchange:
+    """The module among the ranks that learn from other samples."""
+    if world.mesh is None or world.layout.num_ranks == 1:
+        return Exchange(module)
+    if plan.zero >= 2:
+        return shard(module, blocks, plan, world)
+    return replicate(module, plan, world)
 
 
 def forward_context(
@@ -98,14 +124,16 @@ def forward_context(
 def missing_rungs(plan: Plan) -> list[PlanError]:
     """Words of a plan that this version can forecast and not yet run: refused, never ignored."""
     found = []
-    if plan.layout.num_ranks > 1:
-        found.append(
-            PlanError(
-                "layout",
-                f"{plan.layout} has {plan.layout.num_ranks} ranks, and this version trains on one",
-                "Leave the axes out; 'stepladder plan' forecasts them.",
+    for axis in ("pipeline", "context", "tensor"):
+        ways = getattr(plan.layout, axis)
+        if ways > 1:
+            found.append(
+                PlanError(
+                    f"layout.{axis}",
+                    f"{ways} ways can be forecast and not run in this version",
+                    "Leave the axis out, and use shard instead.",
+                )
             )
-        )
     for word in plan.offload:
         if word != "activations":
             found.append(

@@ -148,15 +148,15 @@ def untie(run: Engine, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tens
 
 def optimizer_tensors(run: Engine) -> dict[str, torch.Tensor]:
     return {
-        f"{name}:{key}": value.detach().contiguous()
-        for name, parameter in run.climbed.trainable
-        for key, value in run.optimizer.state.get(parameter, {}).items()
+        f"{piece.name}:{key}": value.detach().contiguous()
+        for piece in run.climbed.pieces
+        for key, value in run.optimizer.state.get(piece.held, {}).items()
         if isinstance(value, torch.Tensor)
     }
 
 
 def put_optimizer(run: Engine, tensors: dict[str, torch.Tensor]) -> None:
-    parameters = dict(run.climbed.trainable)
+    parameters = {piece.name: piece.held for piece in run.climbed.pieces}
     on_device = bool(run.optimizer.defaults.get("fused"))  # else torch reads `step` on the host
     run.optimizer.state.clear()
     for label, value in tensors.items():

@@ -30,7 +30,7 @@ from stepladder.world import (
 )
 
 from .clock import Clock
-from .exhaustion import held_memory, release
+from .exhaustion import drop_gradients, held_memory, release
 from .flops import FlopRate
 from .gradients import Norms, measure_norms
 from .intake import as_batch
@@ -94,7 +94,7 @@ class Engine:
                     limit = self.plan.memory_bytes or limit_bytes(self.world.device)
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the failed try's activations alive.
-                release(self.optimizer, self.world.device)
+                release(self.climbed.pieces, self.world.device)
                 if not self._shrink(batch.num_rows):
                     raise explain_out_of_memory(
                         held, limit, self.plan, num_blocks=len(self.climbed.anatomy.blocks) or None
@@ -107,10 +107,10 @@ class Engine:
             raise misplaced from error
 
     def _shrink(self, rows: int) -> bool:
-        """Halve the micro-batch; False when it is one row already."""
+        """Halve the micro-batch; False when it is one row already, or others wait in a pass."""
         passes = self.climbed.forward_backward
         now = min(passes.micro or rows, rows)
-        if now <= 1:
+        if now <= 1 or self.world.layout.num_ranks > 1:
             return False
         passes.micro = (now + 1) // 2
         self.events.append(
@@ -125,15 +125,19 @@ class Engine:
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
         """Let the optimizer use the gradients, then clear them."""
-        norms = measure_norms(self.climbed.trainable)
+        for piece in self.climbed.pieces:
+            piece.take_gradient()
+        norms = measure_norms(self.climbed.pieces, self.world)
         bad, lr = norms.bad, self.lr
         set_rate(self.optimizer, lr)
         divisor = norms.divisor(self.scale.scale, self.plan.optimizer.clip)
         scale = None if self.scale.value is None else self.scale.value.clone()
         update(self.optimizer, divisor, bad)
+        self.climbed.publish()
         self.scale.update(bad)
-        self.optimizer.zero_grad(set_to_none=True)
-        taken = Taken(self.index, batch, loss, norms, lr, scale)
+        drop_gradients(self.climbed.pieces)
+        tokens = self.climbed.forward_backward.count(batch)
+        taken = Taken(self.index, batch, loss, tokens, norms, lr, scale)
         self.index += 1
         self.position += batch.size
         return PendingReport(taken.step, lambda: self._read(taken))
@@ -157,8 +161,8 @@ class Engine:
         if skipped and scale is None and self.stop_on_nonfinite:
             raise nonfinite(taken, loss)
         seconds, waited = self.clock.read(taken.step)
-        tokens = self.climbed.forward_backward.count(taken.batch)
-        rates = self.flops.over(seconds, self.module, taken.batch)
+        tokens = int(taken.tokens)
+        rates = self.flops.over(seconds, taken.batch)
         return Report(
             step=taken.step,
             loss=loss,
@@ -185,6 +189,7 @@ class Taken:
     step: int
     batch: Batch
     loss: torch.Tensor
+    tokens: int | torch.Tensor
     norms: Norms
     lr: float
     scale: torch.Tensor | None

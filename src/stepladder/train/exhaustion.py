@@ -9,12 +9,18 @@ import torch
 from torch import nn
 
 from stepladder.record import Memory
+from stepladder.rungs import Piece
 from stepladder.world import peak_bytes
 
 
-def release(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+def drop_gradients(pieces: Iterable[Piece]) -> None:
+    for piece in pieces:
+        piece.drop_gradient()
+
+
+def release(pieces: Iterable[Piece], device: torch.device) -> None:
     """Drop what the failed try left: its gradients and its activations."""
-    optimizer.zero_grad(set_to_none=True)
+    drop_gradients(pieces)
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

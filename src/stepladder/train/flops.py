@@ -40,28 +40,31 @@ class Rates:
 class FlopRate:
     """Counts a batch's arithmetic the first time its shape is seen."""
 
+    module: nn.Module  # as it was before any rung: what is counted is the mathematics
     peak: float | None  # of the device in the plan's compute type; None: unknown
+    sharing: int = 1  # ranks that share the work on one batch
     again: Collection[str] = ()  # blocks that run twice: their forward is computed again whole
     _counted: dict[Shape, Flops | None] = field(default_factory=dict)
 
-    def over(self, seconds: float, module: nn.Module, batch: Batch) -> Rates:
-        """The rates at which this batch's arithmetic was done."""
-        counted = self._look_up(module, batch)
+    def over(self, seconds: float, batch: Batch) -> Rates:
+        """The rates at which this rank did its part of the batch's arithmetic."""
+        counted = self._look_up(batch)
         if counted is None or seconds <= 0:
             return Rates(peak=self.peak)
-        return Rates(counted.model / seconds, counted.hardware / seconds, self.peak)
+        spent = seconds * self.sharing
+        return Rates(counted.model / spent, counted.hardware / spent, self.peak)
 
-    def _look_up(self, module: nn.Module, batch: Batch) -> Flops | None:
+    def _look_up(self, batch: Batch) -> Flops | None:
         shape = tuple(tuple(tensor.shape) for tensor in batch.tensors())
         if shape not in self._counted and len(self._counted) >= REMEMBERED:
             shape = min(self._counted, key=lambda known: abs(volume(known) - volume(shape)))
         if shape not in self._counted:
-            self._counted[shape] = self._count(module, batch)
+            self._counted[shape] = self._count(batch)
         return self._counted[shape]
 
-    def _count(self, module: nn.Module, batch: Batch) -> Flops | None:
+    def _count(self, batch: Batch) -> Flops | None:
         try:
-            once = count_flops(module, batch.inputs)
+            once = count_flops(self.module, batch.inputs)
         except Exception:  # a foreign forward may do anything to a stand-in; training goes on
             return None
         return replace(once, recompute=sum(once.parts.get(name, 0) for name in self.again))

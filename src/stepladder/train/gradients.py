@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+
+from stepladder.rungs import Piece, squares
+from stepladder.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,16 @@ class Norms:
         return self.names[bad[0]] if bad else None
 
 
-def measure_norms(named: Sequence[tuple[str, nn.Parameter]]) -> Norms:
-    """Norms of the gradients as they are, loss scale included."""
-    having = [(name, p.grad) for name, p in named if p.grad is not None]
-    # Summed in fp32 whatever the gradients are: squares of half-precision numbers overflow early.
-    each = torch.stack(torch._foreach_norm([g for _, g in having], 2, torch.float32))
-    return Norms([name for name, _ in having], each, torch.linalg.vector_norm(each))
+def measure_norms(pieces: Sequence[Piece], world: World) -> Norms:
+    """Norms of the whole parameters' gradients as they are, loss scale included.
+
+    A piece's squares are added up over the ranks that hold the rest of its parameter, and over
+    no rank that holds a copy; stages hold other parameters and add up to the whole.
+    """
+    having = [piece for piece in pieces if piece.held.grad is not None]
+    each = squares(having) if having else torch.zeros(1, device=world.device)
+    for axes in sorted({piece.axes for piece in having if piece.axes}):
+        mine = [index for index, piece in enumerate(having) if piece.axes == axes]
+        each[mine] = world.sum(each[mine], *axes)
+    whole = world.sum(each.sum(), "pipeline")
+    return Norms([piece.name for piece in having], each.sqrt(), whole.sqrt())

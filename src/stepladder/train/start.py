@@ -11,7 +11,7 @@ from torch import nn
 
 from stepladder.errors import PlanError
 from stepladder.hardware import recognise
-from stepladder.model import find_anatomy
+from stepladder.model import blueprint, find_anatomy
 from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.rungs import (
     BlockCost,
@@ -92,15 +92,25 @@ def build(
     if plan.memory_bytes is not None:
         Ceiling(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     costs = measure_costs(model, plan, sample)
+    drawn = blueprint(model)
     climbed = climb_rungs(model, plan, make_loss(loss, model), world, costs)
     return Run(
         plan=plan,
         world=world,
         climbed=climbed,
-        optimizer=build_optimizer(plan.optimizer, climbed.trainable, climbed.anatomy.blocks),
+        optimizer=build_optimizer(
+            plan.optimizer,
+            [(piece.name, piece.held) for piece in climbed.pieces],
+            climbed.anatomy.blocks,
+        ),
         scale=LossScale(world.device, enabled=plan.precision.scaled),
         rate=Rate.parse(rate) if isinstance(rate, str) else rate,
-        flops=FlopRate(peak_flops(plan, world.device), climbed.recomputed_whole),
+        flops=FlopRate(
+            drawn,
+            peak_flops(plan, world.device),
+            sharing=plan.layout.num_ranks // plan.layout.data_ways,
+            again=climbed.recomputed_whole,
+        ),
         **settings,
     )
 

@@ -43,6 +43,17 @@ class World:
                 dist.all_reduce(value, group=self.mesh.get_group(axis))
         return value
 
+    def submesh(self, *axes: str) -> DeviceMesh:
+        """The ranks that differ from this one only along `axes`, as a mesh of one dimension."""
+        assert self.mesh is not None
+        used = [axis for axis in axes if getattr(self.layout, axis) > 1] or [axes[0]]
+        if len(used) == 1:
+            return self.mesh[used[0]]
+        return self.mesh[tuple(used)]._flatten("_".join(used))
+
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        return self.submesh(*axes).get_group()
+
     def close(self) -> None:
         if self.mesh is not None:
             dist.destroy_process_group()
@@ -57,9 +68,15 @@ def join(layout: Layout, device: str = "auto", *, timeout_seconds: float = 600) 
     if here.type == "cuda":
         torch.cuda.set_device(here)
     if not dist.is_initialized():
-        meet(place, "nccl" if here.type == "cuda" else "gloo", timeout_seconds)
+        meet(place, backend_for(here, place), timeout_seconds)
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
     return World(place, here, layout, mesh)
+
+
+def backend_for(device: torch.device, place: Place) -> str:
+    """NCCL where every rank has a GPU of its own: unlike gloo it refuses two ranks on one."""
+    alone = place.local_ranks <= torch.cuda.device_count()
+    return "nccl" if device.type == "cuda" and alone else "gloo"
 
 
 def meet(place: Place, backend: str, timeout_seconds: float) -> None:
