@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2] / "src" / "stepladder"
 FLOORS = {
     "errors": 0, "version": 0,
     "hardware": 1, "workload": 1, "plan": 1, "record": 1,
-    "planner": 2, "model": 2, "data": 2, "world": 2,
+    "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2,
     "rungs": 3, "train": 4, "profiler": 5,
     "cli": 6, "dashboard": 6, "launch": 6, "labs": 6,
 }  # fmt: skip

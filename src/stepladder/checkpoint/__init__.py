@@ -1,0 +1,43 @@
+"""What is kept of a run: files that cannot run code, and cannot change unnoticed."""
+
+from .boxes import Box, flat_boxes, whole_box
+from .digest import hash_bytes, hash_file
+from .folder import (
+    KEPT,
+    candidates,
+    checkpoints,
+    clear_partial,
+    commit,
+    folder_of,
+    read_manifest,
+    verify,
+)
+from .manifest import Manifest, Part, Stored, Tensors, merge
+from .reading import Reader
+from .tensors import CODES, Written, open_tensors, write_tensors
+
+__all__ = [
+    "CODES",
+    "KEPT",
+    "Box",
+    "Manifest",
+    "Part",
+    "Reader",
+    "Stored",
+    "Tensors",
+    "Written",
+    "candidates",
+    "checkpoints",
+    "clear_partial",
+    "commit",
+    "flat_boxes",
+    "folder_of",
+    "hash_bytes",
+    "hash_file",
+    "merge",
+    "open_tensors",
+    "read_manifest",
+    "verify",
+    "whole_box",
+    "write_tensors",
+]

@@ -1,0 +1,133 @@
+"""A run's checkpoints on the disk: each is whole or it does not count.
+
+    run/step-000500/model-00000.safetensors      parameters and buffers one rank wrote
+                    optimizer-00000.safetensors  the state of its optimizer
+                    rank-00000.safetensors       its random generators
+                    manifest.json                where the run stood, where every number is
+                    committed                    the manifest's hash: written last
+    run/latest                                   the name of the newest
+
+Everything is written into a folder of another name, forced to the disk, and renamed when the last
+byte is there. A run killed at any moment leaves the older checkpoints as they were. Nothing is
+pickled, so loading cannot run code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from stepladder.errors import RecordError
+
+from .digest import hash_bytes, hash_file
+from .manifest import Manifest
+
+MANIFEST, COMMITTED, LATEST = "manifest.json", "committed", "latest"
+KEPT = 2  # whole checkpoints that stay
+
+
+def folder_of(root: Path, step: int) -> Path:
+    return root / f"step-{step:06d}"
+
+
+def commit(partial: Path, final: Path, manifest: Manifest, kept: int = KEPT) -> None:
+    """Make a written folder the run's newest checkpoint; older ones beyond `kept` go."""
+    text = manifest.to_json()
+    write_text(partial / MANIFEST, text)
+    write_text(partial / f".{COMMITTED}", hash_bytes(text.encode()) + "\n")
+    (partial / f".{COMMITTED}").rename(partial / COMMITTED)
+    force(partial)
+    if final.exists():
+        shutil.rmtree(final)  # a resumed run came here again: what it wrote now is as good
+    partial.rename(final)
+    root = final.parent
+    write_text(root / f".{LATEST}", final.name + "\n")
+    (root / f".{LATEST}").rename(root / LATEST)
+    force(root)
+    retire(root, kept)
+
+
+def retire(root: Path, kept: int) -> None:
+    """Remove all but the newest whole checkpoints, and what interrupted saves left."""
+    for path in checkpoints(root)[kept:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def clear_partial(root: Path) -> None:
+    """Remove what saves that never ended left behind."""
+    for path in root.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def checkpoints(root: Path) -> list[Path]:
+    """Committed checkpoints, newest first; whether they are still as written is not asked."""
+    found = [path for path in root.glob("step-*") if (path / COMMITTED).exists()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    digits = path.name.removeprefix("step-")
+    return int(digits) if digits.isascii() and digits.isdigit() else -1
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a committed checkpoint, which is what was committed."""
+    try:
+        text = (path / MANIFEST).read_bytes()
+        promised = (path / COMMITTED).read_text().strip()
+    except (OSError, ValueError) as missing:
+        raise damaged(path, f"is not a whole checkpoint ({missing})") from missing
+    if hash_bytes(text) != promised:
+        raise damaged(path / MANIFEST, "is not what was written")
+    return Manifest.from_json(text.decode(), path / MANIFEST)
+
+
+def verify(path: Path) -> Manifest:
+    """The manifest of a checkpoint whose every byte is as it was written."""
+    manifest = read_manifest(path)
+    for name, written in manifest.files.items():
+        try:
+            size = (path / name).stat().st_size
+            same = size == written.size and hash_file(path / name) == written.digest
+        except OSError as missing:
+            raise damaged(path / name, f"cannot be read ({missing.strerror})") from missing
+        if size != written.size:
+            raise damaged(path / name, f"has {size} bytes, {written.size} were written")
+        if not same:
+            raise damaged(path / name, "is not what was written")
+    return manifest
+
+
+def candidates(folder: Path) -> Iterator[Path]:
+    """Checkpoints to try: the one that is named, or those of a run from the newest on."""
+    if (folder / MANIFEST).exists() or (folder / COMMITTED).exists():
+        yield folder
+        return
+    found = checkpoints(folder)
+    if not found:
+        raise RecordError(
+            "checkpoint", f"{folder} holds none", "Name a folder that a run saved to."
+        )
+    yield from found
+
+
+def write_text(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def force(folder: Path) -> None:
+    """Have the names in a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def damaged(path: Path, problem: str) -> RecordError:
+    return RecordError("checkpoint", f"{path} {problem}", "Use an older checkpoint.")

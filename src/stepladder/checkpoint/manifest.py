@@ -1,0 +1,146 @@
+"""What a checkpoint says of itself: where the run stood, and where every number is kept.
+
+The manifest is JSON. Whoever reads one believes nothing: names that lead out of the folder, boxes
+that leave their tensor and numbers that are not numbers are all refused before a file is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepladder.errors import RecordError
+
+from .boxes import Box
+from .tensors import CODES, TYPES, Written
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One box of a tensor and where it is kept."""
+
+    box: Box
+    file: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """A whole tensor, in as many boxes as there were ranks that held it."""
+
+    shape: tuple[int, ...]
+    dtype: str  # safetensors' word for it
+    stored: tuple[Stored, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    state: Mapping[str, Any]  # step, position, seed, plan, loss scale, versions
+    files: Mapping[str, Written]
+    tensors: Mapping[str, Tensors]  # "model/…" and "optimizer/…"
+    ranks: int = 1  # that wrote it
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "ranks": self.ranks,
+                "state": dict(self.state),
+                "files": {name: asdict(written) for name, written in self.files.items()},
+                "tensors": {
+                    name: {
+                        "shape": list(whole.shape),
+                        "dtype": whole.dtype,
+                        "stored": [
+                            [list(s.box.start), list(s.box.size), s.file, s.key]
+                            for s in whole.stored
+                        ],
+                    }
+                    for name, whole in self.tensors.items()
+                },
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, text: str, path: Path) -> Manifest:
+        try:
+            return parse(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
+            raise RecordError(
+                "checkpoint", f"{path} is not a manifest ({wrong})", "Use an older checkpoint."
+            ) from wrong
+
+    def names(self, kind: str) -> list[str]:
+        """Tensors of a kind, "model" or "optimizer", without its prefix."""
+        return [n.partition("/")[2] for n in self.tensors if n.startswith(f"{kind}/")]
+
+
+@dataclass(slots=True)
+class Part:
+    """What one rank wrote."""
+
+    files: dict[str, Written] = field(default_factory=dict)
+    tensors: dict[str, Tensors] = field(default_factory=dict)
+
+
+def merge(parts: Iterable[Part], state: Mapping[str, Any], ranks: int) -> Manifest:
+    """One manifest from what every rank wrote."""
+    files: dict[str, Written] = {}
+    tensors: dict[str, Tensors] = {}
+    for part in parts:
+        files |= part.files
+        for name, piece in part.tensors.items():
+            known = tensors.get(name, piece)
+            stored = known.stored if known is piece else (*known.stored, *piece.stored)
+            tensors[name] = Tensors(piece.shape, piece.dtype, stored)
+    return Manifest(state, files, tensors, ranks)
+
+
+def parse(found: Mapping[str, Any]) -> Manifest:
+    if found["format"] != FORMAT:
+        raise ValueError(f"format {found['format']!r}, this version reads {FORMAT}")
+    files = {
+        plain(name): Written(whole(w["size"]), str(w["digest"]))
+        for name, w in found["files"].items()
+    }
+    tensors = {str(name): parse_tensors(t, files) for name, t in found["tensors"].items()}
+    state = found["state"]
+    for key in ("step", "position"):
+        whole(state[key])
+    return Manifest(dict(state), files, tensors, whole(found["ranks"]))
+
+
+def parse_tensors(found: Mapping[str, Any], files: Mapping[str, Written]) -> Tensors:
+    shape = tuple(map(whole, found["shape"]))
+    if found["dtype"] not in TYPES:
+        raise ValueError(f"'{found['dtype']}' is not a type; known are {', '.join(CODES.values())}")
+    stored = []
+    for start, size, file, key in found["stored"]:
+        box = Box(tuple(map(whole, start)), tuple(map(whole, size)))
+        if file not in files:
+            raise ValueError(f"'{file}' is not among its files")
+        if not len(box.start) == len(box.size) == len(shape) or any(
+            a + n > m for a, n, m in zip(box.start, box.size, shape)
+        ):
+            raise ValueError("a box leaves its tensor")
+        stored.append(Stored(box, file, str(key)))
+    return Tensors(shape, found["dtype"], tuple(stored))
+
+
+def plain(name: str) -> str:
+    """A file's name that cannot lead out of its folder."""
+    if not name or Path(name).name != name or name in (".", "..") or "\\" in name or "\0" in name:
+        raise ValueError(f"the name {name!r} leads out of the folder")
+    return name
+
+
+def whole(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{number!r} is not a whole number")
+    return number

@@ -1,0 +1,64 @@
+"""Any box of any tensor of a checkpoint, put together from whatever boxes were kept."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stepladder.errors import RecordError
+
+from .boxes import Box, whole_box
+from .manifest import Manifest
+from .tensors import TYPES, TensorFile, open_tensors
+
+
+class Reader:
+    """An open checkpoint; files are mapped when first needed."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self.stack = ExitStack()
+        self.files: dict[str, TensorFile] = {}
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.files.clear()
+        self.stack.close()
+
+    def whole(self, name: str) -> Tensor:
+        """A tensor of its own."""
+        entry = self.manifest.tensors[name]
+        made = torch.empty(entry.shape, dtype=TYPES[entry.dtype])
+        self.fill(name, whole_box(entry.shape), made)
+        return made
+
+    @torch.no_grad()
+    def fill(self, name: str, box: Box, target: Tensor) -> None:
+        """Put the box's numbers into a tensor of its shape, whatever its type or device."""
+        missing = box.count
+        for stored in self.manifest.tensors[name].stored:
+            common = stored.box.common(box)
+            if common is None:
+                continue
+            source = self._file(stored.file).tensor(stored.key)
+            if source.shape != torch.Size(stored.box.size):
+                raise self._incomplete(name)
+            common.inside(box).view(target).copy_(common.inside(stored.box).view(source))
+            missing -= common.count
+        if missing:
+            raise self._incomplete(name)
+
+    def _file(self, name: str) -> TensorFile:
+        if name not in self.files:
+            self.files[name] = self.stack.enter_context(open_tensors(self.path / name))
+        return self.files[name]
+
+    def _incomplete(self, name: str) -> RecordError:
+        return RecordError(
+            "checkpoint", f"{self.path} holds only part of '{name}'", "Use an older checkpoint."
+        )

@@ -1,0 +1,141 @@
+"""One file of tensors in the safetensors format: written in one pass, read in parts.
+
+The format is a length, a JSON header and the bytes. Writing it here rather than through the
+library saves a second copy of every tensor in memory and a second reading for the hash; files are
+what the library reads, and tests hold them to it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.errors import RecordError
+
+from .digest import THREADS, Digest
+
+CODES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+TYPES = {code: dtype for dtype, code in CODES.items()}
+ALIGNMENT = 8
+LARGEST_HEADER = 100 * 2**20  # the library's own limit
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a file was when it was written."""
+
+    size: int
+    digest: str
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Written:
+    """Write host tensors in one pass and force them to the disk."""
+    # Wide types first, so that every tensor starts at a multiple of its own width.
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+    raw = {name: raw_bytes(tensor) for name, tensor in tensors.items()}
+    header = make_header(tensors)
+    with ThreadPoolExecutor(THREADS) as pool, path.open("wb", buffering=0) as file:
+        digest = Digest(pool)
+        for data in (memoryview(header), *raw.values()):
+            digest.update(data)
+            write_all(file, data)
+        os.fsync(file.fileno())
+        return Written(file.tell(), digest.result())
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+
+
+def make_header(tensors: Mapping[str, Tensor]) -> bytes:
+    at, entries = 0, {}
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": CODES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + size],
+        }
+        at += size
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_all(file: Any, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+class TensorFile:
+    """A file of tensors, mapped into memory: only what is asked for is read."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self.path = path
+        self.body, self.entries = read_header(path, data)
+
+    def names(self) -> list[str]:
+        return list(self.entries)
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor that lives in the file; copy what shall outlive it."""
+        if name not in self.entries:
+            raise broken(self.path, f"holds no '{name}'")
+        entry = self.entries[name]
+        first, last = entry["data_offsets"]
+        dtype, shape = TYPES[entry["dtype"]], entry["shape"]
+        if first == last:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(self.body[first:last], dtype=torch.uint8)
+        return flat.view(dtype).reshape(shape)
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[TensorFile]:
+    try:
+        with path.open("rb") as file:
+            # A private mapping is writable, as torch wants it, and never reaches the file.
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as refused:
+        raise broken(path, f"cannot be read ({refused})") from refused
+    yield TensorFile(path, data)  # the mapping lives as long as a tensor that looks into it
+
+
+def read_header(path: Path, data: mmap.mmap) -> tuple[memoryview, dict[str, Any]]:
+    """The bytes behind the header and what it says of them, or why it cannot be true."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(LARGEST_HEADER, len(data) - 8):
+        raise broken(path, "is not a file of tensors")
+    try:
+        entries = json.loads(data[8 : 8 + length])
+        entries.pop("__metadata__", None)
+        body = memoryview(data)[8 + length :]
+        for entry in entries.values():
+            first, last = entry["data_offsets"]
+            size = torch.Size(entry["shape"]).numel() * TYPES[entry["dtype"]].itemsize
+            if not 0 <= first <= last <= len(body) or last - first != size:
+                raise ValueError("a tensor reaches beyond the file")
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as wrong:
+        raise broken(path, f"is not a file of tensors ({wrong})") from wrong
+    return body, entries
+
+
+def broken(path: Path, problem: str) -> RecordError:
+    return RecordError("checkpoint", f"{path} {problem}", "Use an older checkpoint.")
