@@ -5,7 +5,8 @@
     │   └── PlanErrors   several of them, found in one pass
     ├── ModelError       the module: no loss, no blocks, a tensor on the wrong device
     ├── DataError        the data: missing, empty, unreadable
-    ├── WorldError       the processes: wrong number, half an environment, a lost rank
+    ├── WorldError       the processes: wrong number, half an environment, different code
+    │   └── LostRank     a rank that ended or hung while others waited for it
     ├── RecordError      the run folder: unwritable, foreign, damaged
     └── TrainingError    the run itself
         ├── NonFinite    a loss or gradient that is not a number
@@ -62,6 +63,10 @@ class DataError(StepladderError):
 
 class WorldError(StepladderError):
     """The processes or the machine are not what the plan needs."""
+
+
+class LostRank(WorldError):
+    """A rank ended or hung while others waited for it: no user's mistake."""
 
 
 class RecordError(StepladderError):

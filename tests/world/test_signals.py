@@ -5,11 +5,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 
 from stepladder.world import Stop, signals
-from stepladder.world.signals import CAUGHT
+from stepladder.world.signals import CAUGHT, ECHO_SECONDS
 
 LOOP = textwrap.dedent("""
     import runpy, sys, time
@@ -49,10 +50,20 @@ def test_a_second_ctrl_c_interrupts_at_once():
     process = start("stubborn")
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "SIGINT\n"
+    time.sleep(ECHO_SECONDS)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=30)
     assert out.splitlines()[-1] == "interrupted SIGINT"
     assert process.returncode == 5
+
+
+def test_a_ctrl_c_that_a_launcher_repeats_is_one():
+    process = start()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert out.splitlines()[-1] == "whole step SIGINT"
+    assert process.returncode == 0
 
 
 def test_a_second_sigterm_changes_nothing():

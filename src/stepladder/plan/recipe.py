@@ -59,6 +59,7 @@ class TrainChoice:
 class RunChoice:
     folder: str = ""  # empty: runs/<date and time>
     resume: bool = False
+    timeout_seconds: int = 600  # ranks wait so long for each other before the missing one is named
 
 
 SECTIONS = {"model": ModelChoice, "data": DataChoice, "train": TrainChoice, "run": RunChoice}
@@ -75,6 +76,7 @@ LEAST = {
     "train.save_every": 0,
     "train.reference_batch": 0,
     "train.sample": 0,
+    "run.timeout_seconds": 1,
 }
 
 

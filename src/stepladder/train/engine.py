@@ -76,8 +76,9 @@ class Engine:
     def step(self, batch: Any) -> PendingReport:
         """Learn from one global batch."""
         taken = as_batch(batch, self.position).to(self.world.device, non_blocking=True)
-        loss = self.gradients(taken)
-        return self.update(taken, loss)
+        with self.world.explaining():
+            loss = self.gradients(taken)
+            return self.update(taken, loss)
 
     def gradients(self, batch: Batch) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
@@ -146,7 +147,7 @@ class Engine:
         """The mean loss over the valid targets of these batches, without learning."""
         self.module.eval()
         total, count = 0.0, 0
-        with matrix_units(self.plan.precision, self.world.device):
+        with self.world.explaining(), matrix_units(self.plan.precision, self.world.device):
             for given in batches:
                 batch = as_batch(given, 0).to(self.world.device, non_blocking=True)
                 loss, valid = self.climbed.forward_backward.evaluate(batch)

@@ -45,6 +45,7 @@ def climb(
     device: str = "auto",
     nonfinite: str = "stop",
     exact: bool = False,
+    timeout_seconds: float = 600,
 ) -> Run:
     """Take a module up the ladder: a run whose `step` learns from one global batch.
 
@@ -56,6 +57,7 @@ def climb(
         rate: text such as "cosine warmup=100 steps=1000".
         nonfinite: "stop" raises when a report with a non-finite gradient is read, "skip" goes on.
         exact: only algorithms that give the same bits each time.
+        timeout_seconds: how long ranks wait for each other before the missing one is named.
     """
     if nonfinite not in NONFINITE:
         raise PlanError("nonfinite", f"'{nonfinite}' is not a policy", "Choose stop or skip.")
@@ -70,7 +72,7 @@ def climb(
         parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
         chosen = replace(chosen, optimizer=parsed)
     settled = replace(chosen, layout=chosen.layout.settle(place.num_ranks)).check()
-    world = join(settled.layout, device)
+    world = join(settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled))
     return build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,

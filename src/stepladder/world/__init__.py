@@ -1,5 +1,7 @@
 """Where we are: the machine, the processes, the moment."""
 
+from .agreement import StopVote
+from .board import Board
 from .checks import CHECKS, FAILED, Check, try_check
 from .device import pick_device, synchronize
 from .machine import Machine, detect, detect_cluster
@@ -9,21 +11,24 @@ from .placement import explain_placement
 from .seed import deterministic, moment_seed, seed_moment
 from .signals import Stop
 from .support import Support, support
-from .world import World, join
+from .world import World, gather, join
 
 __all__ = [
     "CHECKS",
     "FAILED",
+    "Board",
     "Check",
     "Machine",
     "Place",
     "Stop",
+    "StopVote",
     "Support",
     "World",
     "detect",
     "detect_cluster",
     "deterministic",
     "explain_placement",
+    "gather",
     "held_bytes",
     "join",
     "limit_bytes",

@@ -1,15 +1,18 @@
 """Being asked to stop: Ctrl-C and a scheduler's signals become a flag the loop reads between steps.
 
 An interrupt in the middle of an optimizer step would leave half-updated parameters; a flag lets
-the step finish and the checkpoint be whole. A second Ctrl-C interrupts at once.
+the step finish and the checkpoint be whole. A second Ctrl-C interrupts at once, unless it follows
+so fast that it is the first again: a terminal sends it to every process, and a launcher repeats it.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 
+ECHO_SECONDS = 0.5
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -18,6 +21,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked: str | None = None
+        self._moment = 0.0
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Stop:
@@ -27,8 +31,10 @@ class Stop:
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+        echo = time.monotonic() - self._moment < ECHO_SECONDS
+        if self.asked and number == signal.SIGINT and not echo:
             raise KeyboardInterrupt
+        self._moment = time.monotonic()
         self.asked = signal.Signals(number).name
 
     def __exit__(

@@ -6,18 +6,24 @@ there are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
 from stepladder.errors import WorldError
 from stepladder.plan import AXES, Layout
 
+from .agreement import compare_ranks, fingerprints
+from .board import Board
 from .device import pick_device
 from .place import Place
+from .watch import Watch, watch_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,7 @@ class World:
     device: torch.device
     layout: Layout = Layout()
     mesh: DeviceMesh | None = None  # None: a world of one
+    watch: Watch | None = None  # over the other ranks, where there are any
 
     @property
     def data_index(self) -> int:
@@ -35,6 +42,11 @@ class World:
     def first(self) -> bool:
         """Whether this rank speaks for all: writes logs, plots, manifests."""
         return self.place.rank == 0
+
+    @property
+    def board(self) -> Board:
+        """Where ranks leave notes for each other."""
+        return Board() if self.mesh is None else Board.shared()
 
     def sum(self, value: torch.Tensor, *axes: str) -> torch.Tensor:
         """Add up a value over every rank that differs from this one only along `axes`."""
@@ -54,23 +66,52 @@ class World:
     def group(self, *axes: str) -> dist.ProcessGroup:
         return self.submesh(*axes).get_group()
 
+    def explaining(self) -> AbstractContextManager[None]:
+        """Context in which a rank that ended or hangs is named by those that wait for it."""
+        return self.watch.explaining() if self.watch else nullcontext()
+
+    def wait(self) -> None:
+        """Go on when every rank is here."""
+        if self.watch:
+            with self.explaining():
+                dist.barrier()
+
     def close(self) -> None:
+        if self.watch:
+            self.watch.close()
         if self.mesh is not None:
             dist.destroy_process_group()
 
 
-def join(layout: Layout, device: str = "auto", *, timeout_seconds: float = 600) -> World:
+def join(
+    layout: Layout, device: str = "auto", *, timeout_seconds: float = 600, plan: str = ""
+) -> World:
     """Take this process's place in a world arranged as `layout`, which is settled and fits."""
-    place = Place.from_environment()
-    here = pick_device(device, place.local_rank)
+    facts = {"plan": plan, "layout": str(layout)}
+    place, here = gather(device, timeout_seconds=timeout_seconds, facts=facts)
     if not place.launched:
         return World(place, here, layout)
-    if here.type == "cuda":
-        torch.cuda.set_device(here)
-    if not dist.is_initialized():
-        meet(place, backend_for(here, place), timeout_seconds)
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
-    return World(place, here, layout, mesh)
+    for axis in AXES:
+        _set_pg_timeout(limit(dist.get_backend(), timeout_seconds), mesh.get_group(axis))
+    watch = watch_ranks(place, timeout_seconds) if place.num_ranks > 1 else None
+    return World(place, here, layout, mesh, watch)
+
+
+def gather(
+    device: str, *, timeout_seconds: float, facts: Mapping[str, str]
+) -> tuple[Place, torch.device]:
+    """Meet the other ranks, where there are any, and see that all were given the same."""
+    place = Place.from_environment()
+    here = pick_device(device, place.local_rank)
+    if place.launched:
+        if here.type == "cuda":
+            torch.cuda.set_device(here)
+        if not dist.is_initialized():
+            meet(place, backend_for(here, place), timeout_seconds)
+        known = {**fingerprints(), **facts}
+        compare_ranks(_get_default_store(), place, known, timeout_seconds)
+    return place, here
 
 
 def backend_for(device: torch.device, place: Place) -> str:
@@ -79,10 +120,15 @@ def backend_for(device: torch.device, place: Place) -> str:
     return "nccl" if device.type == "cuda" and alone else "gloo"
 
 
+def limit(backend: str, timeout_seconds: float) -> timedelta:
+    """How long the backend waits; NCCL's end says little, so that our watch speaks before it."""
+    return timedelta(seconds=timeout_seconds + 60 * (backend == "nccl"))
+
+
 def meet(place: Place, backend: str, timeout_seconds: float) -> None:
     """Wait for the other ranks; a rank that never comes is an error, not a hang."""
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+        dist.init_process_group(backend, timeout=limit(backend, timeout_seconds))
     except (RuntimeError, ValueError) as alone:
         raise WorldError(
             "world",

@@ -1,0 +1,240 @@
+"""Whether the other ranks are still there: who did not come to a collective, and where it is.
+
+A rank that waits for another learns only that it waited too long. What it was waiting in, torch's
+flight recorder knows: it numbers every collective of every group. Where the other one is instead
+only the other can say. So a thread in each rank leaves, every few seconds, in the store where the
+ranks met: a count of its beats, how many collectives it called in each group, and the line its
+main thread is at. That costs a step nothing. When a collective fails, `explain` reads what the
+others left, and names the first collective that one of them did not join.
+
+NCCL does not raise in the thread that waits. There the watching thread itself ends the process
+with the sentence, once a collective has been pending for longer than the time-out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as recorder
+from torch.distributed import distributed_c10d
+
+from stepladder.errors import LostRank, StepladderError
+
+from .place import Place
+
+BEAT_SECONDS = 2.0
+PATIENCE = 2.5  # beats without a sign before a rank counts as gone
+OURS, STANDARD = str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"]
+# What gloo, NCCL and the store say when somebody is missing; anything else is not about ranks.
+LOST = ("gloo", "Timed out", "Connection", "pair closure", "Broken pipe", "NCCL", "Socket", "store")
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a rank last left of itself."""
+
+    beat: int = 0
+    calls: Mapping[str, int] = field(default_factory=dict)  # collectives called, by group
+    where: str = ""  # the line its main thread is at
+    blames: int | None = None  # the rank it found missing itself
+
+
+class Watch:
+    """Leaves signs of this rank and reads those of the others."""
+
+    def __init__(self, place: Place, timeout_seconds: float) -> None:
+        self.place, self.timeout_seconds = place, timeout_seconds
+        self.period = min(BEAT_SECONDS, timeout_seconds / 4)
+        self._group = dist.group.WORLD
+        # A connection of its own: the main thread may be waiting on the other.
+        self._store = dist.PrefixStore("stepladder/signs", distributed_c10d._get_default_store())
+        with suppress(RuntimeError):  # not every store can be had twice
+            self._store = self._store.clone()
+        self._beat = 0
+        self._left = self._counts = read_counts()  # an earlier world may have left some pending
+        self._since = time.monotonic()
+        self._done = threading.Event()
+        self._leave_sign()
+        threading.Thread(target=self._run, name="stepladder-watch", daemon=True).start()
+
+    def close(self) -> None:
+        self._done.set()
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Turn an error of communication into one that names the missing rank."""
+        try:
+            yield
+        except StepladderError:
+            raise
+        except RuntimeError as error:
+            if not any(word in str(error) for word in LOST):
+                raise
+            raise self.explain(error) from error
+
+    def explain(self, error: BaseException | str) -> LostRank:
+        """Who is missing, and from what."""
+        said = str(error).strip().partition("\n")[0].rpartition("] ")[2]
+        mine = self._leave_sign().calls
+        members = {group.group_name: dist.get_process_group_ranks(group) for group in groups()}
+        signs, alive = self._look_around()
+        for rank in sorted(signs, key=lambda rank: (signs[rank].blames is not None, rank)):
+            for name, called in mine.items():
+                ranks, joined = members[name], signs[rank].calls.get(name, 0)
+                if rank in ranks and (joined < called or not alive[rank]):
+                    self._leave_sign(blames=rank)
+                    call = f"{describe_call(name, joined + 1)} of ranks {ranks}"
+                    return self._missing(rank, signs[rank], alive[rank], call)
+        return LostRank(
+            "world",
+            f"{said}, while every rank is alive and called the same collectives",
+            "See the network between the machines, or raise run.timeout_seconds.",
+        )
+
+    def _missing(self, rank: int, sign: Sign, alive: bool, call: str) -> LostRank:
+        if alive:
+            return LostRank(
+                f"rank {rank}",
+                f"did not join {call} within {self.timeout_seconds:g} s; it is at {sign.where}",
+                "See what it waits for there, or raise run.timeout_seconds.",
+            )
+        return LostRank(
+            f"rank {rank}",
+            f"gave no sign of life while others waited for it in {call}; "
+            f"it was last at {sign.where or 'its start'}",
+            "Its own log says how it ended; a rank without a word was often short of memory.",
+        )
+
+    def _look_around(self) -> tuple[dict[int, Sign], dict[int, bool]]:
+        """The others' latest signs, and whether they came while we looked."""
+        first = now = self._signs()
+        deadline = time.monotonic() + PATIENCE * self.period
+        alive = dict.fromkeys(now, False)
+        while not all(alive.values()) and time.monotonic() < deadline:
+            time.sleep(self.period / 4)
+            now = self._signs()
+            alive = {rank: now[rank].beat > first[rank].beat for rank in now}
+        return now, alive
+
+    def _signs(self) -> dict[int, Sign]:
+        """A sign of each other rank; empty ones where the store went with the rank that kept it."""
+        others = [rank for rank in range(self.place.num_ranks) if rank != self.place.rank]
+        with suppress(RuntimeError):
+            return {rank: self._sign_of(str(rank)) for rank in others}
+        return {rank: Sign() for rank in others}
+
+    def _sign_of(self, key: str) -> Sign:
+        return Sign(**json.loads(self._store.get(key))) if self._store.check([key]) else Sign()
+
+    def _leave_sign(self, blames: int | None = None) -> Sign:
+        self._beat += 1
+        sign = Sign(self._beat, count_calls(), main_thread_line(), blames)
+        with suppress(RuntimeError):
+            self._store.set(str(self.place.rank), json.dumps(asdict(sign)))
+        return sign
+
+    def _run(self) -> None:
+        while not self._done.wait(self.period):
+            if dist.group.WORLD is not self._group:
+                return  # the world this watched is closed
+            self._leave_sign()
+            if self._stalls():
+                print(self.explain("a collective is pending"), file=sys.stderr, flush=True)  # noqa: T201
+                os._exit(1)  # the main thread is in a call that nothing can interrupt
+
+    def _stalls(self) -> bool:
+        """Whether a collective has been pending for longer than a backend would let it."""
+        counts = read_counts()
+        pending = any(
+            called > done and (called, done) != self._left.get(group)
+            for group, (called, done) in counts.items()
+        )
+        if not pending or counts != self._counts:
+            self._counts, self._since = counts, time.monotonic()
+        return time.monotonic() - self._since > self.timeout_seconds + 2 * self.period
+
+
+WATCHES: WeakKeyDictionary[Any, Watch] = WeakKeyDictionary()  # one a process group
+
+
+def watch_ranks(place: Place, timeout_seconds: float) -> Watch:
+    """The watch over the ranks that met; one for all worlds made of them."""
+    group = dist.group.WORLD
+    if group not in WATCHES:
+        WATCHES[group] = Watch(place, timeout_seconds)
+    return WATCHES[group]
+
+
+def read_recorder(*, calls: bool) -> dict[str, Any]:
+    """What torch's flight recorder holds of this process."""
+    dump = recorder._dump_fr_trace  # type: ignore[attr-defined]  # not in the stubs
+    if dist.get_backend() == "nccl":
+        dump = recorder._dump_nccl_trace  # type: ignore[attr-defined]  # in a build with CUDA
+    return pickle.loads(dump(calls, calls, False))  # it pickles for us, from its own memory
+
+
+def read_counts() -> dict[Any, tuple[int, int]]:
+    """Collectives called and done, by the recorder's own number of the group."""
+    status = read_recorder(calls=False).get("pg_status", {})
+    return {
+        group: (counts["last_enqueued_collective"], counts["last_completed_collective"])
+        for group, counts in status.items()
+    }
+
+
+def groups() -> list[dist.ProcessGroup]:
+    """The groups this rank is in."""
+    known = list(distributed_c10d._world.pg_map)
+    return [group for group in known if isinstance(group, dist.ProcessGroup)]
+
+
+def count_calls() -> dict[str, int]:
+    """How many collectives this rank has called in each group."""
+    counts = {
+        group.group_name: group._get_sequence_number_for_group()  # type: ignore[attr-defined]
+        for group in groups()
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def describe_call(group: str, number: int) -> str:
+    """Name a collective of a group by its number, and the line that called it."""
+    for entry in reversed(read_recorder(calls=True).get("entries", [])):
+        if entry["process_group"][0] == group and entry["collective_seq_id"] == number:
+            name = entry["profiling_name"].rpartition(":")[2]
+            frames = [(f["filename"], f["line"]) for f in entry.get("frames", [])]
+            line = next((f"{Path(f).name}:{n}" for f, n in frames if not foreign(f)), "backward")
+            return f"{name} number {number} (called at {line})"
+    return f"collective number {number}"
+
+
+def main_thread_line() -> str:
+    """File and line the main thread is at, in code that is neither torch's nor Python's own."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    inner, seen = frame, frame
+    while seen is not None and foreign(seen.f_code.co_filename):
+        seen = seen.f_back
+    found: FrameType | None = seen or inner
+    if found is None:
+        return ""
+    return f"{Path(found.f_code.co_filename).name}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def foreign(filename: str) -> bool:
+    if filename.startswith(OURS):
+        return False
+    return filename.startswith(("<", STANDARD)) or "site-packages" in filename

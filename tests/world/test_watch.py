@@ -1,0 +1,170 @@
+"""Real ranks that die or hang while another waits: the one that waits names it and its line."""
+
+import inspect
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from stepladder.errors import LostRank
+from stepladder.plan import Layout
+from stepladder.world import World, join, watch
+
+from ..ranks import run
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+
+def wait_for_the_other(what: str) -> str:
+    world = join(Layout(replicate=2), "cpu", timeout_seconds=2)
+    world.sum(torch.ones(1), "replicate")
+    if world.place.rank == 1:
+        if what == "leaves":
+            dist.destroy_process_group()
+            return ""
+        time.sleep(4.5)  # the line that is named
+        return ""
+    began = time.monotonic()
+    try:
+        with world.explaining():
+            world.sum(torch.ones(1), "replicate")
+    except LostRank as lost:
+        assert time.monotonic() - began < 6
+        return str(lost)
+    return "arrived"
+
+
+def line_of(text: str) -> int:
+    lines, first = inspect.getsourcelines(wait_for_the_other)
+    return first + next(index for index, line in enumerate(lines) if text in line)
+
+
+def test_a_rank_that_hangs_is_named_with_its_line_and_the_collective():
+    said, _ = run(wait_for_the_other, 2, "hangs", init=False)
+    called = inspect.getsourcelines(World.sum)[1]
+    assert said.startswith("rank 1: did not join all_reduce number ")
+    assert f"of ranks [0, 1] within 2 s; it is at test_watch.py:{line_of('sleep')} in" in said
+    assert f"called at world.py:{called + 4}" in said
+    assert said.endswith("See what it waits for there, or raise run.timeout_seconds.")
+
+
+def test_a_rank_that_left_is_named():
+    said, _ = run(wait_for_the_other, 2, "leaves", init=False)
+    assert said.startswith("rank 1: gave no sign of life while others waited for it in all_reduce")
+    assert "Its own log says how it ended" in said
+
+
+SCRIPT = """
+import os, sys, time, torch, torch.distributed as dist
+from stepladder.plan import Layout
+from stepladder.world import join
+world = join(Layout(replicate=3), "cpu", timeout_seconds=2)
+world.sum(torch.ones(1), "replicate")
+world.sum(torch.ones(1), "replicate")
+if world.place.rank == 1:
+    time.sleep(1.2)
+    os._exit(7)
+with world.explaining():
+    world.sum(torch.ones(1), "replicate")
+"""
+
+
+def start(script, ranks, tmp_path):
+    """Ranks of a script as torchrun starts them, the store with the launcher."""
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    common = {
+        "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
+    }  # fmt: skip
+    processes = [
+        subprocess.Popen(
+            [sys.executable, path], stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    return [process.returncode for process in processes], errors
+
+
+def test_two_survivors_name_the_same_dead_rank(tmp_path):
+    codes, errors = start(SCRIPT, 3, tmp_path)
+    assert codes == [1, 7, 1]
+    for survivor in (0, 2):
+        last = errors[survivor].strip().splitlines()[-1]
+        assert "LostRank: rank 1: gave no sign of life" in last
+        assert "all_reduce number 3" in last and "it was last at train.py:9 in <module>" in last
+
+
+STUCK = """
+import time, torch, torch.distributed as dist
+from datetime import timedelta
+from stepladder.plan import Layout
+from stepladder.world import join
+world = join(Layout(replicate=2), "cpu", timeout_seconds=1)
+patient = dist.new_group(timeout=timedelta(seconds=600))  # as NCCL, which does not raise at all
+if world.place.rank == 1:
+    time.sleep(5)
+else:
+    dist.all_reduce(torch.ones(1), group=patient)
+"""
+
+
+def test_a_rank_that_cannot_be_interrupted_ends_with_the_sentence(tmp_path):
+    codes, errors = start(STUCK, 2, tmp_path)
+    assert codes[0] == 1
+    said = [line for line in errors[0].splitlines() if line.startswith("rank 1: ")]
+    assert len(said) == 1
+    assert "did not join all_reduce number 1 (called at train.py:11)" in said[0]
+    assert "it is at train.py:9 in <module>" in said[0]
+
+
+def other_error() -> str:
+    world = join(Layout(replicate=2), "cpu", timeout_seconds=10)
+    try:
+        with world.explaining():
+            torch.ones(2) @ torch.ones(3)
+    except RuntimeError as error:
+        return type(error).__name__
+    return ""
+
+
+def test_an_error_that_is_not_about_ranks_stays_what_it_is():
+    assert run(other_error, 2, init=False) == ["RuntimeError", "RuntimeError"]
+
+
+def glitch() -> str:
+    world = join(Layout(replicate=2), "cpu", timeout_seconds=2)
+    try:
+        with world.explaining():
+            raise RuntimeError("[gloo/x.cc:1] Connection reset")
+    except LostRank as lost:
+        time.sleep(0.5)  # the other one is still looking for us
+        return str(lost)
+    return ""
+
+
+def test_a_failure_of_the_network_alone_blames_nobody():
+    for said in run(glitch, 2, init=False):
+        assert said.startswith("world: Connection reset, while every rank is alive and called")
+
+
+def watches() -> int:
+    first, second = (join(Layout(replicate=2), "cpu") for _ in range(2))
+    return int(first.watch is second.watch)
+
+
+def test_worlds_of_the_same_ranks_share_a_watch():
+    assert run(watches, 2, init=False) == [1, 1]
+
+
+def test_the_line_is_the_users_and_not_pythons_own():
+    assert watch.main_thread_line().endswith(" in main_thread_line")
+    assert watch.foreign(os.__file__) and watch.foreign(torch.__file__)
+    assert not watch.foreign(__file__) and not watch.foreign(watch.__file__)
