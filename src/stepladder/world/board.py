@@ -1,0 +1,55 @@
+"""Notes between ranks, left in the store where they met; nobody takes part in a collective.
+
+So a thread may use it while the main thread trains, and a rank that never answers costs a time-out
+and not a hang.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from stepladder.errors import WorldError
+
+POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    store: dist.Store = field(default_factory=dist.HashStore)  # of its own for a world of one
+
+    @classmethod
+    def shared(cls) -> Board:
+        """The board that all ranks of this world see."""
+        return cls(dist.PrefixStore("board", distributed_c10d._get_default_store()))
+
+    def post(self, name: str, text: str) -> None:
+        self.store.set(name, text)
+
+    def read(self, name: str, timeout_seconds: float) -> str:
+        """A note, as soon as it is there.
+
+        Asks again and again rather than waiting inside the store, which would keep every other
+        thread of this process from using it.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not self.store.check([name]):
+            if time.monotonic() > deadline:
+                raise WorldError(
+                    "world",
+                    f"no word of {name} within {timeout_seconds:g} s",
+                    "See the log of the rank that should have sent it.",
+                )
+            time.sleep(POLL_SECONDS)
+        self.store.set_timeout(timedelta(seconds=timeout_seconds))
+        return self.store.get(name).decode()
+
+    def take(self, name: str, timeout_seconds: float) -> str:
+        """A note, which is then gone: the store is a process's memory."""
+        text = self.read(name, timeout_seconds)
+        self.store.delete_key(name)
+        return text
