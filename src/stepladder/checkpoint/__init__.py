@@ -5,6 +5,7 @@ from .digest import hash_bytes, hash_file
 from .folder import (
     KEPT,
     candidates,
+    check_file,
     checkpoints,
     clear_partial,
     commit,
@@ -27,6 +28,7 @@ __all__ = [
     "Tensors",
     "Written",
     "candidates",
+    "check_file",
     "checkpoints",
     "clear_partial",
     "commit",

@@ -23,6 +23,7 @@ from stepladder.errors import RecordError
 
 from .digest import hash_bytes, hash_file
 from .manifest import Manifest
+from .tensors import Written
 
 MANIFEST, COMMITTED, LATEST = "manifest.json", "committed", "latest"
 KEPT = 2  # whole checkpoints that stay
@@ -88,16 +89,21 @@ def verify(path: Path) -> Manifest:
     """The manifest of a checkpoint whose every byte is as it was written."""
     manifest = read_manifest(path)
     for name, written in manifest.files.items():
-        try:
-            size = (path / name).stat().st_size
-            same = size == written.size and hash_file(path / name) == written.digest
-        except OSError as missing:
-            raise damaged(path / name, f"cannot be read ({missing.strerror})") from missing
-        if size != written.size:
-            raise damaged(path / name, f"has {size} bytes, {written.size} were written")
-        if not same:
-            raise damaged(path / name, "is not what was written")
+        check_file(path / name, written)
     return manifest
+
+
+def check_file(path: Path, written: Written) -> None:
+    """Raise where a file is not, to the last bit, what was written."""
+    try:
+        size = path.stat().st_size
+        if size != written.size:
+            raise damaged(path, f"has {size} bytes, {written.size} were written")
+        same = hash_file(path) == written.digest
+    except OSError as missing:
+        raise damaged(path, f"cannot be read ({missing.strerror})") from missing
+    if not same:
+        raise damaged(path, "is not what was written")
 
 
 def candidates(folder: Path) -> Iterator[Path]:

@@ -45,7 +45,7 @@ class Reader:
             common = stored.box.common(box)
             if common is None:
                 continue
-            source = self._file(stored.file).tensor(stored.key)
+            source = self.file(stored.file).tensor(stored.key)
             if source.shape != torch.Size(stored.box.size):
                 raise self._incomplete(name)
             common.inside(box).view(target).copy_(common.inside(stored.box).view(source))
@@ -53,7 +53,7 @@ class Reader:
         if missing:
             raise self._incomplete(name)
 
-    def _file(self, name: str) -> TensorFile:
+    def file(self, name: str) -> TensorFile:
         if name not in self.files:
             self.files[name] = self.stack.enter_context(open_tensors(self.path / name))
         return self.files[name]

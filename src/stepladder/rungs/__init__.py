@@ -4,8 +4,9 @@ from .accumulate import Accumulate, call
 from .budget import BlockCost
 from .ceiling import Ceiling, is_out_of_memory
 from .climb import Climbed, climb
+from .kernels import adamw_
 from .loss import Loss, make_loss
-from .pieces import Piece, squares
+from .pieces import Piece, local, sliced_axes, squares
 from .precision import matrix_units, working
 from .saved import measure_blocks
 from .scaling import LossScale
@@ -18,12 +19,15 @@ __all__ = [
     "Loss",
     "LossScale",
     "Piece",
+    "adamw_",
     "call",
     "climb",
     "is_out_of_memory",
+    "local",
     "make_loss",
     "matrix_units",
     "measure_blocks",
+    "sliced_axes",
     "squares",
     "working",
 ]

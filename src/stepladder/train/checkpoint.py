@@ -1,121 +1,188 @@
-"""A checkpoint: a folder that is either whole or absent.
+"""Saving a run and going on from what was saved; the files themselves are the checkpoint package's.
 
-    run/step-000500/model.safetensors       parameters and buffers, tied ones once
-                    optimizer.safetensors   the optimizer's state, by parameter name
-                    manifest.json           step, position, plan, scale, a hash of each file
-    run/latest                              the name of the newest whole one
-
-Everything is written under a temporary name, forced to the disk and renamed last, so a run killed
-at any moment leaves the older checkpoints as they were. There is no pickle: loading cannot run
-code. Random generators are not saved because none carries over: see world.seed.
+[Note: what training waits for] A save copies what this rank writes into host memory and returns;
+a thread writes, hashes and commits. Ranks agree through notes on the world's board, never through
+collectives, which belong to the training thread. A second save waits for the first. A save that
+fails costs that checkpoint and nothing else: older ones are untouched and training goes on.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import shutil
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
-from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from stepladder.errors import RecordError
+from stepladder.checkpoint import (
+    CODES,
+    Manifest,
+    Part,
+    Stored,
+    Tensors,
+    Written,
+    clear_partial,
+    commit,
+    folder_of,
+    merge,
+    write_tensors,
+)
+from stepladder.errors import RecordError, StepladderError
 from stepladder.version import VERSION
+from stepladder.world import Board
 
 from .engine import Engine
+from .generators import read_generators
+from .holdings import Holding, holdings
 
-KEPT = 2  # whole checkpoints that stay
-LATEST, MANIFEST = "latest", "manifest.json"
-
-
-def save(run: Engine, folder: str | Path) -> Path:
-    """Write the run's state; the folder of the new checkpoint comes back."""
-    root = Path(folder)
-    final = root / f"step-{run.index:06d}"
-    partial = root / f".{final.name}.partial"
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write_file(partial / "model.safetensors", model_tensors(run))
-        write_file(partial / "optimizer.safetensors", optimizer_tensors(run))
-        hashes = {path.name: hash_file(path) for path in sorted(partial.iterdir())}
-        write_text(partial / MANIFEST, json.dumps({**manifest(run), "files": hashes}, indent=2))
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        write_text(root / f".{LATEST}", final.name)
-        (root / f".{LATEST}").rename(root / LATEST)
-    except OSError as refused:
-        raise RecordError(
-            "checkpoint",
-            f"{final} cannot be written ({refused.strerror})",
-            "Free some space or name another folder; older checkpoints are untouched.",
-        ) from refused
-    retire(root)
-    return final
+WAIT_SECONDS = 1800.0  # for another rank to have written its part
 
 
-def load(run: Engine, folder: str | Path) -> Path:
-    """Put the run where a checkpoint left off; a run folder means its latest."""
-    path = find(folder)
-    found = verify(path)
-    tensors = untie(run, load_file(path / "model.safetensors"))
-    check_same_model(path, tensors, run.module.state_dict())
-    run.module.load_state_dict(tensors)
-    put_optimizer(run, load_file(path / "optimizer.safetensors"))
-    run.index, run.position, run.seed = found["step"], found["position"], found["seed"]
-    run.scale.load_state_dict(found["loss_scale"])
-    run.clock.restart(run.index)
-    return path
+@dataclass(slots=True)
+class Snapshot:
+    """What this rank writes of a run, apart from the run."""
+
+    step: int
+    state: dict[str, Any]
+    files: dict[str, dict[str, Tensor]]  # by file, by key
+    places: dict[str, list[tuple[Holding, str]]]  # of each tensor: its boxes, and in which file
 
 
-def check_same_model(
-    path: Path, saved: dict[str, torch.Tensor], here: dict[str, torch.Tensor]
-) -> None:
-    """Refuse another model's checkpoint before any of it is copied."""
-    for name in sorted({*saved, *here}):
-        shapes = [tuple(side[name].shape) if name in side else "absent" for side in (saved, here)]
-        if shapes[0] != shapes[1]:
-            raise RecordError(
-                "checkpoint",
-                f"{path} is of another model: '{name}' is {shapes[0]} there and {shapes[1]} here",
-                "Build the same model.",
+@dataclass(slots=True)
+class Saver:
+    """Writes a run's checkpoints, one after the other."""
+
+    board: Board | None = None
+    count: int = 0  # saves begun; the same on every rank
+    token: str = ""  # tells this process's unfinished folders from those of a run that died
+    thread: threading.Thread | None = None
+    failure: StepladderError | None = None
+    buffers: dict[str, Tensor] = field(default_factory=dict)  # host memory, used again each time
+
+    def save(self, run: Engine, folder: str | Path, *, wait: bool) -> Path:
+        """Write the run's state; without `wait`, go on as soon as it is copied off the device."""
+        root = Path(folder)
+        final = folder_of(root, run.index)
+        self.finish(run.events)
+        self._meet(run)
+        self.count += 1
+        taken = take_snapshot(run, self.buffers if not wait else None)
+        write = lambda: self._write(run, taken, root, final)  # noqa: E731
+        if wait:
+            write()
+            self._raise()
+        else:
+            self.thread = threading.Thread(target=write, name="checkpoint")
+            self.thread.start()
+        return final
+
+    def finish(self, events: list[str] | None = None) -> None:
+        """Wait for the save in flight; what went wrong with it is an event, or is raised."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+        if events is not None and self.failure is not None:
+            events.append(f"save failed: {self.failure}")
+            self.failure = None
+        self._raise()
+
+    def _raise(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def _meet(self, run: Engine) -> None:
+        if self.board is not None:
+            return
+        self.board = run.world.board
+        if run.world.first:
+            self.board.post("token", uuid4().hex[:8])
+        self.token = self.board.read("token", WAIT_SECONDS)
+
+    def _write(self, run: Engine, taken: Snapshot, root: Path, final: Path) -> None:
+        """Everything after the copy: runs in the thread, and never raises there."""
+        assert self.board is not None
+        partial = root / f".{final.name}.{self.token}"
+        rank, ranks = run.world.place.rank, run.world.place.num_ranks
+        note = f"save/{self.count}"
+        try:
+            part = write_part(taken, partial)
+            self.board.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
+        except (OSError, StepladderError) as refused:
+            self.failure = refusal(final, refused)
+            self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
+        try:
+            if rank == 0:
+                self.board.post(f"{note}/end", self._commit(taken, note, partial, final, ranks))
+            self._learn(self.board.read(f"{note}/end", WAIT_SECONDS))
+        except StepladderError as alone:
+            self.failure = self.failure or alone
+
+    def _commit(self, taken: Snapshot, note: str, partial: Path, final: Path, ranks: int) -> str:
+        """Put every rank's part together; what became of it, in words for all."""
+        assert self.board is not None
+        try:
+            parts = [self.board.take(f"{note}/{rank}", WAIT_SECONDS) for rank in range(ranks)]
+            failed = [text for text in parts if text.startswith("failed: ")]
+            if failed:
+                shutil.rmtree(partial, ignore_errors=True)
+                return failed[0]
+            manifests = [Manifest.from_json(text, partial) for text in parts]
+            whole = merge(
+                [Part(dict(m.files), dict(m.tensors)) for m in manifests], taken.state, ranks
+            )
+            commit(partial, final, whole)
+            clear_partial(final.parent)
+        except (OSError, StepladderError) as refused:
+            shutil.rmtree(partial, ignore_errors=True)
+            return f"failed: {refusal(final, refused)}"
+        return "written"
+
+    def _learn(self, end: str) -> None:
+        if end != "written" and self.failure is None:
+            self.failure = RecordError(
+                "checkpoint", "another rank could not write its part", end.removeprefix("failed: ")
             )
 
 
-def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint whose every file is as it was written."""
-    try:
-        found = json.loads((path / MANIFEST).read_text())
-        if any(Path(name).name != name for name in found["files"]):
-            raise ValueError("a path in its manifest leads out of it")
-        wrong = [name for name, was in found["files"].items() if hash_file(path / name) != was]
-    except (OSError, ValueError, KeyError) as broken:
-        raise RecordError(
-            "checkpoint", f"{path} is not a whole checkpoint ({broken})", "Use an older one."
-        ) from broken
-    if wrong:
-        raise RecordError(
-            "checkpoint", f"{path / wrong[0]} is not what was written", "Use an older one."
+def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
+    """This rank's part of the run's state. With `buffers` it is copied; else it is the run's own,
+    and the run must stand still until it is written."""
+    rank = run.world.place.rank
+    files: dict[str, dict[str, Tensor]] = {}
+    places: dict[str, list[tuple[Holding, str]]] = {}
+    for holding in holdings(run.climbed, run.optimizer, run.world):
+        if not holding.mine:
+            continue
+        file = f"{holding.name.partition('/')[0]}-{rank:05d}.safetensors"
+        label = f"{holding.name}{holding.box.start}"
+        kept = on_host(holding.tensor, label, buffers)
+        files.setdefault(file, {})[holding.key] = kept
+        places.setdefault(holding.name, []).append((holding, file))
+    if run.world.device.type == "cuda":
+        torch.cuda.synchronize(run.world.device)
+    files[f"rank-{rank:05d}.safetensors"] = read_generators(run.world.device)
+    return Snapshot(run.index, describe(run), files, places)
+
+
+def on_host(tensor: Tensor, label: str, buffers: dict[str, Tensor] | None) -> Tensor:
+    if buffers is None:
+        return tensor.detach().cpu()
+    there = buffers.get(label)
+    if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
+        pinned = tensor.device.type == "cuda"
+        there = buffers[label] = torch.empty(
+            tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned
         )
-    return found
+    return there.copy_(tensor.detach(), non_blocking=True)
 
 
-def find(folder: str | Path) -> Path:
-    root = Path(folder)
-    if (root / MANIFEST).exists():
-        return root
-    latest = root / LATEST
-    if not latest.exists():
-        raise RecordError("checkpoint", f"{root} holds none", "Name a folder that a run saved to.")
-    return root / Path(latest.read_text().strip()).name
-
-
-def manifest(run: Engine) -> dict[str, Any]:
+def describe(run: Engine) -> dict[str, Any]:
     return {
-        "format": 1,
         "step": run.index,
         "position": run.position,
         "seed": run.seed,
@@ -125,67 +192,41 @@ def manifest(run: Engine) -> dict[str, Any]:
     }
 
 
-def model_tensors(run: Engine) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name; a tied matrix stands once, under its first name."""
-    first: dict[int, str] = {}
-    tensors = {}
-    for name, tensor in run.module.state_dict().items():
-        if first.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), name) == name:
-            tensors[name] = tensor.detach().contiguous()
-    return tensors
-
-
-def untie(run: Engine, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors under every name the module knows them by."""
-    names: dict[int, str] = {}
-    for name, tensor in run.module.state_dict().items():
-        key = tensor.data_ptr() if tensor.numel() else id(tensor)
-        kept = names.setdefault(key, name)
-        if kept in tensors:
-            tensors[name] = tensors[kept]
-    return tensors
-
-
-def optimizer_tensors(run: Engine) -> dict[str, torch.Tensor]:
-    return {
-        f"{piece.name}:{key}": value.detach().contiguous()
-        for piece in run.climbed.pieces
-        for key, value in run.optimizer.state.get(piece.held, {}).items()
-        if isinstance(value, torch.Tensor)
+def write_part(taken: Snapshot, partial: Path) -> Part:
+    """Write this rank's files, and say what is where."""
+    partial.mkdir(parents=True, exist_ok=True)
+    check_space(partial, taken)
+    written: dict[str, Written] = {
+        name: write_tensors(partial / name, tensors) for name, tensors in taken.files.items()
     }
+    tensors = {name: stored(boxes) for name, boxes in taken.places.items()}
+    return Part(written, tensors)
 
 
-def put_optimizer(run: Engine, tensors: dict[str, torch.Tensor]) -> None:
-    parameters = {piece.name: piece.held for piece in run.climbed.pieces}
-    on_device = bool(run.optimizer.defaults.get("fused"))  # else torch reads `step` on the host
-    run.optimizer.state.clear()
-    for label, value in tensors.items():
-        name, _, key = label.rpartition(":")
-        parameter = parameters[name]
-        home = parameter.device if on_device or key != "step" else torch.device("cpu")
-        run.optimizer.state[parameter][key] = value.to(home)
+def stored(boxes: list[tuple[Holding, str]]) -> Tensors:
+    holding = boxes[0][0]
+    where = tuple(Stored(held.box, file, held.key) for held, file in boxes)
+    return Tensors(holding.shape, CODES[holding.tensor.dtype], where)
 
 
-def write_file(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    save_file({name: tensor.cpu() for name, tensor in tensors.items()}, path)
-    with path.open("rb") as written:
-        os.fsync(written.fileno())
+def check_space(folder: Path, taken: Snapshot) -> None:
+    needed = sum(tensor.nbytes for file in taken.files.values() for tensor in file.values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise RecordError(
+            "checkpoint",
+            f"{folder.parent} has {free / 2**20:.0f} MiB free and this rank writes "
+            f"{needed / 2**20:.0f}",
+            "Free some space or name another folder; older checkpoints are untouched.",
+        )
 
 
-def write_text(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-def retire(root: Path) -> None:
-    """Remove all but the newest whole checkpoints."""
-    whole = sorted(path for path in root.glob("step-*") if (path / MANIFEST).exists())
-    for path in whole[:-KEPT]:
-        shutil.rmtree(path, ignore_errors=True)
+def refusal(final: Path, refused: Exception) -> StepladderError:
+    if isinstance(refused, StepladderError):
+        return refused
+    reason = getattr(refused, "strerror", None) or refused
+    return RecordError(
+        "checkpoint",
+        f"{final} cannot be written ({reason})",
+        "Free some space or name another folder; older checkpoints are untouched.",
+    )

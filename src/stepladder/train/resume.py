@@ -1,0 +1,124 @@
+"""Going on from a checkpoint: the newest whole one, on these ranks and in this layout.
+
+The ranks share the reading of every byte and agree on what they found, so all go on from the same
+checkpoint. Nothing of the run is touched before the whole checkpoint was found good and of this
+model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.checkpoint import (
+    Manifest,
+    Reader,
+    candidates,
+    check_file,
+    read_manifest,
+)
+from stepladder.errors import RecordError
+from stepladder.plan import AXES
+from stepladder.rungs import Piece
+
+from .engine import Engine
+from .generators import set_generators
+from .holdings import Holding, canonical, holdings
+
+
+def load(run: Engine, folder: str | Path) -> Path:
+    """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
+    path, manifest = choose(run, Path(folder))
+    with Reader(path, manifest) as reader:
+        make_state(run, manifest)
+        here = list(holdings(run.climbed, run.optimizer, run.world))
+        check_same_model(path, manifest, here, run)
+        for holding in here:
+            reader.fill(holding.name, holding.box, holding.tensor)
+        generators(run, manifest, reader)
+    run.climbed.publish()  # a rank that updates slices read only those
+    state = manifest.state
+    run.index, run.position, run.seed = state["step"], state["position"], state["seed"]
+    run.scale.load_state_dict(state["loss_scale"])
+    run.clock.restart(run.index)
+    return path
+
+
+def choose(run: Engine, folder: Path) -> tuple[Path, Manifest]:
+    """The newest checkpoint that every rank finds whole; why newer ones are not, as events."""
+    refused: RecordError | None = None
+    for path in candidates(folder):
+        manifest, problem = examine(run, path)
+        if manifest is not None:
+            if refused is not None:
+                run.events.append(f"{refused} Going on from {path.name}.")
+            return path, manifest
+        refused = refused or problem
+    assert refused is not None
+    raise refused
+
+
+def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
+    """The manifest, if no rank found anything wrong with its share of the files."""
+    problem = RecordError("checkpoint", f"{path} is damaged, as another rank found", "See its log.")
+    manifest, bad = None, 0.0
+    try:
+        manifest = read_manifest(path)
+        place = run.world.place
+        for name in sorted(manifest.files)[place.rank :: place.num_ranks]:
+            check_file(path / name, manifest.files[name])
+    except RecordError as found:
+        problem, bad = found, 1.0
+    agreed = run.world.sum(torch.tensor(bad, device=run.world.device), *AXES)
+    return (None if agreed.item() else manifest), problem
+
+
+def make_state(run: Engine, manifest: Manifest) -> None:
+    """Give the optimizer the tensors it had, empty: a fresh one makes them at its first step."""
+    on_device = bool(run.optimizer.defaults.get("fused"))  # else torch reads `step` on the host
+    kept: dict[str, list[str]] = {}
+    for name in manifest.names("optimizer"):
+        parameter, _, key = name.rpartition("/")
+        kept.setdefault(parameter, []).append(key)
+    run.optimizer.state.clear()
+    for piece in run.climbed.pieces:
+        name = canonical(piece.name, run.climbed.anatomy)
+        for key in kept.get(name, ()):
+            entry = manifest.tensors[f"optimizer/{name}/{key}"]
+            made = empty_state(piece, entry.shape, on_device or key != "step")
+            run.optimizer.state[piece.held][key] = made
+
+
+def empty_state(piece: Piece, shape: tuple[int, ...], on_device: bool) -> Tensor:
+    if shape == tuple(piece.parameter.shape):
+        return torch.empty_like(piece.held)
+    device = piece.held.device if on_device else torch.device("cpu")
+    return torch.empty(shape, device=device)
+
+
+def generators(run: Engine, manifest: Manifest, reader: Reader) -> None:
+    """This rank's random generators, where the same ranks go on."""
+    if manifest.ranks == run.world.place.num_ranks:
+        file = reader.file(f"rank-{run.world.place.rank:05d}.safetensors")
+        set_generators({name: file.tensor(name) for name in file.names()}, run.world.device)
+
+
+def check_same_model(path: Path, manifest: Manifest, here: list[Holding], run: Engine) -> None:
+    """Refuse another model's checkpoint before any of it is copied."""
+    expected: dict[str, Any] = {holding.name: holding.shape for holding in here}
+    saved: dict[str, Any] = {name: entry.shape for name, entry in manifest.tensors.items()}
+    names = set(expected)
+    if run.world.layout.pipeline == 1:  # a stage needs only its own
+        names |= {name for name in saved if name.startswith("model/")}
+    for name in sorted(names):
+        there, wanted = saved.get(name, "absent"), expected.get(name, "absent")
+        if there != wanted:
+            shown = name.partition("/")[2]
+            raise RecordError(
+                "checkpoint",
+                f"{path} is of another model: '{shown}' is {there} there and {wanted} here",
+                "Build the same model.",
+            )
