@@ -21,6 +21,7 @@ class Anatomy:
     blocks: tuple[str, ...] = ()  # every block, in the order they run
     exit: tuple[str, ...] = ()  # what runs after them
     cuts: Mapping[str, str] = field(default_factory=dict, hash=False)  # in a block: column, row
+    guessed: bool = False  # the cuts are read off names and shapes: to be tried before trusted
     head: str | None = None  # the linear that answers: vocabulary or classes
     embedding: str | None = None  # the table that reads tokens
     tied: bool = False  # head and embedding are one matrix
@@ -36,6 +37,10 @@ class Anatomy:
             )
         found = [(name, part_of(module, name)) for name in self.blocks]
         return [(name, block) for name, block in found if block is not None]
+
+    def part(self, module: nn.Module, name: str | None) -> nn.Module | None:
+        """The part of that name; None where there is none, or it lives on another stage."""
+        return None if name is None else part_of(module, name)
 
 
 def part_of(module: nn.Module, name: str) -> nn.Module | None:

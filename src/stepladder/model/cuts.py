@@ -2,28 +2,33 @@
 
 A pair of cuts is right when columns feed a row: the column-cut linears' outputs, each rank with its
 own part, are the row-cut linear's input. A Hugging Face model says so itself in
-`base_model_tp_plan`; otherwise names and shapes must agree, one parent module at a time. One matrix
-that holds query, key and value together is never cut: its columns are not heads.
+`base_model_tp_plan`, GPT-2 by its linears of a kind nobody else uses; these cuts are declared.
+Otherwise names and shapes must agree, one parent module at a time: a guess, which the rung tries
+before it trusts it. A matrix that holds query, key and value side by side has columns that are not
+heads; it is cut in three ("fused") where its owner keeps the width it splits by in an attribute,
+and never by a guess.
 """
 
 from __future__ import annotations
 
 import re
 
-from torch import nn
+from torch import Tensor, nn
 
-COLUMN = {"q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv"}
+COLUMN = {"q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv", "q", "k", "v"}
 COLUMN |= {"gate_proj", "up_proj", "gate", "up", "fc1", "w1", "w3", "linear1"}
-ROW = {"o_proj", "out_proj", "out", "wo", "down_proj", "down", "fc2", "w2", "linear2"}
+ROW = {"o_proj", "out_proj", "out", "wo", "o", "down_proj", "down", "fc2", "w2", "linear2"}
 KINDS = {"colwise": "column", "rowwise": "row"}
+CONV1D = {"c_attn": "fused", "c_fc": "column", "c_proj": "row"}
 
 
 def find_cuts(module: nn.Module, block: nn.Module) -> dict[str, str]:
-    """Name inside a block → "column" or "row"; empty where nothing can be cut safely."""
+    """Name inside a block → "column", "row" or "fused"; empty where nothing can be cut safely."""
     return declared_cuts(module, block) or shown_cuts(block)
 
 
 def declared_cuts(module: nn.Module, block: nn.Module) -> dict[str, str]:
+    """What the model itself says may be cut."""
     plan = getattr(getattr(module, "config", None), "base_model_tp_plan", None) or {}
     parts = dict(block.named_modules())
     cuts = {}
@@ -31,7 +36,26 @@ def declared_cuts(module: nn.Module, block: nn.Module) -> dict[str, str]:
         name = re.split(r"\*\.", pattern, maxsplit=1)[-1]  # what follows the block's number
         if kind in KINDS and isinstance(parts.get(name), nn.Linear):
             cuts[name] = KINDS[kind]
+    return cuts or conv1d_cuts(block)
+
+
+def conv1d_cuts(block: nn.Module) -> dict[str, str]:
+    """Those of GPT-2's family, whose linears store their weight as (in, out)."""
+    cuts = {}
+    for name, part in block.named_modules():
+        parent, _, end = name.rpartition(".")
+        owner = block.get_submodule(parent)
+        if not is_transposed(part) or end not in CONV1D:
+            continue
+        if "c_attn" in dict(owner.named_children()) and not hasattr(owner, "split_size"):
+            continue  # nobody would know that a rank's query, key and value are narrower
+        cuts[name] = CONV1D[end]
     return cuts
+
+
+def is_transposed(part: nn.Module) -> bool:
+    """Whether a linear stores its weight as (in, out), as Hugging Face's Conv1D does."""
+    return type(part).__name__ == "Conv1D" and isinstance(getattr(part, "weight", None), Tensor)
 
 
 def shown_cuts(block: nn.Module) -> dict[str, str]:

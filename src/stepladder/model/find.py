@@ -15,7 +15,7 @@ from itertools import groupby
 from torch import nn
 
 from .anatomy import Anatomy
-from .cuts import find_cuts
+from .cuts import declared_cuts, find_cuts
 
 Named = tuple[str, nn.Module]
 
@@ -37,6 +37,7 @@ def find_anatomy(module: nn.Module) -> Anatomy:
         blocks=names,
         exit=exit,
         cuts=find_cuts(module, blocks[0][1]) if blocks else {},
+        guessed=bool(blocks) and not declared_cuts(module, blocks[0][1]),
         head=head,
         embedding=embedding,
         tied=is_tied(module, head, embedding),

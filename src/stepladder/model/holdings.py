@@ -48,14 +48,15 @@ def owns(rows: Iterable[tuple[str, int]], cuttable: set[str]) -> Owns:
 
 
 def cuttable_parameters(module: nn.Module, anatomy: Anatomy) -> set[str]:
-    """Weights of cut linears, biases of those cut by column, and both ends' tables of tokens."""
+    """Weights of cut linears, biases of those cut by column, and both ends' tables of classes."""
     if not anatomy.cuts:
         return set()
     names = {f"{end}.weight" for end in (anatomy.head, anatomy.embedding) if end}
+    names.add(f"{anatomy.head}.bias")
     for block in anatomy.blocks:
         for name, kind in anatomy.cuts.items():
             names.add(f"{block}.{name}.weight")
-            if kind == "column":
+            if kind != "row":
                 names.add(f"{block}.{name}.bias")
     return names
 

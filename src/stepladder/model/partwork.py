@@ -10,7 +10,7 @@ from stepladder.workload.facts import Cut
 
 from .watch import Operation, Part
 
-SIDES: dict[str, Cut] = {"column": "columns", "row": "inner"}
+SIDES: dict[str, Cut] = {"column": "columns", "fused": "columns", "row": "inner"}
 
 
 def matrices_in(part: Part, rows: int, name: str, cuts: Mapping[str, str]) -> tuple[Matrix, ...]:

@@ -1,0 +1,132 @@
+"""A module whose parameters are distributed tensors, computing on this rank's own part of them.
+
+Parameters are torch's DTensors: they know what the whole is, which a checkpoint, a shard and a
+norm need. Products do not: while a module runs, its own parameters are plain local tensors, and
+only what flows in or out of a cut moves between ranks. So a product costs what it costs on one
+device, and kernels that know nothing of distributed tensors serve cut modules too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, distribute_tensor
+
+Change = Callable[[Tensor], Tensor]
+
+
+def move(
+    tensor: Tensor, mesh: DeviceMesh, source: Placement, target: Placement, gradient: Placement
+) -> Tensor:
+    """A local tensor that lies over the ranks as `source`, as `target`; its gradient comes back
+    as `gradient`."""
+    spread = DTensor.from_local(tensor, mesh, [source], run_check=False)
+    return spread.redistribute(placements=[target]).to_local(grad_placements=[gradient])
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How a module runs on its part."""
+
+    forward: Callable[..., Any]  # what it had before
+    owners: tuple[nn.Module, ...]  # whose parameters it reads: itself, and whom it reaches into
+    shares: bool  # gradients of its whole parameters are this rank's share of a sum
+    enter: Change | None = None  # for what flows in
+    leave: Change | None = None  # for what flows out
+    apart: frozenset[str] = frozenset()  # parameters that are added after `leave`
+
+
+def distribute(
+    owner: nn.Module, mesh: DeviceMesh, placements: dict[str, Placement], *, shares: bool
+) -> None:
+    """Make a module's own parameters distributed: placed as said, else whole on every rank."""
+    for name, parameter in owner._parameters.items():
+        if parameter is None or isinstance(parameter, DTensor):
+            continue
+        placed = distribute_tensor(parameter.data, mesh, [placements.get(name, Replicate())])
+        made = nn.Parameter(placed, requires_grad=parameter.requires_grad)
+        owner.register_parameter(name, made)
+        if made.requires_grad and shares and name not in placements:
+            made.register_hook(add_up)
+
+
+def add_up(gradient: DTensor) -> DTensor:
+    """The gradient of a parameter that every rank holds, when each saw a part of the work."""
+    return gradient.redistribute(placements=[Replicate()] * gradient.device_mesh.ndim)
+
+
+def run_on_part(module: Any, owners: Sequence[nn.Module], *, shares: bool, **how: Any) -> None:
+    """Have a module compute on this rank's part of its parameters."""
+    how = {"forward": module.forward, **how}
+    module._work = Work(owners=tuple(owners), shares=shares, **how)
+    # A bound method and not a closure, so that a copy of the module runs its own parameters.
+    module.forward = MethodType(forward_on_part, module)
+
+
+def forward_on_part(module: Any, *args: Any, **kwargs: Any) -> Any:
+    work: Work = module._work
+    if work.enter is not None:
+        args, kwargs = change_first(work.enter, args, kwargs)
+    with local_parameters(work):
+        made = work.forward(*args, **kwargs)
+    if work.leave is None:
+        return made
+    made = work.leave(made)
+    for name in work.apart:
+        made = made + local_of(module._parameters[name], work.shares).to(made.dtype)
+    return made
+
+
+def change_first(change: Change, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Change the first tensor of numbers among the arguments, which is what flows between parts."""
+    for index, value in enumerate(args):
+        if flows(value):
+            return (*args[:index], change(value), *args[index + 1 :]), kwargs
+    for name, value in kwargs.items():
+        if flows(value):
+            return args, {**kwargs, name: change(value)}
+    return args, kwargs
+
+
+def flows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+@contextmanager
+def local_parameters(work: Work) -> Iterator[None]:
+    """The owners' parameters as plain tensors inside the block."""
+    before = [owner._parameters for owner in work.owners]
+    for owner in work.owners:
+        owner.__dict__["_parameters"] = {
+            name: without(owner, parameter)
+            if name in work.apart
+            else local_of(parameter, work.shares)
+            for name, parameter in owner._parameters.items()
+        }
+    try:
+        yield
+    finally:
+        for owner, parameters in zip(work.owners, before):
+            owner.__dict__["_parameters"] = parameters
+
+
+def without(owner: nn.Module, parameter: Any) -> Tensor | None:
+    """What stands for a parameter that is added later: None where a linear takes it, else zero."""
+    if parameter is None or isinstance(owner, nn.Linear):
+        return None
+    return torch.zeros_like(parameter.to_local())
+
+
+def local_of(parameter: Any, shares: bool) -> Any:
+    if not isinstance(parameter, DTensor):
+        return parameter
+    if not shares or not parameter.placements[-1].is_replicate():
+        return parameter.to_local()
+    return parameter.to_local(grad_placements=[Partial()])

@@ -1,0 +1,227 @@
+"""Rung: matrices cut over ranks, each computing its part of every product.
+
+Linears come in pairs. The first is cut by columns, so each rank makes some of the heads or some of
+the hidden numbers; the second by rows, so each rank's product is a share of the sum. Between pairs
+the stream is sliced along the sequence where the model says that each position is computed alone
+there: a pair gathers the sequence as it starts and adds up into slices as it ends, norms and
+dropout see a slice, and nothing but matrices is stored or computed twice. Where positions are not
+known to be alone (a class token, a foreign block) every rank has the whole stream, and a pair ends
+in a sum.
+
+Dropout: where ranks hold slices each draws its own pattern; where they hold the same numbers all
+draw the same. With a whole stream a rank's own heads are dropped by the pattern of every other
+rank's, which leaves the mean alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from stepladder.errors import ModelError, PlanError
+from stepladder.model import Anatomy
+from stepladder.world import World
+
+from .local import change_first, distribute, move, run_on_part
+from .stream import SEQUENCE, slice_stream
+from .trial import try_cuts
+from .vocabulary import cut_embedding, cut_head
+
+# What attentions call the counts that a cut divides.
+COUNTS = ("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads")
+COUNTS += ("num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "num_key_value_heads")
+WIDTHS = ("split_size",)
+HEAD_WIDTHS = ("head_dim", "head_width", "head_size", "d_head", "dim_head")
+
+
+def tensor(module: nn.Module, anatomy: Anatomy, world: World, *, whole_output: bool = True) -> None:
+    """Cut the module in place; every parameter is then a distributed tensor under its old name.
+
+    Args:
+        whole_output: have every rank see all logits; else each keeps its classes'.
+    """
+    mesh, blocks = world.submesh("tensor"), anatomy.blocks_of(module)
+    if not anatomy.cuts:
+        raise ModelError(
+            type(module).__name__,
+            f"its blocks ({type(blocks[0][1]).__name__}) show no pair of linears that can be cut",
+            "Use shard or pipeline, or give it an `anatomy` that names its cuts.",
+        )
+    ties = shared_names(module)
+    sliced = is_sliced_between(anatomy, blocks)
+    trial = try_cuts(blocks[0], anatomy.cuts, world.device) if anatomy.guessed else None
+    for name, block in blocks:
+        cut_block(name, block, anatomy.cuts, mesh, sliced=sliced, at_owner=not anatomy.guessed)
+    if sliced:
+        slice_stream(blocks[0][1], blocks[-1][1], mesh, world.device)
+    cut_ends(module, anatomy, mesh, whole_output=whole_output)
+    hold_rest(module, mesh, shares=False)
+    tie(module, ties)
+    if trial is not None:
+        trial.check()
+
+
+def is_sliced_between(anatomy: Anatomy, blocks: Sequence[tuple[str, nn.Module]]) -> bool:
+    """Whether a position is computed alone between cuts: tokens, norms, and owners of cuts."""
+    owners = {name.rpartition(".")[0] for name in anatomy.cuts}
+    if anatomy.guessed or anatomy.embedding is None or "" in owners:
+        return False
+    return all(
+        "Norm" in type(part).__name__ or name.rpartition(".")[0] in owners or name in owners
+        for _, block in blocks
+        for name, part in block.named_modules()
+        if part._parameters
+    )
+
+
+def cut_block(
+    name: str,
+    block: nn.Module,
+    cuts: Mapping[str, str],
+    mesh: DeviceMesh,
+    *,
+    sliced: bool,
+    at_owner: bool,
+) -> None:
+    """Cut a block's linears; the rest of it is held whole."""
+    between = SEQUENCE if sliced else Replicate()
+    enter = partial(move, mesh=mesh, source=between, target=Replicate(), gradient=Partial())
+    leave = partial(move, mesh=mesh, source=Partial(), target=between, gradient=between)
+    for owner_name in dict.fromkeys(cut.rpartition(".")[0] for cut in cuts):
+        owner = block.get_submodule(owner_name)
+        once = at_owner and owner is not block  # queries, keys and values share what flows in
+        divide_counts(owner, f"{name}.{owner_name}".rstrip("."), mesh.size())
+        for cut, kind in cuts.items():
+            if cut.rpartition(".")[0] == owner_name:
+                part = block.get_submodule(cut)
+                check_width(f"{name}.{cut}", owner, part, kind, mesh.size())
+                cut_linear(part, kind, mesh, None if once else enter, leave, sliced=sliced)
+        if once:
+            hold_rest(owner, mesh, shares=True)
+            enter_at(owner, enter)
+    hold_rest(block, mesh, shares=sliced)
+
+
+def cut_linear(
+    part: Any, kind: str, mesh: DeviceMesh, enter: Any, leave: Any, *, sliced: bool
+) -> None:
+    across, along = (1, 0) if is_transposed(part) else (0, 1)  # the weight's out and in dimensions
+    if kind == "row":
+        distribute(part, mesh, {"weight": Shard(along)}, shares=sliced)
+        run_on_part(part, [part], shares=sliced, leave=leave, apart=biases(part))
+        return
+    three = kind == "fused"
+    placed: dict[str, Placement] = {
+        "weight": _StridedShard(across, split_factor=3) if three else Shard(across),
+        "bias": _StridedShard(0, split_factor=3) if three else Shard(0),
+    }
+    distribute(part, mesh, placed, shares=False)
+    if is_transposed(part):
+        part.nf //= mesh.size()
+    run_on_part(part, [part], shares=False, enter=enter)
+
+
+def biases(part: nn.Module) -> frozenset[str]:
+    """A row's bias is added once, to the sum, and not to every share of it."""
+    return frozenset({"bias"}) if part._parameters.get("bias") is not None else frozenset()
+
+
+def is_transposed(part: nn.Module) -> bool:
+    return not isinstance(part, nn.Linear)
+
+
+def enter_at(owner: nn.Module, enter: Any) -> None:
+    owner.register_forward_pre_hook(
+        lambda _, args, kwargs: change_first(enter, args, kwargs), with_kwargs=True
+    )
+
+
+def cut_ends(module: nn.Module, anatomy: Anatomy, mesh: DeviceMesh, *, whole_output: bool) -> None:
+    """Cut the table that reads tokens and the linear that answers, each along its classes."""
+    embedding, head = anatomy.part(module, anatomy.embedding), anatomy.part(module, anatomy.head)
+    if isinstance(embedding, nn.Embedding):
+        cut_embedding(str(anatomy.embedding), embedding, mesh)
+    if isinstance(head, nn.Linear):
+        cut_head(str(anatomy.head), head, mesh, whole_output=whole_output)
+
+
+def hold_rest(module: nn.Module, mesh: DeviceMesh, *, shares: bool) -> None:
+    """Hold whole, on every rank, the parameters that nobody has cut."""
+    for part in module.modules():
+        if is_held(part):
+            continue
+        owners = [p for p in part.modules() if p._parameters] if reaches(part) else [part]
+        for owner in owners:
+            distribute(owner, mesh, {}, shares=shares)
+        run_on_part(part, owners, shares=shares)
+
+
+def is_held(part: nn.Module) -> bool:
+    """Whether there is nothing left to do: no parameters, or all of them distributed."""
+    mine = [p for p in part._parameters.values() if p is not None]
+    return all(isinstance(p, DTensor) for p in mine)
+
+
+def reaches(part: nn.Module) -> bool:
+    """Whether a module reads its children's weights and does not call them."""
+    return isinstance(part, nn.MultiheadAttention)
+
+
+def divide_counts(owner: nn.Module, name: str, ways: int) -> None:
+    """Have an attention that keeps its counts in attributes see this rank's."""
+    for count in (*COUNTS, *WIDTHS):
+        number = vars(owner).get(count)
+        if not isinstance(number, int):
+            continue
+        if number % ways:
+            raise PlanError(
+                "layout.tensor",
+                f"{ways} ways cannot cut the {number} {count} of '{name}' evenly",
+                divisors(number),
+            )
+        setattr(owner, count, number // ways)
+
+
+def check_width(name: str, owner: nn.Module, part: nn.Module, kind: str, ways: int) -> None:
+    """Refuse a cut that does not divide, or that would go through a head."""
+    inner, width = part.weight.shape if is_transposed(part) else part.weight.shape[::-1]
+    width = inner if kind == "row" else width // 3 if kind == "fused" else width
+    heads = [n for a in HEAD_WIDTHS if isinstance(n := vars(owner).get(a), int) and width % n == 0]
+    number, what = (width // heads[0], "heads") if heads else (width, "numbers")
+    if number % ways:
+        problem = f"{ways} ways cannot cut the {number} {what} of '{name}' evenly"
+        raise PlanError("layout.tensor", problem, divisors(number))
+
+
+def divisors(number: int) -> str:
+    ways = [str(n) for n in range(1, min(number, 64) + 1) if number % n == 0]
+    return f"Use {', '.join(ways[:-1])} or {ways[-1]}." if len(ways) > 1 else "Use 1."
+
+
+def shared_names(module: nn.Module) -> list[list[str]]:
+    """Names of parameters that are one, group by group."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def tie(module: nn.Module, groups: list[list[str]]) -> None:
+    """Make those one again that were one before."""
+    for first, *others in groups:
+        kept = module.get_parameter(first)
+        for name in others:
+            owner, _, end = name.rpartition(".")
+            if module.get_parameter(name).placements != kept.placements:
+                raise ModelError(
+                    name,
+                    f"is one with '{first}', and a tensor axis cuts only one of them",
+                    "Use shard or pipeline.",
+                )
+            module.get_submodule(owner).register_parameter(end, kept)
