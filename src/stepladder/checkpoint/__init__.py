@@ -1,6 +1,16 @@
 """What is kept of a run: files that cannot run code, and cannot change unnoticed."""
 
 from .boxes import Box, flat_boxes, whole_box
+from .convert import (
+    SHARD_BYTES,
+    Huggingface,
+    Source,
+    joint_source,
+    stored_tensors,
+    write_checkpoint,
+    write_huggingface,
+    write_state_dict,
+)
 from .digest import hash_bytes, hash_file
 from .folder import (
     KEPT,
@@ -20,10 +30,13 @@ from .tensors import CODES, Written, open_tensors, write_tensors
 __all__ = [
     "CODES",
     "KEPT",
+    "SHARD_BYTES",
     "Box",
+    "Huggingface",
     "Manifest",
     "Part",
     "Reader",
+    "Source",
     "Stored",
     "Tensors",
     "Written",
@@ -36,10 +49,15 @@ __all__ = [
     "folder_of",
     "hash_bytes",
     "hash_file",
+    "joint_source",
     "merge",
     "open_tensors",
     "read_manifest",
+    "stored_tensors",
     "verify",
     "whole_box",
+    "write_checkpoint",
+    "write_huggingface",
+    "write_state_dict",
     "write_tensors",
 ]

@@ -44,12 +44,14 @@ class Written:
     digest: str
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Written:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> Written:
     """Write host tensors in one pass and force them to the disk."""
     # Wide types first, so that every tensor starts at a multiple of its own width.
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
     raw = {name: raw_bytes(tensor) for name, tensor in tensors.items()}
-    header = make_header(tensors)
+    header = make_header(tensors, metadata)
     with ThreadPoolExecutor(THREADS) as pool, path.open("wb", buffering=0) as file:
         digest = Digest(pool)
         for data in (memoryview(header), *raw.values()):
@@ -64,8 +66,9 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
 
 
-def make_header(tensors: Mapping[str, Tensor]) -> bytes:
-    at, entries = 0, {}
+def make_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
         entries[name] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -33,6 +33,7 @@ from stepladder.checkpoint import (
 )
 from stepladder.errors import RecordError, StepladderError
 from stepladder.version import VERSION
+from stepladder.workload import Shape
 from stepladder.world import Board
 
 from .engine import Engine
@@ -182,11 +183,14 @@ def on_host(tensor: Tensor, label: str, buffers: dict[str, Tensor] | None) -> Te
 
 
 def describe(run: Engine) -> dict[str, Any]:
+    shape = getattr(run.module, "shape", None)  # which a built-in language model has
     return {
         "step": run.index,
         "position": run.position,
         "seed": run.seed,
+        "shape": asdict(shape) if isinstance(shape, Shape) else None,
         "plan": str(run.plan),
+        "rate": str(run.rate),
         "loss_scale": run.scale.state_dict(),
         "versions": {"stepladder": VERSION, "torch": torch.__version__},
     }

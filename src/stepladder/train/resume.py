@@ -34,7 +34,12 @@ def load(run: Engine, folder: str | Path) -> Path:
     path, manifest = choose(run, Path(folder))
     with Reader(path, manifest) as reader:
         make_state(run, manifest)
-        here = list(holdings(run.climbed, run.optimizer, run.world))
+        known = manifest.tensors
+        here = [
+            holding
+            for holding in holdings(run.climbed, run.optimizer, run.world)
+            if holding.name.startswith("model/") or holding.name in known
+        ]
         check_same_model(path, manifest, here, run)
         for holding in here:
             reader.fill(holding.name, holding.box, holding.tensor)
@@ -83,6 +88,8 @@ def make_state(run: Engine, manifest: Manifest) -> None:
     for name in manifest.names("optimizer"):
         parameter, _, key = name.rpartition("/")
         kept.setdefault(parameter, []).append(key)
+    if not kept:
+        return  # an optimizer without state, or a checkpoint of a model alone
     run.optimizer.state.clear()
     for piece in run.climbed.pieces:
         name = canonical(piece.name, run.climbed.anatomy)

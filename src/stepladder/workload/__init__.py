@@ -1,6 +1,6 @@
 """What we train, as numbers. Standard library only."""
 
-from .config import shape_of_config
+from .config import read_config, shape_of_config
 from .convnet import RESNETS
 from .facts import Attention, Facts, Kept, Matrix, Moved, Part
 from .find import facts_of_config, find_facts
@@ -23,5 +23,6 @@ __all__ = [
     "find_facts",
     "find_shape",
     "parse_shape",
+    "read_config",
     "shape_of_config",
 ]

@@ -1,0 +1,193 @@
+"""A checkpoint's model in other people's files, and back: one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.errors import RecordError
+
+from .boxes import whole_box
+from .folder import commit, folder_of, write_text
+from .manifest import Part, Stored, Tensors, merge
+from .reading import Reader
+from .tensors import CODES, TYPES, TensorFile, open_tensors, write_tensors
+
+INDEX = "model.safetensors.index.json"
+SHARD_BYTES = 5 * 2**30  # of one file, as Hugging Face cuts them
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that can be made when its turn comes."""
+
+    name: str
+    num_bytes: int
+    make: Callable[[], Tensor]
+
+
+def stored_tensors(reader: Reader, dtype: torch.dtype | None = None) -> list[Source]:
+    """The model's tensors under their own names."""
+    return [
+        joint_source(reader, name, (name,), dtype)
+        for name in sorted(reader.manifest.names("model"))
+    ]
+
+
+def joint_source(
+    reader: Reader,
+    name: str,
+    ours: Sequence[str],
+    dtype: torch.dtype | None,
+    *,
+    turned: bool = False,
+) -> Source:
+    """Tensors of the checkpoint one below the other, as one; in another type where asked."""
+    missing = [one for one in ours if f"model/{one}" not in reader.manifest.tensors]
+    if missing:
+        raise RecordError(
+            "checkpoint",
+            f"{reader.path} holds no '{missing[0]}'",
+            "Convert under the model's own names with --names same.",
+        )
+
+    def make() -> Tensor:
+        parts = [reader.whole(f"model/{one}") for one in ours]
+        made = parts[0] if len(parts) == 1 else torch.cat(parts)
+        made = made.t().contiguous() if turned else made
+        return made.to(dtype) if dtype is not None and made.is_floating_point() else made
+
+    entries = [reader.manifest.tensors[f"model/{one}"] for one in ours]
+    size = sum(whole_box(e.shape).count * (dtype or TYPES[e.dtype]).itemsize for e in entries)
+    return Source(name, size, make)
+
+
+def write_huggingface(
+    sources: Iterable[Source], folder: Path, config: Mapping[str, Any] | None, shard_bytes: int
+) -> list[Path]:
+    """Files and an index that `from_pretrained` reads; the folder appears when it is whole."""
+    partial = new_folder(folder)
+    groups = list(grouped(sources, shard_bytes))
+    index: dict[str, str] = {}
+    total = 0
+    for number, group in enumerate(groups, 1):
+        many = len(groups) > 1
+        name = (
+            f"model-{number:05d}-of-{len(groups):05d}.safetensors" if many else "model.safetensors"
+        )
+        tensors = {source.name: source.make() for source in group}
+        write_tensors(partial / name, tensors, {"format": "pt"})
+        total += sum(tensor.nbytes for tensor in tensors.values())
+        index |= dict.fromkeys(tensors, name)
+    if len(groups) > 1:
+        text = {"metadata": {"total_size": total}, "weight_map": index}
+        write_text(partial / INDEX, json.dumps(text, indent=2))
+    if config is not None:
+        write_text(partial / "config.json", json.dumps(dict(config), indent=2))
+    partial.rename(folder)
+    return sorted(folder.iterdir())
+
+
+def grouped(sources: Iterable[Source], limit: int) -> Iterator[list[Source]]:
+    """Sources in order, together no larger than the limit where each alone is not."""
+    group: list[Source] = []
+    for source in sources:
+        if group and sum(one.num_bytes for one in group) + source.num_bytes > limit:
+            yield group
+            group = []
+        group.append(source)
+    if group:
+        yield group
+
+
+def write_state_dict(sources: Iterable[Source], path: Path) -> None:
+    """A file for `torch.load(path, weights_only=True)`. Holds the whole model in memory."""
+    if path.exists():
+        raise RecordError("out", f"{path} exists", "Name a new file.")
+    partial = path.with_name(f".{path.name}.partial")
+    torch.save({source.name: source.make() for source in sources}, partial)
+    partial.rename(path)
+
+
+class Huggingface:
+    """The tensors of a folder that Hugging Face wrote, in one file or several."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.where = self._index()
+        self.open: dict[str, TensorFile] = {}
+
+    def _index(self) -> dict[str, str]:
+        path = self.folder / INDEX
+        if path.exists():
+            try:
+                where = json.loads(path.read_text())["weight_map"]
+                names = {str(name): str(file) for name, file in where.items()}
+            except (ValueError, KeyError, AttributeError, TypeError) as wrong:
+                raise RecordError(
+                    "checkpoint", f"{path} is no index ({wrong})", "See it."
+                ) from wrong
+            bad = [file for file in names.values() if Path(file).name != file]
+            if bad:
+                raise RecordError(
+                    "checkpoint", f"{path} leads out of its folder ({bad[0]})", "Do not use it."
+                )
+            return names
+        files = sorted(self.folder.glob("*.safetensors"))
+        if not files:
+            raise RecordError(
+                "checkpoint", f"{self.folder} holds no safetensors", "Name a model's folder."
+            )
+        found = {}
+        for file in files:
+            with open_tensors(file) as opened:
+                found |= dict.fromkeys(opened.names(), file.name)
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor that lives in its file."""
+        if name not in self.where:
+            raise RecordError("checkpoint", f"{self.folder} holds no '{name}'", "See --names same.")
+        file = self.where[name]
+        if file not in self.open:
+            with open_tensors(self.folder / file) as opened:
+                self.open[file] = opened
+        return self.open[file].tensor(name)
+
+
+def write_checkpoint(
+    sources: Iterable[Source], root: Path, state: Mapping[str, Any], shard_bytes: int
+) -> Path:
+    """A checkpoint at step 0 that holds these tensors as its model."""
+    final = folder_of(root, 0)
+    if final.exists():
+        raise RecordError("out", f"{final} exists", "Name a new folder.")
+    partial = new_folder(root / f".{final.name}.convert", parents=True)
+    part = Part()
+    for number, group in enumerate(grouped(sources, shard_bytes)):
+        name = f"model-{number:05d}.safetensors"
+        tensors = {source.name: source.make() for source in group}
+        part.files[name] = write_tensors(partial / name, tensors)
+        for key, tensor in tensors.items():
+            shape = tuple(tensor.shape)
+            stored = (Stored(whole_box(shape), name, key),)
+            part.tensors[f"model/{key}"] = Tensors(shape, CODES[tensor.dtype], stored)
+    commit(partial, final, merge([part], state, 0))
+    return final
+
+
+def new_folder(folder: Path, *, parents: bool = False) -> Path:
+    """Where to write what will be `folder`."""
+    if folder.exists() and not parents:
+        raise RecordError("out", f"{folder} exists", "Name a new folder.")
+    partial = folder if parents else folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
