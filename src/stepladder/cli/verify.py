@@ -2,6 +2,9 @@
 
 precision: train the same model on the same batches in two precisions and compare the validation
 loss: under 1 % apart is fine, over 5 % is not.
+
+parity: train a model on one device and under each plan, on as many local ranks as the plan needs,
+from the same weights on the same batches; compare losses, gradient norms and parameters.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from .sameness import DEFAULT_MODEL, verify_parity
 from .show import as_json, table
 
 if TYPE_CHECKING:
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["precision"])
+    parser.add_argument("what", choices=["precision", "parity"])
     parser.add_argument("recipe", nargs="?", metavar="RUN.toml")
     parser.add_argument("--reference", default="fp32", metavar="PRECISION")
     parser.add_argument("--other", default="bf16", metavar="PRECISION")
@@ -29,12 +33,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gradients", action="store_true", help="each layer's gradients, and advice"
     )
+    parity = parser.add_argument_group("parity")
+    parity.add_argument("--plans", metavar="TEXT", help="'fp32 zero3 shard=2; fp32 tensor=2'")
+    parity.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="NAME",
+        help="a preset, a shape, or path.py:function that returns module, samples[, loss]",
+    )
+    parity.add_argument("--steps", type=int, default=10, help="of every run")
+    parity.add_argument(
+        "--optimizer", action="append", metavar="TEXT", help="may be given several times"
+    )
+    parity.add_argument("--device", default="cpu")
+    parity.add_argument("--plot", metavar="FILE.png", help="draw the differences over the steps")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(settings=True)
     parser.epilog = "Any key of the recipe can be set: --train.steps 100 --model.name llama-tiny."
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.what == "parity":
+        return verify_parity(options)
     from stepladder.plan import Precision, read_recipe
     from stepladder.profiler import compare
 

@@ -6,6 +6,7 @@ from .choices import Choices
 from .explain import Explanation, explain, family_of
 from .forecast import forecast
 from .host import pass_launches
+from .memory import forecast_state
 from .search import search
 from .software import OURS, Software
 from .stages import stages_of
@@ -21,6 +22,7 @@ __all__ = [
     "explain_out_of_memory",
     "family_of",
     "forecast",
+    "forecast_state",
     "pass_launches",
     "problems",
     "search",

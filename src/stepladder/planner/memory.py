@@ -50,10 +50,7 @@ def rank_memory(
     context: int,
 ) -> tuple[Memory, int]:
     """One rank's; a processor, whose runtime needs no memory of its own, has no context."""
-    held = stage.parameters(sizes.tensor, facts.tied_parameters)
-    sliced = sizes.shard if sizes.wrapped else 1
-    parameters, gradients = held * sizes.parameter / sliced, held * sizes.gradient / sliced
-    optimizer = held * sizes.state / sizes.shard
+    parameters, gradients, optimizer = state_bytes(facts, stage, sizes)
     host = 0.0
     if "optimizer" in plan.offload:
         host, optimizer = optimizer + gradients, 0.0
@@ -76,6 +73,26 @@ def rank_memory(
         reserved=round(FRAGMENTS * worst.transient) if context else 0,
     )
     return memory, round(host + away)
+
+
+def forecast_state(facts: Facts, plan: Plan, software: Software = OURS) -> tuple[Memory, ...]:
+    """The training state of a rank of each pipeline stage, wherever it is kept."""
+    sizes = sizes_of(plan, software)
+    states = [
+        state_bytes(facts, stage, sizes) for stage in stages_of(facts, plan.layout, plan.schedule)
+    ]
+    return tuple(
+        Memory(parameters=round(held), gradients=round(gradients), optimizer=round(optimizer))
+        for held, gradients, optimizer in states
+    )
+
+
+def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float, float]:
+    """Parameters, all their gradients, and what the optimizer remembers of them."""
+    held = stage.parameters(sizes.tensor, facts.tied_parameters)
+    sliced = sizes.shard if sizes.wrapped else 1
+    parameters, gradients = held * sizes.parameter / sliced, held * sizes.gradient / sliced
+    return parameters, gradients, held * sizes.state / sizes.shard
 
 
 def context_bytes(layout: Layout, cluster: Cluster, calibration: Calibration | None) -> int:

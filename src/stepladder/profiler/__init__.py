@@ -8,13 +8,17 @@ from .kernels import CASES, KernelCase, KernelTiming, measure_kernels
 from .leaks import LeakWatch, LengthWatch, measure_fragmentation
 from .loading import LoaderRow, measure_loaders
 from .memory import MemoryMeter, measure_memory
+from .parity import ADAMW, SGD, Sameness, compare_plans
 from .precision import Comparison, Trained, Verdict, compare, verdict
+from .subjects import Subject, find_subject
 from .team import Team
 from .team import run as run_team
 from .workloads import make_workload
 
 __all__ = [
+    "ADAMW",
     "CASES",
+    "SGD",
     "Comparison",
     "KernelCase",
     "KernelTiming",
@@ -24,6 +28,8 @@ __all__ = [
     "LoaderRow",
     "MemoryMeter",
     "Row",
+    "Sameness",
+    "Subject",
     "Team",
     "Trained",
     "Verdict",
@@ -32,8 +38,10 @@ __all__ = [
     "best_batch",
     "calibrate",
     "compare",
+    "compare_plans",
     "device_name",
     "find_retained_graphs",
+    "find_subject",
     "make_workload",
     "measure_fragmentation",
     "measure_gradients",

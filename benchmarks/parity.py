@@ -1,0 +1,233 @@
+"""Whether every plan computes what one device computes, and holds the bytes that are forecast.
+
+    python benchmarks/parity.py [--only TEXT] [--go-on] [--steps 10]
+
+Each row runs one plan on real processes (gloo, on this machine's processor) under plain SGD and
+under AdamW with clipping, and holds losses, gradient norms and parameters against one device's.
+The training state each rank holds is held against the planner's arithmetic. Writes
+results/parity.json and results/parity.md after every row; --go-on keeps the rows that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity_plans import MODELS, every_plan
+from stepladder.data import Order, load
+from stepladder.plan import Plan
+from stepladder.planner import forecast_state
+from stepladder.profiler import ADAMW, SGD, Sameness, Team, find_subject
+from stepladder.profiler.parity import Plain, compare_course, make_course
+from stepladder.record import Memory
+from stepladder.train import facts_for
+from stepladder.workload import Facts
+
+RESULTS = Path(__file__).parent / "results" / "parity.json"
+OWNERS = ("parameters", "gradients", "optimizer")
+Row = dict[str, Any]
+
+
+def main() -> int:
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--only", default="", metavar="TEXT", help="rows that contain this")
+    reader.add_argument("--go-on", action="store_true", help="keep rows that were compared")
+    reader.add_argument("--steps", type=int, default=10)
+    options = reader.parse_args()
+    torch.set_num_threads(1)
+    kept = read_rows() if options.go_on or options.only else {}
+    chosen = [pair for pair in every_plan() if options.only in " ".join(pair)]
+    with Team(8) as team, tempfile.TemporaryDirectory(prefix="parity-") as folder:
+        bench = Bench(team, Path(folder), options.steps)
+        for model, plan in chosen:
+            if options.go_on and kept.get((model, plan), {}).get("verdict") == "same":
+                continue
+            row = bench.row(model, plan)
+            kept[model, plan] = row
+            print(line(row), flush=True)
+            write(list(kept.values()), options.steps)
+    rows = [kept[pair] for pair in every_plan() if pair in kept]
+    write(rows, options.steps)
+    print(summary(rows))
+    return 0 if all(row["verdict"] == "same" for row in rows) else 1
+
+
+class Bench:
+    """What rows share: the processes, the plain runs, what each model costs."""
+
+    def __init__(self, team: Team, folder: Path, steps: int) -> None:
+        self.team, self.folder, self.steps = team, folder, steps
+        self.known: dict[str, dict[str, Plain]] = {}
+        self.facts: dict[str, tuple[Facts, list[torch.Size]]] = {}
+
+    def row(self, model: str, plan: str) -> Row:
+        began = time.perf_counter()
+        sgd, adamw = (self.compare(model, plan, optimizer) for optimizer in (SGD, ADAMW))
+        verdicts = [found.verdict for found in (sgd, adamw)]
+        verdict = next((word for word in verdicts if word != "same"), "same")
+        return {
+            "model": model,
+            "plan": plan,
+            "ranks": sgd.ranks,
+            "verdict": verdict,
+            "problem": sgd.problem or adamw.problem,
+            "sgd": figures(sgd),
+            "adamw": figures(adamw),
+            "state": self.state(model, plan, adamw) if adamw.states else None,
+            "seconds": round(time.perf_counter() - began, 1),
+            "date": str(date.today()),
+        }
+
+    def compare(self, model: str, plan: str, optimizer: str) -> Sameness:
+        place = self.folder / model
+        place.mkdir(exist_ok=True)
+        known = self.known.setdefault(model, {})
+        course = make_course(find_subject(MODELS[model]), plan, optimizer, steps=self.steps)
+        return compare_course(self.team, course, place, known)
+
+    def state(self, model: str, plan: str, found: Sameness) -> dict[str, Any]:
+        """Measured bytes of the fullest rank of each stage beside the planner's, by owner."""
+        facts, shapes = self.costs(model)
+        settled = make_course(find_subject(MODELS[model]), plan, ADAMW).plan
+        expected = forecast_state(facts, settled)
+        measured = fullest(found.states, settled)
+        slack = [padding(shapes, settled, owner) for owner in OWNERS]
+        words = [
+            judge_bytes(getattr(one, owner), getattr(other, owner), spare)
+            for one, other in zip(measured, expected)
+            for owner, spare in zip(OWNERS, slack)
+        ]
+        return {
+            "measured": [by_owner(memory) for memory in measured],
+            "forecast": [by_owner(memory) for memory in expected],
+            "word": max(words, key=("exact", "padding", "off").index),
+        }
+
+    def costs(self, model: str) -> tuple[Facts, list[torch.Size]]:
+        if model not in self.facts:
+            module, samples, _ = find_subject(MODELS[model]).made()
+            batch = load(samples, Order(len(samples)), torch.arange(2).numpy())
+            shapes = [parameter.shape for parameter in module.parameters()]
+            self.facts[model] = facts_for(module, batch), shapes
+        return self.facts[model]
+
+
+def figures(found: Sameness) -> dict[str, Any]:
+    if found.problem:
+        return {}
+    return {
+        "loss": found.loss,
+        "norm": found.norm,
+        "parameters": found.parameters,
+        "worst": found.worst,
+        "tolerance": found.tolerance,
+    }
+
+
+def by_owner(memory: Memory) -> dict[str, int]:
+    return {owner: getattr(memory, owner) for owner in OWNERS}
+
+
+def fullest(states: tuple[Memory, ...], plan: Plan) -> list[Memory]:
+    """Of each stage, what the rank that holds most holds."""
+    stages: list[list[Memory]] = [[] for _ in range(plan.layout.pipeline)]
+    for rank, state in enumerate(states):
+        stages[plan.layout.place(rank)["pipeline"]].append(state)
+    return [
+        Memory(**{owner: max(getattr(state, owner) for state in stage) for owner in OWNERS})
+        for stage in stages
+    ]
+
+
+def padding(shapes: list[torch.Size], plan: Plan, owner: str) -> float:
+    """Bytes that rounding slices up to whole rows may add to one rank: a row a cut, at most."""
+    ways = plan.layout.shard * plan.layout.context
+    tensors = 2 if owner == "optimizer" else 1
+    by_row = plan.zero >= 2
+    if not plan.zero or (plan.zero == 1 and owner != "optimizer"):
+        ways = 1
+    spare = 0.0
+    for shape in shapes:
+        rows, width = (shape[0], math.prod(shape[1:])) if by_row else (math.prod(shape), 1)
+        spare += (math.ceil(rows / ways) - rows / ways) * width
+        if plan.layout.tensor > 1 and ways > 1:
+            spare += width  # a cut comes before the slices, and rounds first
+    return spare * tensors * 4
+
+
+def judge_bytes(measured: int, forecast: int, spare: float) -> str:
+    if measured == forecast:
+        return "exact"
+    return "padding" if 0 < measured - forecast <= spare + 1 else "off"
+
+
+def read_rows() -> dict[tuple[str, str], Row]:
+    if not RESULTS.exists():
+        return {}
+    rows = json.loads(RESULTS.read_text())["rows"]
+    return {(row["model"], row["plan"]): row for row in rows}
+
+
+def write(rows: list[Row], steps: int) -> None:
+    heading = {
+        "date": str(date.today()),
+        "machine": f"{platform.processor() or platform.machine()}, gloo",
+        "torch": torch.__version__,
+        "steps": steps,
+    }
+    RESULTS.write_text(json.dumps({**heading, "rows": rows}, indent=1) + "\n")
+    table = "\n".join(line(row) for row in rows)
+    said = ", ".join(f"{name} {value}" for name, value in heading.items())
+    text = f"# Parity\n\n{__doc__}\n{said}.\n\n{summary(rows)}\n\n{HEAD}\n{table}\n"
+    RESULTS.with_suffix(".md").write_text(text)
+
+
+HEAD = (
+    "| model | plan | ranks | SGD: loss | norm | parameters | AdamW and clip: loss | norm "
+    "| verdict | state bytes a rank: parameters, gradients, optimizer | forecast |\n"
+    "|---|---|---:|---:|---:|---:|---:|---:|---|---|---|"
+)
+
+
+def line(row: Row) -> str:
+    names = [("sgd", "loss"), ("sgd", "norm"), ("sgd", "parameters"), ("adamw", "loss"),
+             ("adamw", "norm")]  # fmt: skip
+    numbers = [f"{row[of][name]:.1e}" if row[of] else "" for of, name in names]
+    verdict = row["problem"] or row["verdict"]
+    state = row["state"]
+    held = " / ".join(", ".join(map(str, m.values())) for m in state["measured"]) if state else ""
+    cells = [row["model"], row["plan"], row["ranks"], *numbers, verdict, held]
+    return "| " + " | ".join(map(str, [*cells, state["word"] if state else ""])) + " |"
+
+
+def summary(rows: list[Row]) -> str:
+    verdicts = Counter(row["verdict"] for row in rows)
+    states = Counter(row["state"]["word"] for row in rows if row["state"])
+    each = {
+        precision: max(
+            (row["sgd"]["loss"] for row in rows
+             if row["sgd"] and row["plan"].startswith(precision + " ")
+             and "compress" not in row["plan"]),
+            default=math.nan,
+        )
+        for precision in ("fp32", "bf16", "fp16")
+    }  # fmt: skip
+    worst = ", ".join(f"{name} {value:.1e}" for name, value in each.items())
+    counted = ", ".join(f"{count} {word}" for word, count in verdicts.items())
+    bytes_ = ", ".join(f"{count} {word}" for word, count in states.items())
+    return f"{len(rows)} plans: {counted}. Largest loss difference, SGD: {worst}. State: {bytes_}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

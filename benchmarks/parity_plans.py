@@ -1,0 +1,117 @@
+"""The plans of the parity table, by model: every rung, every pair of axes, three precisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOREIGN = Path(__file__).with_name("parity_models.py")
+MODELS = {
+    "gpt": "gpt:layers=4,hidden=32,heads=4,vocab=64",
+    "llama": "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=64",
+    "mlp": "mlp-tiny",
+    "resnet": "resnet-tiny",
+    "hf-gpt2": f"{FOREIGN}:hf_gpt2",
+    "hf-llama": f"{FOREIGN}:hf_llama",
+    "odd": f"{FOREIGN}:odd",
+}
+
+DATA = """
+gpt       fp32 ddp replicate=2
+gpt       fp32 zero1 shard=2
+gpt       fp32 zero2 shard=2
+gpt       fp32 zero3 shard=2
+gpt       fp32 ddp replicate=8
+gpt       fp32 zero1 shard=8
+gpt       fp32 zero3 shard=8
+gpt       fp32 zero3 shard=2 recompute=blocks
+gpt       fp32 ddp replicate=2 micro=1 accumulate=5
+gpt       fp32 ddp replicate=2 attention=plain
+gpt       fp32 ddp replicate=2 compress=bf16
+gpt       fp32 ddp replicate=2 compress=fp16
+gpt       bf16 ddp replicate=2
+gpt       bf16 zero3 shard=2 recompute=blocks
+gpt       fp16 ddp replicate=2
+gpt       fp16 zero2 shard=2
+llama     fp32 ddp replicate=4
+llama     fp32 zero1 shard=2 replicate=2
+llama     fp32 zero2 shard=4
+llama     fp32 zero2 shard=2 replicate=2
+llama     fp32 hsdp shard=2 replicate=2
+llama     fp32 hsdp shard=4 replicate=2
+llama     fp32 zero3 shard=4 recompute=every:2
+llama     fp32 zero3 shard=2 offload=activations
+llama     fp32 zero3 shard=2 offload=optimizer
+llama     fp32 zero3 shard=2 offload=parameters
+llama     bf16 zero2 shard=2
+llama     bf16 hsdp shard=2 replicate=2
+llama     fp16 zero3 shard=4
+mlp       fp32 ddp replicate=2
+mlp       fp32 zero1 shard=4
+mlp       fp32 zero2 shard=4
+mlp       fp32 zero3 shard=8
+mlp       bf16 zero3 shard=2
+resnet    fp32 ddp replicate=2
+resnet    fp32 zero1 shard=2
+resnet    fp32 zero2 shard=2
+resnet    fp32 zero3 shard=4
+hf-gpt2   fp32 ddp replicate=2
+hf-gpt2   fp32 zero1 shard=2
+hf-gpt2   fp32 zero3 shard=2
+hf-gpt2   bf16 zero3 shard=2
+hf-llama  fp32 ddp replicate=2
+hf-llama  fp32 zero2 shard=4
+hf-llama  fp32 zero3 shard=4
+hf-llama  fp32 zero3 shard=2 recompute=blocks
+odd       fp32 ddp replicate=2
+odd       fp32 zero1 shard=2
+odd       fp32 zero2 shard=4
+odd       fp32 zero3 shard=4
+odd       bf16 zero3 shard=2
+"""
+
+AXES = """
+gpt       fp32 tensor=2
+gpt       fp32 pipeline=2
+gpt       fp32 context=2
+gpt       fp32 ddp replicate=2 tensor=2
+gpt       fp32 pipeline=4 schedule=gpipe
+gpt       fp32 zero1 pipeline=2 shard=2
+gpt       bf16 tensor=2 recompute=blocks
+gpt       bf16 pipeline=2
+llama     fp32 tensor=2
+llama     fp32 tensor=2 recompute=blocks
+llama     fp32 zero1 shard=2 tensor=2
+llama     fp32 zero2 shard=2 tensor=2
+llama     fp32 zero3 shard=2 tensor=2
+llama     fp32 zero3 shard=4 tensor=2
+llama     fp32 pipeline=2 schedule=gpipe
+llama     fp32 pipeline=2 schedule=1f1b
+llama     fp32 pipeline=2 schedule=interleaved:2
+llama     fp32 pipeline=2 schedule=zero-bubble
+llama     fp32 zero2 pipeline=2 shard=2 micro=1
+llama     fp32 zero3 pipeline=2 shard=2
+llama     fp32 pipeline=2 tensor=2
+llama     fp32 zero3 pipeline=2 shard=2 tensor=2
+llama     fp32 context=2
+llama     fp32 context=4
+llama     fp32 zero3 context=2 shard=2
+llama     fp32 context=2 tensor=2
+llama     bf16 zero3 shard=2 tensor=2
+llama     bf16 context=2
+llama     fp16 tensor=2
+mlp       fp32 tensor=2
+mlp       fp32 pipeline=2
+resnet    fp32 pipeline=2
+hf-gpt2   fp32 tensor=2
+hf-gpt2   fp32 pipeline=2
+hf-llama  fp32 tensor=2
+hf-llama  fp32 zero3 shard=2 tensor=2
+hf-llama  fp32 pipeline=2
+"""
+
+
+def every_plan() -> list[tuple[str, str]]:
+    """(model, plan) of each row."""
+    lines = [line for line in (DATA + AXES).splitlines() if line]
+    pairs = [line.split(maxsplit=1) for line in lines]
+    return [(model, plan) for model, plan in pairs]

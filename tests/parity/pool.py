@@ -1,0 +1,29 @@
+"""The tests' own processes in the form a comparison asks for."""
+
+from pathlib import Path
+
+from stepladder.profiler.parity import compare_course, make_course
+from stepladder.profiler.subjects import Subject, find_subject
+
+from ..ranks import run
+
+SGD, CLIPPED = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"  # so low that it bites in every step
+LLAMA = "llama:layers=2,hidden=32,heads=2,vocab=64"
+FOREIGN = Path(__file__).parents[2] / "benchmarks" / "parity_models.py"
+PLAIN: dict[Path, dict] = {}  # plain runs, beside whose weights their folder names
+
+
+class Pool:
+    """Runs a function on kept processes, as a `Team` does."""
+
+    def run(self, function, *args, ranks):
+        return run(function, ranks, *args, init=False)
+
+
+def compare(folder: Path, model: str | Subject, plan: str, optimizer=SGD, *, steps=3, learn=None):
+    """One finding, on the processes all tests share."""
+    subject = find_subject(model) if isinstance(model, str) else model
+    course = make_course(subject, plan, optimizer, steps=steps)
+    place = folder / f"{subject.name}-{steps}".replace("/", "-")
+    place.mkdir(exist_ok=True)
+    return compare_course(Pool(), course, place, PLAIN.setdefault(place, {}), learn)
