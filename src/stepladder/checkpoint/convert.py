@@ -145,7 +145,7 @@ class Huggingface:
             raise RecordError(
                 "checkpoint", f"{self.folder} holds no safetensors", "Name a model's folder."
             )
-        found = {}
+        found: dict[str, str] = {}
         for file in files:
             with open_tensors(file) as opened:
                 found |= dict.fromkeys(opened.names(), file.name)

@@ -63,7 +63,8 @@ def write_tensors(
 
 def raw_bytes(tensor: Tensor) -> memoryview:
     flat = tensor.detach().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    raw: Any = flat.view(torch.uint8).numpy()
+    return memoryview(raw) if flat.numel() else memoryview(b"")
 
 
 def make_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:

@@ -17,7 +17,7 @@ from stepladder.errors import RecordError, StepladderError
 from .show import as_json, gib, progress, table
 
 if TYPE_CHECKING:
-    from stepladder.checkpoint import Manifest, Reader, Source
+    from stepladder.checkpoint import Huggingface, Manifest, Reader, Source
     from stepladder.workload import Shape
 
 FORMATS = ("huggingface", "state_dict", "checkpoint")
@@ -181,16 +181,13 @@ def from_huggingface(options: argparse.Namespace, limit: int) -> list[Path]:
     """A checkpoint that a run starts from."""
     from dataclasses import asdict
 
-    from stepladder.checkpoint import Huggingface, Source, write_checkpoint
+    from stepladder.checkpoint import Huggingface, write_checkpoint
     from stepladder.version import VERSION
     from stepladder.workload import read_config
 
     files = Huggingface(options.path)
     shape = None if options.names == "same" else read_config(options.path / "config.json")
-    sources = taken_apart(files, shape) if shape else [
-        Source(name, files.tensor(name).nbytes, lambda name=name: files.tensor(name).clone())
-        for name in sorted(files.where)
-    ]  # fmt: skip
+    sources = taken_apart(files, shape) if shape else as_they_are(files)
     state = {
         "step": 0, "position": 0, "seed": 0, "loss_scale": {},
         "shape": asdict(shape) if shape else None, "versions": {"stepladder": VERSION},
@@ -199,7 +196,20 @@ def from_huggingface(options: argparse.Namespace, limit: int) -> list[Path]:
     return sorted(final.iterdir())
 
 
-def taken_apart(files: Any, shape: Shape) -> list[Source]:
+def as_they_are(files: Huggingface) -> list[Source]:
+    from functools import partial
+
+    from stepladder.checkpoint import Source
+
+    def make(name: str) -> Any:
+        return files.tensor(name).clone()
+
+    return [
+        Source(name, files.tensor(name).nbytes, partial(make, name)) for name in sorted(files.where)
+    ]
+
+
+def taken_apart(files: Huggingface, shape: Shape) -> list[Source]:
     """Hugging Face's tensors as the built-in model holds them."""
     from functools import partial
 
