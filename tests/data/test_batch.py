@@ -47,6 +47,35 @@ def test_rows_cut_every_tensor_and_the_counts():
     assert (part.position, part.size) == (8, 4)
 
 
+def test_columns_cut_every_sequence_and_count_again():
+    tokens, row = torch.arange(8).reshape(2, 4), torch.tensor([5, 6])
+    targets = torch.tensor([[1, 2, 3, 4], [5, -100, -100, -100]])
+    batch = Batch.of(({"tokens": tokens, "row": row}, targets), position=0, size=2)
+    part = batch.columns(slice(2, 4))
+    assert part.inputs["tokens"].tolist() == [[2, 3], [6, 7]]
+    assert part.inputs["row"].tolist() == [5, 6]
+    assert part.targets.tolist() == [[3, 4], [-100, -100]] and part.valid_by_row == (2, 0)
+    assert part.leading_by_row == (0, 0)
+    assert batch.columns(slice(0, 2)).leading_by_row == (1, 1)
+
+
+def test_targets_ahead_are_taken_from_the_next_stretch():
+    labels = torch.tensor([[1, 2, 3, 4], [5, -100, 7, 8]])
+    batch = Batch.of({"labels": labels}, position=0, size=2)
+    first, last = (batch.columns(part, ahead=1) for part in (slice(0, 2), slice(2, 4)))
+    assert first.targets.tolist() == [[2, 3], [-100, 7]] and first.valid_by_row == (2, 1)
+    assert last.targets.tolist() == [[4, -100], [8, -100]] and last.valid_by_row == (1, 1)
+    assert first.valid + last.valid == batch.valid - batch.leading
+    assert first.leading == last.leading == 0
+
+
+def test_where_every_target_counts_nobody_asks_the_device():
+    batch = Batch.of({"labels": torch.ones(2, 4, dtype=torch.long)}, position=0, size=2)
+    moved = batch.to("meta")
+    assert moved.columns(slice(0, 2)).valid_by_row == (2, 2)
+    assert moved.columns(slice(2, 4), ahead=1).valid_by_row == (1, 1)
+
+
 def test_moving_keeps_labels_one_tensor_and_the_counts_known():
     labels = torch.tensor([[1, -100]])
     batch = Batch.of({"labels": labels}, position=0, size=1)

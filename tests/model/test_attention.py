@@ -36,6 +36,18 @@ def test_a_causal_token_looks_at_itself_and_back():
     torch.testing.assert_close(seen[..., 0, :], value[..., 0, :])
 
 
+@pytest.mark.parametrize("attend", [plain_attention, fused_attention, flash_attention])
+def test_fewer_queries_than_keys_are_the_last_of_them(attend):
+    query, key, value = heads(4), heads(2), heads(2) + 1
+    whole, last = attend(query, key, value), attend(query[:, :, 4:], key, value)
+    torch.testing.assert_close(last, whole[:, :, 4:])
+
+
+def test_the_last_documents_look_at_all_that_were_seen():
+    seen = torch.tensor([[0, 0, 1, 1]])
+    assert torch.equal(document_mask(seen[:, 2:], seen), document_mask(seen)[:, :, 2:])
+
+
 def test_a_document_mask_is_causal_and_keeps_documents_apart():
     mask = document_mask(torch.tensor([[0, 0, 1]]))
     assert mask[0, 0].tolist() == [[True, False, False], [True, True, False], [False, False, True]]

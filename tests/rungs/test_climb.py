@@ -115,7 +115,7 @@ def test_what_cannot_be_run_is_refused_all_at_once():
     ]
 
 
-@pytest.mark.parametrize("axis", ["pipeline", "context", "tensor"])
+@pytest.mark.parametrize("axis", ["pipeline", "tensor"])
 def test_an_axis_that_cannot_be_run_is_refused_even_in_a_world_that_has_it(axis):
     from stepladder.plan import Plan
     from stepladder.rungs.climb import missing_rungs

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from stepladder.errors import DataError
+
 from .pack import IGNORED
 
 TARGET_KEYS = ("labels", "targets")
@@ -73,6 +75,49 @@ class Batch:
             valid_by_row=self.valid_by_row[part],
             leading_by_row=self.leading_by_row[part],
         )
+
+    def columns(self, part: slice, *, ahead: int = 0) -> Batch:
+        """A stretch of every sequence, with the targets that stand `ahead` of it.
+
+        `ahead` is 1 for a model that compares position i with label i + 1 itself: the targets are
+        moved before the cut, since a stretch does not hold its last position's.
+        """
+        length = self.length
+        cut = self._each(lambda tensor: tensor[:, part] if tensor.dim() > 1 else tensor)
+        targets = self.targets[:, part.start + ahead : part.stop + ahead]
+        share = targets[:1].numel()
+        if all(valid == self.targets[:1].numel() for valid in self.valid_by_row):
+            valid = (share,) * self.num_rows  # every target counts: no need to ask the device
+        else:
+            valid = _count_valid(self.inputs, targets)
+        if missing := min(part.stop, length) - part.start - targets.shape[1]:
+            edge = targets.new_full((len(targets), missing, *targets.shape[2:]), IGNORED)
+            targets = torch.cat((targets, edge), 1)
+        leads = part.start == 0 and ahead == 0
+        leading = self.leading_by_row if leads else (0,) * self.num_rows
+        return replace(
+            cut,
+            targets=targets if ahead else cut.targets,
+            valid_by_row=valid,
+            leading_by_row=leading,
+        )
+
+    @property
+    def length(self) -> int:
+        """Positions of every sequence, where all tensors agree on it."""
+        if not isinstance(self.targets, torch.Tensor) or self.targets.dim() < 2:
+            raise DataError(
+                "batch", "has no target for each position of a sequence", "Use context=1."
+            )
+        length = self.targets.shape[1]
+        for tensor in self.tensors():
+            if tensor.dim() > 1 and tensor.shape[1] != length:
+                raise DataError(
+                    "batch",
+                    f"{tuple(tensor.shape)} is not a row of {length} positions like the targets",
+                    "Use context=1, or leave that tensor out.",
+                )
+        return length
 
     def tensors(self) -> list[torch.Tensor]:
         """Every tensor once."""

@@ -1,7 +1,7 @@
 """What the module is: its anatomy, its cost, its first values; and the built-in models."""
 
 from .anatomy import Anatomy
-from .attention import set_attention
+from .attention import Attention, document_mask, last_queries, set_attention
 from .build import build
 from .count import Flops, count_flops
 from .dear import is_dear
@@ -20,6 +20,7 @@ __all__ = [
     "GPT",
     "MLP",
     "Anatomy",
+    "Attention",
     "Flops",
     "Llama",
     "ResNet",
@@ -28,9 +29,11 @@ __all__ = [
     "build",
     "count_flops",
     "describe",
+    "document_mask",
     "find_anatomy",
     "initialise",
     "is_dear",
+    "last_queries",
     "precision_table",
     "set_attention",
     "uncompiled",

@@ -1,9 +1,10 @@
 """Attention, and the one replaceable call inside it.
 
 `Attention.attend` is a plain function of (query, key, value, mask, causal), each tensor (batch,
-heads, length, head width). A rung swaps it to choose a kernel or to look across ranks. The number
-of heads is read off the projection's own width, so a rank that holds a cut of the heads runs the
-same code.
+heads, length, head width). A rung swaps it to choose a kernel or to look across ranks. Where there
+are more keys than queries the queries are the last of them, in what `causal` means. The number of
+heads is read off the projection's own width, so a rank that holds a cut of the heads runs the same
+code.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from stepladder.errors import ModelError, PlanError, nearest
 
@@ -33,6 +35,8 @@ def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True
 ) -> Tensor:
     """Attend by whichever fused kernel torch finds fastest here."""
+    if causal and mask is None and query.shape[-2] < key.shape[-2]:
+        mask = last_queries(query, key)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -75,21 +79,32 @@ def plain_attention(
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5  # (…, length, length)
     if mask is None and causal:
-        mask = causal_mask(query.shape[-2], query.device)
+        mask = causal_mask(query.shape[-2], key.shape[-2], query.device)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     weights = scores.float().softmax(-1)  # fp32: a sum over many small numbers
     return weights.to(value.dtype) @ value
 
 
-def causal_mask(length: int, device: torch.device) -> Tensor:
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+def last_queries(query: Tensor, key: Tensor) -> Tensor:
+    """What the last queries of a causal sequence see, in the form torch finds a kernel for."""
+    if query.device.type == "cpu":  # no kernel there knows such a mask by name
+        return causal_mask(query.shape[-2], key.shape[-2], query.device)
+    return causal_lower_right(query.shape[-2], key.shape[-2])
 
 
-def document_mask(documents: Tensor) -> Tensor:
-    """True where a token may look: earlier, and in the same document. (batch, 1, length, length)"""
-    same = documents[:, None, :, None] == documents[:, None, None, :]
-    return same & causal_mask(documents.shape[-1], documents.device)
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def document_mask(documents: Tensor, seen: Tensor | None = None) -> Tensor:
+    """True where a token may look: earlier, and in the same document. (batch, 1, length, seen)
+
+    Where only the last of the tokens `seen` ask, `documents` are theirs.
+    """
+    seen = documents if seen is None else seen
+    same = documents[:, None, :, None] == seen[:, None, None, :]
+    return same & causal_mask(documents.shape[-1], seen.shape[-1], seen.device)
 
 
 class Attention(nn.Module):

@@ -8,7 +8,7 @@ gradients do not depend on it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from stepladder.world import World
 from .exchange import Exchange
 from .loss import Loss
 
+Share = Callable[[Batch], AbstractContextManager[Batch]]
 Scale = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -35,19 +36,21 @@ class Accumulate:
     world: World
     intake: Callable[[Any], Any] = lambda inputs: inputs  # inputs in the type the module reads
     micro: int | None = None  # rows of one pass; None: all of them
+    share: Share = nullcontext  # block in which a batch is cut to this rank's part of its sequences
 
     def __call__(self, batch: Batch, scale: Scale) -> torch.Tensor:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
         total = self.count(batch)
         loss = torch.zeros((), device=self.world.device)
-        parts = self.passes(batch)
-        for index, part in enumerate(parts):
-            with self.exchange.passing(index == len(parts) - 1):
-                weighed = self.forward(part) * self.weight(part, total)
-                # The engine that adds ranks up divides by their number: see exchange.py.
-                scale(weighed * self.exchange.ways).backward()
-            loss += weighed.detach()
-        return self.world.sum(loss, "replicate", "shard")
+        with self.share(batch) as mine:
+            parts = self.passes(mine)
+            for index, part in enumerate(parts):
+                with self.exchange.passing(index == len(parts) - 1):
+                    weighed = self.forward(part) * self.weight(part, total)
+                    # The engine that adds ranks up divides by their number: see exchange.py.
+                    scale(weighed * self.exchange.ways).backward()
+                loss += weighed.detach()
+        return self.world.sum(loss, "replicate", "shard", "context")
 
     def weight(self, part: Batch, total: int | torch.Tensor) -> float | torch.Tensor:
         """A micro-batch's share of the global batch's valid targets."""
@@ -57,13 +60,16 @@ class Accumulate:
     def forward(self, part: Batch) -> torch.Tensor:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
         with self.working():
-            outputs = call(self.exchange.module, self.intake(part.inputs))
+            outputs = self.outputs(part)
             loss = self.loss.mean(outputs, part) if self.loss.count(part) else nothing(outputs)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(
                 "loss", "does not depend on any trainable parameter", "Unfreeze one, or check loss."
             )
         return loss
+
+    def outputs(self, part: Batch) -> Any:
+        return call(self.exchange.module, self.intake(part.inputs))
 
     def passes(self, batch: Batch) -> list[Batch]:
         micro = self.micro or batch.num_rows
@@ -85,9 +91,10 @@ class Accumulate:
         """The batch's mean loss without gradients, and its number of valid targets."""
         total = self.count(batch)
         loss = torch.zeros((), device=self.world.device)
-        for part in self.passes(batch):
-            loss += self.forward(part) * self.weight(part, total)
-        return self.world.sum(loss, "replicate", "shard"), int(total)
+        with self.share(batch) as mine:
+            for part in self.passes(mine):
+                loss += self.forward(part) * self.weight(part, total)
+        return self.world.sum(loss, "replicate", "shard", "context"), int(total)
 
 
 def call(module: nn.Module, inputs: Any) -> Any:

@@ -22,6 +22,7 @@ from stepladder.world import World
 from .accumulate import Accumulate
 from .budget import BlockCost
 from .compile import compile_module
+from .context import context
 from .exchange import Exchange
 from .loss import Loss
 from .offload import offload_activations
@@ -61,6 +62,8 @@ def climb(
     # First: what a block computes is settled before anything wraps the block.
     if plan.attention != "auto":
         set_attention(module, plan.attention)
+    # Before recomputation: what runs again in backward must look across ranks again.
+    sequences = context(module, blocks, loss, plan, world) if plan.layout.context > 1 else None
     # Before the move: casting on the host needs no device memory for the wider copy.
     precision(module, plan.precision, plan.keep, world.device)
     module.to(world.device)
@@ -76,12 +79,14 @@ def climb(
     exchange = spread(module, blocks, plan, world)
     run = Accumulate(
         exchange,
-        loss,
+        sequences.loss if sequences else loss,
         working=forward_context(module, plan, world),
         world=world,
         intake=partial(read_inputs, plan.precision),
         micro=plan.batch.micro,
     )
+    if sequences:
+        run.share = partial(sequences.share, run)
     pieces, publish = make_pieces(module.named_parameters()), nothing
     if plan.zero == 1 and world.mesh is not None:
         pieces = slice_pieces(pieces, world)
@@ -124,7 +129,7 @@ def forward_context(
 def missing_rungs(plan: Plan) -> list[PlanError]:
     """Words of a plan that this version can forecast and not yet run: refused, never ignored."""
     found = []
-    for axis in ("pipeline", "context", "tensor"):
+    for axis in ("pipeline", "tensor"):
         ways = getattr(plan.layout, axis)
         if ways > 1:
             found.append(
