@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from stepladder.cli.calibrate import rows
+from stepladder.cli.calibrate import rows, with_known_links
 from stepladder.cli.main import main
 from stepladder.record import Calibration, load_calibration
 
@@ -32,6 +32,17 @@ def test_another_file_and_json_for_programs(tmp_path, cache, capsys):
     assert shown.pop("path") == str(path)
     assert Calibration.from_table(shown) == Calibration.load(path)
     assert not cache.exists()
+
+
+def test_links_measured_before_outlive_a_new_calibration_and_a_damaged_file_is_mended(tmp_path):
+    path = tmp_path / "c.json"
+    links = {"inside_bytes_per_second": 2e9, "inside_latency_seconds": 3e-6}
+    Calibration(device="CPU", launch_seconds=1.0, **links).save(path)
+    found = with_known_links(Calibration(device="CPU", launch_seconds=5e-6), path)
+    assert found == Calibration(device="CPU", launch_seconds=5e-6, **links)
+    assert ["collectives inside a node", "2 GB/s, 3 µs a hop"] in rows(found)
+    path.write_text("{")
+    assert with_known_links(Calibration(device="CPU"), path) == Calibration(device="CPU")
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])

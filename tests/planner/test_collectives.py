@@ -65,7 +65,10 @@ def test_more_bytes_never_take_less_time(power: int, one: float, other: float) -
 
 
 def test_measured_links_replace_the_usual_share() -> None:
-    found = Calibration(inside_bytes_per_second=1e11, between_bytes_per_second=1e10)
+    found = Calibration(
+        inside_bytes_per_second=1e11, between_bytes_per_second=1e10, inside_latency_seconds=1e-3
+    )
     network = network_of(CLUSTER, found)
+    assert network.group(Layout(tensor=8, shard=4), "tensor").gather(1) == pytest.approx(7e-3)
     assert network.group(Layout(tensor=8, shard=4), "tensor").bytes_per_second == 1e11
     assert network.group(Layout(shard=16), "shard").bytes_per_second == 1e10

@@ -3,28 +3,41 @@
 precision: time, speed-up, memory and loss difference of each number format. batch: memory and
 throughput of each batch size, the best marked. recompute: memory and time of each way to
 recompute. data: how fast batches arrive under each loader setting. kernels: hand-written kernels
-against eager and compiled torch (needs a GPU).
+against eager and compiled torch (needs a GPU). collectives: latency and bandwidth of every
+collective over local ranks, or of those a --plan uses. ring: an all-reduce on sends and receives
+alone against the backend's, its bytes counted, its steps drawn. dp: threads in one process against
+DDP.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from stepladder.errors import StepladderError
+
+from .communication import bench_collectives, bench_dp, bench_ring
 from .plots import plot_bars
-from .show import as_json, table
+from .show import as_json, progress, table
 
 if TYPE_CHECKING:
     from stepladder.profiler import Row
 
-Item = TypeVar("Item")
-
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-pure", "fp8")
 RECOMPUTES = ("none", "selective", "every:4", "every:2", "blocks")
 LOADERS = ("0", "1", "2", "4", "auto")
+TRAINED = ("precision", "batch", "recompute")
+READERS = {
+    "model": (*TRAINED, "data", "dp"),
+    "batch": (*TRAINED, "data", "dp"),
+    "sequence": (*TRAINED, "data", "dp"),
+    "plan": (*TRAINED, "collectives"),
+    "ranks": ("collectives", "ring", "dp"),
+    "largest": ("collectives", "ring"),
+    "keep": ("collectives",),
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequence", type=positive, help="tokens a sample")
     parser.add_argument("--plan", default="", metavar="WORDS", help="what every row has in common")
     parser.add_argument("--steps", type=positive, default=10, help="timed steps a row")
+    parser.add_argument("--ranks", type=positive, help="local processes: collectives, ring, dp (2)")
+    parser.add_argument(
+        "--largest", type=positive, metavar="KIB", help="message: collectives, ring (65536)"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="let forecasts use the measured link: collectives"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the table too")
     parser.add_argument("--json", action="store_true")
@@ -47,7 +67,19 @@ def positive(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    refuse_unread(options)
     return TABLES[options.name](options)
+
+
+def refuse_unread(options: argparse.Namespace) -> None:
+    """An option that the table would not read is a mistake about what is measured."""
+    for option, readers in READERS.items():
+        if getattr(options, option) and options.name not in readers:
+            raise StepladderError(
+                f"--{option}",
+                f"the table '{options.name}' does not read it",
+                f"Leave it out; these do: {', '.join(readers)}.",
+            )
 
 
 def common(options: argparse.Namespace) -> dict[str, Any]:
@@ -172,6 +204,9 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "recompute": bench_recompute,
     "data": bench_data,
     "kernels": bench_kernels,
+    "collectives": bench_collectives,
+    "ring": bench_ring,
+    "dp": bench_dp,
 }
 
 
@@ -180,17 +215,6 @@ def measure(options: argparse.Namespace, plans: list[tuple[str, Any]]) -> list[R
 
     workload = make_workload(**common(options))
     return list(progress(measure_plans(workload, plans, steps=options.steps), "rows", len(plans)))
-
-
-def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
-    """The items, with a bar on a terminal while they are made."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(items, what, total=total, console=Console(stderr=True), transient=True)
 
 
 def show(

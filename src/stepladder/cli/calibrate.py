@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
         raise RecordError("seconds", f"{options.seconds:g} is no time to measure in", "Use 60.")
     found = measure(pick_device(options.device), options.seconds)
     path = Path(options.out) if options.out else calibration_path(found.device)
+    found = with_known_links(found, path)
     keep(found, path)
     if options.json:
         as_json({**asdict(found), "path": str(path)})
@@ -54,6 +55,20 @@ def measure(device: torch.device, seconds: float) -> Calibration:
 
     with progress() as show:
         return calibrate(device, seconds, show)
+
+
+def with_known_links(found: Calibration, path: Path) -> Calibration:
+    """The links 'stepladder bench collectives --keep' measured, which this does not measure."""
+    try:
+        known = Calibration.load(path) if path.exists() else Calibration()
+    except RecordError:  # damaged: what is written now mends it
+        return found
+    return replace(
+        found,
+        inside_bytes_per_second=known.inside_bytes_per_second,
+        inside_latency_seconds=known.inside_latency_seconds,
+        between_bytes_per_second=known.between_bytes_per_second,
+    )
 
 
 def keep(found: Calibration, path: Path) -> None:
@@ -83,6 +98,10 @@ def rows(found: Calibration) -> list[list[Any]]:
         shown.append([name, None if moved is None else f"{moved / 1e9:,.4g} GB/s"])
     launch, context = found.launch_seconds, found.context_bytes
     shown.append(["handing over a kernel", None if launch is None else f"{launch * 1e6:.3g} µs"])
+    if found.inside_bytes_per_second is not None:
+        hop = (found.inside_latency_seconds or 0.0) * 1e6
+        rate = found.inside_bytes_per_second / 1e9
+        shown.append(["collectives inside a node", f"{rate:,.4g} GB/s, {hop:.3g} µs a hop"])
     if context is not None:
         shown.append(["memory of an idle process", f"{context / 2**20:.0f} MiB"])
     return shown

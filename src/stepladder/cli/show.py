@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 GIB = 2**30
+Item = TypeVar("Item")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -42,6 +43,17 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
     return str(value)
+
+
+def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
+    """The items, with a bar on a terminal while they are made."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, what, total=total, console=Console(stderr=True), transient=True)
 
 
 def as_json(value: Any) -> None:

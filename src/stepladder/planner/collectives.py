@@ -101,6 +101,6 @@ def network_of(cluster: Cluster, calibration: Calibration | None = None) -> Netw
         cluster.devices_per_node,
         found.inside_bytes_per_second or inside.bytes_per_second * INSIDE,
         found.between_bytes_per_second or between.bytes_per_second * BETWEEN,
-        inside.latency_seconds,
+        found.inside_latency_seconds or inside.latency_seconds,
         between.latency_seconds,
     )

@@ -2,6 +2,19 @@
 
 from .bench import Row, Workload, best_batch, device_name, measure_plans, with_batch
 from .calibrate import calibrate
+from .calibrate import device_name as table_name
+from .collectives import (
+    COLLECTIVES,
+    CollectiveRow,
+    Line,
+    Use,
+    every_use,
+    fit_line,
+    fit_link,
+    measure_collectives,
+    uses_of,
+)
+from .dataparallel import DataParallelRow, Trial, measure_data_parallel
 from .gradients import LayerGradient, advise, measure_gradients
 from .graphs import find_retained_graphs
 from .kernels import CASES, KernelCase, KernelTiming, measure_kernels
@@ -10,6 +23,7 @@ from .loading import LoaderRow, measure_loaders
 from .memory import MemoryMeter, measure_memory
 from .parity import ADAMW, SGD, Sameness, compare_plans
 from .precision import Comparison, Trained, Verdict, compare, verdict
+from .ring import RingRow, measure_ring, ring_all_reduce, ring_bytes, ring_hops, ring_states
 from .subjects import Subject, find_subject
 from .team import Team
 from .team import run as run_team
@@ -18,20 +32,27 @@ from .workloads import make_workload
 __all__ = [
     "ADAMW",
     "CASES",
+    "COLLECTIVES",
     "SGD",
+    "CollectiveRow",
     "Comparison",
+    "DataParallelRow",
     "KernelCase",
     "KernelTiming",
     "LayerGradient",
     "LeakWatch",
     "LengthWatch",
+    "Line",
     "LoaderRow",
     "MemoryMeter",
+    "RingRow",
     "Row",
     "Sameness",
     "Subject",
     "Team",
     "Trained",
+    "Trial",
+    "Use",
     "Verdict",
     "Workload",
     "advise",
@@ -40,16 +61,28 @@ __all__ = [
     "compare",
     "compare_plans",
     "device_name",
+    "every_use",
     "find_retained_graphs",
     "find_subject",
+    "fit_line",
+    "fit_link",
     "make_workload",
+    "measure_collectives",
+    "measure_data_parallel",
     "measure_fragmentation",
     "measure_gradients",
     "measure_kernels",
     "measure_loaders",
     "measure_memory",
     "measure_plans",
+    "measure_ring",
+    "ring_all_reduce",
+    "ring_bytes",
+    "ring_hops",
+    "ring_states",
     "run_team",
+    "table_name",
+    "uses_of",
     "verdict",
     "with_batch",
 ]

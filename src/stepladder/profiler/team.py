@@ -84,10 +84,11 @@ class Team:
         if ranks < 1:
             raise WorldError("ranks", f"{ranks} is not a number of processes", "Use 1 or more.")
         self.ranks = ranks
-        self.workers: list[Worker] = []
+        self.open = False
+        self.workers: list[Worker] = []  # as many as a call has needed so far
 
     def __enter__(self) -> Team:
-        self._replace(())
+        self.open = True
         return self
 
     def __exit__(
@@ -96,6 +97,7 @@ class Team:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.open = False
         while self.workers:
             self.workers.pop().kill()
 
@@ -113,6 +115,8 @@ class Team:
         """
         count = self._count(ranks)
         call = pickled(function, args)
+        while len(self.workers) < count:
+            self.workers.append(Worker())
         store = dist.TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
         for rank, worker in enumerate(self.workers[:count]):
             job = Job(call, environment(rank, count, store.port), threads_of_each(count))
@@ -131,7 +135,7 @@ class Team:
         return [answer.value for _, answer in sorted(answers.items()) if answer]
 
     def _count(self, ranks: int | None) -> int:
-        if not self.workers:
+        if not self.open:
             problem = "this team is not at work"
             raise WorldError("ranks", problem, f"Write 'with Team({self.ranks}) as team:' first.")
         count = self.ranks if ranks is None else ranks
@@ -141,12 +145,10 @@ class Team:
         return count
 
     def _replace(self, ranks: Iterable[int]) -> None:
-        """New processes where there are none yet, and for these ranks."""
+        """New processes for these ranks."""
         for rank in ranks:
             self.workers[rank].kill()
             self.workers[rank] = Worker()
-        while len(self.workers) < self.ranks:
-            self.workers.append(Worker())
 
 
 def run(

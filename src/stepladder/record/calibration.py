@@ -56,6 +56,7 @@ class Calibration:
     optimizer_bytes_per_second: float | None = None  # reached by the update
     launch_seconds: float | None = None  # of the host, per kernel
     inside_bytes_per_second: float | None = None  # of a collective inside a node
+    inside_latency_seconds: float | None = None  # of one hop of it
     between_bytes_per_second: float | None = None  # of a collective between nodes, per node
     context_bytes: int | None = None  # device memory of an idle process
     corrections: Mapping[str, Correction] = field(default_factory=dict)  # by compute type

@@ -1,0 +1,26 @@
+"""The kernel's count rises by what a process sends, and looking leaves nothing open."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+from stepladder.profiler.wire import wire_bytes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux counts, others do not")
+
+
+def test_the_count_is_what_was_sent_over_tcp_and_nothing_else(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = socket.create_connection(server.getsockname())
+        here, _ = server.accept()
+        with there, here, (tmp_path / "file").open("wb") as file:
+            before, open_before = wire_bytes(), len(os.listdir("/proc/self/fd"))
+            there.sendall(b"x" * 1000)
+            here.sendall(b"y" * 234)
+            file.write(b"z" * 5000)
+            there.recv(1000)
+            assert wire_bytes() - before == 1234
+            assert len(os.listdir("/proc/self/fd")) == open_before
+            there.sendall(b"x")  # the descriptors themselves still work
