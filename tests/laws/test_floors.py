@@ -12,7 +12,8 @@ FLOORS = {
     "hardware": 1, "workload": 1, "plan": 1, "record": 1,
     "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2,
     "rungs": 3, "train": 4, "profiler": 5,
-    "cli": 6, "dashboard": 6, "launch": 6, "labs": 6,
+    "launch": 6, "dashboard": 6, "labs": 6,
+    "cli": 7,
 }  # fmt: skip
 STANDARD_LIBRARY_ONLY = {"errors", "version", "hardware", "workload", "plan", "record", "planner"}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in FLOORS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -52,7 +52,12 @@ class Closing:
     def start(cls, run: Run, plan: Plan, sample: Any = None) -> Closing:
         """Forecast a run that has not begun; where that cannot be done, say why."""
         try:
-            cluster = cluster_for(run.world.device)
+            place = run.world.place
+            cluster = replace(
+                cluster_for(run.world.device),
+                num_nodes=place.num_ranks // place.local_ranks,
+                devices_per_node=place.local_ranks,
+            )
             facts = facts_for(run.module, sample)
             calibration = load_calibration(cluster.device.name)
             said = forecast(facts, check(facts, plan, cluster), cluster, calibration)

@@ -14,13 +14,22 @@ class Display(Protocol):
     def __enter__(self) -> Display: ...
     def __exit__(self, *exit: object) -> None: ...
     def show(self, report: Report) -> None: ...
-    def say(self, sentence: str) -> None: ...
+    def tell(self, sentence: str) -> None: ...  # of the run, which one rank tells for all
+    def say(self, sentence: str) -> None: ...  # of this rank
 
 
-def display(steps: int, *, first: int, memory_limit_bytes: int | None, quiet: bool) -> Display:
-    """The display this terminal can have; nothing at all where only JSON was asked for."""
+def display(
+    steps: int, *, first: int, memory_limit_bytes: int | None, quiet: bool, speaker: bool
+) -> Display:
+    """The display this terminal can have; nothing at all where only JSON was asked for.
+
+    Args:
+        speaker: whether this rank tells of the run; the others say only what concerns themselves.
+    """
     if quiet:
         return Silence()
+    if not speaker:
+        return Aside()
     return Bar(steps, first) if sys.stdout.isatty() else Lines(memory_limit_bytes)
 
 
@@ -36,11 +45,21 @@ class Silence:
     def show(self, report: Report) -> None:
         pass
 
+    def tell(self, sentence: str) -> None:
+        pass
+
     def say(self, sentence: str) -> None:
         pass
 
 
-class Lines(Silence):
+class Aside(Silence):
+    """What a rank says that does not tell of the run."""
+
+    def say(self, sentence: str) -> None:
+        print(sentence, flush=True)
+
+
+class Lines(Aside):
     """One log line a report."""
 
     def __init__(self, memory_limit_bytes: int | None) -> None:
@@ -49,8 +68,8 @@ class Lines(Silence):
     def show(self, report: Report) -> None:
         print(report.line(memory_limit_bytes=self.limit), flush=True)
 
-    def say(self, sentence: str) -> None:
-        print(sentence, flush=True)
+    def tell(self, sentence: str) -> None:
+        self.say(sentence)
 
 
 class Bar:
@@ -82,6 +101,9 @@ class Bar:
             f"{report.memory_bytes / 2**30:.2f} GiB  MFU {mfu}"
         )
         self.progress.update(self.task, completed=report.step + 1, numbers=numbers)
+
+    def tell(self, sentence: str) -> None:
+        self.say(sentence)
 
     def say(self, sentence: str) -> None:
         self.progress.console.print(sentence, highlight=False, markup=False)

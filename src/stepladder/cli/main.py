@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stepladder.errors import StepladderError, nearest
+from stepladder.errors import LostRank, StepladderError, nearest
 
 COMMANDS = {
     "doctor": "this machine: devices, memory, peaks, what is missing and the fix",
@@ -20,7 +20,8 @@ COMMANDS = {
     "train": "train a model; with no argument a small GPT on Python's own source",
     "calibrate": "measure this machine, so that forecasts use what it really does",
     "verify": "prove that precision, resumption or a plan changes nothing that matters",
-    "bench": "the tables people quote, measured here: precision, batch, recompute, data, kernels",
+    "checkpoint": "verify, inspect or convert what a run saved",
+    "bench": "the tables people quote, measured here: precision, batch, collectives, ring …",
 }
 
 FAILED_CHECK, USER_MISTAKE, INTERRUPTED = 1, 2, 130
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except StepladderError as mistake:
         print(mistake, file=sys.stderr)
-        return USER_MISTAKE
+        return FAILED_CHECK if isinstance(mistake, LostRank) else USER_MISTAKE
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

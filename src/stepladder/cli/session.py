@@ -19,15 +19,25 @@ from stepladder.model import build
 from stepladder.plan import Plan, Recipe, scale_rate
 from stepladder.record import Journal, Report
 from stepladder.train import Choice, Run, choose_plan, climb, fit, sample_bytes
-from stepladder.world import Place, Stop, limit_bytes
+from stepladder.world import Place, Stop, StopVote, gather, limit_bytes
 
 from .closing import Closing, show_closing
 from .live import Display, display
 from .plots import plot_losses
+from .ranks import choose_folder, facts_of, spread
 from .watches import Watches
 
 PROMPT = b"def "
+START_SECONDS = 120  # ranks import torch at their own pace before they meet
+CONCLUDING_SECONDS = 1800  # for rank 0 to draw, print and keep what came out
 BYTES = 256  # a vocabulary of this size is read as bytes
+
+
+class Unwritten:
+    """The journal of a rank for which another one writes."""
+
+    def write(self, kind: str, **entry: Any) -> None:
+        pass
 
 
 @dataclass
@@ -37,7 +47,7 @@ class Session:
     folder: Path
     training: Source
     validation: Source
-    journal: Journal
+    journal: Journal | Unwritten
     quiet: bool
     closing: Closing
     began: float = field(default_factory=time.perf_counter)
@@ -51,9 +61,14 @@ class Session:
     @classmethod
     def start(cls, recipe: Recipe, plan: Plan | None, stack: ExitStack, *, quiet: bool) -> Session:
         """Open everything a recipe names; each mistake in it is found before the first step."""
+        place = Place.from_environment()
+        plan = spread(plan, place.num_ranks) if plan else None
+        folder = choose_folder(recipe)
+        limit = recipe.run.timeout_seconds
+        start = max(limit, START_SECONDS)
+        gather(recipe.train.device, timeout_seconds=start, facts=facts_of(recipe, plan))
         module = build_model(recipe)
         training, validation = open_sources(recipe, module)
-        folder = choose_folder(recipe)
         choice = choose(recipe, plan, module)
         run = climb(
             module,
@@ -64,8 +79,13 @@ class Session:
             device=recipe.train.device,
             nonfinite=recipe.train.nonfinite,
             exact=recipe.train.exact,
+            timeout_seconds=limit,
         )
-        journal = stack.enter_context(Journal(folder))
+        board = run.world.board
+        if run.world.first:
+            board.post("folder", str(folder))
+        folder = Path(board.read("folder", limit))  # its name may hold the time of day
+        journal = stack.enter_context(Journal(folder)) if run.world.first else Unwritten()
         closing = Closing.start(run, run.plan)
         session = cls(recipe, run, folder, training, validation, journal, quiet, closing)
         run.because = choice.because
@@ -76,6 +96,8 @@ class Session:
         """Keep what was asked and what was decided beside the journal; go on where asked to."""
         if self.recipe.run.resume:
             self.run.load(self.folder)
+        if not self.first:
+            return
         write(self.folder / "run.toml", self.recipe.to_toml())
         write(self.folder / "plan.toml", self.run.plan.to_toml())
         self.journal.write(
@@ -84,19 +106,34 @@ class Session:
         if self.closing.forecast:
             self.journal.write("forecast", **self.closing.forecast.to_dict())
 
+    @property
+    def first(self) -> bool:
+        """Whether this rank speaks for all."""
+        return self.run.world.first
+
     def train(self) -> str | None:
         """Take the steps; the name of the signal that stopped them early, if one did."""
-        limit = limit_bytes(self.run.world.device)
-        steps = self.recipe.train.steps
-        shown = display(steps, first=self.run.index, memory_limit_bytes=limit, quiet=self.quiet)
-        with shown, Stop() as stop, self.feed() as feed:
-            shown.say(self.greeting())
-            for report in self.closing.watch(fit(self.run, feed, steps=steps)):
+        shown, world = self.display(), self.run.world
+        with world.explaining(), shown, Stop() as stop, self.feed() as feed:
+            vote = StopVote(world.place.num_ranks, self.recipe.run.timeout_seconds)
+            shown.tell(self.greeting())
+            steps = fit(self.run, feed, steps=self.recipe.train.steps)
+            for report in self.closing.watch(steps):
                 self.note(report.step, report, shown)
-                if stop.asked:
-                    shown.say(f"{stop.asked}: saving at step {self.run.index} and stopping.")
-                    return stop.asked
+                if stopped := vote.ask(stop.asked):
+                    shown.tell(f"{stopped}: saving at step {self.run.index} and stopping.")
+                    return stopped
+            vote.hear()
         return None
+
+    def display(self) -> Display:
+        return display(
+            self.recipe.train.steps,
+            first=self.run.index,
+            memory_limit_bytes=limit_bytes(self.run.world.device),
+            quiet=self.quiet,
+            speaker=self.first,
+        )
 
     def feed(self) -> Any:
         how = self.recipe.data
@@ -135,7 +172,7 @@ class Session:
         self.evaluations.append((step, loss))
         self.journal.write("evaluation", step=step, loss=loss)
         if shown:
-            shown.say(f"step {step:>6}  validation loss {loss:.4f}")
+            shown.tell(f"step {step:>6}  validation loss {loss:.4f}")
         self.run.clock.restart(self.run.index)  # evaluation is not part of a step's time
         return loss
 
@@ -143,10 +180,19 @@ class Session:
         """Save, plot, sample, and say what was measured."""
         saved = self.run.save(self.folder)
         loss = self.evaluate(self.run.index - 1) if self.run.index else float("nan")
-        if self.losses:
-            plot_losses(self.folder / "loss.png", self.losses, self.evaluations)
         text = self.sample()
         figures = self.figures(stopped, loss, saved)
+        board = self.run.world.board
+        if self.first:
+            self.conclude(figures, text)
+            board.post("concluded", "yes")
+        board.read("concluded", CONCLUDING_SECONDS)  # a rank that leaves early is taken for lost
+        return figures
+
+    def conclude(self, figures: dict[str, Any], text: str) -> None:
+        """Draw, keep and show what came out of it."""
+        if self.losses:
+            plot_losses(self.folder / "loss.png", self.losses, self.evaluations)
         self.journal.write("measured", **self.closing.measured())
         self.journal.write("summary", **figures, sample=text)
         refined = self.closing.refine()
@@ -154,7 +200,6 @@ class Session:
             show_closing(self.closing, refined)
         if text and not self.quiet:
             print(f"\nA sample after '{PROMPT.decode()}':\n{text}\n")
-        return figures
 
     def sample(self) -> str:
         shape = getattr(self.run.module, "shape", None)
@@ -195,18 +240,6 @@ class Session:
             "checkpoint": str(saved),
             "plot": str(self.folder / "loss.png") if self.losses else "none",
         }
-
-
-def choose_folder(recipe: Recipe) -> Path:
-    """Where the run is kept: never where another run already is, unless it shall go on."""
-    folder = Path(recipe.run.folder or time.strftime("runs/%Y-%m-%d-%H%M%S"))
-    if (folder / "latest").exists() and not recipe.run.resume:
-        raise RecordError(
-            "run.folder",
-            f"{folder} holds a run already",
-            "Add --run.resume true to go on with it, or name another folder.",
-        )
-    return folder
 
 
 def choose(recipe: Recipe, plan: Plan | None, module: nn.Module) -> Choice:

@@ -37,10 +37,14 @@ from stepladder.errors import LostRank, StepladderError
 from .place import Place
 
 BEAT_SECONDS = 2.0
-PATIENCE = 2.5  # beats without a sign before a rank counts as gone
+PATIENCE = 2.5  # beats without a sign before a rank counts as gone,
+LEAST_SECONDS = 2.0  # which on a busy machine is no less than this
 OURS, STANDARD = str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"]
 # What gloo, NCCL and the store say when somebody is missing; anything else is not about ranks.
-LOST = ("gloo", "Timed out", "Connection", "pair closure", "Broken pipe", "NCCL", "Socket", "store")
+LOST = (
+    "gloo", "NCCL", "Timed out", "wait timeout",
+    "Connection", "pair closure", "Broken pipe", "Socket",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,9 @@ class Watch:
         # A connection of its own: the main thread may be waiting on the other.
         self._store = dist.PrefixStore("stepladder/signs", distributed_c10d._get_default_store())
         with suppress(RuntimeError):  # not every store can be had twice
-            self._store = self._store.clone()
+            self._store = self._store.clone()  # type: ignore[attr-defined]
         self._beat = 0
+        self._blames: int | None = None
         self._left = self._counts = read_counts()  # an earlier world may have left some pending
         self._since = time.monotonic()
         self._done = threading.Event()
@@ -90,20 +95,32 @@ class Watch:
         """Who is missing, and from what."""
         said = str(error).strip().partition("\n")[0].rpartition("] ")[2]
         mine = self._leave_sign().calls
-        members = {group.group_name: dist.get_process_group_ranks(group) for group in groups()}
+        members = {str(group.group_name): dist.get_process_group_ranks(group) for group in groups()}
         signs, alive = self._look_around()
         for rank in sorted(signs, key=lambda rank: (signs[rank].blames is not None, rank)):
-            for name, called in mine.items():
-                ranks, joined = members[name], signs[rank].calls.get(name, 0)
-                if rank in ranks and (joined < called or not alive[rank]):
-                    self._leave_sign(blames=rank)
-                    call = f"{describe_call(name, joined + 1)} of ranks {ranks}"
-                    return self._missing(rank, signs[rank], alive[rank], call)
+            sign = signs[rank]
+            missed = [g for g in mine if rank in members[g] and sign.calls.get(g, 0) < mine[g]]
+            if missed:
+                call = describe_call(missed[0], sign.calls.get(missed[0], 0) + 1)
+                lost = self._missing(
+                    rank, sign, alive[rank], f"{call} of ranks {members[missed[0]]}"
+                )
+                return self._blame(lost, rank)
+            if not alive[rank]:
+                return self._blame(self._missing(rank, sign, False, f"'{said}'"), rank)
         return LostRank(
             "world",
             f"{said}, while every rank is alive and called the same collectives",
             "See the network between the machines, or raise run.timeout_seconds.",
         )
+
+    def _blame(self, lost: LostRank, rank: int) -> LostRank:
+        """Let others know whom we miss, and the one we miss that nobody waits for it any more."""
+        self._blames = rank
+        self._leave_sign()
+        with suppress(RuntimeError):
+            self._store.set(f"blamed/{rank}", str(lost))
+        return lost
 
     def _missing(self, rank: int, sign: Sign, alive: bool, call: str) -> LostRank:
         if alive:
@@ -122,7 +139,7 @@ class Watch:
     def _look_around(self) -> tuple[dict[int, Sign], dict[int, bool]]:
         """The others' latest signs, and whether they came while we looked."""
         first = now = self._signs()
-        deadline = time.monotonic() + PATIENCE * self.period
+        deadline = time.monotonic() + max(PATIENCE * self.period, LEAST_SECONDS)
         alive = dict.fromkeys(now, False)
         while not all(alive.values()) and time.monotonic() < deadline:
             time.sleep(self.period / 4)
@@ -140,9 +157,9 @@ class Watch:
     def _sign_of(self, key: str) -> Sign:
         return Sign(**json.loads(self._store.get(key))) if self._store.check([key]) else Sign()
 
-    def _leave_sign(self, blames: int | None = None) -> Sign:
+    def _leave_sign(self) -> Sign:
         self._beat += 1
-        sign = Sign(self._beat, count_calls(), main_thread_line(), blames)
+        sign = Sign(self._beat, count_calls(), main_thread_line(), self._blames)
         with suppress(RuntimeError):
             self._store.set(str(self.place.rank), json.dumps(asdict(sign)))
         return sign
@@ -152,9 +169,17 @@ class Watch:
             if dist.group.WORLD is not self._group:
                 return  # the world this watched is closed
             self._leave_sign()
-            if self._stalls():
-                print(self.explain("a collective is pending"), file=sys.stderr, flush=True)  # noqa: T201
+            end = str(self.explain("a collective is pending")) if self._stalls() else self._blamed()
+            if end:
+                print(end, file=sys.stderr, flush=True)  # noqa: T201
                 os._exit(1)  # the main thread is in a call that nothing can interrupt
+
+    def _blamed(self) -> str:
+        """What those that gave us up said of us."""
+        key = f"blamed/{self.place.rank}"
+        with suppress(RuntimeError):
+            return self._store.get(key).decode() if self._store.check([key]) else ""
+        return ""
 
     def _stalls(self) -> bool:
         """Whether a collective has been pending for longer than a backend would let it."""

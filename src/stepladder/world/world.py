@@ -70,12 +70,6 @@ class World:
         """Context in which a rank that ended or hangs is named by those that wait for it."""
         return self.watch.explaining() if self.watch else nullcontext()
 
-    def wait(self) -> None:
-        """Go on when every rank is here."""
-        if self.watch:
-            with self.explaining():
-                dist.barrier()
-
     def close(self) -> None:
         if self.watch:
             self.watch.close()
@@ -92,8 +86,8 @@ def join(
     if not place.launched:
         return World(place, here, layout)
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
-    for axis in AXES:
-        _set_pg_timeout(limit(dist.get_backend(), timeout_seconds), mesh.get_group(axis))
+    for group in (dist.group.WORLD, *map(mesh.get_group, AXES)):
+        _set_pg_timeout(limit(dist.get_backend(), timeout_seconds), group)
     watch = watch_ranks(place, timeout_seconds) if place.num_ranks > 1 else None
     return World(place, here, layout, mesh, watch)
 

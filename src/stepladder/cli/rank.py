@@ -1,0 +1,27 @@
+"""One rank of a command that was started on several: `python -m stepladder.cli.rank train …`."""
+
+from __future__ import annotations
+
+import sys
+
+from stepladder.errors import LostRank, StepladderError
+from stepladder.launch import begin_rank, record_failure
+
+from .main import FAILED_CHECK, INTERRUPTED, USER_MISTAKE, answer
+
+
+def main() -> int:
+    """Run the command; a failure is left for the launcher to tell, which hears every rank's."""
+    begin_rank()
+    try:
+        return answer(sys.argv[1:])
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        record_failure(error)
+        mistake = isinstance(error, StepladderError) and not isinstance(error, LostRank)
+        return USER_MISTAKE if mistake else FAILED_CHECK
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,160 @@
+"""Real ranks of small scripts: one log, one line for the first failure, nobody left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+from stepladder.errors import RecordError
+from stepladder.launch import launch_local
+from stepladder.launch.local import surroundings
+
+HEAD = "import os, sys, time, signal, subprocess\nrank = int(os.environ['RANK'])\n"
+
+
+def launch(tmp_path, body, ranks=2):
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + textwrap.dedent(body))
+    return launch_local([str(script)], ranks=ranks, folder=tmp_path / "run")
+
+
+def test_rank_0_speaks_and_others_are_labelled_and_each_has_a_file(tmp_path, capsys):
+    code = launch(tmp_path, """
+        print(f"hello from {rank} of {os.environ['WORLD_SIZE']}", flush=True)
+        print("both complain of this", file=sys.stderr)
+        print("[W1115 05:11:53 TCPStore.cpp:115] noise of a library", file=sys.stderr)
+    """)  # fmt: skip
+    assert code == 0
+    said = capsys.readouterr()
+    lines = ["[rank 1] hello from 1 of 2", "hello from 0 of 2"]
+    assert sorted(said.out.splitlines()) == lines
+    assert said.err.removeprefix("[rank 1] ") == "both complain of this\n"
+    kept = tmp_path / "run" / "ranks"
+    assert (kept / "rank-1.out").read_text() == "hello from 1 of 2\n"
+    assert "noise of a library" in (kept / "rank-0.err").read_text()
+
+
+def test_a_rank_that_ends_badly_is_named_with_its_last_words(tmp_path, capsys):
+    code = launch(tmp_path, """
+        if rank == 1:
+            print("cannot open the door", file=sys.stderr)
+            sys.exit(7)
+        time.sleep(60)
+    """)  # fmt: skip
+    assert code == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-3:] == [
+        "[rank 1] ended with exit code 7.",
+        "Its last words: cannot open the door",
+        f"Its log: {tmp_path}/run/ranks/rank-1.err",
+    ]
+
+
+def test_a_rank_that_was_killed_is_named_and_takes_its_children_with_it(tmp_path, capsys):
+    code = launch(tmp_path, """
+        if rank == 1:
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            print(child.pid, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    """)  # fmt: skip
+    assert code == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines()[0] == (
+        "[rank 1] ended by SIGKILL, which is how a machine short of memory ends a process."
+    )
+    child = int(said.out.removeprefix("[rank 1] "))
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+
+
+def send_when_ready(folder, numbers):
+    """Send this process signals once both ranks are ready."""
+
+    def work():
+        files = [folder / "ranks" / f"rank-{rank}.out" for rank in (0, 1)]
+        while not all(file.exists() and "ready" in file.read_text() for file in files):
+            time.sleep(0.05)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(0.3)
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_every_rank_and_the_code_is_the_signals(tmp_path, capsys, number):
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    send_when_ready(tmp_path / "run", [number])
+    code = launch(tmp_path, """
+        def stop(number, frame):
+            print("saved", flush=True)
+            sys.exit(128 + number)
+        signal.signal(signal.SIGINT, stop), signal.signal(signal.SIGTERM, stop)
+        print("ready", flush=True)
+        time.sleep(60)
+    """)  # fmt: skip
+    assert code == 128 + number
+    said = capsys.readouterr()
+    assert sorted(said.out.splitlines()) == ["[rank 1] ready", "[rank 1] saved", "ready", "saved"]
+    assert said.err == ""
+    after = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert after == before
+
+
+def test_a_second_signal_ends_ranks_that_do_not_stop(tmp_path, capsys):
+    send_when_ready(tmp_path / "run", [signal.SIGINT, signal.SIGINT])
+    began = time.monotonic()
+    code = launch(tmp_path, """
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("ready", os.getpid(), flush=True)
+        time.sleep(60)
+    """)  # fmt: skip
+    assert code == 130 and time.monotonic() - began < 30
+    for line in capsys.readouterr().out.splitlines():
+        assert not psutil.pid_exists(int(line.split()[-1]))
+
+
+def test_ranks_end_with_their_launcher(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        HEAD + "from stepladder.launch import begin_rank\n"
+        "begin_rank()\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
+    )
+    start = (
+        "from pathlib import Path\nfrom stepladder.launch import launch_local\n"
+        f"launch_local(['{script}'], ranks=2, folder=Path('{tmp_path}/run'))"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True)
+    pids = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 20
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_threads_are_shared_out_unless_the_user_said_how_many(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 12)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert surroundings(3, {})["OMP_NUM_THREADS"] == "2"
+    assert surroundings(100, {})["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in surroundings(3, {"OMP_NUM_THREADS": "5"})
+
+
+def test_the_ranks_see_what_was_set_for_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert launch(tmp_path, "print(os.environ['OMP_NUM_THREADS'])", ranks=1) == 0
+    assert capsys.readouterr().out == surroundings(1, {})["OMP_NUM_THREADS"] + "\n"
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RecordError, match=r"run/ranks cannot be written \(Not a directory\)"):
+        launch(tmp_path, "")
