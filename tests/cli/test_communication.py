@@ -10,10 +10,10 @@ import stepladder.profiler
 from stepladder.cli.bench import configure
 from stepladder.cli.communication import asked, keep_link, sizes, with_odd
 from stepladder.cli.main import main
-from stepladder.errors import PlanError
+from stepladder.errors import PlanError, WorldError
 from stepladder.hardware import Cluster
 from stepladder.planner.collectives import network_of
-from stepladder.profiler import COLLECTIVES, RingRow
+from stepladder.profiler import COLLECTIVES, CollectiveRow, RingRow
 from stepladder.record import Calibration, calibration_path, load_calibration
 
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -47,6 +47,19 @@ def test_collectives_have_rows_lines_a_picture_and_a_link_that_forecasts_use(
     assert kept.inside_bytes_per_second == shown["link"]["bytes_per_second"]
     network = network_of(Cluster.parse("2 x H100-80GB"), kept)
     assert network.inside_latency == shown["link"]["latency_seconds"]
+
+
+def test_a_collective_this_backend_cannot_do_says_why_and_the_others_go_on(capsys, monkeypatch):
+    def measured(team, use, layout, sizes, **settings):
+        if use.collective == "send_receive":
+            raise WorldError("device", "not here")
+        return [CollectiveRow(use.collective, "all", 2, size, 1e-3 + size / 1e9) for size in sizes]
+
+    monkeypatch.setattr(stepladder.profiler, "measure_collective", measured)
+    shown = bench(capsys, "collectives", "--largest", "16")
+    assert "send_receive: device: not here." in shown and shown.count("reduce_scatter") == 4
+    plan = ("--plan", "pipeline=2", "--json")
+    assert json.loads(bench(capsys, "collectives", *plan, code=1))["rows"] == []
 
 
 def options_of(*words):
@@ -112,7 +125,7 @@ def test_ways_of_data_parallel_are_compared(capsys, tmp_path):
         (["collectives", "--plan", "fp32"], "'fp32' runs on one rank and sends nothing"),
         (["collectives", "--plan", "zero3 shard=4", "--ranks", "2"], "needs 4 processes"),
         (["ring", "--plan", "fp32"], "--plan: the table 'ring' does not read it."),
-        (["precision", "--ranks", "2"], "these do: collectives, ring, dp."),
+        (["precision", "--ranks", "2"], "--ranks: the table 'precision' does not read it."),
         (["dp", "--batch", "3"], "3 samples do not divide over 2 ranks"),
     ],
 )

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 import torch.distributed as dist
 from tests.ranks import run
 
+from stepladder.errors import WorldError
 from stepladder.hardware import Cluster
 from stepladder.plan import Layout, Plan
 from stepladder.planner.collectives import network_of
@@ -14,6 +16,7 @@ from stepladder.profiler.collectives import (
     CollectiveRow,
     Seat,
     Use,
+    check_messages,
     every_use,
     fit_line,
     fit_link,
@@ -99,6 +102,20 @@ def test_a_size_is_rounded_up_to_what_the_ranks_divide_and_axes_are_groups_of_th
             sizes = (1024, 1040 if ways == 4 else 1032)
             assert [row[:2] for row in answer] == [(ways, size) for size in sizes]
             assert all(0 < seconds < 5 for _, _, seconds in answer)
+
+
+def refusal(kind: str) -> str:
+    try:
+        check_messages(torch.device(kind))
+    except WorldError as refused:
+        return str(refused)
+    return ""
+
+
+def test_messages_between_gpus_over_gloo_are_refused_before_they_crash():
+    assert run(refusal, 1, "cpu") == [""]
+    (said,) = run(refusal, 1, "cuda")
+    assert said.startswith("device: gloo cannot send messages from one rank's GPU memory")
 
 
 def planner_rows(ways: int, *, latency: float, rate: float) -> list[CollectiveRow]:

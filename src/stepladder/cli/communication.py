@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from stepladder.errors import PlanError
+from stepladder.errors import PlanError, WorldError
 from stepladder.plan import REST, Layout, Plan
 from stepladder.record import Calibration, calibration_path, load_calibration
 
@@ -25,16 +25,20 @@ ODD_BYTES = 2**20 + 12  # a number of elements that 2 to 10 ranks do not divide
 
 
 def bench_collectives(options: argparse.Namespace) -> int:
-    from stepladder.profiler import Team, device_name, fit_line, fit_link, measure_collectives
+    from stepladder.profiler import Team, device_name, fit_line, fit_link, measure_collective
 
     plan, uses = asked(options)
     rows: list[CollectiveRow] = []
     lines: list[tuple[CollectiveRow, Line | None]] = []
+    problems: list[str] = []
+    settings: dict[str, Any] = {"device": options.device, "steps": options.steps}
     with Team(plan.layout.num_ranks) as team:
-        found = measure_collectives(
-            team, uses, plan.layout, sizes(options), device=options.device, steps=options.steps
-        )
-        for some in progress(found, "collectives", len(uses)):
+        for use in progress(uses, "collectives"):
+            try:
+                some = measure_collective(team, use, plan.layout, sizes(options), **settings)
+            except WorldError as refused:  # by this backend; the others may well run
+                problems.append(f"{use.collective}: {refused}")
+                continue
             rows += some
             lines.append((some[0], fit_line(some)))
     link = fit_link(rows)
@@ -42,8 +46,8 @@ def bench_collectives(options: argparse.Namespace) -> int:
         plot_collectives(options.plot, rows, {(r.collective, r.axes): line for r, line in lines})
     kept = keep_link(link, options) if options.keep else ""
     if options.json:
-        as_json(collectives_record(rows, lines, link))
-        return 0
+        as_json({**collectives_record(rows, lines, link), "problems": problems})
+        return 0 if rows else 1
     where = f"{plan.layout.num_ranks} ranks on {device_name(options.device)}"
     columns = ["collective", "over", "ways", "bytes", "µs", "algorithm GB/s", "bus GB/s"]
     table(f"Collectives: {where}", columns, [cells_of(row) for row in rows])
@@ -53,9 +57,9 @@ def bench_collectives(options: argparse.Namespace) -> int:
         [[row.collective, row.axes, *line_cells(line)] for row, line in lines]
         + [["all that forecasts use", "", *line_cells(link)]],
     )
-    if kept:
-        print(kept)
-    return 0
+    for sentence in filter(None, [*problems, kept]):
+        print(sentence)
+    return 0 if rows else 1
 
 
 def asked(options: argparse.Namespace) -> tuple[Plan, Sequence[Use]]:

@@ -11,7 +11,7 @@ from .collectives import (
     every_use,
     fit_line,
     fit_link,
-    measure_collectives,
+    measure_collective,
     uses_of,
 )
 from .dataparallel import DataParallelRow, Trial, measure_data_parallel
@@ -67,7 +67,7 @@ __all__ = [
     "fit_line",
     "fit_link",
     "make_workload",
-    "measure_collectives",
+    "measure_collective",
     "measure_data_parallel",
     "measure_fragmentation",
     "measure_gradients",

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from stepladder.errors import WorldError
 from stepladder.plan import Layout, Plan
 from stepladder.world import join, synchronize
 
@@ -82,6 +83,7 @@ def all_to_all(seat: Seat, elements: int) -> Call:
 
 def send_receive(seat: Seat, elements: int) -> Call:
     """Every rank sends to the next and receives from the one before, as a full pipeline does."""
+    check_messages(seat.device)
     there, back = seat.zeros(elements), seat.zeros(elements)
     onward, before = seat.neighbour(1), seat.neighbour(-1)
 
@@ -94,6 +96,16 @@ def send_receive(seat: Seat, elements: int) -> Call:
             request.wait()
 
     return shift
+
+
+def check_messages(device: torch.device) -> None:
+    """Refuse what would end in "Bad address" inside gloo."""
+    if device.type == "cuda" and dist.get_backend() == "gloo":
+        raise WorldError(
+            "device",
+            "gloo cannot send messages from one rank's GPU memory to another's",
+            "Use --device cpu, or as many GPUs as ranks, which talk over NCCL.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,24 +195,23 @@ def every_use() -> list[Use]:
     return [Use(name, ("replicate",)) for name in COLLECTIVES]
 
 
-def measure_collectives(
+def measure_collective(
     team: Team,
-    uses: Sequence[Use],
+    use: Use,
     layout: Layout,
     sizes: Sequence[int] = SIZES,
     *,
     device: str = "auto",
     steps: int = 10,
-) -> Iterator[list[CollectiveRow]]:
-    """The rows of one use after another. All groups of an axis talk at once, as in a run."""
-    for use in uses:
-        answers = team.run(time_collective, use, layout, tuple(sizes), device, steps)
-        ways = answers[0][0][0]
-        axes = "x".join(use.axes) if ways < layout.num_ranks else "all"
-        yield [
-            CollectiveRow(use.collective, axes, ways, size, max(a[index][2] for a in answers))
-            for index, (_, size, _) in enumerate(answers[0])
-        ]
+) -> list[CollectiveRow]:
+    """A row a size. All groups of the axes talk at once, as in a run."""
+    answers = team.run(time_collective, use, layout, tuple(sizes), device, steps)
+    ways = answers[0][0][0]
+    axes = "x".join(use.axes) if ways < layout.num_ranks else "all"
+    return [
+        CollectiveRow(use.collective, axes, ways, size, max(a[index][2] for a in answers))
+        for index, (_, size, _) in enumerate(answers[0])
+    ]
 
 
 def time_collective(

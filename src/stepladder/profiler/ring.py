@@ -27,7 +27,7 @@ import torch.distributed as dist
 from stepladder.plan import Layout
 from stepladder.world import join
 
-from .collectives import Call, median_call
+from .collectives import Call, check_messages, median_call
 from .team import Team
 from .wire import wire_bytes
 
@@ -180,6 +180,7 @@ def row_of(size: int, shares: list[RingShare]) -> RingRow:
 def ring_share(ranks: int, elements: int, device: str, steps: int) -> RingShare:
     """On one rank: both all-reduces of the same numbers, then both timed."""
     world = join(Layout(replicate=ranks), device)
+    check_messages(world.device)
     rank = world.place.rank
     draw = torch.Generator().manual_seed(rank)
     ours = torch.randn(elements, generator=draw).to(world.device)
