@@ -5,7 +5,7 @@ import pty
 import subprocess
 import sys
 
-from stepladder.cli.live import Lines, Silence, display
+from stepladder.cli.live import Aside, Lines, Silence, display
 from stepladder.record import Report
 
 REPORT = Report(
@@ -43,8 +43,17 @@ def test_a_pipe_gets_the_log_line_and_sentences(capsys):
     with display(10, first=0, memory_limit_bytes=2**31, quiet=False) as shown:
         assert type(shown) is Lines
         shown.show(REPORT)
-        shown.say("hello [bold]")
+        shown.tell("hello [bold]")
     assert capsys.readouterr().out == f"{REPORT.line(memory_limit_bytes=2**31)}\nhello [bold]\n"
+
+
+def test_a_rank_that_does_not_speak_for_all_says_only_what_concerns_itself(capsys):
+    with display(10, first=0, memory_limit_bytes=None, quiet=False, speaker=False) as shown:
+        assert type(shown) is Aside
+        shown.show(REPORT)
+        shown.tell("validation loss 2.5")
+        shown.say("memory grows")
+    assert capsys.readouterr().out == "memory grows\n"
 
 
 def test_a_terminal_gets_a_bar_with_the_numbers_people_watch():

@@ -42,7 +42,7 @@ def test_two_ranks_are_one_run_with_the_losses_of_one_rank(tmp_path, capsys):
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     kinds = [entry["kind"] for entry in read_journal(tmp_path / "two")]
     assert kinds.count("start") == kinds.count("summary") == 1
-    assert (tmp_path / "two" / "latest").read_text() == "step-000005"
+    assert (tmp_path / "two" / "latest").read_text().strip() == "step-000005"
     assert (tmp_path / "two" / "loss.png").exists()
     assert "step      0  loss" in (tmp_path / "two" / "ranks" / "rank-0.out").read_text()
     assert (tmp_path / "two" / "ranks" / "rank-1.out").read_text() == ""

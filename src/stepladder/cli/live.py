@@ -19,7 +19,7 @@ class Display(Protocol):
 
 
 def display(
-    steps: int, *, first: int, memory_limit_bytes: int | None, quiet: bool, speaker: bool
+    steps: int, *, first: int, memory_limit_bytes: int | None, quiet: bool, speaker: bool = True
 ) -> Display:
     """The display this terminal can have; nothing at all where only JSON was asked for.
 

@@ -66,7 +66,7 @@ class Watch:
         self._group = dist.group.WORLD
         # A connection of its own: the main thread may be waiting on the other.
         self._store = dist.PrefixStore("stepladder/signs", distributed_c10d._get_default_store())
-        with suppress(RuntimeError):  # not every store can be had twice
+        with suppress(RuntimeError, AttributeError):  # not every store can be had twice
             self._store = self._store.clone()  # type: ignore[attr-defined]
         self._beat = 0
         self._blames: int | None = None
@@ -205,11 +205,10 @@ def watch_ranks(place: Place, timeout_seconds: float) -> Watch:
 
 
 def read_recorder(*, calls: bool) -> dict[str, Any]:
-    """What torch's flight recorder holds of this process."""
-    dump = recorder._dump_fr_trace  # type: ignore[attr-defined]  # not in the stubs
-    if dist.get_backend() == "nccl":
-        dump = recorder._dump_nccl_trace  # type: ignore[attr-defined]  # in a build with CUDA
-    return pickle.loads(dump(calls, calls, False))  # it pickles for us, from its own memory
+    """What torch's flight recorder holds of this process; nothing where this torch has none."""
+    kind = "nccl" if dist.get_backend() == "nccl" else "fr"
+    dump = getattr(recorder, f"_dump_{kind}_trace", None)
+    return pickle.loads(dump(calls, calls, False)) if dump else {}  # its own memory, not a file
 
 
 def read_counts() -> dict[Any, tuple[int, int]]:
