@@ -91,6 +91,27 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "schedule: zero-bubble splits backward, and zero3 drops parameters between its halves: "
         "gradients come out wrong. Use 1f1b, or zero1.",
     ),
+    "zero-bubble runs again twice": (
+        LLAMA,
+        "bf16 zero1 pipeline=2 micro=1 accumulate=4 schedule=zero-bubble recompute=selective",
+        "8 x A100-80GB",
+        "schedule: recompute=selective computes again once, and both halves of a split backward "
+        "need it. Use 1f1b, or recompute=blocks without context.",
+    ),
+    "zero-bubble splits what it sees": (
+        LLAMA,
+        "bf16 zero1 pipeline=2 micro=1 accumulate=4 schedule=zero-bubble compile=on",
+        "8 x A100-80GB",
+        "schedule: zero-bubble splits backward, and compiled blocks run theirs in one piece. "
+        "Use 1f1b, or compile=off.",
+    ),
+    "a folded pipeline's ends share nothing sliced": (
+        find_facts("llama3.2-1b"),
+        "bf16 zero2 pipeline=2 micro=1 accumulate=4 schedule=zero-bubble",
+        "8 x A100-80GB",
+        "schedule: zero-bubble has the head and the embedding, one matrix, in two stages of a "
+        "rank, and zero2 slices each stage by itself. Use zero1, or 1f1b.",
+    ),
     "the device multiplies in that type": (
         LLAMA,
         "fp8 zero3 micro=1",
@@ -115,6 +136,25 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "bf16 zero3 micro=1 compress=bf16",
         "8 x A100-80GB",
         "compress: bf16 shrinks gradients that whole copies exchange, and there are none",
+    ),
+    "compression needs whole matrices": (
+        LLAMA,
+        "bf16 ddp tensor=2 micro=1 compress=bf16",
+        "8 x A100-80GB",
+        "compress: bf16 works on whole modules, and replicate=4 tensor=2 cuts them",
+    ),
+    "powersgd needs a steady scale": (
+        LLAMA,
+        "fp16 ddp micro=1 compress=powersgd:4",
+        "8 x A100-80GB",
+        "compress: powersgd:4 adds to each step what earlier ones missed, and the loss scale of "
+        "fp16 changes between them. Use bf16, or compress=fp16.",
+    ),
+    "adafactor needs whole matrices": (
+        LLAMA,
+        "bf16 zero1 micro=1 optimizer=adafactor",
+        "8 x A100-80GB",
+        "optimizer: adafactor averages rows and columns of whole matrices, and shard=8 slices them",
     ),
     "offloading needs a device": (
         LLAMA,
@@ -187,3 +227,17 @@ def test_checking_takes_milliseconds() -> None:
     for _ in range(20):
         problems(LLAMA, plan, NODE)
     assert (perf_counter() - start) / 20 < 0.01
+
+
+def test_a_vocabulary_may_be_cut_unevenly() -> None:
+    assert find_facts("gpt2").vocab % 2
+    assert not problems(find_facts("gpt2"), Plan.parse("bf16 tensor=2 micro=1"), two_devices())
+
+
+def test_what_has_no_sequence_needs_none_that_divides() -> None:
+    facts = replace(find_facts("gpt2"), tokens=1)
+    assert not problems(facts, Plan.parse("bf16 tensor=2 micro=1"), two_devices())
+
+
+def two_devices() -> Cluster:
+    return Cluster.parse("2 x A100-80GB")

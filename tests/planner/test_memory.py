@@ -125,10 +125,12 @@ def test_the_first_stage_holds_the_most_micro_batches() -> None:
 def test_offloading_moves_bytes_to_the_host() -> None:
     settled = Plan.parse("bf16 zero3 micro=1 offload=optimizer").settle(8)
     device, host = forecast_memory(FACTS, settled, NODE)
-    assert device.optimizer == 0 and host == pytest.approx((8 + 4) * N / 8)
+    assert device.optimizer == 0 and host == pytest.approx((8 + 4 + 4) * N / 8)
+    assert device.parameters == pytest.approx(4 * N / 8), "the host's copy is a copy"
     settled = Plan.parse("bf16 zero3 micro=1 offload=parameters").settle(8)
     device, host = forecast_memory(FACTS, settled, NODE)
-    assert device.parameters == device.gradients == 0 and host == pytest.approx(8 * N / 8)
+    assert device.parameters == device.gradients == device.optimizer == 0
+    assert host == pytest.approx(16 * N / 8)
     away = memory("bf16 zero3 micro=4 offload=activations").activations
     assert away < 0.2 * memory("bf16 zero3 micro=4").activations
 

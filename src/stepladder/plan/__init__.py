@@ -2,13 +2,31 @@
 
 from .batch import Batch, share
 from .choices import Compress, Recompute, Schedule
+from .compose import (
+    adafactor_needs_whole_matrices,
+    composition_problems,
+    compression_needs_copies,
+    compression_needs_whole_matrices,
+    factors_need_a_steady_scale,
+    parameters_leave_in_slices,
+)
 from .layout import AXES, REST, Layout
 from .optimizer import Group, Optimizer
 from .plan import Plan
 from .precision import BF16, BF16_PURE, BYTES, FP8, FP16, FP32, PRECISIONS, TF32, Precision
 from .rate import Rate, scale_rate
 from .recipe import DataChoice, ModelChoice, Recipe, read_recipe
-from .stages import balance_blocks, split_blocks
+from .stages import balance_blocks, chunk_indices, cut_blocks, split_blocks
+from .turns import (
+    fills,
+    interleaving_turns,
+    passes_fill_stages,
+    virtual_needs_pipeline,
+    whole_rounds,
+    zero_bubble_keeps_parameters,
+    zero_bubble_runs_again_twice,
+    zero_bubble_splits_what_it_sees,
+)
 
 __all__ = [
     "AXES",
@@ -34,9 +52,25 @@ __all__ = [
     "Recipe",
     "Recompute",
     "Schedule",
+    "adafactor_needs_whole_matrices",
     "balance_blocks",
+    "chunk_indices",
+    "composition_problems",
+    "compression_needs_copies",
+    "compression_needs_whole_matrices",
+    "cut_blocks",
+    "factors_need_a_steady_scale",
+    "fills",
+    "interleaving_turns",
+    "parameters_leave_in_slices",
+    "passes_fill_stages",
     "read_recipe",
     "scale_rate",
     "share",
     "split_blocks",
+    "virtual_needs_pipeline",
+    "whole_rounds",
+    "zero_bubble_keeps_parameters",
+    "zero_bubble_runs_again_twice",
+    "zero_bubble_splits_what_it_sees",
 ]

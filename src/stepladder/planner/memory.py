@@ -52,10 +52,12 @@ def rank_memory(
     """One rank's; a processor, whose runtime needs no memory of its own, has no context."""
     parameters, gradients, optimizer = state_bytes(facts, stage, sizes)
     host = 0.0
-    if "optimizer" in plan.offload:
-        host, optimizer = optimizer + gradients, 0.0
-    if "parameters" in plan.offload:
-        host, parameters, gradients = host + parameters + gradients, 0.0, 0.0
+    if "parameters" in plan.offload:  # and with them whatever is made of them
+        host, parameters, gradients, optimizer = parameters + gradients + optimizer, 0.0, 0.0, 0.0
+    elif "optimizer" in plan.offload:
+        # The host updates a copy of its own, from a copy of the gradients.
+        copies = (parameters + gradients) / (1 if sizes.wrapped else sizes.shard)
+        host, optimizer = optimizer + copies, 0.0
     moments, away = rank_moments(facts, plan, stage, index, sizes)
     if not gradients:
         moments = [replace(moment, gradients=0.0) for moment in moments]

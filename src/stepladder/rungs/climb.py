@@ -16,22 +16,25 @@ from torch import nn
 
 from stepladder.errors import PlanError, raise_all
 from stepladder.model import Anatomy, find_anatomy, set_attention
-from stepladder.plan import Plan
-from stepladder.world import World
+from stepladder.plan import Plan, composition_problems
+from stepladder.world import World, with_mesh
 
 from .accumulate import Accumulate
+from .alike import fill, is_hollow, start_alike
 from .budget import BlockCost
 from .compile import compile_module
 from .context import context
-from .exchange import Exchange
+from .fuse import Fused, fuse
+from .line import split
 from .loss import Loss
 from .offload import offload_activations
-from .pieces import Piece, make_pieces
-from .precision import check_precision, precision, read_inputs, working
+from .pieces import Piece
+from .precision import check_precision, precision, read_inputs, sum_in_full, working
 from .recompute import recompute, whole_again
-from .replicate import replicate
-from .shard import shard
-from .sliced import send_slices, slice_pieces
+from .spread import home, is_sliced, spread
+from .stages import find_stages
+from .tensor import tensor
+from .updates import updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,25 @@ def climb(
     loss: Loss,
     world: World,
     costs: Sequence[BlockCost] | None = None,
+    seed: int = 0,
+    inputs: Any = None,
 ) -> Climbed:
-    """Apply every rung the plan names."""
+    """Apply every rung the plan names; a module without values gets its first ones from `seed`.
+
+    Args:
+        inputs: of one row, by which a pipeline's stages are weighed; tokens need none.
+    """
     raise_all([*check_precision(plan.precision, world.device), *missing_rungs(plan)])
+    if "parameters" in plan.offload:
+        world = with_mesh(world)  # the engine that fetches them wants one, even of one rank
     anatomy = find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
 
+    # Before anything else: what a stage costs is counted on the module as it was given.
+    piped = plan.layout.pipeline > 1
+    stages = find_stages(module, anatomy, plan, world, inputs) if piped else None
+    # Before anything cuts or slices: a slice must be of the same model on every rank.
+    start_alike(module, world)
     # First: what a block computes is settled before anything wraps the block.
     if plan.attention != "auto":
         set_attention(module, plan.attention)
@@ -66,47 +82,53 @@ def climb(
     sequences = context(module, blocks, loss, plan, world) if plan.layout.context > 1 else None
     # Before the move: casting on the host needs no device memory for the wider copy.
     precision(module, plan.precision, plan.keep, world.device)
-    module.to(world.device)
+    # Before the move: no device ever holds another stage's parts.
+    line = split(module, anatomy, stages, plan, world) if stages else None
+    if line:
+        blocks, costs = anatomy.blocks_of(module), line.costs(costs, plan)
+    hollow, sliced = is_hollow(module), is_sliced(plan, world)
+    if not sliced:  # else it moves as it is sliced: the whole may be larger than the device
+        fill(module, world.device, seed) if hollow else module.to(world.device)
+    # Before recomputation and compilation: they wrap a block with its cuts already in it.
+    if plan.layout.tensor > 1:
+        tensor(module, anatomy, world, whole_output=loss.kind != "cross_entropy")
+    if plan.precision.masters and plan.batch.micro is not None:
+        sum_in_full(module)
+    alone = world.layout.num_ranks == 1
+    # After the move: memory layouts are the device's. Before compilation, which must see them.
+    kernels = plan.kernels and alone
+    fused = fuse(module, anatomy, loss, world.device) if kernels else Fused(loss)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=costs) if plan.recompute.kind != "none" else ()
     )
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
-        compile_module(module, blocks)
+        compile_module(module, blocks, whole=alone and world.device.type == "cuda")
 
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
-    exchange = spread(module, blocks, plan, world)
-    run = Accumulate(
-        exchange,
-        sequences.loss if sequences else loss,
-        working=forward_context(module, plan, world),
-        world=world,
-        intake=partial(read_inputs, plan.precision),
+    line_up = line.run if line else partial(one_stage, module, blocks)
+    run = line_up(
+        plan,
+        world,
+        loss=sequences.loss if sequences else fused.loss,
+        working=fused.around(forward_context(module, plan, world)),
+        intake=fused.reading(partial(read_inputs, plan.precision)),
         micro=plan.batch.micro,
     )
+    if hollow and sliced:  # after slicing: no rank ever holds the whole
+        fill(module, home(plan, world), seed)
     if sequences:
         run.share = partial(sequences.share, run)
-    pieces, publish = make_pieces(module.named_parameters()), nothing
-    if plan.zero == 1 and world.mesh is not None:
-        pieces = slice_pieces(pieces, world)
-        publish = partial(send_slices, pieces, world)
+    pieces, publish = updates(module, plan, world)
+    pieces = line.shared.rename(pieces) if line else pieces
     return Climbed(module, anatomy, run, pieces, publish, recomputed, whole_again(blocks))
 
 
-def nothing() -> None:
-    """A world of one has nobody to tell."""
-
-
-def spread(
-    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World
-) -> Exchange:
-    """The module among the ranks that learn from other samples."""
-    if world.mesh is None or world.layout.num_ranks == 1:
-        return Exchange(module)
-    if plan.zero >= 2:
-        return shard(module, blocks, plan, world)
-    return replicate(module, plan, world)
+def one_stage(
+    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World, **how: Any
+) -> Accumulate:
+    return Accumulate(spread(module, blocks, plan, world), world=world, **how)
 
 
 def forward_context(
@@ -129,29 +151,18 @@ def forward_context(
 def missing_rungs(plan: Plan) -> list[PlanError]:
     """Words of a plan that this version can forecast and not yet run: refused, never ignored."""
     found = []
-    for axis in ("pipeline", "tensor"):
-        ways = getattr(plan.layout, axis)
-        if ways > 1:
-            found.append(
-                PlanError(
-                    f"layout.{axis}",
-                    f"{ways} ways can be forecast and not run in this version",
-                    "Leave the axis out, and use shard instead.",
-                )
-            )
-    for word in plan.offload:
-        if word != "activations":
-            found.append(
-                PlanError(
-                    "offload",
-                    f"{word} stay on the device in this version",
-                    "Use offload=activations, or optimizer=adafactor for less state.",
-                )
-            )
-    if plan.compress.kind != "none":
-        found.append(
-            PlanError(
-                "compress", f"{plan.compress} has one rank and nothing to send", "Leave it out."
-            )
-        )
+    if plan.precision.masters:
+        found += no_masters(plan)
+    return [*found, *composition_problems(plan)]
+
+
+def no_masters(plan: Plan) -> list[PlanError]:
+    """What cannot keep masters beside parameters in fewer bits."""
+    found, word = [], plan.precision
+    if plan.optimizer.name not in ("adamw", "adam"):
+        problem = f"{plan.optimizer.name} keeps no masters, and {word} needs them"
+        found.append(PlanError("optimizer", problem, "Use adamw, or precision=bf16."))
+    if plan.layout.num_ranks > 1:
+        problem = f"{word} runs on one rank, and {plan.layout} has {plan.layout.num_ranks}"
+        found.append(PlanError("precision", problem, "Use bf16, whose parameters can be sliced."))
     return found

@@ -20,4 +20,4 @@ Passing = Callable[[bool], AbstractContextManager[Any]]  # told whether it is th
 class Exchange:
     module: nn.Module  # what a forward pass calls
     ways: int = 1  # ranks whose gradients are averaged
-    passing: Passing = lambda last: nullcontext()
+    passing: Passing = lambda last: nullcontext()  # around one pass, forward and backward

@@ -24,6 +24,12 @@ class Piece:
     held: nn.Parameter  # this rank's own numbers of it
     axes: tuple[str, ...] = ()  # of the layout, along which other ranks hold the other numbers
     flat: slice | None = None  # which of the local tensor's numbers, in a row; None: all
+    copy: bool = False  # an earlier stage holds the same parameter, and its norm counts
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """The piece's gradient, where it is fastest read."""
+        return self.held.grad
 
     def take_gradient(self) -> None:
         """Have the piece's gradient be the parameter's, where they are not one tensor."""
@@ -71,6 +77,7 @@ def sliced_axes(tensor: DTensor) -> tuple[str, ...]:
 @torch.no_grad()
 def squares(pieces: Iterable[Piece]) -> Tensor:
     """The sum of squares of each piece's gradient, in fp32 whatever the gradients are."""
-    gradients = [piece.held.grad for piece in pieces]
-    norms = torch._foreach_norm([g for g in gradients if g is not None], 2, torch.float32)
-    return torch.stack(norms).square()
+    gradients = [piece.gradient for piece in pieces]
+    # A slice of a parameter with fewer rows than ranks may be empty, and has no norm.
+    having = [g if g.numel() else g.new_zeros(1) for g in gradients if g is not None]
+    return torch.stack(torch._foreach_norm(having, 2, torch.float32)).square()

@@ -1,38 +1,84 @@
-"""Rung: whole copies of the model, each learning from other samples (torch's DDP).
+"""Rung: whole copies of the model, each learning from other samples.
 
-Gradients are reduced in buckets while backward still runs, in the last pass of a batch only.
+Gradients are reduced in buckets while backward still runs, in the last pass of a batch only. torch
+has two engines. DDP takes a whole module of plain tensors and knows the more ways to send less.
+Parameters that are cut already, and modules that are a pipeline's stages, DDP cannot take; there
+FSDP2's machinery reduces block by block and slices nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import Any
 
 from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate as reduce_by_blocks
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.plan import Plan
 from stepladder.world import World
 
+from .alike import COPIES, declares
+from .compress import compress
 from .exchange import Exchange
+from .shard import mixed_policy, passes_of, rest
+from .units import units_of
 
-COPIES = ("replicate", "shard", "context")  # axes along which ranks hold the same parameters
+# The name of the switch by which a copy takes over another's buffers; renamed in torch 2.13.
+BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
 
 
 def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
     """The module as one of several copies that end every step alike."""
     group = world.group(*COPIES)
+    static = declares(module)
     copy = DistributedDataParallel(
         module,
         process_group=group,
         # Buckets share memory with `.grad`: no second copy of the gradients.
         gradient_as_bucket_view=True,
         # Running statistics are each copy's own, as they are each pass's own on one device.
-        broadcast_buffers=False,
-        find_unused_parameters=True,
+        **{BUFFERS: False},
+        init_sync=False,  # all ranks began alike before any rung
+        # Whoever declares its parts uses them all; any other module may skip some, now and then.
+        static_graph=static,
+        find_unused_parameters=not static,
     )
+    if plan.compress.kind != "none":
+        compress(copy, plan.compress, group)
+    first = True
 
     def passing(last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if last else copy.no_sync()
+        nonlocal first
+        # A static graph is learnt from passes that exchange: all of the first batch. Adding up a
+        # pass that was averaged already changes nothing, since an average is its own average.
+        exchanges = last or (static and first)
+        first = first and not last
+        return nullcontext() if exchanges else copy.no_sync()
 
     return Exchange(copy, group.size(), passing)
+
+
+def replicate_by_blocks(
+    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World
+) -> Exchange:
+    """The same for a module that holds cut parameters, or is one stage of several."""
+    mesh = world.submesh(*COPIES)
+    units = units_of(module, blocks, narrow=plan.precision.work != "float32")
+    for unit in units:
+        policy = mixed_policy(plan.precision, unit)
+        reduce_by_blocks(unit.parts, mesh=mesh, mp_policy=policy)
+    module.register_forward_hook(rest)
+    assert isinstance(module, FSDPModule)
+
+    def prepare(last: bool, uses_all: bool) -> None:
+        module.set_requires_gradient_sync(last)
+
+    return Exchange(module, mesh.size(), passes_of(module, units, world, prepare))

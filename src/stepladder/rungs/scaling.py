@@ -33,9 +33,12 @@ class LossScale:
         enabled: bool = True,
         initial: float = INITIAL,
         patience: int = PATIENCE,
+        ways: int = 1,
     ) -> None:
+        """Start from a factor that, with the number of `ways` a loss is multiplied by to undo an
+        average over ranks, makes fp16 overflow where it would on one device."""
         self.enabled, self.patience = enabled, patience
-        self.scale = torch.tensor(initial if enabled else 1.0, device=device)
+        self.scale = torch.tensor(initial / ways if enabled else 1.0, device=device)
         self.good_steps = torch.tensor(0, dtype=torch.int32, device=device)
 
     @property

@@ -19,7 +19,13 @@ from stepladder.errors import NonFinite
 from stepladder.plan import Plan, Rate
 from stepladder.planner import explain_out_of_memory
 from stepladder.record import Report
-from stepladder.rungs import Climbed, LossScale, is_out_of_memory, matrix_units
+from stepladder.rungs import (
+    Climbed,
+    LossScale,
+    average_buffers,
+    is_out_of_memory,
+    matrix_units,
+)
 from stepladder.world import (
     World,
     deterministic,
@@ -146,6 +152,7 @@ class Engine:
     def evaluate(self, batches: Iterable[Any]) -> float:
         """The mean loss over the valid targets of these batches, without learning."""
         self.module.eval()
+        average_buffers(self.module, self.world)
         total, count = 0.0, 0
         with self.world.explaining(), matrix_units(self.plan.precision, self.world.device):
             for given in batches:

@@ -42,10 +42,11 @@ def measure_norms(pieces: Sequence[Piece], world: World) -> Norms:
     A piece's squares are added up over the ranks that hold the rest of its parameter, and over
     no rank that holds a copy; stages hold other parameters and add up to the whole.
     """
-    having = [piece for piece in pieces if piece.held.grad is not None]
-    each = squares(having) if having else torch.zeros(1, device=world.device)
+    having = [piece for piece in pieces if piece.gradient is not None]
+    each = squares(having).to(world.device) if having else torch.zeros(1, device=world.device)
     for axes in sorted({piece.axes for piece in having if piece.axes}):
         mine = [index for index, piece in enumerate(having) if piece.axes == axes]
         each[mine] = world.sum(each[mine], *axes)
-    whole = world.sum(each.sum(), "pipeline")
+    counted = [index for index, piece in enumerate(having) if not piece.copy]
+    whole = world.sum((each if len(counted) == len(having) else each[counted]).sum(), "pipeline")
     return Norms([piece.name for piece in having], each.sqrt(), whole.sqrt())

@@ -27,6 +27,7 @@ from stepladder.world import Place, World, join, limit_bytes
 from .choose import Choice, choose_plan
 from .flops import FlopRate
 from .intake import as_batch
+from .masters import take_masters
 from .optimizer import build_optimizer
 from .run import Run
 
@@ -53,7 +54,8 @@ def climb(
         loss: a name, a function of (outputs, targets) that is a mean over valid targets, or None
             for a module whose output holds its own.
         optimizer: text such as "adamw lr=3e-4 clip=1"; goes before the plan's.
-        sample: one batch, needed only to fit a recomputation budget.
+        sample: one batch, needed to fit a recomputation budget, and to weigh the stages of a
+            pipeline where the module does not read tokens.
         rate: text such as "cosine warmup=100 steps=1000".
         nonfinite: "stop" raises when a report with a non-finite gradient is read, "skip" goes on.
         exact: only algorithms that give the same bits each time.
@@ -95,7 +97,11 @@ def build(
         Ceiling(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     costs = measure_costs(model, plan, sample)
     drawn = blueprint(model)
-    climbed = climb_rungs(model, plan, make_loss(loss, model), world, costs)
+    # Before any rung: rounding comes first, and masters are what was rounded.
+    masters = take_masters(model) if plan.precision.masters else None
+    climbed = climb_rungs(
+        model, plan, make_loss(loss, model), world, costs, settings.get("seed", 0), one_row(sample)
+    )
     return Run(
         plan=plan,
         world=world,
@@ -104,8 +110,13 @@ def build(
             plan.optimizer,
             [(piece.name, piece.held) for piece in climbed.pieces],
             climbed.anatomy.blocks,
+            masters,
         ),
-        scale=LossScale(world.device, enabled=plan.precision.scaled),
+        scale=LossScale(
+            world.device,
+            enabled=plan.precision.scaled,
+            ways=climbed.forward_backward.exchange.ways,
+        ),
         rate=Rate.parse(rate) if isinstance(rate, str) else rate,
         flops=FlopRate(
             drawn,
@@ -115,6 +126,11 @@ def build(
         ),
         **settings,
     )
+
+
+def one_row(sample: Any) -> Any:
+    """The inputs of a sample's first row; None where no sample was given."""
+    return None if sample is None else as_batch(sample, 0).rows(slice(0, 1)).inputs
 
 
 def peak_flops(plan: Plan, device: torch.device) -> float | None:

@@ -1,6 +1,7 @@
 """Where we are: the machine, the processes, the moment."""
 
 from .agreement import StopVote
+from .alone import with_mesh
 from .board import Board
 from .checks import CHECKS, FAILED, Check, try_check
 from .device import pick_device, synchronize
@@ -40,4 +41,5 @@ __all__ = [
     "support",
     "synchronize",
     "try_check",
+    "with_mesh",
 ]
