@@ -113,8 +113,12 @@ def markdown(columns: list[str], rows: list[list[Any]]) -> str:
 
 
 def with_figures(page: str, result: dict[str, Any]) -> str:
-    head, rest = page.split(BEGIN)
-    return f"{head}{BEGIN}\n{figures(result)}\n{END}{rest.split(END)[1]}"
+    return f"{words(page)}\n{BEGIN}\n{figures(result)}\n{END}\n"
+
+
+def words(page: str) -> str:
+    """The page without its figures, which stand at its end."""
+    return page.partition(f"\n{BEGIN}")[0]
 
 
 def main() -> None:
