@@ -56,7 +56,7 @@ def cuttable_parameters(module: nn.Module, anatomy: Anatomy) -> set[str]:
     for block in anatomy.blocks:
         for name, kind in anatomy.cuts.items():
             names.add(f"{block}.{name}.weight")
-            if kind != "row":
+            if kind == "column":
                 names.add(f"{block}.{name}.bias")
     return names
 

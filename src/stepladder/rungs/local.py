@@ -8,9 +8,9 @@ device, and kernels that know nothing of distributed tensors serve cut modules t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
@@ -41,6 +41,7 @@ class Work:
     enter: Change | None = None  # for what flows in
     leave: Change | None = None  # for what flows out
     apart: frozenset[str] = frozenset()  # parameters that are added after `leave`
+    pick: Mapping[str, Change] = field(default_factory=dict)  # of a whole parameter, what is used
 
 
 def distribute(
@@ -107,7 +108,7 @@ def local_parameters(work: Work) -> Iterator[None]:
         owner.__dict__["_parameters"] = {
             name: without(owner, parameter)
             if name in work.apart
-            else local_of(parameter, work.shares)
+            else work.pick.get(name, as_it_is)(local_of(parameter, work.shares))
             for name, parameter in owner._parameters.items()
         }
     try:
@@ -115,6 +116,10 @@ def local_parameters(work: Work) -> Iterator[None]:
     finally:
         for owner, parameters in zip(work.owners, before):
             owner.__dict__["_parameters"] = parameters
+
+
+def as_it_is(value: Any) -> Any:
+    return value
 
 
 def without(owner: nn.Module, parameter: Any) -> Tensor | None:

@@ -36,7 +36,9 @@ def slice_stream(first: nn.Module, last: nn.Module, mesh: DeviceMesh, device: to
     def end(block: nn.Module, args: Any, made: Any) -> Any:
         if block.training:
             draws.end()
-        return change_first(gather, made, {})[0] if isinstance(made, tuple) else gather(made)
+        # Cloned, because what torch gives back is a view and must not be changed in place.
+        whole = change_first(gather, made if isinstance(made, tuple) else (made,), {})[0]
+        return whole if isinstance(made, tuple) else whole[0].clone()
 
     first.register_forward_pre_hook(start, with_kwargs=True)
     last.register_forward_hook(end)

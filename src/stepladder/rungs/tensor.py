@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from stepladder.errors import ModelError, PlanError
@@ -116,15 +116,22 @@ def cut_linear(
         distribute(part, mesh, {"weight": Shard(along)}, shares=sliced)
         run_on_part(part, [part], shares=sliced, leave=leave, apart=biases(part))
         return
-    three = kind == "fused"
-    placed: dict[str, Placement] = {
-        "weight": _StridedShard(across, split_factor=3) if three else Shard(across),
-        "bias": _StridedShard(0, split_factor=3) if three else Shard(0),
-    }
-    distribute(part, mesh, placed, shares=False)
     if is_transposed(part):
         part.nf //= mesh.size()
+    if kind == "fused":
+        # Each rank has a third of its columns for queries, keys and values. The bias is whole: a
+        # row of numbers cannot be cut in thirds and then sliced again by a shard axis.
+        distribute(part, mesh, {"weight": _StridedShard(across, split_factor=3)}, shares=True)
+        pick = {"bias": partial(pick_thirds, mesh=mesh)}
+        run_on_part(part, [part], shares=True, enter=enter, pick=pick)
+        return
+    distribute(part, mesh, {"weight": Shard(across), "bias": Shard(0)}, shares=False)
     run_on_part(part, [part], shares=False, enter=enter)
+
+
+def pick_thirds(bias: Tensor, mesh: DeviceMesh) -> Tensor:
+    """This rank's part of each third."""
+    return bias.unflatten(0, (3, mesh.size(), -1))[:, mesh.get_local_rank()].flatten()
 
 
 def biases(part: nn.Module) -> frozenset[str]:

@@ -33,19 +33,24 @@ class Trial:
 
     def check(self) -> None:
         """Raise unless the block, now cut, computes what it did."""
-        cut = run_block(self.name, self.block, self.given)
+        try:
+            cut = run_block(self.block, self.given)
+        except Exception as problem:
+            raise self.refusal(first_line(problem)) from problem
         for what, expected in self.whole.items():
             found = cut.get(what)
             if found is None or found.shape != expected.shape:
                 continue  # a parameter that was cut
             limit = TOLERANCE.get(expected.dtype, ROUGH) * expected.abs().max().clamp(min=1e-6)
             if not bool((found - expected).abs().max() <= limit):
-                raise ModelError(
-                    self.name,
-                    f"a {type(self.block).__name__} whose linears look like pairs, computes "
-                    f"something else once they are cut ({what} differs)",
-                    REMEDY,
-                )
+                raise self.refusal(f"{what} differs")
+
+    def refusal(self, why: str) -> ModelError:
+        kind = type(self.block).__name__
+        problem = (
+            f"a {kind} whose linears look like pairs, computes something else once cut ({why})"
+        )
+        return ModelError(self.name, problem, REMEDY)
 
 
 def try_cuts(named: tuple[str, nn.Module], cuts: Mapping[str, str], device: torch.device) -> Trial:
@@ -55,10 +60,18 @@ def try_cuts(named: tuple[str, nn.Module], cuts: Mapping[str, str], device: torc
     draw = torch.Generator().manual_seed(0)  # on the CPU: the same numbers on every rank
     given = torch.randn(ROWS, LENGTH, first.in_features, generator=draw)
     given = given.to(device, first.weight.dtype)
-    return Trial(name, block, given, run_block(name, block, given))
+    try:
+        return Trial(name, block, given, run_block(block, given))
+    except Exception as problem:
+        raise ModelError(
+            name,
+            f"a {type(block).__name__}, cannot be tried on one tensor of shape "
+            f"{tuple(given.shape)}, and its cuts are a guess ({first_line(problem)})",
+            REMEDY,
+        ) from problem
 
 
-def run_block(name: str, block: nn.Module, given: Tensor) -> dict[str, Tensor]:
+def run_block(block: nn.Module, given: Tensor) -> dict[str, Tensor]:
     """A block's answer and gradients, by what they are."""
     given = given.clone().requires_grad_()
     training = block.training
@@ -67,13 +80,6 @@ def run_block(name: str, block: nn.Module, given: Tensor) -> dict[str, Tensor]:
         made = block(given)
         made = made[0] if isinstance(made, tuple) else made
         (made * torch.linspace(-1, 1, made.shape[-1], device=made.device)).sum().backward()
-    except Exception as problem:
-        raise ModelError(
-            name,
-            f"a {type(block).__name__}, cannot be tried on one tensor of shape "
-            f"{tuple(given.shape)}, and its cuts are a guess ({first_line(problem)})",
-            REMEDY,
-        ) from problem
     finally:
         block.train(training)
     seen = {"its answer": made.detach(), "its input's gradient": given.grad}

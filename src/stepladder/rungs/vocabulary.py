@@ -31,7 +31,7 @@ def cut_embedding(name: str, table: nn.Embedding, mesh: DeviceMesh) -> None:
     if type(table) is not nn.Embedding or table.max_norm is not None or table.scale_grad_by_freq:
         raise ModelError(
             name,
-            f"is a {type(table).__name__} that does more than look up rows and cannot be cut",
+            f"is an {type(table).__name__} that does more than look up rows and cannot be cut",
             "Use shard or pipeline.",
         )
     check_classes(name, table.num_embeddings, mesh.size())

@@ -13,8 +13,9 @@ from math import prod
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from stepladder.checkpoint import Box, flat_boxes, whole_box
 from stepladder.model import Anatomy
@@ -74,20 +75,53 @@ def state_boxes(
 def in_boxes(name: str, piece: Piece, held: Tensor, mine: bool) -> Iterator[Holding]:
     """A tensor laid out as its piece is, as boxes of the whole parameter."""
     whole = piece.parameter
-    shape, size, start = tuple(whole.shape), tuple(whole.shape), (0,) * whole.dim()
-    if isinstance(whole, DTensor):
-        size, start = (
-            tuple(found)
-            for found in compute_local_shape_and_global_offset(
-                whole.shape, whole.device_mesh, whole.placements
-            )
-        )
+    shape, size = tuple(whole.shape), tuple(local(whole).shape)
     if piece.flat is None:
-        if prod(size):
-            yield Holding(name, shape, Box(start, size), held.detach(), mine)
+        boxes = [(whole_box(size), held.detach())] if prod(size) else []
+    else:
+        boxes = [
+            (box, held.detach()[row].view(box.size))
+            for box, row in flat_boxes(size, piece.flat.start, piece.flat.stop)
+        ]
+    for start, part in stretches(whole):
+        for box, numbers in boxes:
+            common = part.common(box)
+            if common is not None:
+                back = tuple(-a for a in box.start)
+                seen = common.shifted(back).view(numbers)
+                yield Holding(name, shape, common.shifted(start), seen, mine)
+
+
+def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], Box]]:
+    """The boxes of this rank's own tensor that lie together in the whole, and how far each moved.
+
+    One, but for a matrix of queries, keys and values that the tensor axis cut in each third.
+    """
+    size, start = tuple(whole.shape), (0,) * whole.dim()
+    if not isinstance(whole, DTensor):
+        yield start, Box(start, size)
         return
-    for box, row in flat_boxes(size, piece.flat.start, piece.flat.stop):
-        yield Holding(name, shape, box.shifted(start), held.detach()[row].view(box.size), mine)
+    *others, last = whole.placements
+    thirds = last.split_factor if isinstance(last, _StridedShard) else 1
+    placements = [*others, Shard(last.dim) if isinstance(last, _StridedShard) else last]
+    size, start = (
+        tuple(found)
+        for found in compute_local_shape_and_global_offset(
+            whole.shape, whole.device_mesh, placements
+        )
+    )
+    if thirds == 1:
+        yield start, Box((0,) * len(size), size)
+        return
+    for index in range(thirds):
+        width, length = size[last.dim] // thirds, whole.shape[last.dim] // thirds
+        first = start[last.dim] // thirds + index * (length - width)
+        inside = [0] * len(size)
+        inside[last.dim] = index * width
+        yield (
+            (*start[: last.dim], first, *start[last.dim + 1 :]),
+            Box(tuple(inside), (*size[: last.dim], width, *size[last.dim + 1 :])),
+        )
 
 
 def untrained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
