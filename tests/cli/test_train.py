@@ -64,7 +64,9 @@ def test_resuming_ends_where_the_whole_run_ends(tmp_path, capsys):
         path.unlink() if path.is_file() else __import__("shutil").rmtree(path)
     (cut / "latest").write_text("step-000004")
     train(cut, "--train.steps", "6", "--run.resume", "true", "--json")
-    files = [(folder / "step-000006" / "model.safetensors").read_bytes() for folder in (whole, cut)]
+    files = [
+        (folder / "step-000006" / "model-00000.safetensors").read_bytes() for folder in (whole, cut)
+    ]
     assert files[0] == files[1]
     capsys.readouterr()
 

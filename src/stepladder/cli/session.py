@@ -212,8 +212,9 @@ class Session:
 
     def greeting(self) -> str:
         count = sum(p.numel() for p in self.run.module.parameters())
+        kind = type(self.run.module).__name__.removeprefix("FSDP")  # what slicing puts before it
         return (
-            f"{type(self.run.module).__name__} {self.recipe.model.name}, {count / 1e6:.2f} M "
+            f"{kind} {self.recipe.model.name}, {count / 1e6:.2f} M "
             f"parameters, on {self.run.world.device}; plan: {self.run.plan}; folder: {self.folder}"
         ) + (f"\nThis plan because: {self.run.because}" if self.run.because else "")
 
