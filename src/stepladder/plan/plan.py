@@ -32,6 +32,8 @@ class Plan:
     compress: Compress = Compress()
     schedule: Schedule = Schedule()
     compile: bool = False
+    kernels: bool = False  # fused loss and memory layouts, where they are faster
+    graphs: bool = False  # what is compiled is recorded once and replayed without the host
     attention: str = "auto"
     memory_bytes: int | None = None  # a ceiling for the process on its device
     optimizer: Optimizer = Optimizer()
@@ -57,6 +59,9 @@ class Plan:
                     "Write shard=-1 for all ranks, or ddp to keep whole copies.",
                 )
             )
+        if self.graphs and not self.compile:
+            problem = "what is compiled is recorded, and compile is off"
+            found.append(PlanError("graphs", problem, "Add compile=on, or leave graphs out."))
         if not self.zero and self.layout.shard != 1:
             found.append(
                 PlanError(

@@ -21,6 +21,7 @@ class Precision:
     compute: str  # the matrix units' mode: a key of the device table
     reduce: str  # the type gradients travel in
     scaled: bool = False  # too few exponent bits for small gradients, so the loss is scaled up
+    masters: bool = False  # the optimizer keeps its state, and each parameter again, in fp32
 
     @property
     def mixed(self) -> bool:
@@ -42,6 +43,12 @@ TF32 = Precision("tf32", store="float32", work="float32", compute="tf32", reduce
 FP16 = Precision("fp16", "float32", work="float16", compute="fp16", reduce="float32", scaled=True)
 BF16 = Precision("bf16", store="float32", work="bfloat16", compute="bf16", reduce="float32")
 BF16_PURE = Precision("bf16-pure", "bfloat16", "bfloat16", compute="bf16", reduce="bfloat16")
+BF16_MASTER = Precision(
+    "bf16-master", "bfloat16", "bfloat16", compute="bf16", reduce="bfloat16", masters=True
+)
 FP8 = Precision("fp8", store="float32", work="bfloat16", compute="fp8", reduce="float32")
+FP8_MASTER = Precision(
+    "fp8-master", "bfloat16", "bfloat16", compute="fp8", reduce="bfloat16", masters=True
+)
 
-PRECISIONS = {p.name: p for p in (FP32, TF32, FP16, BF16, BF16_PURE, FP8)}
+PRECISIONS = {p.name: p for p in (FP32, TF32, FP16, BF16, BF16_PURE, BF16_MASTER, FP8, FP8_MASTER)}

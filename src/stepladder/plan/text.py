@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from stepladder.errors import PlanError, nearest, raise_all
@@ -47,9 +48,9 @@ def parse_offload(text: str) -> tuple[str, ...]:
     return tuple(part for part in OFFLOADS if part in parts)
 
 
-def parse_switch(text: str) -> bool:
+def parse_switch(field: str, text: str) -> bool:
     if text not in ("on", "off"):
-        raise PlanError("compile", f"'{text}' is neither on nor off", "Write compile=on.")
+        raise PlanError(field, f"'{text}' is neither on nor off", f"Write {field}=on.")
     return text == "on"
 
 
@@ -66,7 +67,9 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
     "offload": ("offload", parse_offload),
     "compress": ("compress", Compress.parse),
     "schedule": ("schedule", Schedule.parse),
-    "compile": ("compile", parse_switch),
+    "compile": ("compile", partial(parse_switch, "compile")),
+    "kernels": ("kernels", partial(parse_switch, "kernels")),
+    "graphs": ("graphs", partial(parse_switch, "graphs")),
     "attention": ("attention", parse_attention),
     "memory": ("memory_bytes", lambda text: parse_bytes("memory", text)),
     "optimizer": ("optimizer", Optimizer.parse),
@@ -170,7 +173,7 @@ def write_value(key: str, value: Any) -> str:
             return f"fp32:{','.join(value)}"
         case "offload":
             return ",".join(value)
-        case "compile":
+        case "compile" | "kernels" | "graphs":
             return "on" if value else "off"
         case "memory":
             return format_bytes(value)

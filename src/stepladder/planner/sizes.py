@@ -37,11 +37,14 @@ def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
     assert plan.batch.micro and plan.batch.passes
     work, store = BYTES[precision.work], BYTES[precision.store]
     parameter, masters = (work, store) if software.masters else (store, 0)
+    moment = store
+    if precision.masters:
+        masters = moment = BYTES["float32"]
     wrapped = plan.zero >= 2
     return Sizes(
         parameter=parameter,
         gradient=BYTES[software.gradient] if software.gradient else parameter,
-        state=store * plan.optimizer.moments + masters,
+        state=moment * plan.optimizer.moments + masters,
         work=work,
         gather=BYTES[software.gather] if software.gather else work,
         reduce=BYTES[precision.reduce],

@@ -22,7 +22,7 @@ from stepladder.world import World, with_mesh
 from .accumulate import Accumulate
 from .alike import fill, is_hollow, start_alike
 from .budget import BlockCost
-from .compile import compile_module
+from .compile import compile_module, graph_problems
 from .context import context
 from .fuse import Fused, fuse
 from .line import split
@@ -64,7 +64,8 @@ def climb(
     Args:
         inputs: of one row, by which a pipeline's stages are weighed; tokens need none.
     """
-    raise_all([*check_precision(plan.precision, world.device), *missing_rungs(plan)])
+    unable = (*check_precision(plan.precision, world.device), *graph_problems(plan, world.device))
+    raise_all([*unable, *missing_rungs(plan)])
     if "parameters" in plan.offload:
         world = with_mesh(world)  # the engine that fetches them wants one, even of one rank
     anatomy = find_anatomy(module)
@@ -104,7 +105,8 @@ def climb(
     )
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
-        compile_module(module, blocks, whole=alone and world.device.type == "cuda")
+        on_gpu = alone and world.device.type == "cuda"
+        compile_module(module, blocks, whole=on_gpu, graphs=plan.graphs)
 
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,6 +19,8 @@ from torch.nn import functional
 from stepladder.data import IGNORED, Batch
 from stepladder.errors import ModelError, nearest
 
+from .vocabulary import is_sliced, sliced_cross_entropy
+
 SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label i + 1 themselves
 
 
@@ -26,6 +28,7 @@ SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label 
 class Loss:
     function: Callable[[Any, Any], torch.Tensor]
     shifted: bool = False  # the first label of every row is not a target
+    kind: Literal["cross_entropy", "own", "other"] = "other"  # what rungs may know of the function
 
     def mean(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """The mean over this micro-batch's valid targets."""
@@ -45,11 +48,11 @@ def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.
     """A loss from a name, a function of (outputs, targets), or None for the module's own."""
     if loss is None:
         shifted = type(module).__name__.endswith(SHIFTING)
-        return Loss(lambda outputs, targets: own_loss(outputs, module), shifted)
+        return Loss(lambda outputs, targets: own_loss(outputs, module), shifted, "own")
     if isinstance(loss, str):
         if loss not in NAMED:
             raise ModelError("loss", f"'{loss}' is not a loss", nearest(loss, NAMED))
-        return Loss(NAMED[loss])
+        return Loss(NAMED[loss], kind="cross_entropy" if loss == "cross_entropy" else "other")
     return Loss(loss)
 
 
@@ -69,6 +72,8 @@ def own_loss(outputs: Any, module: nn.Module) -> torch.Tensor:
 
 def cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     logits = getattr(outputs, "logits", outputs)
+    if is_sliced(logits):
+        return sliced_cross_entropy(logits, targets)
     classes = logits.shape[-1]
     # In fp32 whatever the logits came in: the sum over a large vocabulary needs the bits.
     return functional.cross_entropy(

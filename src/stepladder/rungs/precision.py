@@ -67,6 +67,13 @@ def read_inputs(precision: Precision, inputs: Any) -> Any:
     return inputs if precision.mixed else _floats_to(inputs, _dtype(precision.work))
 
 
+def sum_in_full(module: nn.Module) -> None:
+    """Have the gradients of several passes add up in float32, whatever each is computed in."""
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.grad_dtype = torch.float32
+
+
 @contextmanager
 def matrix_units(precision: Precision, device: torch.device) -> Iterator[None]:
     """Have float32 multiplied as planned inside the block, whatever was set, and put that back."""

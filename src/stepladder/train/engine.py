@@ -114,10 +114,10 @@ class Engine:
             raise misplaced from error
 
     def _shrink(self, rows: int) -> bool:
-        """Halve the micro-batch; False when it is one row already, or others wait in a pass."""
+        """Halve the micro-batch; False at one row, where others wait, or where graphs want it whole."""
         passes = self.climbed.forward_backward
         now = min(passes.micro or rows, rows)
-        if now <= 1 or self.world.layout.num_ranks > 1:
+        if now <= 1 or self.world.layout.num_ranks > 1 or self.plan.graphs:
             return False
         passes.micro = (now + 1) // 2
         self.events.append(

@@ -8,7 +8,7 @@ fused kernels get the same arithmetic in separate passes, and wait for one numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -19,13 +19,22 @@ from torch import nn
 from stepladder.errors import ModelError
 from stepladder.plan import Optimizer
 
+from .masters import MasterAdam
+
 Named = tuple[str, nn.Parameter]
 
 
 def build_optimizer(
-    how: Optimizer, parameters: Iterable[Named], blocks: Sequence[str] = ()
+    how: Optimizer,
+    parameters: Iterable[Named],
+    blocks: Sequence[str] = (),
+    masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
 ) -> torch.optim.Optimizer:
-    """torch's optimizer for these parameters, fused where torch has a fused kernel."""
+    """torch's optimizer for these parameters, fused where torch has a fused kernel.
+
+    Args:
+        masters: values in float32 of parameters that are stored in fewer bits.
+    """
     named = list(parameters)
     if not named:
         raise ModelError(
@@ -37,8 +46,11 @@ def build_optimizer(
     if how.name == "sgd":
         make_sgd = partial(torch.optim.SGD, lr=how.lr, momentum=how.momentum, weight_decay=how.wd)
         return with_momentum(make_sgd(groups, fused=trusts_fused_sgd(named)))
+    options = {"lr": how.lr, "betas": how.betas, "eps": how.eps, "weight_decay": how.wd}
+    if masters is not None:
+        return MasterAdam(groups, masters, decoupled=how.name == "adamw", **options)
     make = torch.optim.AdamW if how.name == "adamw" else torch.optim.Adam
-    return make(groups, lr=how.lr, betas=how.betas, eps=how.eps, weight_decay=how.wd, fused=True)
+    return make(groups, fused=True, **options)
 
 
 def trusts_fused_sgd(named: Sequence[Named]) -> bool:
@@ -100,6 +112,10 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 def update(optimizer: torch.optim.Optimizer, divisor: torch.Tensor, bad: torch.Tensor) -> None:
     """One step on gradients divided by `divisor`; none at all where `bad` is 1."""
+    home = optimizer.param_groups[0]["params"][0].device
+    if home != divisor.device:
+        # Parameters on the host: it reads these two when all that was sent before them is there.
+        divisor, bad = divisor.to(home), bad.to(home)
     if optimizer.defaults.get("fused"):
         # See [Note: the update without a wait]. GradScaler hands them over in the same way.
         optimizer.grad_scale, optimizer.found_inf = divisor, bad  # type: ignore[attr-defined]

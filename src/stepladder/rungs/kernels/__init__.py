@@ -3,8 +3,9 @@
 Each works on any device: Triton programs on a GPU, the same arithmetic in torch elsewhere.
 """
 
+from .adamw import adamw_
 from .cross_entropy import cross_entropy
 from .linear_cross_entropy import linear_cross_entropy
 from .rmsnorm import rms_norm
 
-__all__ = ["cross_entropy", "linear_cross_entropy", "rms_norm"]
+__all__ = ["adamw_", "cross_entropy", "linear_cross_entropy", "rms_norm"]

@@ -18,9 +18,10 @@ from .backend import accumulator
 from .cross_entropy import check_reduction, check_targets, early_and_late, share_of_each
 from .cross_entropy_operators import losses_and_gradient_
 
-# Each chunk adds a weight-sized float32 matrix to the sum: at 4,096 tokens that traffic costs
-# about a tenth of the chunk's matrix products on an H100, and half the tokens would double it.
-CHUNK = 4096
+# Each chunk reads and writes a weight-sized float32 sum. Measured on an H200 (32,768 tokens, 2,048
+# wide, 128,256 words, forward and backward): 82.7 ms at 4,096, 81.4 at 8,192, 80.8 at 16,384, with
+# 1.7, 2.8 and 4.9 GB; torch's compiled loss 85.5 ms with 8.5 GB.
+CHUNK = 8192
 
 
 def linear_cross_entropy(
@@ -118,8 +119,8 @@ def _add_product(sums: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left @ right to the sums without rounding the product to fewer bits first."""
     if sums.dtype == left.dtype:
         sums.addmm_(left, right)
-    elif left.is_cuda:
-        sums += torch.mm(left, right, out_dtype=sums.dtype)
+    elif left.is_cuda:  # summed as the product is written: a sum of its own would be a third pass
+        torch.addmm(sums, left, right, out_dtype=sums.dtype, out=sums)
     else:
         sums.addmm_(left.to(sums.dtype), right.to(sums.dtype))
 

@@ -1,0 +1,63 @@
+"""Rung: what faster kernels need changed around a pass, each only where it is known to win.
+
+They are for a world of one: sliced parameters and gathered blocks have engines of their own, and
+no combination is made that was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.model import Anatomy
+
+from .head import FusedHead, fuse_head
+from .loss import Loss
+from .memory_format import channels_innermost, read_images
+
+Context = Callable[[], AbstractContextManager[Any]]
+Intake = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What was changed; nothing where nothing would win."""
+
+    plain: Loss
+    head: FusedHead | None = None
+    images: bool = False  # stored with their channels innermost
+
+    @property
+    def loss(self) -> Loss:
+        return self.plain if self.head is None else self.head.loss
+
+    def around(self, working: Context) -> Context:
+        """The block a forward pass runs in."""
+        if self.head is None:
+            return working
+        head = self.head
+
+        @contextmanager
+        def both() -> Iterator[None]:
+            with working(), head.passing():
+                yield
+
+        return both
+
+    def reading(self, intake: Intake) -> Intake:
+        """Inputs as the changed module reads them."""
+        if self.head is not None:
+            prepare = self.head.intake
+            return lambda inputs: prepare(intake(inputs))
+        return (lambda inputs: read_images(intake(inputs))) if self.images else intake
+
+
+def fuse(module: nn.Module, anatomy: Anatomy, loss: Loss, device: torch.device) -> Fused:
+    """Change what wins on this device."""
+    images = device.type == "cuda" and channels_innermost(module)
+    return Fused(loss, fuse_head(module, anatomy, loss), images)
