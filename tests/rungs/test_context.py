@@ -149,6 +149,24 @@ def test_stretches_in_bf16_stay_within_its_rounding():
     check_same("bf16 ddp context=2", 2, "llama", "sgd lr=0.1", close=2e-3)
 
 
+def learn_traced(*task):
+    """With the compiler's tracing and its backward graph, and without its C++, which takes long."""
+    compile = nn.Module.compile
+    nn.Module.compile = lambda module, **_: compile(module, backend="aot_eager")
+    try:
+        return learn(*task)
+    finally:
+        nn.Module.compile = compile
+
+
+def test_a_compiled_block_looks_across_ranks():
+    task = "llama", "sgd lr=0.5"
+    losses, norms, *_ = learn("fp32", *task)
+    for found in run(learn_traced, 2, "fp32 ddp context=2 compile=on", *task, init=False):
+        assert found[0] == pytest.approx(losses, rel=1e-5)
+        assert found[1] == pytest.approx(norms, rel=1e-5)
+
+
 def activations(ways: int) -> int:
     """Bytes that forward keeps for backward."""
     model = build("llama:layers=4,hidden=64,heads=4,ffn=64,vocab=64,sequence=512")
@@ -277,6 +295,24 @@ def test_a_loss_over_whole_sequences_is_refused():
     outputs = SimpleNamespace(logits=torch.zeros(1, 4, 8), aux_loss=torch.zeros(()))
     with pytest.raises(ModelError, match="adds a loss over whole sequences"):
         moved_targets(outputs, torch.zeros(1, 4, dtype=torch.long))
+
+
+def drawn() -> list[bool]:
+    """Which numbers the first dropout of a step leaves out."""
+    (batch,) = ragged(1, rows=2)
+    batch[1][:] = 1
+    model, zeros = gpt(dropout=0.5), []
+    taken = climb(model, loss="cross_entropy", optimizer="sgd lr=0.0", plan="fp32 context=2")
+    hook = lambda part, args, out: zeros.append(out == 0) if part.training else None  # noqa: E731
+    model.dropout.register_forward_hook(hook)
+    taken.step(batch)
+    return zeros[0].flatten().tolist()
+
+
+def test_every_stretch_draws_its_own_dropout():
+    first, second = run(drawn, 2, init=False)
+    assert 0.3 < sum(first) / len(first) < 0.7
+    assert sum(a == b for a, b in zip(first, second)) < 0.7 * len(first)
 
 
 def sample_alone() -> bool:

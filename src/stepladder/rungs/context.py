@@ -26,15 +26,17 @@ from stepladder.data import Batch, walk
 from stepladder.errors import DataError, ModelError
 from stepladder.model import Attention, document_mask
 from stepladder.plan import Plan
-from stepladder.world import World
+from stepladder.world import World, seed_moment
 
 from .accumulate import Accumulate
 from .gathered import Across, Stretch, attend_across
 from .loss import Loss, cross_entropy
+from .pieces import local
 
 POSITIONS = ("positions", "position_ids")  # how modules call them
-TRIED = 8  # tokens a rank, of the row that is run both ways
-EXACT, ROUNDED = 1e-4, 3e-2  # how far a sum in another order may stray: fp32, fewer bits
+TRIED = 16  # tokens a rank, of the row that is run both ways
+STRAYING = {"fp32": 1e-4, "fp8": 0.15}  # how far rounding may carry a result when cut elsewhere
+SOME = 3e-2  # in any other type
 
 
 def context(
@@ -54,8 +56,8 @@ def context(
     for part in module.modules():
         if getattr(part, "mask", None) is document_mask:
             part.mask = partial(documents_across, stretch)
-    exact = plan.precision.compute == "fp32"
-    return Sequences(module, stretch, loss, world, EXACT if exact else ROUNDED)
+    limit = STRAYING.get(plan.precision.compute, SOME)
+    return Sequences(module, stretch, loss, world, limit)
 
 
 def refuse_windows(module: nn.Module) -> None:
@@ -119,6 +121,8 @@ class Sequences:
             row = batch.rows(slice(0, 1)).columns(slice(0, min(length, TRIED * ways)))
             self.test(run, row)
             self.tested = True
+        # Ranks that hold the same rows were seeded alike; each stretch must draw its own dropout.
+        seed_moment(self.world.device, torch.initial_seed(), "stretch", self.stretch.index)
         with self.stretch.cutting():
             yield self.cut(batch)
 
@@ -126,7 +130,7 @@ class Sequences:
         part, inputs = self.stretch.of(batch.length), self.by_name(batch.inputs)
         if self.whole.shifted:  # labels would have the module compute a loss that nobody reads
             inputs = {name: value for name, value in inputs.items() if value is not batch.targets}
-        inputs = {**self.places(inputs), **inputs}
+        inputs = {**self.places(batch), **inputs}
         return replace(batch, inputs=inputs).columns(part, ahead=int(self.whole.shifted))
 
     def by_name(self, inputs: Any) -> dict[str, Any]:
@@ -135,11 +139,11 @@ class Sequences:
         values = inputs if isinstance(inputs, tuple | list) else (inputs,)
         return dict(zip(self.names, values))
 
-    def places(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
+    def places(self, batch: Batch) -> dict[str, Tensor]:
         """Every token's position in its sequence, where the module takes any."""
-        first = next(walk(inputs))
-        positions = torch.arange(first.shape[1], device=first.device).expand(len(first), -1)
-        return {name: positions for name in POSITIONS if name in self.names}
+        positions = torch.arange(batch.length, device=batch.targets.device)
+        rows = positions.expand(batch.num_rows, -1)
+        return {name: rows for name in POSITIONS if name in self.names}
 
     @torch.no_grad()
     def test(self, run: Accumulate, row: Batch) -> None:
@@ -151,20 +155,19 @@ class Sequences:
             with self.stretch.cutting():
                 mine = self.cut(row)
                 outputs = run.outputs(mine)
-                cut, stretch_loss = (
-                    per_token(outputs, mine.length),
-                    summed(self.loss, outputs, mine),
-                )
-        strays = distance(self.world.sum(stretch_loss, "context"), loss)
+                cut, part_loss = per_token(outputs, mine.length), summed(self.loss, outputs, mine)
+        strays = distance(self.world.sum(part_loss, "context"), loss)
         if whole is not None and cut is not None:
             strays = torch.maximum(strays, distance(cut, whole[:, part]))
+        far = (strays.nan_to_num(1.0) > self.limit).float()
         # Agreed by all, so that none goes on to wait for one that stopped.
-        strays = self.world.sum(strays.nan_to_num(1.0), "replicate", "shard", "context")
-        if strays > self.limit:
+        said = torch.stack((far, far * strays.nan_to_num(1.0)))
+        num, total = self.world.sum(said, "replicate", "shard", "context", "tensor").tolist()
+        if num:
             raise ModelError(
                 "layout.context",
                 f"{type(self.module).__name__} gives other results for {self.stretch.ways} "
-                f"stretches of a sequence than for the whole (by {strays.item():.1g})",
+                f"stretches of a sequence than for the whole (by {total / num:.1g})",
                 "Use context=1. Only torch's fused attention may look across tokens, and positions "
                 f"must be an argument called {' or '.join(POSITIONS)}.",
             )
@@ -187,13 +190,13 @@ def plainly(module: nn.Module) -> Iterator[None]:
 def per_token(outputs: Any, length: int) -> Tensor | None:
     """The first output that has a row for every token."""
     found = (each for each in walk(outputs) if each.dim() > 1 and each.shape[1] == length)
-    return next((each.float() for each in found if each.is_floating_point()), None)
+    return next((local(each).float() for each in found if each.is_floating_point()), None)
 
 
 def summed(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
     count = loss.count(batch)
     mean = loss.mean(outputs, batch) if count else torch.zeros((), device=batch.targets.device)
-    return mean.float() * count
+    return local(mean).float() * count
 
 
 def distance(found: Tensor, expected: Tensor) -> Tensor:
