@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ import torch
 
 from parity_plans import MODELS, every_plan
 from stepladder.data import Order, load
+from stepladder.errors import ModelError
+from stepladder.model import describe
 from stepladder.plan import Plan
 from stepladder.planner import forecast_state
 from stepladder.profiler import ADAMW, SGD, Sameness, Team, find_subject
-from stepladder.profiler.parity import Plain, compare_course, make_course
+from stepladder.profiler.parity import Course, Plain, compare_course, make_course
 from stepladder.record import Memory
 from stepladder.train import facts_for
 from stepladder.workload import Facts
@@ -48,15 +51,14 @@ def main() -> int:
     torch.set_num_threads(1)
     kept = read_rows() if options.go_on or options.only else {}
     chosen = [pair for pair in every_plan() if options.only in " ".join(pair)]
-    with Team(8) as team, tempfile.TemporaryDirectory(prefix="parity-") as folder:
-        bench = Bench(team, Path(folder), options.steps)
-        for model, plan in chosen:
-            if options.go_on and kept.get((model, plan), {}).get("verdict") == "same":
-                continue
-            row = bench.row(model, plan)
-            kept[model, plan] = row
+    if options.go_on:
+        chosen = [pair for pair in chosen if kept.get(pair, {}).get("verdict") != "same"]
+    with tempfile.TemporaryDirectory(prefix="parity-") as folder:
+        bench = Bench(Path(folder), options.steps)
+        for row in bench.rows(chosen):
+            kept[row["model"], row["plan"]] = row
             print(line(row), flush=True)
-            write(list(kept.values()), options.steps)
+            write([kept[pair] for pair in every_plan() if pair in kept], options.steps)
     rows = [kept[pair] for pair in every_plan() if pair in kept]
     write(rows, options.steps)
     print(summary(rows))
@@ -64,16 +66,23 @@ def main() -> int:
 
 
 class Bench:
-    """What rows share: the processes, the plain runs, what each model costs."""
+    """What rows share: the plain runs, and what each model costs."""
 
-    def __init__(self, team: Team, folder: Path, steps: int) -> None:
-        self.team, self.folder, self.steps = team, folder, steps
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.folder, self.steps = folder, steps
         self.known: dict[str, dict[str, Plain]] = {}
         self.facts: dict[str, tuple[Facts, list[torch.Size]]] = {}
 
-    def row(self, model: str, plan: str) -> Row:
+    def rows(self, pairs: list[tuple[str, str]]) -> Iterator[Row]:
+        """Plans of few ranks first, so that processes are started only when they are needed."""
+        sizes = {pair: self.course(*pair, SGD).plan.layout.num_ranks for pair in pairs}
+        for ranks in sorted(set(sizes.values())):
+            with Team(ranks) as team:
+                yield from (self.row(team, *pair) for pair in pairs if sizes[pair] == ranks)
+
+    def row(self, team: Team, model: str, plan: str) -> Row:
         began = time.perf_counter()
-        sgd, adamw = (self.compare(model, plan, optimizer) for optimizer in (SGD, ADAMW))
+        sgd, adamw = (self.compare(team, model, plan, optimizer) for optimizer in (SGD, ADAMW))
         verdicts = [found.verdict for found in (sgd, adamw)]
         verdict = next((word for word in verdicts if word != "same"), "same")
         return {
@@ -89,17 +98,19 @@ class Bench:
             "date": str(date.today()),
         }
 
-    def compare(self, model: str, plan: str, optimizer: str) -> Sameness:
+    def course(self, model: str, plan: str, optimizer: str) -> Course:
+        return make_course(find_subject(MODELS[model]), plan, optimizer, steps=self.steps)
+
+    def compare(self, team: Team, model: str, plan: str, optimizer: str) -> Sameness:
         place = self.folder / model
         place.mkdir(exist_ok=True)
         known = self.known.setdefault(model, {})
-        course = make_course(find_subject(MODELS[model]), plan, optimizer, steps=self.steps)
-        return compare_course(self.team, course, place, known)
+        return compare_course(team, self.course(model, plan, optimizer), place, known)
 
     def state(self, model: str, plan: str, found: Sameness) -> dict[str, Any]:
         """Measured bytes of the fullest rank of each stage beside the planner's, by owner."""
         facts, shapes = self.costs(model)
-        settled = make_course(find_subject(MODELS[model]), plan, ADAMW).plan
+        settled = self.course(model, plan, ADAMW).plan
         expected = forecast_state(facts, settled)
         measured = fullest(found.states, settled)
         slack = [padding(shapes, settled, owner) for owner in OWNERS]
@@ -119,8 +130,16 @@ class Bench:
             module, samples, _ = find_subject(MODELS[model]).made()
             batch = load(samples, Order(len(samples)), torch.arange(2).numpy())
             shapes = [parameter.shape for parameter in module.parameters()]
-            self.facts[model] = facts_for(module, batch), shapes
+            self.facts[model] = describe_any(module, batch), shapes
         return self.facts[model]
+
+
+def describe_any(module: torch.nn.Module, batch: Any) -> Facts:
+    """The module's facts by tracing it; one that looks at its numbers is run for real."""
+    try:
+        return facts_for(module, batch)
+    except ModelError:
+        return describe(module, sample=batch, probe=True)
 
 
 def figures(found: Sameness) -> dict[str, Any]:

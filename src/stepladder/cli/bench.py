@@ -6,7 +6,8 @@ recompute. data: how fast batches arrive under each loader setting. kernels: han
 against eager and compiled torch (needs a GPU). collectives: latency and bandwidth of every
 collective over local ranks, or of those a --plan uses. ring: an all-reduce on sends and receives
 alone against the backend's, its bytes counted, its steps drawn. dp: threads in one process against
-DDP.
+DDP. zero: what a rank holds under DDP and ZeRO 1, 2, 3 beside theory. scaling: efficiency from one
+rank to several, strong and weak. accumulation: one batch in more and more passes, the same curve.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stepladder.errors import StepladderError
 
 from .communication import bench_collectives, bench_dp, bench_ring
 from .plots import plot_bars
+from .sharing import bench_accumulation, bench_scaling, bench_zero
 from .show import as_json, progress, table
 
 if TYPE_CHECKING:
@@ -29,12 +31,13 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-pure", "fp8")
 RECOMPUTES = ("none", "selective", "every:4", "every:2", "blocks")
 LOADERS = ("0", "1", "2", "4", "auto")
 TRAINED = ("precision", "batch", "recompute")
+SHARED = ("zero", "scaling", "accumulation")
 READERS = {
-    "model": (*TRAINED, "data", "dp"),
-    "batch": (*TRAINED, "data", "dp"),
-    "sequence": (*TRAINED, "data", "dp"),
-    "plan": (*TRAINED, "collectives"),
-    "ranks": ("collectives", "ring", "dp"),
+    "model": (*TRAINED, "data", "dp", *SHARED),
+    "batch": (*TRAINED, "data", "dp", *SHARED),
+    "sequence": (*TRAINED, "data", "dp", *SHARED),
+    "plan": (*TRAINED, "collectives", *SHARED),
+    "ranks": ("collectives", "ring", "dp", "zero", "scaling"),
     "largest": ("collectives", "ring"),
     "keep": ("collectives",),
 }
@@ -47,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequence", type=positive, help="tokens a sample")
     parser.add_argument("--plan", default="", metavar="WORDS", help="what every row has in common")
     parser.add_argument("--steps", type=positive, default=10, help="timed steps a row")
-    parser.add_argument("--ranks", type=positive, help="local processes: collectives, ring, dp (2)")
+    parser.add_argument("--ranks", type=positive, help="local processes (2)")
     parser.add_argument(
         "--largest", type=positive, metavar="KIB", help="message: collectives, ring (65536)"
     )
@@ -207,6 +210,9 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "collectives": bench_collectives,
     "ring": bench_ring,
     "dp": bench_dp,
+    "zero": bench_zero,
+    "scaling": bench_scaling,
+    "accumulation": bench_accumulation,
 }
 
 

@@ -1,5 +1,6 @@
 """Where time and memory go, measured; and proofs that a change changed nothing."""
 
+from .accumulation import AccumulationRow, measure_accumulation
 from .bench import Row, Workload, best_batch, device_name, measure_plans, with_batch
 from .calibrate import calibrate
 from .calibrate import device_name as table_name
@@ -21,19 +22,24 @@ from .kernels import CASES, KernelCase, KernelTiming, measure_kernels
 from .leaks import LeakWatch, LengthWatch, measure_fragmentation
 from .loading import LoaderRow, measure_loaders
 from .memory import MemoryMeter, measure_memory
-from .parity import ADAMW, SGD, Sameness, compare_plans
+from .parity import ADAMW, SGD, compare_plans
 from .precision import Comparison, Trained, Verdict, compare, verdict
 from .ring import RingRow, measure_ring, ring_all_reduce, ring_bytes, ring_hops, ring_states
+from .sameness import Sameness
+from .scaling import Load, ScalingRow, measure_scaling
 from .subjects import Subject, find_subject
 from .team import Team
 from .team import run as run_team
 from .workloads import make_workload
+from .zero import ENOUGH, ZeroRow, measure_zero
 
 __all__ = [
     "ADAMW",
     "CASES",
     "COLLECTIVES",
+    "ENOUGH",
     "SGD",
+    "AccumulationRow",
     "CollectiveRow",
     "Comparison",
     "DataParallelRow",
@@ -43,11 +49,13 @@ __all__ = [
     "LeakWatch",
     "LengthWatch",
     "Line",
+    "Load",
     "LoaderRow",
     "MemoryMeter",
     "RingRow",
     "Row",
     "Sameness",
+    "ScalingRow",
     "Subject",
     "Team",
     "Trained",
@@ -55,6 +63,7 @@ __all__ = [
     "Use",
     "Verdict",
     "Workload",
+    "ZeroRow",
     "advise",
     "best_batch",
     "calibrate",
@@ -67,6 +76,7 @@ __all__ = [
     "fit_line",
     "fit_link",
     "make_workload",
+    "measure_accumulation",
     "measure_collective",
     "measure_data_parallel",
     "measure_fragmentation",
@@ -76,6 +86,8 @@ __all__ = [
     "measure_memory",
     "measure_plans",
     "measure_ring",
+    "measure_scaling",
+    "measure_zero",
     "ring_all_reduce",
     "ring_bytes",
     "ring_hops",

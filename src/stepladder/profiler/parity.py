@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,13 @@ from torch.distributed.tensor import DTensor
 
 from stepladder.errors import NonFinite, PlanError, StepladderError
 from stepladder.plan import Batch, Layout, Optimizer, Plan
-from stepladder.record import Memory
 from stepladder.train import Run, climb, fit
 
+from .sameness import Learned, Plain, Sameness, judge
 from .state import held_state
 from .subjects import Subject
 from .team import Team
 
-TOLERANCES = {  # largest relative difference of a loss or a norm, by the type worked in
-    "float32": 1e-5,  # sums in another order, over a few steps
-    "bfloat16": 2e-3,  # 7 bits of fraction: one rounding is 4e-3, and many average out
-    "float16": 5e-4,  # 10 bits of fraction: eight times finer than bf16, less what scaling adds
-}
-# Of the parameters' way: rounding adds up over all parameters, and is held against a short way.
-WAYS = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 SGD, ADAMW = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"  # so low that it bites
 MICRO, ROWS = 2, 16  # rows of a pass and of a global batch, where the plan leaves them open
 OPEN_WAYS = 2  # of an axis given as the rest
@@ -54,58 +47,6 @@ class Course:
     steps: int
     device: str = "cpu"
     name: str = ""  # the plan as it was asked for
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What one rank's run came to."""
-
-    losses: tuple[float, ...]
-    norms: tuple[float, ...]
-    apart: Mapping[str, float]  # squared distance of each parameter from the plain run's
-    state: Memory  # parameters, gradients and optimizer state this rank holds
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """One device's run, and where its last parameters are kept."""
-
-    losses: tuple[float, ...]
-    norms: tuple[float, ...]
-    weights: Path
-    names: frozenset[str]
-    moved: float  # how far all parameters went together
-
-
-@dataclass(frozen=True, slots=True)
-class Sameness:
-    """One plan under one optimizer, held against one device; `problem` says why it never ran."""
-
-    plan: str
-    optimizer: str
-    ranks: int
-    loss: float = math.inf  # largest relative difference of any step
-    norm: float = math.inf
-    parameters: float = math.inf  # of all, relative to how far the plain run moved them
-    worst: str = ""  # the parameter that is furthest from where it should be
-    tolerance: float = 0.0  # of losses and norms
-    way_tolerance: float | None = None  # of parameters; None: shown, not judged
-    by_step: tuple[float, ...] = ()  # relative difference of each loss
-    states: tuple[Memory, ...] = field(default=(), repr=False)  # by rank
-    problem: str = ""
-    refused: bool = False  # the plan itself is the problem, and its user can mend it
-
-    @property
-    def same(self) -> bool:
-        # Written so that a difference that is not a number is none that is small.
-        near = self.loss <= self.tolerance and self.norm <= self.tolerance
-        return near and (self.way_tolerance is None or self.parameters <= self.way_tolerance)
-
-    @property
-    def verdict(self) -> str:
-        if self.problem:
-            return "refused" if self.refused else "BROKE"
-        return "same" if self.same else "DIFFERENT"
 
 
 def compare_plans(
@@ -182,7 +123,7 @@ def compare_course(
         ours = isinstance(error, StepladderError)
         problem = str(error) if ours else f"{type(error).__name__}: {error}"
         return replace(shown, problem=problem.splitlines()[0], refused=ours)
-    return judge(shown, course, known[key], found)
+    return judge(shown, plan, known[key], found)
 
 
 def learn_plain(course: Course, weights: Path) -> Plain:
@@ -244,47 +185,3 @@ def distances(run: Run, weights: Path) -> dict[str, float]:
 
 def squared_distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return (one.double() - other.double()).square().sum().item()
-
-
-def judge(shown: Sameness, course: Course, plain: Plain, found: Sequence[Learned]) -> Sameness:
-    """All ranks' findings as one: the largest difference any of them saw."""
-    work, optimizer = narrowest(course.plan), course.plan.optimizer
-    apart = {
-        name: max((rank.apart[name] for rank in found if name in rank.apart), default=math.inf)
-        for name in plain.names
-    }
-    by_rank = [differences(plain.losses, rank.losses) for rank in found]
-    plain_sgd = optimizer.name == "sgd" and optimizer.clip is None
-    return replace(
-        shown,
-        loss=largest(value for row in by_rank for value in row),
-        norm=largest(value for rank in found for value in differences(plain.norms, rank.norms)),
-        parameters=math.sqrt(sum(apart.values())) / plain.moved,
-        worst=max(apart, key=lambda name: (apart[name], name)),
-        tolerance=TOLERANCES[work],
-        way_tolerance=WAYS[work] if plain_sgd else None,
-        by_step=tuple(map(largest, zip(*by_rank))),
-        states=tuple(rank.state for rank in found),
-    )
-
-
-def narrowest(plan: Plan) -> str:
-    """The type with the fewest bits of fraction that gradients pass through."""
-    sent = {"bf16": "bfloat16", "fp16": "float16"}.get(plan.compress.kind, plan.precision.work)
-    return max((plan.precision.work, sent), key=lambda name: TOLERANCES[name])
-
-
-def differences(expected: Sequence[float], found: Sequence[float]) -> list[float]:
-    return [relative(one, other) for one, other in zip(expected, found, strict=True)]
-
-
-def relative(expected: float, found: float) -> float:
-    if found == expected or not (math.isfinite(expected) or math.isfinite(found)):
-        return 0.0  # a step that both leave out, as fp16 does while it looks for its scale
-    return abs(found - expected) / abs(expected) if expected else math.inf
-
-
-def largest(values: Iterable[float]) -> float:
-    """The largest; not a number where one is none, which `max` may pass over."""
-    every = list(values)
-    return math.nan if any(map(math.isnan, every)) else max(every, default=0.0)

@@ -51,6 +51,7 @@ def find_subject(text: str) -> Subject:
     """A built-in model by name or shape, or a user's function as `path.py:function`."""
     path, colon, function = text.rpartition(":")
     if colon and path.endswith(".py"):
+        existing(path)
         return Subject(text, partial(call_function, path, function))
     build(text, device="meta")  # a name nobody knows is a mistake to hear of now
     return Subject(text, partial(make_built_in, text))
@@ -96,10 +97,14 @@ def call_function(path: str, function: str) -> Made:
     return (*made, None)[:3]
 
 
-def load_file(path: str) -> Any:
-    """The Python file as a module, or in one line why not."""
+def existing(path: str) -> None:
     if not Path(path).is_file():
         raise ModelError("model", f"there is no file {path}", "Write path.py:function.")
+
+
+def load_file(path: str) -> Any:
+    """The Python file as a module, or in one line why not."""
+    existing(path)
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

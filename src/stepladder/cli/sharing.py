@@ -1,0 +1,126 @@
+"""The tables of `stepladder bench` about sharing the work: ZeRO, scaling, accumulation, links."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from .plots import figure, plot_bars, store
+from .show import as_json, progress, table
+
+RANKS = 2
+MIB = 2**20
+OWNERS = ("parameters", "gradients", "optimizer")
+
+
+def workload(options: argparse.Namespace, num_batches: int = 4) -> Any:
+    from stepladder.profiler import make_workload
+
+    return make_workload(
+        options.model or "gpt-tiny",
+        batch=options.batch or 8,
+        sequence=options.sequence or 64,
+        num_batches=num_batches,
+        device=options.device,
+    )
+
+
+def bench_zero(options: argparse.Namespace) -> int:
+    """Memory a rank under DDP and ZeRO; 1 where the state is not what the arithmetic says."""
+    from stepladder.profiler import ENOUGH, Team, measure_zero
+
+    ranks, work = options.ranks or RANKS, workload(options)
+    with Team(ranks) as team:
+        found = measure_zero(team, work, ranks=ranks, words=options.plan)
+        rows = list(progress(found, "stages", 4))
+    whole = sum(getattr(rows[0].theory, owner) for owner in OWNERS)
+    cells = []
+    for row in rows:
+        held = [getattr(row.measured, owner) for owner in OWNERS]
+        expected = sum(getattr(row.theory, owner) for owner in OWNERS)
+        shares = (f"{sum(held) / whole:.1%}", f"{expected / whole:.1%}")
+        sizes = [size / MIB for size in held]
+        cells.append([row.name, *sizes, *shares, f"{row.error:.2%}", row.peak_bytes / MIB])
+    if options.plot:
+        panels = {f"{owner} MiB": [c[i + 1] for c in cells] for i, owner in enumerate(OWNERS)}
+        plot_bars(options.plot, [row.name for row in rows], panels)
+    if options.json:
+        as_json([{**asdict(row), "error": row.error} for row in rows])
+    else:
+        columns = ["stage", *(f"{owner} MiB" for owner in OWNERS), "of DDP's state", "in theory",
+                   "furthest", "peak MiB"]  # fmt: skip
+        table(f"Training state a rank, {ranks} ranks: {work.name}", columns, cells)
+    return 1 if any(row.error > ENOUGH for row in rows) else 0
+
+
+def bench_scaling(options: argparse.Namespace) -> int:
+    from stepladder.profiler import Load, Team, measure_scaling
+
+    ranks = options.ranks or RANKS
+    load = Load(
+        options.model or "gpt-tiny",
+        options.batch or 8,
+        options.sequence or 64,
+        options.plan or "fp32 ddp",
+        options.device,
+        options.steps,
+    )
+    with Team(ranks) as team:
+        rows = list(progress(measure_scaling(team, load), "sizes"))
+    cells = [
+        [row.kind, row.ranks, row.batch, row.step_ms, row.samples_per_second,
+         f"{row.efficiency:.1%}", row.note]
+        for row in rows
+    ]  # fmt: skip
+    if options.plot:
+        plot_scaling(options.plot, rows)
+    if options.json:
+        as_json([asdict(row) for row in rows])
+    else:
+        columns = ["scaling", "ranks", "batch", "ms/step", "samples/s", "efficiency", "note"]
+        table(f"Scaling: {load.model}, {load.words}, one thread a rank", columns, cells)
+    return 0
+
+
+def plot_scaling(path: str, rows: list[Any]) -> None:
+    drawn, axes = figure()
+    for kind in dict.fromkeys(row.kind for row in rows):
+        some = [row for row in rows if row.kind == kind]
+        axes.plot([row.ranks for row in some], [row.efficiency for row in some], "o-", label=kind)
+    axes.axhline(1.0, linestyle="--", linewidth=0.8, color="#5a6672")
+    axes.set(xlabel="ranks", ylabel="efficiency", ylim=(0, 1.15))
+    axes.legend(frameon=False)
+    store(drawn, path)
+
+
+def bench_accumulation(options: argparse.Namespace) -> int:
+    """Loss curves of one global batch in more and more passes; 1 where they part."""
+    from stepladder.plan import Plan
+    from stepladder.profiler import measure_accumulation
+
+    work = workload(options, num_batches=options.steps)
+    found = measure_accumulation(work, Plan.parse(options.plan or "fp32"))
+    rows = list(progress(found, "settings"))
+    cells = [
+        [row.passes, row.micro, row.step_ms, row.activation_bytes / MIB, row.losses[-1],
+         f"{row.difference:.1e}"]
+        for row in rows
+    ]  # fmt: skip
+    if options.plot:
+        plot_curves(options.plot, rows)
+    if options.json:
+        as_json([asdict(row) for row in rows])
+    else:
+        columns = ["passes", "rows a pass", "ms/step", "activations MiB", "last loss", "difference"]
+        table(f"Accumulation: {work.name}, {options.steps} steps", columns, cells)
+    return 0 if all(row.same for row in rows) else 1
+
+
+def plot_curves(path: str, rows: list[Any]) -> None:
+    drawn, axes = figure()
+    for index, row in enumerate(rows):
+        axes.plot(row.losses, label=f"{row.passes} passes", linewidth=2.5 - 2 * index / len(rows))
+    axes.set(xlabel="step", ylabel="loss")
+    axes.legend(frameon=False)
+    store(drawn, path)
