@@ -31,7 +31,7 @@ def regression(how, steps, forget=False):
     """
     torch.manual_seed(0)
     module = nn.Linear(16, 8)
-    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.weight), nn.init.zeros_(module.bias)
     copy = DistributedDataParallel(module, gradient_as_bucket_view=True)
     traffic = compress(copy, Compress.parse(how), dist.group.WORLD)
     for step in range(steps):

@@ -59,7 +59,7 @@ def compress(copy: DistributedDataParallel, how: Compress, group: dist.ProcessGr
 def named(hook: Any) -> Any:
     """A hook as DDP wants it: with a name, and without words about types it cannot read."""
 
-    def reduce(state, bucket):  # type: ignore[no-untyped-def]
+    def reduce(state, bucket):
         state.whole_bytes += bucket.buffer().nbytes
         return hook(state, bucket)
 
@@ -94,8 +94,8 @@ def send_factors(traffic: Traffic, bucket: dist.GradBucket, *, rank: int) -> Fut
     rights = averaged(traffic, [m.T @ left for m, left in zip(matrices, lefts)])
     for (parameter, gradient), matrix, left, right in zip(thin, matrices, lefts, rights):
         near = left @ right.T
+        remember(traffic, parameter, matrix - near, right)  # before the matrix is overwritten
         gradient.copy_(near.view(gradient.shape))
-        remember(traffic, parameter, matrix - near, right)
     done: Future[Tensor] = Future()
     done.set_result(bucket.buffer())
     return done

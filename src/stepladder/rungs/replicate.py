@@ -27,12 +27,9 @@ from .exchange import Exchange
 from .shard import mixed_policy, passes_of, rest
 from .units import units_of
 
-# The name of the switch by which a copy takes over another's buffers; renamed in torch 2.13.
-BUFFERS = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
-    else "broadcast_buffers"
-)
+# The switch by which a copy takes over another's buffers, off; renamed in torch 2.13.
+RENAMED = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+BUFFERS: dict[str, Any] = {"forward_sync_buffers" if RENAMED else "broadcast_buffers": False}
 
 
 def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
@@ -45,7 +42,7 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
         # Buckets share memory with `.grad`: no second copy of the gradients.
         gradient_as_bucket_view=True,
         # Running statistics are each copy's own, as they are each pass's own on one device.
-        **{BUFFERS: False},
+        **BUFFERS,
         init_sync=False,  # all ranks began alike before any rung
         # Whoever declares its parts uses them all; any other module may skip some, now and then.
         static_graph=static,

@@ -65,7 +65,7 @@ def full_width_units(module: nn.Module, holders: Holders) -> list[Unit]:
 def counting_units(module: nn.Module) -> list[Unit]:
     """The norms with running statistics, as one unit: each is tiny."""
     kept = {part for one in kept_parts(module) for part in one.modules()}
-    norms = [
+    norms: list[nn.Module] = [
         part
         for part in module.modules()
         if isinstance(part, nn.modules.batchnorm._NormBase) and part.affine and part not in kept
