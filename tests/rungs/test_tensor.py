@@ -76,7 +76,7 @@ def assert_same(found, expected) -> None:
     assert found[1] == pytest.approx(norms, rel=1e-5)
     assert list(found[2]) == list(parameters)
     for name, parameter in parameters.items():
-        torch.testing.assert_close(found[2][name], parameter, rtol=1e-4, atol=2e-6, msg=name)
+        torch.testing.assert_close(found[2][name], parameter, rtol=1e-5, atol=2e-6, msg=name)
 
 
 @pytest.mark.parametrize("name", EVERY)

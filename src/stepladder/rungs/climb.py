@@ -87,8 +87,8 @@ def climb(
     line = split(module, anatomy, stages, plan, world) if stages else None
     if line:
         blocks, costs = anatomy.blocks_of(module), line.costs(costs, plan)
-    hollow, sliced = is_hollow(module), is_sliced(plan, world)
-    if not sliced:  # else it moves as it is sliced: the whole may be larger than the device
+    hollow, whole = is_hollow(module), not is_sliced(plan, world) or plan.layout.tensor > 1
+    if whole:  # else it moves as it is sliced: the whole may be larger than the device
         fill(module, world.device, seed) if hollow else module.to(world.device)
     # Before recomputation and compilation: they wrap a block with its cuts already in it.
     if plan.layout.tensor > 1:
@@ -118,7 +118,7 @@ def climb(
         intake=fused.reading(partial(read_inputs, plan.precision)),
         micro=plan.batch.micro,
     )
-    if hollow and sliced:  # after slicing: no rank ever holds the whole
+    if hollow and not whole:  # after slicing: no rank ever holds the whole
         fill(module, home(plan, world), seed)
     if sequences:
         run.share = partial(sequences.share, run)

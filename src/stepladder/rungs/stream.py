@@ -18,7 +18,7 @@ from torch.distributed.tensor import Replicate, Shard
 from stepladder.errors import DataError
 from stepladder.world import seed_moment
 
-from .local import change_first, move
+from .part import change_first, move
 
 SEQUENCE = Shard(1)  # of (batch, length, width)
 

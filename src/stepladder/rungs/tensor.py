@@ -28,14 +28,16 @@ from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy
 from stepladder.world import World
 
-from .local import change_first, distribute, move, run_on_part
+from .part import change_first, distribute, move, run_on_part
 from .stream import SEQUENCE, slice_stream
 from .trial import try_cuts
 from .vocabulary import cut_embedding, cut_head
 
 # What attentions call the counts that a cut divides.
-COUNTS = ("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads")
-COUNTS += ("num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "num_key_value_heads")
+COUNTS = (
+    *("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads"),
+    *("num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "num_key_value_heads"),
+)
 WIDTHS = ("split_size",)
 HEAD_WIDTHS = ("head_dim", "head_width", "head_size", "d_head", "dim_head")
 
@@ -195,7 +197,7 @@ def divide_counts(owner: nn.Module, name: str, ways: int) -> None:
         setattr(owner, count, number // ways)
 
 
-def check_width(name: str, owner: nn.Module, part: nn.Module, kind: str, ways: int) -> None:
+def check_width(name: str, owner: nn.Module, part: Any, kind: str, ways: int) -> None:
     """Refuse a cut that does not divide, or that would go through a head."""
     inner, width = part.weight.shape if is_transposed(part) else part.weight.shape[::-1]
     width = inner if kind == "row" else width // 3 if kind == "fused" else width
@@ -222,10 +224,11 @@ def shared_names(module: nn.Module) -> list[list[str]]:
 def tie(module: nn.Module, groups: list[list[str]]) -> None:
     """Make those one again that were one before."""
     for first, *others in groups:
-        kept = module.get_parameter(first)
+        kept: Any = module.get_parameter(first)
         for name in others:
             owner, _, end = name.rpartition(".")
-            if module.get_parameter(name).placements != kept.placements:
+            other: Any = module.get_parameter(name)
+            if other.placements != kept.placements:
                 raise ModelError(
                     name,
                     f"is one with '{first}', and a tensor axis cuts only one of them",

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from stepladder.errors import ModelError
+
+from .pieces import local
 
 ROWS, LENGTH = 2, 8
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
@@ -84,13 +85,10 @@ def run_block(block: nn.Module, given: Tensor) -> dict[str, Tensor]:
         block.train(training)
     seen = {"its answer": made.detach(), "its input's gradient": given.grad}
     for label, parameter in block.named_parameters():
-        seen[f"the gradient of {label}"] = local(parameter.grad)
+        if parameter.grad is not None:
+            seen[f"the gradient of {label}"] = local(parameter.grad)
         parameter.grad = None
     return {what: tensor for what, tensor in seen.items() if tensor is not None}
-
-
-def local(gradient: Tensor | None) -> Tensor | None:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def first_line(problem: Exception) -> str:

@@ -23,7 +23,7 @@ from torch.nn import functional
 from stepladder.data import IGNORED
 from stepladder.errors import ModelError, PlanError
 
-from .local import distribute, move, run_on_part
+from .part import distribute, move, run_on_part
 
 
 def cut_embedding(name: str, table: nn.Embedding, mesh: DeviceMesh) -> None:
@@ -120,7 +120,7 @@ def sliced_cross_entropy(logits: DTensor, targets: Tensor) -> Tensor:
 
 class SlicedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, logits: Tensor, targets: Tensor, first: int, group: dist.ProcessGroup
     ) -> Tensor:
         top = logits.amax(-1)  # (rows)
@@ -140,7 +140,7 @@ class SlicedCrossEntropy(torch.autograd.Function):
         return (total.log() - right).masked_fill(~valid, 0).sum() / count
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         shares, column, mine, weight = ctx.saved_tensors
         weight = (weight * gradient).unsqueeze(-1)
         logits = shares * weight

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,26 +102,28 @@ def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], Box]]:
     if not isinstance(whole, DTensor):
         yield start, Box(start, size)
         return
+    last: Any
     *others, last = whole.placements
-    thirds = last.split_factor if isinstance(last, _StridedShard) else 1
-    placements = [*others, Shard(last.dim) if isinstance(last, _StridedShard) else last]
+    in_thirds = isinstance(last, _StridedShard)
+    placements = [*others, Shard(last.dim) if in_thirds else last]
     size, start = (
         tuple(found)
         for found in compute_local_shape_and_global_offset(
             whole.shape, whole.device_mesh, placements
         )
     )
-    if thirds == 1:
+    if not in_thirds:
         yield start, Box((0,) * len(size), size)
         return
+    dim, thirds = last.dim, last.split_factor
+    width, length = size[dim] // thirds, whole.shape[dim] // thirds
     for index in range(thirds):
-        width, length = size[last.dim] // thirds, whole.shape[last.dim] // thirds
-        first = start[last.dim] // thirds + index * (length - width)
+        first = start[dim] // thirds + index * (length - width)
         inside = [0] * len(size)
-        inside[last.dim] = index * width
+        inside[dim] = index * width
         yield (
-            (*start[: last.dim], first, *start[last.dim + 1 :]),
-            Box(tuple(inside), (*size[: last.dim], width, *size[last.dim + 1 :])),
+            (*start[:dim], first, *start[dim + 1 :]),
+            Box(tuple(inside), (*size[:dim], width, *size[dim + 1 :])),
         )
 
 

@@ -51,7 +51,9 @@ def distribute(
     for name, parameter in owner._parameters.items():
         if parameter is None or isinstance(parameter, DTensor):
             continue
-        placed = distribute_tensor(parameter.data, mesh, [placements.get(name, Replicate())])
+        placement = placements.get(name, Replicate())
+        # Nothing is sent: all ranks hold the same model.
+        placed = distribute_tensor(parameter.data, mesh, [placement], src_data_rank=None)
         made = nn.Parameter(placed, requires_grad=parameter.requires_grad)
         owner.register_parameter(name, made)
         if made.requires_grad and shares and name not in placements:
