@@ -13,6 +13,24 @@ def split_blocks(num_blocks: int, num_stages: int) -> list[range]:
     return [range(first, last) for first, last in pairwise(starts)]
 
 
+def cut_blocks(costs: Sequence[float], num_chunks: int) -> list[range]:
+    """The blocks of every stretch, in as many stretches as there are stages on all ranks.
+
+    Args:
+        costs: of each block; the first carries the entry's too, and the last the exit's.
+    """
+    if len(set(costs)) == 1:
+        return split_blocks(len(costs), num_chunks)
+    return balance_blocks(costs, num_chunks)
+
+
+def chunk_indices(index: int, pipeline: int, virtual: int, folded: bool) -> list[int]:
+    """Which stretches of blocks a rank holds: in turn, or there and back for a folded schedule."""
+    if folded:
+        return [index, 2 * pipeline - 1 - index]
+    return [index + turn * pipeline for turn in range(virtual)]
+
+
 def balance_blocks(costs: Sequence[float], num_stages: int) -> list[range]:
     """Consecutive blocks in stages whose largest total cost is as small as can be.
 

@@ -56,3 +56,16 @@ def zero_bubble_splits_what_it_sees(plan: Plan) -> PlanError | None:
         return None
     problem = "zero-bubble splits backward, and compiled blocks run theirs in one piece"
     return PlanError("schedule", problem, "Use 1f1b, or compile=off.")
+
+
+def zero_bubble_runs_again_twice(plan: Plan) -> PlanError | None:
+    if plan.schedule.kind != "zero-bubble" or plan.layout.pipeline == 1:
+        return None
+    once = "and both halves of a split backward need it"
+    if plan.layout.context > 1:
+        problem = f"context={plan.layout.context} gathers keys again once, {once}"
+    elif plan.recompute.kind in ("selective", "budget"):
+        problem = f"recompute={plan.recompute} computes again once, {once}"
+    else:
+        return None
+    return PlanError("schedule", problem, "Use 1f1b, or recompute=blocks without context.")

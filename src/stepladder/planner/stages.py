@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepladder.plan import Layout, Schedule, balance_blocks, split_blocks
+from stepladder.plan import Layout, Schedule, chunk_indices, cut_blocks
 from stepladder.workload import Facts, Part
 
 
@@ -67,16 +67,7 @@ def chunk_blocks(facts: Facts, num_chunks: int) -> list[range]:
     costs = [block.flops for block in facts.blocks]
     costs[0] += facts.entry.flops
     costs[-1] += facts.exit.flops
-    if len(set(costs)) == 1:
-        return split_blocks(len(costs), num_chunks)
-    return balance_blocks(costs, num_chunks)
-
-
-def chunk_indices(index: int, pipeline: int, virtual: int, folded: bool) -> list[int]:
-    """Which stretches of blocks a rank holds: in turn, or there and back for a folded schedule."""
-    if folded:
-        return [index, 2 * pipeline - 1 - index]
-    return [index + turn * pipeline for turn in range(virtual)]
+    return cut_blocks(costs, num_chunks)
 
 
 def kinds(blocks: tuple[Part, ...]) -> tuple[tuple[Part, int], ...]:
@@ -107,5 +98,7 @@ def bubble_share(schedule: Schedule, pipeline: int) -> float:
     if schedule.kind == "interleaved":
         return idle / schedule.virtual
     if schedule.kind == "zero-bubble":
-        return idle / 3  # weight gradients fill the rest: one of forward, input and weight work
+        # Weight gradients fill the rest. What is left is the first micro-batch's way down: half a
+        # rank's forward, a third of its work, on each other rank; from two micro-batches a rank.
+        return idle / 6
     return idle

@@ -8,86 +8,27 @@ global batch as everywhere else, so that gradients add up to those of one device
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleZBVZeroBubble,
-)
 
 from stepladder.data import Batch
 from stepladder.errors import DataError, StepladderError
 from stepladder.model import uncompiled
-from stepladder.plan import Schedule, fills, whole_rounds
+from stepladder.plan import Schedule
 
 from .accumulate import Accumulate, Scale, call
 from .chunk import Chunk
 from .exchange import Exchange
 from .shared import Shared
 from .stages import Stages
+from .turns import Event, Flow, Stage, make_schedule, suits
 
 Shape = tuple[tuple[tuple[int, ...], torch.dtype], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """What one stage sends to the next for each micro-batch."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    trained: bool  # whether a gradient comes back
-
-    def stand_in(self) -> Tensor:
-        return torch.empty(self.shape, dtype=self.dtype, device="meta").requires_grad_(self.trained)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One stage's work on one micro-batch, in seconds of a clock that all processes share."""
-
-    stage: int
-    micro: int
-    kind: str  # forward, backward, input (gradients of what was received), weight
-    start: float
-    end: float
-
-
-class Stage(PipelineStage):
-    """torch's stage, which tells its chunk whose turn it is and, if asked, notes when it worked."""
-
-    events: list[Event] | None = None
-
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        self.submod.part = self.parts[fwd_chunk_id]
-        with self.noting(fwd_chunk_id, "forward"):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-
-    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        kind = "backward" if kwargs.get("full_backward", True) else "input"
-        with self.noting(bwd_chunk_id, kind):
-            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self.noting(bwd_chunk_id, "weight"):
-            return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
-
-    @contextmanager
-    def noting(self, micro: int, kind: str) -> Any:
-        start = perf_counter()
-        yield
-        if self.events is not None:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            self.events.append(Event(self.stage_index, micro, kind, start, perf_counter()))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,68 +169,44 @@ class Pipeline(Accumulate):
         shape = shape_of(part)
         if shape in self.flows:
             return self.flows[shape]
-        training, flows = self.module.training, []
-        trained = False
+        flows: list[Flow] = []
         for stage in range(self.stages.last):
-            found = [None]
-            for chunk in self.chunks:
-                if chunk.index == stage:
-                    flow = self.try_out(chunk.eval(), part, flows)
-                    found = [Flow(flow.shape, flow.dtype, trained or is_trained(chunk))]
-                    chunk.train(training)
+            found = [self.try_out(c, part, flows) for c in self.chunks if c.index == stage]
+            told: list[Any] = found or [None]
             owner = self.stages.owners[stage]
-            dist.broadcast_object_list(found, group_src=owner, group=self.group)
-            flows += found
-            trained = flows[-1].trained
+            dist.broadcast_object_list(told, group_src=owner, group=self.group)
+            flows += told
         self.flows[shape] = tuple(flows)
         return self.flows[shape]
 
-    def try_out(self, chunk: Chunk, part: Batch, flows: Sequence[Flow]) -> Tensor:
+    def try_out(self, chunk: Chunk, part: Batch, flows: Sequence[Flow]) -> Flow:
+        """What a stage sends on when it is given zeros."""
         chunk.part = part
-        device = self.world.device
-        given = [torch.zeros(f.shape, dtype=f.dtype, device=device) for f in flows[-1:]]
+        given = [self.received(flow).zero_() for flow in flows[-1:]]
         with uncompiled(chunk):
-            return chunk(*given)
+            sent = chunk.eval()(*given)
+        chunk.train(self.module.training)
+        trained = any(p.requires_grad for p in chunk.parameters())
+        return Flow(tuple(sent.shape), sent.dtype, trained or any(f.trained for f in flows[-1:]))
+
+    def received(self, flow: Flow) -> Tensor:
+        return torch.empty(flow.shape, dtype=flow.dtype, device=self.world.device)
 
     def pass_on(self, part: Batch, flows: Sequence[Flow]) -> list[tuple[Any, Tensor]]:
         """One micro-batch through this rank's stages, without gradients; what is on its way."""
-        sent, local = [], None
+        sent: list[tuple[Any, Tensor]] = []
+        here: list[Tensor] = []  # what this rank's own stage before handed over
         for chunk in self.chunks:
-            chunk.part, given = part, ()
-            if chunk.index:
-                flow, before = flows[chunk.index - 1], self.stages.owners[chunk.index - 1]
-                if before == self.stages.index:
-                    given = (local,)
-                else:
-                    given = (torch.empty(flow.shape, dtype=flow.dtype, device=self.world.device),)
-                    dist.recv(given[0], group_src=before, group=self.group)
-            local = chunk(*given)
-            if chunk.index < self.stages.last:
-                after = self.stages.owners[chunk.index + 1]
-                if after != self.stages.index:
-                    sent.append((dist.isend(local, group_dst=after, group=self.group), local))
+            chunk.part = part
+            before, after = chunk.index - 1, chunk.index + 1
+            if chunk.index and self.stages.owners[before] != self.stages.index:
+                here = [self.received(flows[before])]
+                dist.recv(here[0], group_src=self.stages.owners[before], group=self.group)
+            here = [chunk(*here)]
+            if after <= self.stages.last and self.stages.owners[after] != self.stages.index:
+                owner = self.stages.owners[after]
+                sent.append((dist.isend(here[0], group_dst=owner, group=self.group), here[0]))
         return sent
-
-
-def make_schedule(schedule: Schedule, stages: list[Stage], passes: int) -> Any:
-    settings = {"loss_fn": lambda loss, micro: loss, "scale_grads": False}
-    match schedule.kind:
-        case "gpipe":
-            return ScheduleGPipe(stages[0], passes, **settings)
-        case "1f1b":
-            return Schedule1F1B(stages[0], passes, **settings)
-        case "interleaved":
-            return ScheduleInterleaved1F1B(stages, passes, **settings)
-    return ScheduleZBVZeroBubble(stages, passes, **settings)
-
-
-def suits(schedule: Schedule, passes: int, stages: int) -> bool:
-    """Whether so many micro-batches keep to the schedule's rules."""
-    return fills(schedule, passes, stages) and whole_rounds(schedule, passes, stages)
-
-
-def is_trained(chunk: Chunk) -> bool:
-    return any(parameter.requires_grad for parameter in chunk.parameters())
 
 
 def shape_of(part: Batch) -> Shape:

@@ -160,7 +160,8 @@ class Chain:
     def enter(self, index: int, block: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if index != len(self.links):
             raise self.refusal(index, "does not run after the one before it, once a pass")
-        given: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+        given: dict[int | str, Any] = dict(enumerate(args))
+        given.update(kwargs)
         taken = [key for key, value in given.items() if value is self.flowing]
         if index and not taken:
             raise self.refusal(index, f"is not given what '{self.names[index - 1]}' returned")
@@ -182,7 +183,8 @@ class Chain:
 
     def end(self, module: nn.Module, args: Any, output: Any) -> None:
         parts = dict(output) if isinstance(output, dict) else {"": output}
-        if any(wanting(value) for name, value in parts.items() if name not in CACHES):
+        ended = len(self.links) == len(self.names)
+        if ended and any(wanting(value) for name, value in parts.items() if name not in CACHES):
             raise ModelError(
                 "layout.pipeline",
                 f"what follows the blocks of {self.model} reads more than the last one's result",
