@@ -8,6 +8,7 @@ collective over local ranks, or of those a --plan uses. ring: an all-reduce on s
 alone against the backend's, its bytes counted, its steps drawn. dp: threads in one process against
 DDP. zero: what a rank holds under DDP and ZeRO 1, 2, 3 beside theory. scaling: efficiency from one
 rank to several, strong and weak. accumulation: one batch in more and more passes, the same curve.
+pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .communication import bench_collectives, bench_dp, bench_ring
 from .plots import plot_bars
 from .sharing import bench_accumulation, bench_scaling, bench_zero
 from .show import as_json, progress, table
+from .timelines import bench_pipeline
 
 if TYPE_CHECKING:
     from stepladder.profiler import Row
@@ -34,10 +36,10 @@ TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation")
 READERS = {
     "model": (*TRAINED, "data", "dp", *SHARED),
-    "batch": (*TRAINED, "data", "dp", *SHARED),
+    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED),
     "sequence": (*TRAINED, "data", "dp", *SHARED),
     "plan": (*TRAINED, "collectives", *SHARED),
-    "ranks": ("collectives", "ring", "dp", "zero", "scaling"),
+    "ranks": ("collectives", "ring", "dp", "pipeline", "zero", "scaling"),
     "largest": ("collectives", "ring"),
     "keep": ("collectives",),
 }
@@ -213,6 +215,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "zero": bench_zero,
     "scaling": bench_scaling,
     "accumulation": bench_accumulation,
+    "pipeline": bench_pipeline,
 }
 
 

@@ -9,7 +9,7 @@ from .host import pass_launches
 from .memory import forecast_state
 from .search import search
 from .software import OURS, Software
-from .stages import stages_of
+from .stages import bubble_share, in_flight, stages_of
 
 __all__ = [
     "OURS",
@@ -17,12 +17,14 @@ __all__ = [
     "Choices",
     "Explanation",
     "Software",
+    "bubble_share",
     "check",
     "explain",
     "explain_out_of_memory",
     "family_of",
     "forecast",
     "forecast_state",
+    "in_flight",
     "pass_launches",
     "problems",
     "search",

@@ -23,6 +23,7 @@ from .leaks import LeakWatch, LengthWatch, measure_fragmentation
 from .loading import LoaderRow, measure_loaders
 from .memory import MemoryMeter, measure_memory
 from .parity import ADAMW, SGD, compare_plans
+from .pipeline import SCHEDULES, Case, Timeline, measure_schedules
 from .precision import Comparison, Trained, Verdict, compare, verdict
 from .ring import RingRow, measure_ring, ring_all_reduce, ring_bytes, ring_hops, ring_states
 from .sameness import Sameness
@@ -38,8 +39,10 @@ __all__ = [
     "CASES",
     "COLLECTIVES",
     "ENOUGH",
+    "SCHEDULES",
     "SGD",
     "AccumulationRow",
+    "Case",
     "CollectiveRow",
     "Comparison",
     "DataParallelRow",
@@ -58,6 +61,7 @@ __all__ = [
     "ScalingRow",
     "Subject",
     "Team",
+    "Timeline",
     "Trained",
     "Trial",
     "Use",
@@ -87,6 +91,7 @@ __all__ = [
     "measure_plans",
     "measure_ring",
     "measure_scaling",
+    "measure_schedules",
     "measure_zero",
     "ring_all_reduce",
     "ring_bytes",

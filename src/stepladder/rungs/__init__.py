@@ -8,10 +8,11 @@ from .climb import Climbed, climb
 from .kernels import adamw_
 from .loss import Loss, make_loss
 from .pieces import Piece, local, sliced_axes, squares
-from .pipeline import Event, Pipeline
+from .pipeline import Pipeline
 from .precision import matrix_units, working
 from .saved import measure_blocks
 from .scaling import LossScale
+from .turns import Event
 
 __all__ = [
     "Accumulate",
