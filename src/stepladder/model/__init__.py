@@ -5,9 +5,10 @@ from .attention import Attention, document_mask, last_queries, set_attention
 from .build import build
 from .count import Flops, count_flops
 from .dear import is_dear
-from .describe import describe
+from .describe import describe, inputs_of
 from .find import find_anatomy
 from .gpt import GPT
+from .huggingface import their_config, their_tensors
 from .initialise import initialise
 from .llama import Llama
 from .mlp import MLP
@@ -32,9 +33,12 @@ __all__ = [
     "document_mask",
     "find_anatomy",
     "initialise",
+    "inputs_of",
     "is_dear",
     "last_queries",
     "precision_table",
     "set_attention",
+    "their_config",
+    "their_tensors",
     "uncompiled",
 ]
