@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.plan import Batch, Plan, share
+from stepladder.plan import Batch, Plan, share, uneven_share
 
 few = st.integers(1, 12)
 
@@ -100,3 +100,14 @@ def test_numbers_under_one_are_all_reported():
         "batch.micro: -1 is not a number of sequences. Use 1 or more.",
         "batch.accumulate: 0 is not a number of sequences. Use 1 or more.",
     ]
+
+
+@given(size=st.integers(1, 200), ways=few)
+def test_uneven_shares_are_the_batch_and_differ_by_one_row_at_most(size, ways):
+    if size < ways:
+        with pytest.raises(PlanError, match=f"{size} rows are fewer than the {ways} ranks"):
+            uneven_share(size, 0, ways)
+        return
+    shares = [uneven_share(size, index, ways) for index in range(ways)]
+    assert [row for rows in shares for row in rows] == list(range(size))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -74,12 +74,12 @@ def share_of(batch, data_index: int, ways: int, micro: int):
     return tuple(tensor[mine] for tensor in batch)
 
 
-def start(plan: str, make, optimizer: str = "sgd lr=0.5", micro: int = 3, **options):
+def start(plan: str, make, optimizer: str = "sgd lr=0.5", micro: int | None = 3, **options):
     return climb(
         make(),
         loss="cross_entropy",
         optimizer=optimizer,
-        plan=f"{plan} micro={micro}",
+        plan=f"{plan} micro={micro}" if micro else plan,
         device="cpu",
         **options,
     )

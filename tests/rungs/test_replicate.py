@@ -13,14 +13,15 @@ from .rank_toys import feed, learn, odd, same, start, steady, tokens
 pytestmark = pytest.mark.xdist_group("ranks")
 
 
-def told(make):
-    copy = start("fp32 ddp", make).climbed.forward_backward.exchange.module
+def told(make, micro):
+    copy = start("fp32 ddp", make, micro=micro).climbed.forward_backward.exchange.module
     return copy.static_graph, copy.find_unused_parameters, copy.forward_sync_buffers
 
 
-def test_a_model_that_declares_its_parts_has_a_static_graph_and_others_may_skip_some():
-    assert run(told, 2, llama, init=False) == [(True, False, False)] * 2
-    assert run(told, 2, odd, init=False) == [(False, True, False)] * 2
+def test_a_known_model_has_a_static_graph_in_one_pass_and_others_may_skip_parameters():
+    assert run(told, 2, llama, None, init=False) == [(True, False, False)] * 2
+    assert run(told, 2, llama, 3, init=False) == [(False, False, False)] * 2
+    assert run(told, 2, odd, None, init=False) == [(False, True, False)] * 2
 
 
 def exchanged(make, batches, micro):
@@ -38,8 +39,7 @@ def exchanged(make, batches, micro):
 def test_only_the_last_pass_exchanges_gradients():
     """Sums of loss, norm and counts are small; a pass more or less is a bucket more or less."""
     counts = [run(exchanged, 2, llama, ragged(3), micro, init=False)[0] for micro in (6, 3)]
-    assert counts[0][1] == counts[1][1] and counts[0][2] == counts[1][2]
-    assert counts[1][0] > counts[0][0], "a static graph is learnt from passes that exchange"
+    assert counts[0] == counts[1]
 
 
 def by_blocks(optimizer):

@@ -6,9 +6,8 @@ import pytest
 
 from stepladder.train import climb
 
-from ..parity.test_plans import share_of
 from ..ranks import run
-from .toys import llama, ragged
+from .toys import llama, ragged, share_of
 
 pytestmark = pytest.mark.xdist_group("ranks")
 

@@ -68,3 +68,9 @@ def distance(one: nn.Module, other: nn.Module) -> float:
 
 def same_bits(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters()))
+
+
+def share_of(batch, data_index: int, ways: int, micro: int):
+    """A data rank's rows of a global batch: pass by pass, the stretch its index names."""
+    mine = (torch.arange(len(batch[0])) // micro) % ways == data_index
+    return tuple(tensor[mine] for tensor in batch)

@@ -1,6 +1,6 @@
 """What we intend: a plan is a frozen value, and is text. Standard library only."""
 
-from .batch import Batch, share
+from .batch import Batch, share, uneven_share
 from .choices import Compress, Recompute, Schedule
 from .compose import (
     adafactor_needs_whole_matrices,
@@ -68,6 +68,7 @@ __all__ = [
     "scale_rate",
     "share",
     "split_blocks",
+    "uneven_share",
     "virtual_needs_pipeline",
     "whole_rounds",
     "zero_bubble_keeps_parameters",

@@ -82,3 +82,16 @@ def share(step: int, batch: Batch, data_index: int, data_ways: int) -> list[rang
     return [
         range(first + p * stride, first + p * stride + settled.micro) for p in range(settled.passes)
     ]
+
+
+def uneven_share(size: int, data_index: int, data_ways: int) -> range:
+    """The rows of a data rank of a batch that does not divide: shares differ by at most one."""
+    if size < data_ways:
+        raise PlanError(
+            "batch",
+            f"{size} rows are fewer than the {data_ways} ranks that share them",
+            f"Use at most {size} data ranks, or a batch of {data_ways} or more.",
+        )
+    least, extra = divmod(size, data_ways)
+    first = data_index * least + min(data_index, extra)
+    return range(first, first + least + (data_index < extra))

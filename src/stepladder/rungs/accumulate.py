@@ -21,6 +21,7 @@ from stepladder.world import World
 
 from .exchange import Exchange
 from .loss import Loss
+from .pieces import local
 
 Share = Callable[[Batch], AbstractContextManager[Batch]]
 Scale = Callable[[torch.Tensor], torch.Tensor]
@@ -43,10 +44,10 @@ class Accumulate:
         total = self.count(batch)
         loss = torch.zeros((), device=self.world.device)
         with self.share(batch) as mine:
-            parts = self.passes(mine)
-            for index, part in enumerate(parts):
-                with self.exchange.passing(index == len(parts) - 1):
-                    weighed = self.forward(part) * self.weight(part, total)
+            turns = self.turns(batch, mine)
+            for index, (part, counts) in enumerate(turns):
+                with self.exchange.passing(index == len(turns) - 1):
+                    weighed = self.forward(part) * (self.weight(part, total) if counts else 0.0)
                     # The engine that adds ranks up divides by their number: see exchange.py.
                     scale(weighed * self.exchange.ways).backward()
                 loss += weighed.detach()
@@ -79,6 +80,17 @@ class Accumulate:
             batch.rows(slice(first, first + micro)) for first in range(0, batch.num_rows, micro)
         ]
 
+    def turns(self, batch: Batch, mine: Batch) -> list[tuple[Batch, bool]]:
+        """Every pass, and whether it counts.
+
+        Where a batch does not divide, a rank may have a pass less than others. They would wait for
+        it in a collective, so it runs one again for nothing.
+        """
+        parts, ways = self.passes(mine), self.world.layout.data_ways
+        most = -(-batch.size // ways)  # rows of the rank that has most
+        idle = -(-most // (self.micro or most)) - len(parts) if ways > 1 else 0
+        return [(part, True) for part in parts] + [(parts[-1], False)] * idle
+
     def count(self, batch: Batch) -> int | torch.Tensor:
         """Valid targets of the whole global batch; among several ranks still on the device."""
         if self.world.mesh is None:
@@ -92,8 +104,8 @@ class Accumulate:
         total = self.count(batch)
         loss = torch.zeros((), device=self.world.device)
         with self.share(batch) as mine:
-            for part in self.passes(mine):
-                loss += self.forward(part) * self.weight(part, total)
+            for part, counts in self.turns(batch, mine):
+                loss += self.forward(part) * (self.weight(part, total) if counts else 0.0)
         return self.world.sum(loss, "replicate", "shard", "context"), int(total)
 
 
@@ -109,4 +121,4 @@ def nothing(outputs: Any) -> torch.Tensor:
     tensors = outputs.values() if isinstance(outputs, dict) else outputs
     tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     used = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
-    return sum((t.nan_to_num().sum() * 0 for t in used), torch.zeros(()))
+    return sum((local(t).nan_to_num().sum() * 0 for t in used), torch.zeros(()))

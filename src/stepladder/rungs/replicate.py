@@ -35,7 +35,7 @@ BUFFERS: dict[str, Any] = {"forward_sync_buffers" if RENAMED else "broadcast_buf
 def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
     """The module as one of several copies that end every step alike."""
     group = world.group(*COPIES)
-    static = declares(module)
+    known = declares(module)
     copy = DistributedDataParallel(
         module,
         process_group=group,
@@ -45,20 +45,17 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
         **BUFFERS,
         init_sync=False,  # all ranks began alike before any rung
         # Whoever declares its parts uses them all; any other module may skip some, now and then.
-        static_graph=static,
-        find_unused_parameters=not static,
+        find_unused_parameters=not known,
+        # A static graph is learnt from a first batch whose every pass exchanges. Several passes
+        # would then round otherwise than in later batches, and a resumed run's first batch
+        # otherwise than the same batch of the run that went on.
+        static_graph=known and plan.batch.micro is None,
     )
     if plan.compress.kind != "none":
         compress(copy, plan.compress, group)
-    first = True
 
     def passing(last: bool) -> AbstractContextManager[Any]:
-        nonlocal first
-        # A static graph is learnt from passes that exchange: all of the first batch. Adding up a
-        # pass that was averaged already changes nothing, since an average is its own average.
-        exchanges = last or (static and first)
-        first = first and not last
-        return nullcontext() if exchanges else copy.no_sync()
+        return nullcontext() if last else copy.no_sync()
 
     return Exchange(copy, group.size(), passing)
 

@@ -81,7 +81,8 @@ class Engine:
 
     def step(self, batch: Any) -> PendingReport:
         """Learn from one global batch."""
-        taken = as_batch(batch, self.position).to(self.world.device, non_blocking=True)
+        taken = as_batch(batch, self.position, self.plan.layout.data_ways)
+        taken = taken.to(self.world.device, non_blocking=True)
         with self.world.explaining():
             loss = self.gradients(taken)
             return self.update(taken, loss)
@@ -114,7 +115,7 @@ class Engine:
             raise misplaced from error
 
     def _shrink(self, rows: int) -> bool:
-        """Halve the micro-batch; False at one row, where others wait, or where graphs want it whole."""
+        """Halve the micro-batch; False at one row, where ranks wait, where graphs take it whole."""
         passes = self.climbed.forward_backward
         now = min(passes.micro or rows, rows)
         if now <= 1 or self.world.layout.num_ranks > 1 or self.plan.graphs:

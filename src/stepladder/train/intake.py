@@ -8,8 +8,12 @@ from stepladder.data import Batch, walk
 from stepladder.errors import DataError
 
 
-def as_batch(given: Any, position: int) -> Batch:
-    """A batch from a batch, a pair (inputs, targets), a dict with labels, or inputs alone."""
+def as_batch(given: Any, position: int, ways: int = 1) -> Batch:
+    """A batch from a batch, a pair (inputs, targets), a dict with labels, or inputs alone.
+
+    Args:
+        ways: ranks that each hand over as many rows of one global batch.
+    """
     if isinstance(given, Batch):
         return given
     made = tuple(given) if isinstance(given, list) else given
@@ -26,4 +30,4 @@ def as_batch(given: Any, position: int) -> Batch:
         raise DataError(
             "batch", f"its tensors have different numbers of rows: {shapes}", "Give all the same."
         )
-    return Batch.of(made, position=position, size=rows.pop() if rows else 1)
+    return Batch.of(made, position=position, size=ways * (rows.pop() if rows else 1))

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepladder.data import Prefetcher, batches
 from stepladder.plan import Batch as BatchPlan
-from stepladder.plan import Plan, share
+from stepladder.plan import Plan, share, uneven_share
 
 from .engine import Engine
 from .pending import PendingReport
@@ -35,12 +35,24 @@ def fit(run: Engine, feed: Iterable[Any], *, steps: int | None = None) -> Iterat
 
 
 def feed(
-    run: Engine, source: Any, *, size: int | None = None, seed: int = 0, **how: Any
+    run: Engine,
+    source: Any,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    uneven: bool = False,
+    **how: Any,
 ) -> Prefetcher:
-    """This rank's part of the global batches, from where the run stands: the same on any ranks."""
-    settled = BatchPlan(size or run.plan.batch.sequences, run.plan.batch.micro).settle(
-        run.plan.layout.data_ways
-    )
+    """This rank's part of the global batches, from where the run stands: the same on any ranks.
+
+    Args:
+        uneven: let shares differ by a row where a batch does not divide by the ranks, as happens
+            to a run that goes on with fewer of them; else such a batch is refused.
+    """
+    ways = run.plan.layout.data_ways
+    settled = BatchPlan(size or run.plan.batch.sequences, run.plan.batch.micro)
+    if not (uneven and settled.sequences and settled.sequences % ways):
+        settled = settled.settle(ways)
     assert settled.sequences is not None
     rows = partial(offsets, settled, run.world.data_index, run.plan)
     return batches(
@@ -56,7 +68,11 @@ def feed(
 
 def offsets(batch: BatchPlan, data_index: int, plan: Plan, step: int, size: int) -> np.ndarray:
     """Which rows of a global batch are this rank's, pass after pass."""
+    ways = plan.layout.data_ways
+    if size % ways:
+        mine = uneven_share(size, data_index, ways)
+        return np.arange(mine.start, mine.stop)
     if size != batch.sequences:  # the last batch of a source that ends
-        batch = BatchPlan(size).settle(plan.layout.data_ways)
-    ranges = share(0, batch, data_index, plan.layout.data_ways)
+        batch = BatchPlan(size).settle(ways)
+    ranges = share(0, batch, data_index, ways)
     return np.concatenate([np.arange(r.start, r.stop) for r in ranges])

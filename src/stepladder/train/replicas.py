@@ -1,0 +1,73 @@
+"""Whether ranks that should hold the same parameters still do, bit for bit.
+
+A flipped bit in one copy's memory, or an all-reduce that lost a message, makes copies drift apart
+without any error; the loss hides it for a long time. Each rank sums the bits of what it holds, and
+copies compare sums. The one that differs from most is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from stepladder.errors import WorldError
+from stepladder.plan import Layout
+from stepladder.rungs import Piece, local, sliced_axes
+from stepladder.world import World
+
+PRIME = 1_000_003  # weighs each number by its place, so that two that changed places are seen
+
+
+@torch.no_grad()
+def check_replicas(pieces: Iterable[Piece], world: World, step: int) -> None:
+    """Raise on every rank, naming those whose parameters differ from their copies'."""
+    if world.mesh is None:
+        return
+    parameters = [piece.parameter for piece in pieces]
+    mine = fingerprint(map(local, parameters))
+    every = [torch.zeros_like(mine) for _ in range(world.place.num_ranks)]
+    dist.all_gather(every, mine)
+    sliced = {axis for p in parameters if isinstance(p, DTensor) for axis in sliced_axes(p)}
+    wrong = deviating([int(one) for one in every], world.layout, {"pipeline", *sliced})
+    if wrong:
+        ranks = ", ".join(map(str, wrong))
+        raise WorldError(
+            f"step {step}",
+            f"the parameters of rank {ranks} are not those of the other copies",
+            "Go on from the last checkpoint, and test that machine's memory and network.",
+        )
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
+    """64 bits that change when any bit of any tensor does."""
+    total: Tensor | None = None
+    for tensor in tensors:
+        flat = tensor.detach().contiguous().reshape(-1)
+        words = flat.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[flat.element_size()])
+        places = torch.arange(1, words.numel() + 1, device=words.device)
+        one = (words.long() * (places * PRIME)).sum()
+        total = one if total is None else total * 31 + one
+    assert total is not None
+    return total
+
+
+def deviating(prints: list[int], layout: Layout, sliced: set[str]) -> list[int]:
+    """Ranks whose print differs from that of most ranks that hold the same parameters.
+
+    Args:
+        sliced: the axes along which ranks hold other parameters, or other parts of them.
+    """
+    copies: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(len(prints)):
+        place = layout.place(rank)
+        copies.setdefault(tuple(place[axis] for axis in sorted(sliced)), []).append(rank)
+    wrong = []
+    for ranks in copies.values():
+        usual, _ = Counter(prints[rank] for rank in ranks).most_common(1)[0]
+        wrong += [rank for rank in ranks if prints[rank] != usual]
+    return sorted(wrong)
