@@ -105,13 +105,14 @@ def test_a_budget_asks_for_a_sample():
 def test_what_cannot_be_run_is_refused_all_at_once():
     with pytest.raises(PlanErrors) as raised:
         climb(
-            gpt(), loss="cross_entropy", plan="tf32 offload=optimizer compress=bf16", device="cpu"
+            gpt(), loss="cross_entropy", plan="tf32 offload=parameters compress=bf16", device="cpu"
         )
     assert str(raised.value).splitlines() == [
         "precision: tf32 needs matrix units this device (cpu) does not have. bf16 runs on it.",
-        "offload: optimizer stay on the device in this version. "
-        "Use offload=activations, or optimizer=adafactor for less state.",
-        "compress: bf16 has one rank and nothing to send. Leave it out.",
+        "compress: bf16 shrinks gradients that whole copies exchange, and there are none. "
+        "Use ddp with several ranks, or compress=none.",
+        "offload: parameters can wait on the host only where each block gathers them before use. "
+        "Use zero3, or offload=optimizer.",
     ]
 
 

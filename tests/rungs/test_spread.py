@@ -4,11 +4,13 @@ import os
 from functools import cache, partial
 
 import pytest
+from torch import nn
 
 from stepladder.errors import ModelError, PlanError
 
 from ..ranks import run
-from .rank_toys import learn, odd, same, start
+from ..train.toys import llama, ragged
+from .rank_toys import feed, learn, odd, same, start
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -107,3 +109,43 @@ def test_adafactor_is_refused_on_slices():
             "optimizer: adafactor averages rows and columns of whole matrices, "
             "and shard=2 slices them. Use adamw, or ddp with whole copies."
         )
+
+
+def sequences(plan, optimizer):
+    taken = start(plan, llama, optimizer)
+    return feed(taken, ragged(3))
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "fp32 ddp replicate=2 tensor=2",  # cut parameters, which DDP does not take
+        "fp32 zero1 shard=2 tensor=2",
+        "fp32 zero3 shard=2 tensor=2",
+        "fp32 zero3 shard=2 context=2",
+        "fp32 zero1 shard=2 context=2",
+    ],
+)
+def test_copies_and_slices_of_what_other_axes_cut(plan, optimizer):
+    losses, norms = sequences("fp32", optimizer)
+    for found in run(sequences, 4, plan, optimizer, init=False):
+        assert found[0] == pytest.approx(losses, rel=1e-5)
+        assert found[1] == pytest.approx(norms, rel=1e-5)
+
+
+def compiled(plan):
+    """Blocks through the compiler, without the minutes its code generator takes."""
+    made = nn.Module.compile
+    nn.Module.compile = lambda module, *_, **__: made(module, backend="aot_eager")
+    try:
+        return sequences(f"{plan} compile=on", SGD)[0]
+    finally:
+        nn.Module.compile = made
+
+
+@pytest.mark.parametrize("plan", ["fp32 ddp", "fp32 zero3"])
+def test_compiled_blocks_are_copied_and_sliced(plan):
+    expected = sequences("fp32", SGD)[0]
+    for found in run(compiled, 2, plan, init=False):
+        assert found == pytest.approx(expected, rel=1e-5)
