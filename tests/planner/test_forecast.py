@@ -37,13 +37,13 @@ def test_a_ceiling_is_a_limit() -> None:
 def test_host_memory_that_is_too_small_is_a_reason() -> None:
     cluster = Cluster.parse("8 x H100-80GB, 64 GiB host")
     found = forecast(FACTS, Plan.parse("bf16 zero3 micro=1 offload=optimizer"), cluster)
-    assert not found.fits and found.reasons[0] == "host memory: a node needs 90 GiB and has 64."
+    assert not found.fits and found.reasons[0] == "host memory: a node needs 120 GiB and has 64."
 
 
 def test_host_memory_that_nobody_stated_is_said() -> None:
     found = forecast(FACTS, Plan.parse("bf16 zero3 micro=1 offload=optimizer"), NODE)
     assert found.fits
-    assert found.reasons == ("host memory: a node needs 90 GiB; its size is not stated.",)
+    assert found.reasons == ("host memory: a node needs 120 GiB; its size is not stated.",)
 
 
 def test_an_unknown_speed_is_a_reason_and_no_number() -> None:
