@@ -39,7 +39,9 @@ from stepladder.workload import Facts
 
 RESULTS = Path(__file__).parent / "results" / "parity.json"
 OWNERS = ("parameters", "gradients", "optimizer")
+WORDS = ("exact", "frozen", "padding", "off")  # of measured bytes beside forecast ones
 Row = dict[str, Any]
+Shapes = list[tuple[torch.Size, bool]]  # of every parameter, and whether it is trainable
 
 
 def main() -> int:
@@ -71,7 +73,7 @@ class Bench:
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder, self.steps = folder, steps
         self.known: dict[str, dict[str, Plain]] = {}
-        self.facts: dict[str, tuple[Facts, list[torch.Size]]] = {}
+        self.facts: dict[str, tuple[Facts, Shapes]] = {}
 
     def rows(self, pairs: list[tuple[str, str]]) -> Iterator[Row]:
         """Plans of few ranks first, so that processes are started only when they are needed."""
@@ -113,23 +115,22 @@ class Bench:
         settled = self.course(model, plan, ADAMW).plan
         expected = forecast_state(facts, settled)
         measured = fullest(found.states, settled)
-        slack = [padding(shapes, settled, owner) for owner in OWNERS]
         words = [
-            judge_bytes(getattr(one, owner), getattr(other, owner), spare)
+            judge_bytes(getattr(one, owner), getattr(other, owner), *slack(shapes, settled, owner))
             for one, other in zip(measured, expected)
-            for owner, spare in zip(OWNERS, slack)
+            for owner in OWNERS
         ]
         return {
             "measured": [by_owner(memory) for memory in measured],
             "forecast": [by_owner(memory) for memory in expected],
-            "word": max(words, key=("exact", "padding", "off").index),
+            "word": max(words, key=WORDS.index),
         }
 
-    def costs(self, model: str) -> tuple[Facts, list[torch.Size]]:
+    def costs(self, model: str) -> tuple[Facts, Shapes]:
         if model not in self.facts:
             module, samples, _ = find_subject(MODELS[model]).made()
             batch = load(samples, Order(len(samples)), torch.arange(2).numpy())
-            shapes = [parameter.shape for parameter in module.parameters()]
+            shapes = [(p.shape, p.requires_grad) for p in module.parameters()]
             self.facts[model] = describe_any(module, batch), shapes
         return self.facts[model]
 
@@ -169,26 +170,33 @@ def fullest(states: tuple[Memory, ...], plan: Plan) -> list[Memory]:
     ]
 
 
-def padding(shapes: list[torch.Size], plan: Plan, owner: str) -> float:
-    """Bytes that rounding slices up to whole rows may add to one rank: a row a cut, at most."""
+def slack(shapes: Shapes, plan: Plan, owner: str) -> tuple[float, float]:
+    """Bytes that may be missing of a forecast and those that may be more.
+
+    The forecast takes every parameter for trainable, and slices for even: a frozen one has no
+    gradient, and a slice is rounded up to whole rows, or to whole numbers under ZeRO 1.
+    """
     ways = plan.layout.shard * plan.layout.context
-    tensors = 2 if owner == "optimizer" else 1
-    by_row = plan.zero >= 2
     if not plan.zero or (plan.zero == 1 and owner != "optimizer"):
         ways = 1
-    spare = 0.0
-    for shape in shapes:
-        rows, width = (shape[0], math.prod(shape[1:])) if by_row else (math.prod(shape), 1)
+    frozen = spare = 0.0
+    for shape, trainable in shapes:
+        rows, width = (shape[0], math.prod(shape[1:])) if plan.zero >= 2 else (math.prod(shape), 1)
         spare += (math.ceil(rows / ways) - rows / ways) * width
         if plan.layout.tensor > 1 and ways > 1:
             spare += width  # a cut comes before the slices, and rounds first
-    return spare * tensors * 4
+        if owner != "parameters" and not trainable:
+            frozen += math.prod(shape) / ways
+    each = 4 * (2 if owner == "optimizer" else 1)
+    return frozen * each, spare * each
 
 
-def judge_bytes(measured: int, forecast: int, spare: float) -> str:
+def judge_bytes(measured: int, forecast: int, missing: float, spare: float) -> str:
     if measured == forecast:
         return "exact"
-    return "padding" if 0 < measured - forecast <= spare + 1 else "off"
+    if measured == round(forecast - missing):
+        return "frozen"
+    return "padding" if -missing - 1 <= measured - forecast <= spare + 1 else "off"
 
 
 def read_rows() -> dict[tuple[str, str], Row]:

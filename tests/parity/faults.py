@@ -14,6 +14,7 @@ from torch.futures import Future
 from stepladder.profiler.parity import learn_rank
 from stepladder.profiler.subjects import Subject
 from stepladder.rungs import LossScale
+from stepladder.rungs.pipeline import Pipeline
 from stepladder.train import engine
 from stepladder.train import run as runs
 from stepladder.world import Place, World
@@ -108,6 +109,23 @@ def own_norm():
         yield
 
 
+@contextmanager
+def share_not_added_up():
+    """Each rank of a cut keeps its own share of the gradient of what all of them hold: norms."""
+    local = sys.modules["stepladder.rungs.part"]
+    local_of = local.local_of
+    with patch.object(local, "local_of", lambda parameter, shares: local_of(parameter, False)):
+        yield
+
+
+@contextmanager
+def dropped_micro_batch():
+    """A pipeline that never runs its last micro-batch."""
+    passes = Pipeline.passes
+    with patch.object(Pipeline, "passes", lambda self, batch: passes(self, batch)[:-1]):
+        yield
+
+
 FAULTS = {  # name: (the context, a plan it does harm to)
     "missing factor": (missing_factor, "fp32 ddp"),
     "missing factor, sharded": (missing_factor, "fp32 zero3"),
@@ -119,6 +137,8 @@ FAULTS = {  # name: (the context, a plan it does harm to)
     "other weights": (other_weights, "fp32 zero3"),
     "slices not sent": (slices_not_sent, "fp32 zero1"),
     "own norm": (own_norm, "fp32 zero3"),
+    "share not added up": (share_not_added_up, "fp32 tensor=2"),
+    "dropped micro-batch": (dropped_micro_batch, "fp32 pipeline=2"),
 }
 
 

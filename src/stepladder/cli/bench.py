@@ -8,6 +8,7 @@ collective over local ranks, or of those a --plan uses. ring: an all-reduce on s
 alone against the backend's, its bytes counted, its steps drawn. dp: threads in one process against
 DDP. zero: what a rank holds under DDP and ZeRO 1, 2, 3 beside theory. scaling: efficiency from one
 rank to several, strong and weak. accumulation: one batch in more and more passes, the same curve.
+compression: smaller gradients over links of several speeds (root, to make the links).
 pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn.
 """
 
@@ -22,7 +23,7 @@ from stepladder.errors import StepladderError
 
 from .communication import bench_collectives, bench_dp, bench_ring
 from .plots import plot_bars
-from .sharing import bench_accumulation, bench_scaling, bench_zero
+from .sharing import bench_accumulation, bench_compression, bench_scaling, bench_zero
 from .show import as_json, progress, table
 from .timelines import bench_pipeline
 
@@ -35,9 +36,9 @@ LOADERS = ("0", "1", "2", "4", "auto")
 TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation")
 READERS = {
-    "model": (*TRAINED, "data", "dp", *SHARED),
-    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED),
-    "sequence": (*TRAINED, "data", "dp", *SHARED),
+    "model": (*TRAINED, "data", "dp", *SHARED, "compression"),
+    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, "compression"),
+    "sequence": (*TRAINED, "data", "dp", *SHARED, "compression"),
     "plan": (*TRAINED, "collectives", *SHARED),
     "ranks": ("collectives", "ring", "dp", "pipeline", "zero", "scaling"),
     "largest": ("collectives", "ring"),
@@ -215,6 +216,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "zero": bench_zero,
     "scaling": bench_scaling,
     "accumulation": bench_accumulation,
+    "compression": bench_compression,
     "pipeline": bench_pipeline,
 }
 

@@ -124,3 +124,27 @@ def plot_curves(path: str, rows: list[Any]) -> None:
     axes.set(xlabel="step", ylabel="loss")
     axes.legend(frameon=False)
     store(drawn, path)
+
+
+def bench_compression(options: argparse.Namespace) -> int:
+    """A step over links of several speeds; 1 where no link could be made."""
+    from stepladder.profiler import measure_compression
+
+    model, batch = options.model or "gpt-tiny", options.batch or 4
+    found = measure_compression(
+        model, batch=batch, sequence=options.sequence or 64, steps=options.steps
+    )
+    rows = list(progress(found, "links"))
+    cells = [
+        [row.link, row.compress, row.step_ms, row.against_none, row.loss, row.problem]
+        for row in rows
+    ]
+    if options.plot:
+        names = [f"{row.compress} {row.link}" for row in rows]
+        plot_bars(options.plot, names, {"ms a step": [row.step_ms for row in rows]})
+    if options.json:
+        as_json([asdict(row) for row in rows])
+    else:
+        columns = ["link", "compress", "ms/step", "times faster", "last loss", "note"]
+        table(f"Compression: {model}, DDP on 2 ranks, one at each end", columns, cells)
+    return 0 if any(row.step_ms for row in rows) else 1

@@ -15,6 +15,7 @@ from .collectives import (
     measure_collective,
     uses_of,
 )
+from .compression import CompressionRow, measure_compression
 from .dataparallel import DataParallelRow, Trial, measure_data_parallel
 from .gradients import LayerGradient, advise, measure_gradients
 from .graphs import find_retained_graphs
@@ -45,6 +46,7 @@ __all__ = [
     "Case",
     "CollectiveRow",
     "Comparison",
+    "CompressionRow",
     "DataParallelRow",
     "KernelCase",
     "KernelTiming",
@@ -82,6 +84,7 @@ __all__ = [
     "make_workload",
     "measure_accumulation",
     "measure_collective",
+    "measure_compression",
     "measure_data_parallel",
     "measure_fragmentation",
     "measure_gradients",

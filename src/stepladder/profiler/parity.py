@@ -21,9 +21,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from stepladder.data import Order, load
 from stepladder.errors import NonFinite, PlanError, StepladderError
 from stepladder.plan import Batch, Layout, Optimizer, Plan
 from stepladder.train import Run, climb, fit
@@ -154,7 +156,9 @@ def learn_rank(course: Course, weights: Path) -> Learned:
 
 def start(course: Course) -> tuple[Run, Any]:
     module, samples, loss = course.subject.made()
-    return climb(module, loss=loss, plan=course.plan, device=course.device), samples
+    sample = load(samples, Order(len(samples)), np.arange(course.plan.batch.micro or 1))
+    run = climb(module, loss=loss, plan=course.plan, sample=sample, device=course.device)
+    return run, samples
 
 
 def follow(run: Run, samples: Any, steps: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

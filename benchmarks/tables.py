@@ -1,0 +1,57 @@
+"""The tables people quote about sharing work, measured in one go and kept with date and machine.
+
+    python benchmarks/tables.py [zero scaling accumulation compression]
+
+Writes results/NAME.json for each. Run it on a machine that does nothing else: times of ranks that
+share a core with something else say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+TABLES = {  # name: its words
+    "zero": ["--ranks", "4", "--model", "gpt-tiny"],
+    "scaling": ["--ranks", "2", "--batch", "8", "--sequence", "128", "--steps", "8"],
+    "accumulation": ["--steps", "30", "--batch", "16"],
+    "compression": ["--steps", "8"],
+}
+BUSY = 0.5  # of the cores, before we start
+
+
+def main() -> int:
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("names", nargs="*", choices=[*TABLES, []], help="which; all without one")
+    chosen = reader.parse_args().names or list(TABLES)
+    load = os.getloadavg()[0]
+    if load > BUSY * (os.cpu_count() or 1):
+        print(f"The machine is busy (load {load:.1f}): times below are worth little.")
+    failed = 0
+    for name in chosen:
+        command = [sys.executable, "-m", "stepladder.cli.main", "bench", name, "--device", "cpu"]
+        done = subprocess.run(
+            [*command, *TABLES[name], "--json"], stdout=subprocess.PIPE, text=True
+        )
+        failed += done.returncode != 0
+        kept = {
+            "date": str(date.today()),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "load": round(load, 2),
+            "command": f"stepladder bench {name} {' '.join(TABLES[name])}",
+            "rows": json.loads(done.stdout) if done.stdout else [],
+        }
+        (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"{name}: {len(kept['rows'])} rows, exit {done.returncode}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
