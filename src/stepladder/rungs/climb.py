@@ -23,9 +23,9 @@ from .accumulate import Accumulate
 from .alike import fill, is_hollow, start_alike
 from .budget import BlockCost
 from .compile import compile_module, graph_problems
-from .context import context
+from .context import Sequences, context
 from .fuse import Fused, fuse
-from .line import split
+from .line import Line, split
 from .loss import Loss
 from .offload import offload_activations
 from .pieces import Piece
@@ -68,6 +68,65 @@ def climb(
     raise_all([*unable, *missing_rungs(plan)])
     if "parameters" in plan.offload:
         world = with_mesh(world)  # the engine that fetches them wants one, even of one rank
+    held = take_share(module, plan, loss, world, costs, seed, inputs)
+    blocks, line = held.blocks, held.line
+
+    if plan.precision.masters and plan.batch.micro is not None:
+        sum_in_full(module)
+    alone = world.layout.num_ranks == 1
+    # After the move: memory layouts are the device's. Before compilation, which must see them.
+    kernels = plan.kernels and alone
+    fused = fuse(module, held.anatomy, loss, world.device) if kernels else Fused(loss)
+    # Before compilation: the compiler must see which activations it may drop.
+    recomputed = (
+        recompute(blocks, plan.recompute, costs=held.costs) if plan.recompute.kind != "none" else ()
+    )
+    # Last: it fuses whatever the rungs below left.
+    if plan.compile:
+        on_gpu = alone and world.device.type == "cuda"
+        compile_module(module, blocks, whole=on_gpu, graphs=plan.graphs)
+
+    # Around everything: what is exchanged between ranks is what the rungs below made of it.
+    line_up = line.run if line else partial(one_stage, module, blocks)
+    run = line_up(
+        plan,
+        world,
+        loss=held.sequences.loss if held.sequences else fused.loss,
+        working=fused.around(forward_context(module, plan, world)),
+        intake=fused.reading(partial(read_inputs, plan.precision)),
+        micro=plan.batch.micro,
+    )
+    if held.hollow:  # after slicing: no rank ever holds the whole
+        fill(module, home(plan, world), seed)
+    if held.sequences:
+        run.share = partial(held.sequences.share, run)
+    pieces, publish = updates(module, plan, world)
+    pieces = line.shared.rename(pieces) if line else pieces
+    return Climbed(module, held.anatomy, run, pieces, publish, recomputed, whole_again(blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a rank has of a module once its share is cut out."""
+
+    anatomy: Anatomy
+    blocks: Sequence[tuple[str, nn.Module]]
+    costs: Sequence[BlockCost] | None  # of these blocks
+    line: Line | None  # its stages, in a pipeline
+    sequences: Sequences | None  # how a batch's sequences are cut, where they are
+    hollow: bool  # its parameters have no values yet
+
+
+def take_share(
+    module: nn.Module,
+    plan: Plan,
+    loss: Loss,
+    world: World,
+    costs: Sequence[BlockCost] | None,
+    seed: int,
+    inputs: Any,
+) -> Held:
+    """The lower half of the ladder: what is computed in which type, and which part of it here."""
     anatomy = find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
 
@@ -93,38 +152,7 @@ def climb(
     # Before recomputation and compilation: they wrap a block with its cuts already in it.
     if plan.layout.tensor > 1:
         tensor(module, anatomy, world, whole_output=loss.kind != "cross_entropy")
-    if plan.precision.masters and plan.batch.micro is not None:
-        sum_in_full(module)
-    alone = world.layout.num_ranks == 1
-    # After the move: memory layouts are the device's. Before compilation, which must see them.
-    kernels = plan.kernels and alone
-    fused = fuse(module, anatomy, loss, world.device) if kernels else Fused(loss)
-    # Before compilation: the compiler must see which activations it may drop.
-    recomputed = (
-        recompute(blocks, plan.recompute, costs=costs) if plan.recompute.kind != "none" else ()
-    )
-    # Last: it fuses whatever the rungs below left.
-    if plan.compile:
-        on_gpu = alone and world.device.type == "cuda"
-        compile_module(module, blocks, whole=on_gpu, graphs=plan.graphs)
-
-    # Around everything: what is exchanged between ranks is what the rungs below made of it.
-    line_up = line.run if line else partial(one_stage, module, blocks)
-    run = line_up(
-        plan,
-        world,
-        loss=sequences.loss if sequences else fused.loss,
-        working=fused.around(forward_context(module, plan, world)),
-        intake=fused.reading(partial(read_inputs, plan.precision)),
-        micro=plan.batch.micro,
-    )
-    if hollow and not whole:  # after slicing: no rank ever holds the whole
-        fill(module, home(plan, world), seed)
-    if sequences:
-        run.share = partial(sequences.share, run)
-    pieces, publish = updates(module, plan, world)
-    pieces = line.shared.rename(pieces) if line else pieces
-    return Climbed(module, anatomy, run, pieces, publish, recomputed, whole_again(blocks))
+    return Held(anatomy, blocks, costs, line, sequences, hollow and not whole)
 
 
 def one_stage(
