@@ -16,6 +16,11 @@ def llama():
     return build("llama:layers=4,hidden=32,heads=2,vocab=64,sequence=16", seed=0)
 
 
+def tied():
+    """No biases: a key's has no gradient but rounding, and Adam makes a step of that."""
+    return build("llama:layers=4,hidden=32,heads=2,vocab=64,sequence=16,tied=1", seed=0)
+
+
 def mlp():
     torch.manual_seed(0)
     return MLP(layers=4)
@@ -108,6 +113,7 @@ def images(num, rows=8):
 CHAINS = {
     "gpt": (gpt, tokens, "cross_entropy"),
     "llama": (llama, tokens, "cross_entropy"),
+    "tied": (tied, tokens, "cross_entropy"),
     "mlp": (mlp, numbers, "cross_entropy"),
     "resnet": (resnet, images, "cross_entropy"),
     "hf_gpt2": (hf_gpt2, labelled, None),

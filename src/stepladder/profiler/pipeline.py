@@ -101,7 +101,7 @@ def follow(case: Case, steps: int) -> list[tuple[list[Event], float]]:
     rows = case.micros
     inputs, targets = torch.randn(rows, case.width), torch.randn(rows, case.width)
     taken = climb(
-        Chain(case), loss="squared_error", optimizer="sgd lr=0.01", plan=case.plan, device="cpu",
+        Chain(case), loss="squared_error", optimizer="sgd lr=1e-3", plan=case.plan, device="cpu",
         sample=(inputs, targets),
     )  # fmt: skip
     passes: Any = taken.climbed.forward_backward
@@ -121,20 +121,33 @@ class Chain(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
+        self.enter = Shift(case.width)
         kind = Waiting if case.work == "waiting" else Matrices
         self.blocks = nn.ModuleList(kind(case) for _ in range(case.ranks * BLOCKS_A_RANK))
 
     def forward(self, hidden: Tensor) -> Tensor:
+        hidden = self.enter(hidden)
         for block in self.blocks:
             hidden = block(hidden)
         return hidden
+
+
+class Shift(nn.Module):
+    """Something to learn before the blocks, so that the first of them works as hard in backward."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.by = nn.Parameter(torch.zeros(width))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.by
 
 
 class Matrices(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         self.tall = nn.Parameter(torch.randn(case.width, 4 * case.width) / case.width**0.5)
-        self.wide = nn.Parameter(torch.randn(4 * case.width, case.width) / case.width**0.5)
+        self.wide = nn.Parameter(torch.randn(4 * case.width, case.width) / (40 * case.width))
         self.times = 64  # rows, so that a product is worth a thread's while
 
     def forward(self, hidden: Tensor) -> Tensor:
