@@ -151,3 +151,12 @@ def test_an_index_cannot_lead_out_of_its_folder(tmp_path, capsys):
     words = ["checkpoint", "convert", str(folder), str(tmp_path / "x")]
     assert main([*words, "--to", "checkpoint", "--names", "same"]) == 2
     assert "leads out of its folder" in capsys.readouterr().err
+
+
+def test_an_index_that_is_none_says_so(tmp_path, capsys):
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "model.safetensors.index.json").write_text("[1]")
+    words = ["checkpoint", "convert", str(folder), str(tmp_path / "x")]
+    assert main([*words, "--to", "checkpoint", "--names", "same"]) == 2
+    assert "is no index (" in capsys.readouterr().err

@@ -16,6 +16,13 @@ RESNET = find_facts("resnet50")
 NODE = Cluster.parse("8 x H100-80GB")
 
 BROKEN = {  # rule: (facts, plan, cluster, message)
+    "kernels need one rank": (
+        LLAMA,
+        "bf16 zero3 kernels=on micro=1",
+        "8 x A100-80GB",
+        "kernels: the fused loss reads whole plain matrices, and shard=8 has 8 ranks. "
+        "Leave kernels out; compile=on works on any rank.",
+    ),
     "tensor ways divide the heads": (
         find_facts("gpt2-xl"),
         "bf16 ddp tensor=2 micro=1",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.errors import RecordError
 from stepladder.train import climb
 
 from ..ranks import run
@@ -72,3 +73,46 @@ def test_the_same_ranks_go_on_bit_for_bit(tmp_path, plan):
     for file in sorted(path.name for path in saved[0].glob("*.safetensors")):
         if not file.startswith("rank-"):
             assert (saved[0] / file).read_bytes() == (saved[1] / file).read_bytes()
+
+
+def save_where_one_cannot(folder: str) -> tuple[str, list[str]]:
+    """Rank 1 sees another disk than rank 0, with a file where the folder should be."""
+    taken = climb(llama(), loss="cross_entropy", plan="fp32 ddp micro=1", device="cpu")
+    rank = taken.world.place.rank
+    mine = Path(folder) / str(rank) / "run"
+    mine.parent.mkdir()
+    if rank == 1:
+        mine.write_text("in the way")
+    try:
+        taken.save(mine)
+    except RecordError as failed:
+        return str(failed), sorted(path.name for path in Path(folder).rglob("step-*"))
+    return "saved", []
+
+
+def test_a_rank_that_cannot_write_fails_the_save_of_all_and_leaves_nothing(tmp_path):
+    (first, seen), (second, _) = run(save_where_one_cannot, 2, str(tmp_path), init=False)
+    assert first.startswith("checkpoint: another rank could not write its part.")
+    assert "cannot be written (Not a directory)" in first
+    assert "cannot be written (Not a directory)" in second
+    assert seen == []
+
+
+def load_where_one_is_damaged(folder: str) -> tuple[str, list[str]]:
+    taken = climb(llama(), loss="cross_entropy", plan="fp32 zero3 micro=1", device="cpu")
+    try:
+        return taken.load(folder).name, taken.events
+    except RecordError as refused:
+        return str(refused), []
+
+
+def test_all_ranks_turn_to_the_older_one_where_one_finds_the_newest_damaged(tmp_path):
+    run(learn, 2, "fp32 zero3 micro=1", "adamw", 0, 2, str(tmp_path), init=False)
+    run(learn, 2, "fp32 zero3 micro=1", "adamw", 2, 4, str(tmp_path), init=False)
+    victim = tmp_path / "step-000004" / "model-00001.safetensors"
+    victim.write_bytes(victim.read_bytes()[:-4])
+    found = run(load_where_one_is_damaged, 2, str(tmp_path), init=False)
+    assert [name for name, _ in found] == ["step-000002"] * 2
+    events = sorted(events[0] for _, events in found)
+    assert "step-000004 is damaged, as another rank found." in events[0]
+    assert "were written" in events[1]

@@ -8,6 +8,7 @@ from .compose import (
     compression_needs_copies,
     compression_needs_whole_matrices,
     factors_need_a_steady_scale,
+    kernels_need_one_rank,
     parameters_leave_in_slices,
 )
 from .layout import AXES, REST, Layout
@@ -62,6 +63,7 @@ __all__ = [
     "factors_need_a_steady_scale",
     "fills",
     "interleaving_turns",
+    "kernels_need_one_rank",
     "parameters_leave_in_slices",
     "passes_fill_stages",
     "read_recipe",

@@ -64,12 +64,23 @@ def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("optimizer", problem, "Use adamw, or ddp with whole copies.")
 
 
+def kernels_need_one_rank(plan: Plan) -> PlanError | None:
+    layout = plan.layout
+    if not plan.kernels or layout.num_ranks == 1:
+        return None
+    problem = (
+        f"the fused loss reads whole plain matrices, and {layout} has {layout.num_ranks} ranks"
+    )
+    return PlanError("kernels", problem, "Leave kernels out; compile=on works on any rank.")
+
+
 RULES = (
     compression_needs_copies,
     compression_needs_whole_matrices,
     factors_need_a_steady_scale,
     parameters_leave_in_slices,
     adafactor_needs_whole_matrices,
+    kernels_need_one_rank,
     passes_fill_stages,
     interleaving_turns,
     virtual_needs_pipeline,

@@ -32,6 +32,7 @@ from stepladder.checkpoint import (
     write_tensors,
 )
 from stepladder.errors import RecordError, StepladderError
+from stepladder.rungs import average_buffers
 from stepladder.version import VERSION
 from stepladder.workload import Shape
 from stepladder.world import Board
@@ -71,6 +72,7 @@ class Saver:
         self.finish(run.events)
         self._meet(run)
         self.count += 1
+        average_buffers(run.module, run.world)  # one copy writes them for all
         taken = take_snapshot(run, self.buffers if not wait else None)
         write = lambda: self._write(run, taken, root, final)  # noqa: E731
         if wait:
