@@ -121,6 +121,7 @@ def deepspeed(stage: int) -> Callable[[], tuple[Step, Any, Any]]:
         settings = {
             "train_micro_batch_size_per_gpu": ROWS,
             "gradient_accumulation_steps": 1,
+            "gradient_clipping": 0.0,
             "zero_optimization": {"stage": stage},
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,

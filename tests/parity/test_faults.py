@@ -11,6 +11,7 @@ pytestmark = pytest.mark.xdist_group("ranks")
 
 # Adam divides a gradient by its own size, and clipping by the norm: both forgive a constant factor.
 FORGIVEN = ("missing factor", "missing factor, sharded", "doubled loss scale", "own norm")
+UNSEEN = "share not added up"  # a rank's share of a sum has the sum's sign, mostly: enough for Adam
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +31,8 @@ def test_losses_under_adam_and_clipping_hide_a_wrong_scale(fault, folder):
     found = compare(folder, LLAMA, FAULTS[fault][1], CLIPPED, learn=partial(faulty, fault))
     assert found.loss <= found.tolerance, "no loss curve would have shown it"
     assert not found.same, "the gradient norm does"
+
+
+def test_losses_under_adam_hide_a_sum_that_is_not_made(folder):
+    found = compare(folder, LLAMA, FAULTS[UNSEEN][1], CLIPPED, learn=partial(faulty, UNSEEN))
+    assert found.loss <= found.tolerance and not found.problem
