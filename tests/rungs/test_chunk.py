@@ -83,3 +83,25 @@ def test_a_weight_read_where_it_does_not_live_is_named():
         "layout.pipeline: 'weight' of 'table' is read on a stage that does not hold it. "
         "Read it inside that part's forward, or use pipeline=1."
     )
+
+
+class Impatient(Weightless):
+    """Ends early on some inputs, which no stand-in shows."""
+
+    def forward(self, tokens):
+        if tokens.sum() == 0:
+            return self.table(tokens)
+        return super().forward(tokens)
+
+
+def test_a_pass_that_ends_before_the_stage_does_is_one_line():
+    module, ones = Weightless(), torch.ones(2, 3, dtype=torch.long)
+    stages = stages_of(Weightless(), ones, index=0)
+    module.__class__ = Impatient
+    (chunk,) = keep_own(module, find_anatomy(module), stages)
+    with pytest.raises(ModelError) as raised:
+        chunk.carry(torch.zeros_like(ones))
+    assert str(raised.value) == (
+        "layout.pipeline: Impatient ended its forward pass before block 2 of stage 0. "
+        "Use pipeline=1."
+    )
