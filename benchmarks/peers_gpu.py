@@ -4,9 +4,10 @@
 
 Contests: gpt, llama1b, fp8, memory, hf, resnet, llama8b; without a name, all of them. Each runs in
 a process of its own, so one that fails or is killed costs only itself. Contestants take turns of a
-few steps; the table has the median turn and the spread between turns. Results are written after
-each contest to benchmarks/results/peers_gpu.json, with peers_gpu.md (the table) and a plot beside
-it. Optional packages (torchao) are also found in the folders STEPLADDER_EXTRAS names.
+few steps; the table has the median turn and the spread between turns. `--alone` has them run one
+after another, where their states do not fit together. Results are written as they come to
+benchmarks/results/peers_gpu.json, with peers_gpu.md (the table) and a plot beside it. Optional
+packages (torchao) are also found in the folders STEPLADDER_EXTRAS names.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from typing import Any
 
 sys.path[:0] = [p for p in os.environ.get("STEPLADDER_EXTRAS", "").split(os.pathsep) if p]
 
-import contestants as who  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
+
+import contestants as who  # noqa: E402
 
 PEAK = 989.4e12  # dense bf16 of an H100 or H200, by NVIDIA's datasheet
 RESULTS = Path(__file__).parent / "results"
@@ -66,13 +68,14 @@ CONTESTS = {
     for c in (
         Contest("llama1b", LLAMA_1B, 8, 4096, (f"bf16 {FAST}", f"bf16-master {FAST}"),
                 ("hand", "accelerate", "lightning")),
-        Contest("gpt", GPT, 32, 1024, (f"bf16 {FAST} graphs=on", f"bf16-master {FAST}",
+        Contest("gpt", GPT, 32, 1024, (f"bf16 {FAST}", f"bf16-master {FAST}",
                 f"bf16-master {FAST} graphs=on"), ("hand", "accelerate", "lightning")),
         Contest("hf", "hf", 8, 4096, (f"bf16 {FAST}", f"bf16-master {FAST}"), ("trainer",)),
         Contest("memory", LLAMA_1B, 8, 4096, (f"bf16 recompute=selective {FAST}",
                 f"bf16-master recompute=selective {FAST}"), ("hand",)),
         Contest("fp8", LLAMA_1B, 8, 4096, (f"fp8-master {FAST}",), ("hand",)),
-        Contest("resnet", "resnet50", 256, 0, (f"bf16 {FAST} graphs=on",), ("images",)),
+        Contest("resnet", "resnet50", 256, 0, (f"bf16 {FAST}", f"bf16 {FAST} graphs=on"),
+                ("hand", "images")),
         Contest("llama8b", LLAMA_8B, 4, 4096, (f"bf16-pure {FAST}",)),
     )
 }  # fmt: skip
@@ -241,43 +244,55 @@ def row_of(entry: Entry, contest: Contest) -> dict[str, Any]:
         "spread": spread,
         "turns_ms": [1e3 * s for s in entry.seconds],
         "mfu": flops and flops * units / seconds / PEAK,
-        "peak_gb": entry.peak_bytes / 1e9,
+        # A recorded pass works in memory of its own, which this count does not see.
+        "peak_gb": None if "graphs=on" in entry.contestant.name else entry.peak_bytes / 1e9,
         "first_step_seconds": entry.first_step_seconds,
         "gpu_busy": entry.busy,
         "kernels_ms": entry.top,
     }
 
 
-def run_contest(contest: Contest, options: argparse.Namespace) -> list[dict[str, Any]]:
+def run_contest(contest: Contest, options: argparse.Namespace) -> None:
+    """Have everybody enter, then take turns; what is known is written down after each round."""
     names = [n for n in (*contest.peers, *contest.plans) if n != "trainer"]
     if options.only:
         names = [n for n in names if any(word in n for word in options.only.split(","))]
-    batches, entries, rows = make_batches(contest), [], []
-    if "trainer" in contest.peers and not options.only:
+    batches = make_batches(contest)
+    rows: list[dict[str, Any]] = []
+    if "trainer" in contest.peers and (not options.only or "trainer" in options.only):
         try:
             rows.append(run_trainer(contest, batches, options))
             print(line(rows[-1]), flush=True)
         except Exception:
             print(f"{contest.name}: trainer: {traceback.format_exc()[-1200:]}", flush=True)
         collect()
-    for name in names:
-        try:
-            entries.append(enter(name, contest, batches))
-            found = entries[-1]
-            print(f"{contest.name}: {found.contestant.name}: first step "
-                  f"{found.first_step_seconds:.1f} s", flush=True)  # fmt: skip
-        except Exception:  # a peer that is not here, or does not run: said, and the others go on
-            print(f"{contest.name}: {name}: {traceback.format_exc()[-1200:]}", flush=True)
+    for group in [[name] for name in names] if options.alone else [names]:
+        entries = [e for e in (try_enter(name, contest, batches) for name in group) if e]
+        for number in range(options.rounds):
+            for entry in entries:
+                take_turn(entry, batches, options.steps)
+                if options.profile and DEVICE == "cuda" and number == options.rounds - 1:
+                    look_inside(entry, batches)
+            now = [*rows, *(row_of(entry, contest) for entry in entries)]
+            options.inside.write_text(json.dumps(now))
+        rows = now if entries else rows
+        for row in rows[len(rows) - len(entries) :]:
+            print(line(row), flush=True)
+        entries.clear()
         collect()
-    for _ in range(options.rounds):
-        for entry in entries:
-            take_turn(entry, batches, options.steps)
-    for entry in entries:
-        if DEVICE == "cuda" and options.profile:
-            look_inside(entry, batches)
-        rows.append(row_of(entry, contest))
-        print(line(rows[-1]), flush=True)
-    return rows
+
+
+def try_enter(name: str, contest: Contest, batches: list[Any]) -> Entry | None:
+    """A contestant; None for a peer that is not here or does not run, which is said."""
+    found = None
+    try:
+        found = enter(name, contest, batches)
+        took = f"{found.contestant.name}: first step {found.first_step_seconds:.1f} s"
+        print(f"{contest.name}: {took}", flush=True)
+    except Exception:
+        print(f"{contest.name}: {name}: {traceback.format_exc()[-1200:]}", flush=True)
+    collect()
+    return found
 
 
 def run_trainer(contest: Contest, batches: list[Any], options: Any) -> dict[str, Any]:
@@ -296,9 +311,10 @@ def run_trainer(contest: Contest, batches: list[Any], options: Any) -> dict[str,
 def line(row: dict[str, Any]) -> str:
     mfu = "" if row["mfu"] is None else f"  MFU {row['mfu']:.1%}"
     busy = "" if row["gpu_busy"] is None else f"  busy {row['gpu_busy']:.1%}"
+    peak = "unknown" if row["peak_gb"] is None else f"{row['peak_gb']:.1f} GB"
     return (
         f"{row['contest']:8} {row['name']:52} {row['step_ms']:8.2f} ms ±{row['spread']:.1%} "
-        f"{row['per_second']:>12,.0f} /s{mfu}  peak {row['peak_gb']:.1f} GB  "
+        f"{row['per_second']:>12,.0f} /s{mfu}  peak {peak}  "
         f"first {row['first_step_seconds']:.1f} s{busy}"
     )
 
@@ -316,14 +332,17 @@ def table(rows: list[dict[str, Any]], heading: str) -> str:
         best = max((row["per_second"] for row in peers), default=None)
         least = min((row["peak_gb"] for row in peers), default=None)
         unit = "images/s" if name == "resnet" else "tokens/s"
-        text.append(f"## {name}\n\n| | {unit} | × best peer | spread | MFU | peak GB | × peer |"
-                    " first step s | GPU busy |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+        heads = (
+            f"| | {unit} | × best peer | spread | MFU | peak GB | × peer | first step s | busy |"
+        )
+        text.append(f"## {name}\n\n{heads}\n|{'---|' * 9}")
         for row in mine:
             cells = (
                 row["name"], f"{row['per_second']:,.0f}",
                 f"{row['per_second'] / best:.3f}" if best else "–", f"{row['spread']:.1%}",
-                f"{row['mfu']:.1%}" if row["mfu"] else "–", f"{row['peak_gb']:.1f}",
-                f"{row['peak_gb'] / least:.2f}" if least else "–",
+                f"{row['mfu']:.1%}" if row["mfu"] else "–",
+                f"{row['peak_gb']:.1f}" if row["peak_gb"] else "unknown",
+                f"{row['peak_gb'] / least:.2f}" if least and row["peak_gb"] else "–",
                 f"{row['first_step_seconds']:.0f}",
                 f"{row['gpu_busy']:.1%}" if row["gpu_busy"] else "–",
             )  # fmt: skip
@@ -371,13 +390,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--profile", action="store_true", help="GPU busy share and kernels")
+    parser.add_argument("--alone", action="store_true", help="one after another: less memory")
     parser.add_argument("--only", default="", help="words; contestants without one stay away")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # a contest's own process
     options = parser.parse_args()
     if options.inside:
-        found = run_contest(CONTESTS[options.contests[0]], options)
-        options.inside.write_text(json.dumps(found))
+        run_contest(CONTESTS[options.contests[0]], options)
         return
     rows: list[dict[str, Any]] = []
     for name in options.contests or CONTESTS:
@@ -386,6 +405,7 @@ def main() -> None:
         words = [name, "--rounds", str(options.rounds), "--steps", str(options.steps),
                  "--only", options.only, "--inside", str(part)]  # fmt: skip
         words += ["--profile"] if options.profile else []
+        words += ["--alone"] if options.alone else []
         subprocess.run([sys.executable, __file__, *words], check=False)
         if part.exists():
             rows += json.loads(part.read_text())

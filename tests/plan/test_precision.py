@@ -21,6 +21,12 @@ def test_only_fp16_scales_its_loss():
     assert [name for name, p in PRECISIONS.items() if p.scaled] == ["fp16"]
 
 
+def test_masters_are_beside_parameters_in_fewer_bits():
+    kept = [p for p in PRECISIONS.values() if p.masters]
+    assert [p.name for p in kept] == ["bf16-master", "fp8-master"]
+    assert all(p.store == "bfloat16" and not p.mixed for p in kept)
+
+
 def test_pure_bf16_stores_works_and_reduces_in_bf16():
     assert {BF16_PURE.store, BF16_PURE.work, BF16_PURE.reduce} == {"bfloat16"}
 
@@ -29,7 +35,7 @@ def test_pure_bf16_stores_works_and_reduces_in_bf16():
     ("name", "remedy"),
     [
         ("bf-16", "Did you mean 'bf16'?"),
-        ("double", "Choose one of: fp32, tf32, fp16, bf16, bf16-pure, fp8."),
+        ("double", f"Choose one of: {', '.join(PRECISIONS)}."),
     ],
 )
 def test_an_unknown_precision_names_the_nearest_or_all(name, remedy):

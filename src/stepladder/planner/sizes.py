@@ -29,6 +29,7 @@ class Sizes:
     passes: int
     compiled: bool
     flash: bool
+    fuses: bool  # the head and its loss, where the vocabulary is large
     software: Software
 
 
@@ -59,6 +60,7 @@ def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
         passes=plan.batch.passes,
         compiled=plan.compile,
         flash=plan.attention != "plain",
+        fuses=plan.kernels and layout.num_ranks == 1,
         software=software,
     )
 

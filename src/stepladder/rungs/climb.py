@@ -24,7 +24,7 @@ from .alike import fill, is_hollow, start_alike
 from .budget import BlockCost
 from .compile import compile_module, graph_problems
 from .context import Sequences, context
-from .fuse import Fused, fuse
+from .fuse import fuse
 from .line import Line, split
 from .loss import Loss
 from .offload import offload_activations
@@ -71,12 +71,9 @@ def climb(
     held = take_share(module, plan, loss, world, costs, seed, inputs)
     blocks, line = held.blocks, held.line
 
-    if plan.precision.masters and plan.batch.micro is not None:
-        sum_in_full(module)
     alone = world.layout.num_ranks == 1
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    kernels = plan.kernels and alone
-    fused = fuse(module, held.anatomy, loss, world.device) if kernels else Fused(loss)
+    fused = fuse(module, held.anatomy, loss, world, plan.kernels)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=held.costs) if plan.recompute.kind != "none" else ()
@@ -84,7 +81,7 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
         on_gpu = alone and world.device.type == "cuda"
-        compile_module(module, blocks, whole=on_gpu, graphs=plan.graphs)
+        compile_module(module, blocks, whole=on_gpu, graphs=plan.graphs, stage=line is not None)
 
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)
@@ -142,6 +139,8 @@ def take_share(
     sequences = context(module, blocks, loss, plan, world) if plan.layout.context > 1 else None
     # Before the move: casting on the host needs no device memory for the wider copy.
     precision(module, plan.precision, plan.keep, world.device)
+    if plan.precision.masters and plan.batch.micro is not None:
+        sum_in_full(module)
     # Before the move: no device ever holds another stage's parts.
     line = split(module, anatomy, stages, plan, world) if stages else None
     if line:

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from stepladder.model import Anatomy
+from stepladder.world import World
 
 from .head import FusedHead, fuse_head
 from .loss import Loss
@@ -57,7 +57,9 @@ class Fused:
         return (lambda inputs: read_images(intake(inputs))) if self.images else intake
 
 
-def fuse(module: nn.Module, anatomy: Anatomy, loss: Loss, device: torch.device) -> Fused:
-    """Change what wins on this device."""
-    images = device.type == "cuda" and channels_innermost(module)
+def fuse(module: nn.Module, anatomy: Anatomy, loss: Loss, world: World, wanted: bool) -> Fused:
+    """Change what wins on this rank's device, where it is wanted and the rank is alone."""
+    if not wanted or world.layout.num_ranks > 1:
+        return Fused(loss)
+    images = world.device.type == "cuda" and channels_innermost(module)
     return Fused(loss, fuse_head(module, anatomy, loss), images)

@@ -17,7 +17,7 @@ def channels_innermost(module: nn.Module) -> bool:
     """Store a module's convolutions so; False where it has none and nothing changed."""
     convolves = any(isinstance(part, nn.Conv2d) for part in module.modules())
     if convolves:
-        module.to(memory_format=torch.channels_last)
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return convolves
 
 

@@ -46,6 +46,7 @@ class Known:
     calibration: Calibration | None
     batch: int
     compiles: bool = False
+    fuses: bool = False  # kernels that check for themselves where they win
 
 
 def choose_plan(
@@ -69,7 +70,7 @@ def choose_plan(
     if not is_open(plain, name):
         return Choice(plain, f"{because}; the rest was asked for")
     try:
-        return plan_ahead(here, plain, model, sample, batch)
+        return plan_ahead(here, plain, model, sample, batch, off=switched_off(words))
     except Exception as unable:  # a module nobody has seen may do anything while it is described
         return Choice(plain, f"{because}; the planner has nothing to add: {first_line(unable)}")
 
@@ -81,12 +82,24 @@ def is_open(plan: Plan, precision: str) -> bool:
         batch=Batch(plan.batch.sequences),
         optimizer=plan.optimizer,
         compile=plan.compile,
+        kernels=plan.kernels,
     )
     return plan == free
 
 
+def switched_off(words: list[str]) -> frozenset[str]:
+    """Fields that were asked to stay off, and so are not chosen."""
+    return frozenset(word.removesuffix("=off") for word in words if word.endswith("=off"))
+
+
 def plan_ahead(
-    device: torch.device, plain: Plan, model: nn.Module | None, sample: Any, batch: int | None
+    device: torch.device,
+    plain: Plan,
+    model: nn.Module | None,
+    sample: Any,
+    batch: int | None,
+    *,
+    off: frozenset[str] = frozenset(),
 ) -> Choice:
     """Ask the planner; raises where it has too little to go by."""
     size = batch or plain.batch.sequences or rows_of(sample)
@@ -96,7 +109,9 @@ def plan_ahead(
     calibration = load_calibration(cluster.device.name)
     # Only our own models are known to compile; a foreign one is compiled when that is asked for.
     compiles = isinstance(getattr(model, "shape", None), Shape) and can_compile(device)
-    known = Known(device, facts_for(model, sample), cluster, calibration, size, compiles)
+    compiles, fuses = compiles and "compile" not in off, "kernels" not in off
+    facts = facts_for(model, sample)
+    known = Known(device, facts, cluster, calibration, size, compiles, fuses and is_cuda(device))
     plan, said = best_of(known, start_of(known, plain))
     if not batch and not plain.batch.sequences:
         # The sample was one batch of many: only a pass smaller than it says something of others.
@@ -106,8 +121,9 @@ def plan_ahead(
 
 
 def start_of(known: Known, plain: Plan) -> Plan:
-    """What is not searched: precision, compilation, the optimizer."""
+    """What is not searched: precision, compilation, kernels, the optimizer."""
     compiles = plain.compile or known.compiles
+    plain = replace(plain, kernels=plain.kernels or known.fuses)
     measured = known.calibration.timings if known.calibration else ()
     steps = {t.compute: t.seconds for t in measured if t.kind == "step"}
     if plain.precision == FP32 and {"fp32", "bf16"} <= steps.keys():
@@ -181,10 +197,14 @@ def rows_of(sample: Any) -> int | None:
     return None if sample is None else as_batch(sample, 0).num_rows
 
 
+def is_cuda(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
 def can_compile(device: torch.device) -> bool:
     """Whether torch's compiler pays here and has what it needs: triton, and a C compiler."""
     builds = any(map(shutil.which, ("cc", "gcc", "clang")))
-    return device.type == "cuda" and builds and find_spec("triton") is not None
+    return is_cuda(device) and builds and find_spec("triton") is not None
 
 
 def precision_for(device: torch.device) -> tuple[str, str]:

@@ -72,6 +72,8 @@ class MasterAdam(torch.optim.AdamW):
         for p in group["params"]:
             if p.grad is not None:
                 kept = self.state[p]
+                if MASTER not in kept:  # a checkpoint of a run without masters was loaded
+                    kept[MASTER] = p.detach().float().clone()
                 adamw_(
                     p, kept[MASTER], p.grad, (kept["exp_avg"], kept["exp_avg_sq"]),
                     corrections[places[id(p)]], divisor, bad, rule,

@@ -46,7 +46,8 @@ def build_optimizer(
     if how.name == "sgd":
         make_sgd = partial(torch.optim.SGD, lr=how.lr, momentum=how.momentum, weight_decay=how.wd)
         return with_momentum(make_sgd(groups, fused=trusts_fused_sgd(named)))
-    options = {"lr": how.lr, "betas": how.betas, "eps": how.eps, "weight_decay": how.wd}
+    options: dict[str, Any] = {"lr": how.lr, "betas": how.betas, "eps": how.eps}
+    options["weight_decay"] = how.wd
     if masters is not None:
         return MasterAdam(groups, masters, decoupled=how.name == "adamw", **options)
     make = torch.optim.AdamW if how.name == "adamw" else torch.optim.Adam

@@ -90,13 +90,17 @@ def make_state(run: Engine, manifest: Manifest) -> None:
         kept.setdefault(parameter, []).append(key)
     if not kept:
         return  # an optimizer without state, or a checkpoint of a model alone
+    before = dict(run.optimizer.state)
     run.optimizer.state.clear()
     for piece in run.climbed.pieces:
         name = canonical(piece.name, run.climbed.anatomy)
         for key in kept.get(name, ()):
             entry = manifest.tensors[f"optimizer/{name}/{key}"]
             made = empty_state(piece, entry.shape, on_device or key != "step")
-            run.optimizer.state[piece.held][key] = made
+            # One that made its state at once chose its type and place; that tensor is filled.
+            own = before.get(piece.held, {}).get(key)
+            fits = isinstance(own, Tensor) and own.shape == made.shape
+            run.optimizer.state[piece.held][key] = own if fits else made
 
 
 def empty_state(piece: Piece, shape: tuple[int, ...], on_device: bool) -> Tensor:
