@@ -98,6 +98,7 @@ def test_a_foreign_module_is_fused_only_where_its_answer_is_its_heads(cap):
     assert head.proven
     wanted = "Squashed does more to its answer than its head" if cap else ""
     assert head.because == wanted
+    assert run.events == ([f"kernels: {wanted}, and keeps its own loss"] if cap else [])
 
 
 def test_unmodified_hugging_face_models_keep_their_loss():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,7 @@ class Climbed:
     publish: Callable[[], None]  # tell other ranks what the optimizer changed
     recomputed: tuple[str, ...] = ()  # blocks whose activations are not kept
     recomputed_whole: frozenset[str] = frozenset()  # of them, those whose products run again
+    notes: list[str] = field(default_factory=list)  # what rungs found out as they ran
 
 
 def climb(
@@ -71,7 +72,6 @@ def climb(
     held = take_share(module, plan, loss, world, costs, seed, inputs)
     blocks, line = held.blocks, held.line
 
-    alone = world.layout.num_ranks == 1
     # After the move: memory layouts are the device's. Before compilation, which must see them.
     fused = fuse(module, held.anatomy, loss, world, plan.kernels)
     # Before compilation: the compiler must see which activations it may drop.
@@ -80,7 +80,7 @@ def climb(
     )
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
-        on_gpu = alone and world.device.type == "cuda"
+        on_gpu = world.layout.num_ranks == 1 and world.device.type == "cuda"
         compile_module(module, blocks, whole=on_gpu, graphs=plan.graphs, stage=line is not None)
 
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
@@ -99,7 +99,8 @@ def climb(
         run.share = partial(held.sequences.share, run)
     pieces, publish = updates(module, plan, world)
     pieces = line.shared.rename(pieces) if line else pieces
-    return Climbed(module, held.anatomy, run, pieces, publish, recomputed, whole_again(blocks))
+    again = recomputed, whole_again(blocks)
+    return Climbed(module, held.anatomy, run, pieces, publish, *again, fused.notes)
 
 
 @dataclass(frozen=True, slots=True)

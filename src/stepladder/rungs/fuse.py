@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -31,6 +31,7 @@ class Fused:
     plain: Loss
     head: FusedHead | None = None
     images: bool = False  # stored with their channels innermost
+    notes: list[str] = field(default_factory=list)  # what a user should know of it
 
     @property
     def loss(self) -> Loss:
@@ -62,4 +63,5 @@ def fuse(module: nn.Module, anatomy: Anatomy, loss: Loss, world: World, wanted: 
     if not wanted or world.layout.num_ranks > 1:
         return Fused(loss)
     images = world.device.type == "cuda" and channels_innermost(module)
-    return Fused(loss, fuse_head(module, anatomy, loss), images)
+    head = fuse_head(module, anatomy, loss)
+    return Fused(loss, head, images, head.notes if head else [])

@@ -41,6 +41,7 @@ class FusedHead:
     head: Any  # the linear that answers
     plain: Loss
     proven: bool  # that the module's answer is the head's answer
+    notes: list[str] = field(default_factory=list)  # where it is said that it did not
     because: str = ""  # why the module kept its own loss; nothing while it has not
     _open: bool = field(default=False, init=False)
 
@@ -99,6 +100,7 @@ class FusedHead:
             self.module.train(training)
         if not agree:
             self.because = f"{type(self.module).__name__} does more to its answer than its head"
+            self.notes.append(f"kernels: {self.because}, and keeps its own loss")
         self.head.hands_on = self._open and agree
         self.proven = True
 

@@ -106,6 +106,7 @@ def build(
         plan=plan,
         world=world,
         climbed=climbed,
+        events=climbed.notes,
         optimizer=build_optimizer(
             plan.optimizer,
             [(piece.name, piece.held) for piece in climbed.pieces],
