@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from stepladder.errors import PlanError
+from stepladder.model import build
 from stepladder.plan import Plan
 from stepladder.rungs.climb import no_masters
+from stepladder.rungs.precision import sum_in_full
 from stepladder.train import climb
 from stepladder.train.intake import as_batch
 
@@ -64,6 +66,19 @@ def test_gradients_of_several_passes_add_up_in_float32():
     batch = ragged(1)[0]
     run.gradients(as_batch(batch, 0))
     assert {p.grad.dtype for p in run.module.parameters()} == {torch.float32}
+
+
+def test_a_torch_that_cannot_add_up_in_float32_is_refused():
+    with pytest.raises(PlanError, match="precision: passes add up in fp32, and torch .* in bf16"):
+        sum_in_full(llama(), able=False)
+
+
+def test_a_module_without_values_begins_as_it_is_filled():
+    hollow = build("llama:layers=1,hidden=32,heads=2,vocab=64,sequence=16", device="meta")
+    run = run_of("bf16-master", model=hollow)
+    for p in run.module.parameters():
+        assert torch.equal(run.optimizer.state[p]["master"], p.float())
+    assert run.step(ragged(1)[0]).loss < 5
 
 
 def test_a_run_goes_on_exactly_from_a_checkpoint(tmp_path):

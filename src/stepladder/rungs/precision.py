@@ -67,8 +67,11 @@ def read_inputs(precision: Precision, inputs: Any) -> Any:
     return inputs if precision.mixed else _floats_to(inputs, _dtype(precision.work))
 
 
-def sum_in_full(module: nn.Module) -> None:
+def sum_in_full(module: nn.Module, *, able: bool = hasattr(Tensor, "grad_dtype")) -> None:
     """Have the gradients of several passes add up in float32, whatever each is computed in."""
+    if not able:  # an attribute torch does not know would be set and change nothing
+        problem = f"passes add up in fp32, and torch {torch.__version__} adds them up in bf16"
+        raise PlanError("precision", problem, "Use bf16, or leave micro out.")
     for parameter in module.parameters():
         if parameter.requires_grad:
             parameter.grad_dtype = torch.float32

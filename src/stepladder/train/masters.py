@@ -95,9 +95,12 @@ class MasterAdam(torch.optim.AdamW):
 
 
 def take_masters(module: nn.Module) -> dict[nn.Parameter, Tensor]:
-    """The parameters' values in float32, before a rung rounds them; on the host until asked."""
+    """The parameters' values in float32, before a rung rounds them.
+
+    A parameter without values has no digits to lose: its master begins as what it is filled with.
+    """
     return {
         p: p.detach().clone()
         for p in module.parameters()
-        if p.requires_grad and p.dtype == torch.float32
+        if p.requires_grad and p.dtype == torch.float32 and not p.is_meta
     }
