@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from stepladder.data import Order, load
@@ -176,7 +177,14 @@ def whole_parameters(run: Run) -> dict[str, torch.Tensor]:
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
-    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+    """All of a parameter, wherever its parts are.
+
+    Over gloo by way of the host: torch 2.11 dies where it gathers straight from a GPU there.
+    """
+    if not isinstance(parameter, DTensor):
+        return parameter
+    by_host = dist.get_backend() == "gloo"
+    return (parameter.detach().cpu() if by_host else parameter).full_tensor()  # type: ignore[attr-defined]
 
 
 @torch.no_grad()

@@ -1,0 +1,104 @@
+"""Plans of several ranks on a real GPU, against the same training on one CPU.
+
+    PYTHONPATH=src python benchmarks/ranks_gpu.py [--device cuda] [--out FILE.json]
+
+NCCL refuses two ranks on one GPU, so several ranks share it over gloo, and one rank alone uses
+NCCL. Losses, gradient norms and parameters are held against a plain run on the CPU from the same
+weights on the same batches, with plain SGD and no clipping. Exits 1 where a plan computes another
+thing. gloo cannot send CUDA tensors from one rank to one other, so pipelines are not here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from stepladder.profiler.parity import SGD, learn_plain, learn_rank, make_course, plain_of
+from stepladder.profiler.sameness import Plain, Sameness, judge
+from stepladder.profiler.subjects import find_subject
+from stepladder.profiler.team import Team
+
+MODEL = "llama:layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,sequence=32"
+PLANS = [
+    "fp32 zero3 shard=1",
+    "bf16 zero3 shard=1",
+    "fp32 ddp replicate=2",
+    "fp32 zero1 shard=2",
+    "fp32 zero2 shard=2",
+    "fp32 zero3 shard=2",
+    "fp32 zero3 shard=2 offload=parameters",
+    "fp32 tensor=2",
+    "fp32 context=2",
+    "bf16 zero3 shard=2 recompute=blocks",
+    "fp16 ddp replicate=2",
+    "fp32 hsdp replicate=2 shard=2",
+    "fp32 zero3 shard=2 tensor=2",
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    cuda = options.device == "cuda"
+    name = torch.cuda.get_device_name() if cuda else options.device
+    rows: list[dict[str, object]] = []
+    with Team(4) as team, tempfile.TemporaryDirectory() as folder:
+        for found in compare(team, Path(folder), options):
+            backend = "nccl" if cuda and found.ranks == 1 else "gloo"
+            rows.append({"backend": backend, **describe(found)})
+            print(json.dumps(rows[-1]), flush=True)
+            if options.out:
+                table = {"date": date.today().isoformat(), "device": name,
+                         "torch": torch.__version__, "model": MODEL, "rows": rows}  # fmt: skip
+                options.out.write_text(json.dumps(table, indent=1) + "\n")
+    return 0 if all(row["same"] for row in rows) else 1
+
+
+def compare(team: Team, folder: Path, options: argparse.Namespace) -> Iterator[Sameness]:
+    known: dict[str, Plain] = {}
+    for plan in PLANS:
+        course = make_course(find_subject(MODEL), plan, SGD, steps=options.steps)
+        key = str(plain_of(course.plan))
+        if key not in known:
+            known[key] = learn_plain(course, folder / f"{len(known)}.pt")
+        shown = Sameness(course.name, str(course.plan.optimizer), course.plan.layout.num_ranks)
+        there = replace(course, device=options.device)
+        try:
+            found = team.run(learn_rank, there, known[key].weights, ranks=shown.ranks)
+        except Exception as error:
+            yield replace(shown, problem=f"{type(error).__name__}: {error}".splitlines()[0])
+            continue
+        yield judge(shown, course.plan, known[key], found)
+
+
+def describe(found: Sameness) -> dict[str, object]:
+    return {
+        "plan": found.plan,
+        "ranks": found.ranks,
+        "same": found.same,
+        "loss": finite(found.loss),
+        "norm": finite(found.norm),
+        "parameters": finite(found.parameters),
+        "tolerance": found.tolerance,
+        "problem": found.problem,
+    }
+
+
+def finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
