@@ -31,7 +31,7 @@ def test_the_python_in_it_runs(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "readme" / "latest").read_text() == "step-000020"
+    assert (tmp_path / "runs" / "readme" / "latest").read_text() == "step-000020\n"
 
 
 def test_its_links_lead_somewhere():

@@ -91,7 +91,7 @@ def test_a_compiled_module_has_the_anatomy_of_what_was_compiled():
     assert (anatomy.exit, anatomy.tied) == (("_orig_mod.norm", "_orig_mod.head"), True)
 
 
-def test_hugging_face_gpt2_is_read_and_its_joined_matrix_left_whole():
+def test_hugging_face_gpt2_is_read_and_its_joined_matrix_cut_in_thirds():
     transformers = pytest.importorskip("transformers", reason="foreign models need transformers")
     with torch.device("meta"):
         net = transformers.GPT2LMHeadModel(
@@ -102,7 +102,12 @@ def test_hugging_face_gpt2_is_read_and_its_joined_matrix_left_whole():
     assert anatomy.blocks == ("transformer.h.0", "transformer.h.1")
     assert anatomy.exit == ("transformer.ln_f", "lm_head")
     assert (anatomy.head, anatomy.embedding, anatomy.tied) == ("lm_head", "transformer.wte", True)
-    assert anatomy.cuts == {}
+    assert anatomy.cuts == {
+        "attn.c_attn": "fused",
+        "attn.c_proj": "row",
+        "mlp.c_fc": "column",
+        "mlp.c_proj": "row",
+    }
 
 
 def test_hugging_face_llama_says_its_cuts_itself():

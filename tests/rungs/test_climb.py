@@ -116,18 +116,6 @@ def test_what_cannot_be_run_is_refused_all_at_once():
     ]
 
 
-@pytest.mark.parametrize("axis", ["pipeline", "tensor"])
-def test_an_axis_that_cannot_be_run_is_refused_even_in_a_world_that_has_it(axis):
-    from stepladder.plan import Plan
-    from stepladder.rungs.climb import missing_rungs
-
-    (problem,) = missing_rungs(Plan.parse(f"bf16 {axis}=2"))
-    assert str(problem) == (
-        f"layout.{axis}: 2 ways can be forecast and not run in this version. "
-        "Leave the axis out, and use shard instead."
-    )
-
-
 def test_several_ranks_are_refused_before_anything_starts():
     with pytest.raises(PlanError, match="needs 2 processes \\(replicate=2\\); 1 started"):
         climb(gpt(), loss="cross_entropy", plan="fp32 ddp replicate=2")

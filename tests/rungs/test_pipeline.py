@@ -8,6 +8,7 @@ from stepladder.errors import DataError, ModelError, PlanError
 from stepladder.train import climb
 
 from ..ranks import run
+from ..train.toys import llama, ragged
 from .chains import CHAINS, gpt, tokens
 
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -179,3 +180,23 @@ def folded_and_sliced():
 def test_a_tied_matrix_is_not_sliced_in_two_stages_of_a_rank():
     with pytest.raises(PlanError, match="one matrix, in two stages of a rank"):
         run(folded_and_sliced, 4, init=False)
+
+
+def uneven_batch() -> str:
+    from stepladder.data import Batch
+
+    taken = climb(
+        llama(), loss="cross_entropy", plan="fp32 ddp replicate=2 pipeline=2 micro=1", device="cpu"
+    )
+    tokens, targets = ragged(1)[0]
+    rows = slice(0, 6 - taken.world.data_index)
+    try:
+        taken.step(Batch.of((tokens[rows], targets[rows]), position=0, size=11))
+    except DataError as refused:
+        return str(refused)
+    return "learnt"
+
+
+def test_a_batch_that_does_not_divide_is_refused_by_every_rank():
+    for said in run(uneven_batch, 4, init=False):
+        assert said.startswith("batch: 11 rows do not divide by the 2 ranks that share them, and")

@@ -47,6 +47,8 @@ def relay(legs, optimizer: str, folder: Path, wait: bool = True) -> list[float]:
 
 
 RELAYS = [
+    [("fp32 zero3 micro=1", 2, 0, 2), ("fp32 tensor=2 pipeline=2 micro=1", 4, 2, 4),
+     ("fp32 ddp micro=1", 2, 4, 6), ("fp32 zero2 shard=2 context=2 micro=1", 4, 6, 8)],
     [("fp32 zero3 micro=1", 4, 0, 2), ("fp32 zero1 micro=1", 2, 2, 4),
      ("fp32 zero2 micro=1", 3, 4, 6), ("fp32 micro=1", 1, 6, 8)],
     [("fp32 micro=1", 1, 0, 2), ("fp32 ddp micro=1", 2, 2, 4),

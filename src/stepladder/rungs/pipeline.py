@@ -91,6 +91,13 @@ class Pipeline(Accumulate):
         return self.result(), int(self.total)
 
     def begin(self, batch: Batch, scale: Scale) -> None:
+        if batch.size % self.world.layout.data_ways:
+            raise DataError(
+                "batch",
+                f"{batch.size} rows do not divide by the {self.world.layout.data_ways} ranks that "
+                "share them, and every pipeline runs as many micro-batches",
+                "Use a batch that divides, or pipeline=1.",
+            )
         self.total, self.scale = self.count(batch), scale
         self.seen = torch.zeros((), device=self.world.device)
         for chunk in self.chunks:

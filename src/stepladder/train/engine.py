@@ -128,7 +128,9 @@ class Engine:
 
     def _passes(self, batch: Batch) -> torch.Tensor:
         # From the seed and the step alone, so that a resumed or retried step draws the same.
-        seed_moment(self.world.device, self.seed, self.index, self.world.data_index)
+        place = self.world.layout.place(self.world.place.rank)
+        stage = (place["pipeline"],) if self.world.layout.pipeline > 1 else ()
+        seed_moment(self.world.device, self.seed, self.index, self.world.data_index, *stage)
         return self.climbed.forward_backward(batch, self.scale.scaled)
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:

@@ -38,7 +38,9 @@ def build_optimizer(
     named = list(parameters)
     if not named:
         raise ModelError(
-            "optimizer", "the module has no trainable parameter", "Unfreeze at least one."
+            "optimizer",
+            "this rank's part of the module has no trainable parameter",
+            "Unfreeze at least one; in a pipeline, one on every stage.",
         )
     groups = make_groups(how, named, blocks)
     if how.name == "adafactor":
