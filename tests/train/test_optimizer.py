@@ -96,5 +96,6 @@ def test_a_module_without_trainable_parameters_is_refused():
     with pytest.raises(ModelError) as raised:
         build_optimizer(Optimizer(), [])
     assert str(raised.value) == (
-        "optimizer: this rank's part of the module has no trainable parameter. Unfreeze at least one; in a pipeline, one on every stage."
+        "optimizer: this rank's part of the module has no trainable parameter. "
+        "Unfreeze at least one; in a pipeline, one on every stage."
     )
