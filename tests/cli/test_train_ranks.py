@@ -205,3 +205,13 @@ def test_every_setting_but_the_folder_must_be_the_same_on_all_ranks():
 def test_a_folder_is_named_after_the_time_where_none_is_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert choose_folder(Recipe()).parts[0] == "runs"
+
+
+def test_every_rule_a_plan_breaks_is_told_before_any_rank_is_started(tmp_path, capsys):
+    words = ("--plan", "fp32 pipeline=2 tensor=3 compress=bf16 offload=parameters micro=4")
+    assert train(tmp_path / "run", "--ranks", "6", *words) == 2
+    said = capsys.readouterr().err.splitlines()
+    fields = [line.partition(":")[0] for line in said]
+    assert fields.count("layout.tensor") >= 2  # heads, and the sequence it slices
+    assert "compress" in fields and "offload" in fields
+    assert not (tmp_path / "run").exists()

@@ -8,10 +8,12 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from stepladder.errors import PlanError, RecordError
+from stepladder.errors import PlanError, RecordError, raise_all
 from stepladder.launch import launch_local
-from stepladder.plan import REST, Layout, Plan, Recipe
-from stepladder.world import Place
+from stepladder.plan import REST, Layout, Plan, Recipe, composition_problems
+from stepladder.planner import problems
+from stepladder.workload import Facts, find_facts
+from stepladder.world import Place, detect_cluster
 
 
 def start_ranks(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
@@ -25,7 +27,7 @@ def start_ranks(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) 
         )
     chosen = spread(plan or Plan(), options.ranks)
     batch = replace(chosen.batch, sequences=chosen.batch.sequences or recipe.train.batch)
-    settled = replace(chosen, batch=batch).settle(options.ranks)
+    settled = legal(replace(chosen, batch=batch), recipe, options.ranks)
     if chosen != (plan or chosen):
         said = (
             f"The plan names no layout: data parallel on {options.ranks} ranks, {settled.layout}."
@@ -37,6 +39,29 @@ def start_ranks(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) 
     words += ["--json"] if options.json else []
     words += [*options.settings, "--run.folder", str(folder)]
     return launch_local(words, ranks=options.ranks, folder=folder)
+
+
+def legal(plan: Plan, recipe: Recipe, ranks: int) -> Plan:
+    """The plan for so many ranks, or every rule it breaks, before any of them is started."""
+    facts = facts_of_model(recipe)
+    if facts is None:
+        return plan.settle(ranks)
+    cluster = detect_cluster(processes=ranks)
+    # On a processor offloading has nowhere to go to, which is no reason not to try it out there.
+    tried_out = cluster.device.is_cpu
+    found = problems(facts, replace(plan, offload=()) if tried_out else plan, cluster)
+    if tried_out:
+        found += [one for one in composition_problems(plan) if one.field == "offload"]
+    raise_all(found)
+    return plan.settle(ranks)
+
+
+def facts_of_model(recipe: Recipe) -> Facts | None:
+    """What is known of the recipe's model by its name alone."""
+    try:
+        return find_facts(recipe.model.name, recipe.model.sequence)
+    except PlanError:  # not among the shapes: the ranks find out what it is
+        return None
 
 
 def spread(plan: Plan, ranks: int) -> Plan:

@@ -38,16 +38,19 @@ class Accumulate:
     intake: Callable[[Any], Any] = lambda inputs: inputs  # inputs in the type the module reads
     micro: int | None = None  # rows of one pass; None: all of them
     share: Share = nullcontext  # block in which a batch is cut to this rank's part of its sequences
+    total: int | torch.Tensor = 0  # valid targets of the last global batch
 
     def __call__(self, batch: Batch, scale: Scale) -> torch.Tensor:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
-        total = self.count(batch)
+        counted = self.counting(batch)
         loss = torch.zeros((), device=self.world.device)
         with self.share(batch) as mine:
             turns = self.turns(batch, mine)
             for index, (part, counts) in enumerate(turns):
                 with self.exchange.passing(index == len(turns) - 1):
-                    weighed = self.forward(part) * (self.weight(part, total) if counts else 0.0)
+                    mean = self.forward(part)
+                    self.total = counted()
+                    weighed = mean * (self.weight(part, self.total) if counts else 0.0)
                     # The engine that adds ranks up divides by their number: see exchange.py.
                     scale(weighed * self.exchange.ways).backward()
                 loss += weighed.detach()
@@ -93,10 +96,15 @@ class Accumulate:
 
     def count(self, batch: Batch) -> int | torch.Tensor:
         """Valid targets of the whole global batch; among several ranks still on the device."""
-        if self.world.mesh is None:
-            return self.loss.count(batch)
-        count = torch.tensor(float(self.loss.count(batch)), device=self.world.device)
-        return self.world.sum(count, "replicate", "shard")
+        return self.counting(batch)()
+
+    def counting(self, batch: Batch) -> Callable[[], int | torch.Tensor]:
+        """The count, once it is asked for: ranks tell each other theirs during the first pass."""
+        mine = self.loss.count(batch)
+        if self.world.layout.data_ways == 1:
+            return lambda: mine
+        count = torch.tensor(float(mine), device=self.world.device)
+        return self.world.sum_later(count, "replicate", "shard")
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, int]:

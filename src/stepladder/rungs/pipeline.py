@@ -45,7 +45,6 @@ class Pipeline(Accumulate):
     flows: dict[Shape, tuple[Flow, ...]] = field(default_factory=dict)
     ready: tuple[Any, Any, list[Stage]] | None = None  # for which batches, the schedule, its stages
     scale: Scale = lambda loss: loss
-    total: int | Tensor = 1
     seen: Tensor | None = None  # the loss so far, on the last stage
 
     def __post_init__(self) -> None:

@@ -140,13 +140,16 @@ class Engine:
         norms = measure_norms(self.climbed.pieces, self.world)
         bad, lr = norms.bad, self.lr
         set_rate(self.optimizer, lr)
-        divisor = norms.divisor(self.scale.scale, self.plan.optimizer.clip)
+        clip = self.plan.optimizer.clip
+        # Nothing to divide by saves a pass that writes every gradient back.
+        divided = clip is not None or self.scale.enabled
+        divisor = norms.divisor(self.scale.scale, clip) if divided else None
         scale = None if self.scale.value is None else self.scale.value.clone()
         update(self.optimizer, divisor, bad)
         self.climbed.publish()
         self.scale.update(bad)
         drop_gradients(self.climbed.pieces)
-        tokens = self.climbed.forward_backward.count(batch)
+        tokens = self.climbed.forward_backward.total
         taken = Taken(self.index, batch, loss, tokens, norms, lr, scale)
         self.index += 1
         self.position += batch.size

@@ -113,12 +113,14 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group["lr_factor"]
 
 
-def update(optimizer: torch.optim.Optimizer, divisor: torch.Tensor, bad: torch.Tensor) -> None:
-    """One step on gradients divided by `divisor`; none at all where `bad` is 1."""
+def update(
+    optimizer: torch.optim.Optimizer, divisor: torch.Tensor | None, bad: torch.Tensor
+) -> None:
+    """One step on gradients divided by `divisor`, where there is one; none where `bad` is 1."""
     home = optimizer.param_groups[0]["params"][0].device
-    if home != divisor.device:
+    if home != bad.device:
         # Parameters on the host: it reads these two when all that was sent before them is there.
-        divisor, bad = divisor.to(home), bad.to(home)
+        divisor, bad = None if divisor is None else divisor.to(home), bad.to(home)
     if optimizer.defaults.get("fused"):
         # See [Note: the update without a wait]. GradScaler hands them over in the same way.
         optimizer.grad_scale, optimizer.found_inf = divisor, bad  # type: ignore[attr-defined]
@@ -128,5 +130,6 @@ def update(optimizer: torch.optim.Optimizer, divisor: torch.Tensor, bad: torch.T
         gradients = [
             p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None
         ]
-        torch._foreach_div_(gradients, divisor)
+        if divisor is not None:
+            torch._foreach_div_(gradients, divisor)
         optimizer.step()

@@ -6,7 +6,7 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
+from torch.distributed.tensor import _redistribute
 
 from stepladder.errors import WorldError
 from stepladder.plan import AXES, Layout
@@ -55,6 +56,21 @@ class World:
                 dist.all_reduce(value, group=self.mesh.get_group(axis))
         return value
 
+    def sum_later(self, value: torch.Tensor, *axes: str) -> Callable[[], torch.Tensor]:
+        """Begin to add a value up over `axes`; calling what comes back waits for the sum.
+
+        What a rank does meanwhile hides that others are not there yet.
+        """
+        if self.mesh is None or all(getattr(self.layout, axis) == 1 for axis in axes):
+            return lambda: value
+        work = dist.all_reduce(value, group=self.group(*axes), async_op=True)
+
+        def wait() -> torch.Tensor:
+            work.wait()
+            return value
+
+        return wait
+
     def submesh(self, *axes: str) -> DeviceMesh:
         """The ranks that differ from this one only along `axes`, as a mesh of one dimension."""
         assert self.mesh is not None
@@ -85,11 +101,21 @@ def join(
     place, here = gather(device, timeout_seconds=timeout_seconds, facts=facts)
     if not place.launched:
         return World(place, here, layout)
+    forget_routes()
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
     for group in (dist.group.WORLD, *map(mesh.get_group, AXES)):
         _set_pg_timeout(limit(dist.get_backend(), timeout_seconds), group)
     watch = watch_ranks(place, timeout_seconds) if place.num_ranks > 1 else None
     return World(place, here, layout, mesh, watch)
+
+
+def forget_routes() -> None:
+    """Have torch work out anew how tensors travel between ranks.
+
+    It remembers that by a mesh's shape, together with groups that ended with an earlier world of
+    this process.
+    """
+    _redistribute._gen_transform_infos.cache_clear()
 
 
 def gather(
