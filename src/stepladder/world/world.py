@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
-from torch.distributed.tensor import _redistribute
+from torch.distributed.tensor import _redistribute, debug
 
 from stepladder.errors import WorldError
 from stepladder.plan import AXES, Layout
@@ -110,12 +110,14 @@ def join(
 
 
 def forget_routes() -> None:
-    """Have torch work out anew how tensors travel between ranks.
+    """Have torch work out anew how tensors lie on ranks and travel between them.
 
-    It remembers that by a mesh's shape, together with groups that ended with an earlier world of
-    this process.
+    It remembers that by a mesh's shape, together with the groups and the place of an earlier world
+    of this process, which ended.
     """
-    _redistribute._gen_transform_infos.cache_clear()
+    routes = getattr(_redistribute, "_gen_transform_infos", None)  # private: may go any time
+    getattr(routes, "cache_clear", lambda: None)()
+    getattr(debug, "_clear_sharding_prop_cache", lambda: None)()
 
 
 def gather(
