@@ -62,7 +62,7 @@ def test_inspect_says_where_the_run_stood(tmp_path, capsys):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("shard", ["5", "0.00001"])
 def test_transformers_computes_the_same_from_what_was_converted(tmp_path, capsys, name, shard):
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="foreign models need transformers")
     run = saved(tmp_path / "run", name)
     out = tmp_path / "hf"
     code, found = answered(

@@ -102,7 +102,7 @@ def test_a_foreign_module_is_fused_only_where_its_answer_is_its_heads(cap):
 
 
 def test_unmodified_hugging_face_models_keep_their_loss():
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="foreign models need transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=WORDS, n_embd=16, n_layer=1, n_head=2, n_positions=16

@@ -163,6 +163,7 @@ class Session:
         if train.evaluate_every and (step + 1) % train.evaluate_every == 0 and step != last:
             self.evaluate(step, shown)
         if train.save_every and (step + 1) % train.save_every == 0 and step != last:
+            self.run.check_copies()  # a copy that drifted must not become the checkpoint of all
             self.journal.write("save", step=step, path=self.run.save(self.folder).name)
 
     def evaluate(self, step: int, shown: Display | None = None) -> float:

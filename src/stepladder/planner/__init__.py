@@ -1,7 +1,7 @@
 """Hardware × workload × plan → record, before a device-hour is spent. Standard library only."""
 
 from .advice import explain_out_of_memory
-from .check import RULES, check, problems
+from .check import RULES, check, divisors, problems
 from .choices import Choices
 from .explain import Explanation, explain, family_of
 from .forecast import forecast
@@ -19,6 +19,7 @@ __all__ = [
     "Software",
     "bubble_share",
     "check",
+    "divisors",
     "explain",
     "explain_out_of_memory",
     "family_of",

@@ -8,7 +8,6 @@ trust it. Memory is measured on one further step, because watching it slows the 
 from __future__ import annotations
 
 import gc
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -143,10 +142,6 @@ def best_batch(rows: Sequence[Row]) -> Row | None:
 
 def with_batch(plan: Plan, sequences: int) -> Plan:
     return replace(plan, batch=Batch(sequences, plan.batch.micro))
-
-
-def sizes_up_to(largest: int) -> list[int]:
-    return [2**power for power in range(int(math.log2(largest)) + 1)]
 
 
 def device_name(device: str) -> str:

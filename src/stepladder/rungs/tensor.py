@@ -26,6 +26,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy
+from stepladder.planner import divisors
 from stepladder.world import World
 
 from .part import change_first, distribute, move, run_on_part
@@ -206,11 +207,6 @@ def check_width(name: str, owner: nn.Module, part: Any, kind: str, ways: int) ->
     if number % ways:
         problem = f"{ways} ways cannot cut the {number} {what} of '{name}' evenly"
         raise PlanError("layout.tensor", problem, divisors(number))
-
-
-def divisors(number: int) -> str:
-    ways = [str(n) for n in range(1, min(number, 64) + 1) if number % n == 0]
-    return f"Use {', '.join(ways[:-1])} or {ways[-1]}." if len(ways) > 1 else "Use 1."
 
 
 def shared_names(module: nn.Module) -> list[list[str]]:

@@ -5,12 +5,14 @@ from .loop import fit
 from .pending import PendingReport
 from .run import Run
 from .sampling import sample_bytes
+from .spikes import SpikeWatch
 from .start import climb
 
 __all__ = [
     "Choice",
     "PendingReport",
     "Run",
+    "SpikeWatch",
     "choose_plan",
     "climb",
     "cluster_for",

@@ -11,6 +11,7 @@ from stepladder.data import Prefetcher
 from .checkpoint import Saver
 from .engine import Engine
 from .loop import feed
+from .replicas import check_replicas
 from .resume import load
 
 
@@ -34,6 +35,10 @@ class Run(Engine):
         event of the run. `finish_saving` waits for it.
         """
         return self.saver.save(self, folder, wait=wait)
+
+    def check_copies(self) -> None:
+        """Raise where ranks that should hold the same parameters do not; every rank calls it."""
+        check_replicas(self.climbed.pieces, self.world, self.index)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on the disk; raise where it could not be written."""
