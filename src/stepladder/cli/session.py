@@ -6,23 +6,21 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from stepladder.data import Source, Split, batches, open_source
+from stepladder.data import Source, batches
 from stepladder.errors import RecordError
-from stepladder.model import build
-from stepladder.plan import Plan, Recipe, scale_rate
+from stepladder.plan import Plan, Recipe
 from stepladder.record import Journal, Report
-from stepladder.train import Choice, Run, choose_plan, climb, fit, sample_bytes
+from stepladder.train import Run, climb, fit, sample_bytes
 from stepladder.world import Place, Stop, StopVote, gather, limit_bytes
 
 from .closing import Closing, show_closing
 from .live import Display, display
+from .opening import BYTES, build_model, choose, open_sources
 from .plots import plot_losses
 from .ranks import choose_folder, facts_of, spread
 from .watches import Watches
@@ -30,7 +28,6 @@ from .watches import Watches
 PROMPT = b"def "
 START_SECONDS = 120  # ranks import torch at their own pace before they meet
 CONCLUDING_SECONDS = 1800  # for rank 0 to draw, print and keep what came out
-BYTES = 256  # a vocabulary of this size is read as bytes
 
 
 class Unwritten:
@@ -242,44 +239,6 @@ class Session:
             "checkpoint": str(saved),
             "plot": str(self.folder / "loss.png") if self.losses else "none",
         }
-
-
-def choose(recipe: Recipe, plan: Plan | None, module: nn.Module) -> Choice:
-    """The plan, with the recipe's batch and optimizer where the plan names none."""
-    place, size = Place.from_environment(), recipe.train.batch
-    choice = (
-        Choice(plan)
-        if plan
-        else choose_plan("auto", recipe.train.device, place, model=module, batch=size)
-    )
-    chosen = choice.plan
-    batch = chosen.batch
-    size = batch.sequences or size
-    batch = replace(batch, sequences=size)
-    how = recipe.optimizer_choice()
-    if recipe.train.scale_rate != "none":
-        reference = recipe.train.reference_batch or recipe.train.batch
-        lr = scale_rate(how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate)
-        how = replace(how, lr=lr)
-    return Choice(replace(chosen, batch=batch, optimizer=how), choice.because)
-
-
-def open_sources(recipe: Recipe, module: nn.Module) -> tuple[Source, Source]:
-    """The training and the validation part of the recipe's data."""
-    vocabulary = getattr(getattr(module, "shape", None), "vocab", BYTES)
-    splits: tuple[Split, Split] = ("train", "validation")
-    training, validation = (
-        open_source(recipe.data, length=recipe.model.sequence, vocabulary=vocabulary, split=split)
-        for split in splits
-    )
-    return training, validation
-
-
-def build_model(recipe: Recipe) -> nn.Module:
-    choice = recipe.model
-    reads_tokens = choice.name.startswith(("gpt", "llama", "mistral"))
-    sequence = choice.sequence if reads_tokens else None
-    return build(choice.name, seed=recipe.train.seed, sequence=sequence, dropout=choice.dropout)
 
 
 def write(path: Path, text: str) -> None:
