@@ -4,9 +4,12 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -105,27 +108,85 @@ def test_foreign_lines_are_passed_over(tmp_path):
     assert entries(tmp_path) == [{"kind": "step"}]
 
 
-WRITER = """
-    import os, sys
+def test_two_threads_of_one_run_interleave_whole_lines(tmp_path):
+    with Journal(tmp_path) as journal, ThreadPoolExecutor(2) as threads:
+
+        def fill(name):
+            for number in range(2000):
+                journal.write("step", writer=name, number=number, padding=name * (number % 3000))
+
+        list(threads.map(fill, "ab"))
+    found = entries(tmp_path)
+    assert len(found) == 4000
+    for name in "ab":
+        assert [e["number"] for e in found if e["writer"] == name] == list(range(2000))
+
+
+HOLDER = """
+    import os, sys, time
     from stepladder.record import Journal
-    folder, name, lines, other = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-    with Journal(folder) as journal:
-        open(f"{folder}/{name}", "w").close()
-        while not os.path.exists(f"{folder}/{other}"):
-            pass  # so that they really write at the same time
-        for number in range(lines):
-            journal.write("step", writer=name, number=number, padding=name * (number % 3000))
+    journal = Journal(sys.argv[1])
+    journal.write("step", step=0)
+    if len(sys.argv) > 2 and os.fork() == 0:
+        open(f"{sys.argv[1]}/forked", "w").close()
+        time.sleep(10)
+        os._exit(0)
+    time.sleep(60)
 """
 
 
-def test_two_processes_interleave_whole_lines(tmp_path):
-    writers = [start(WRITER, tmp_path, *words) for words in (("a", 2000, "b"), ("b", 2000, "a"))]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
-    lines = (tmp_path / NAME).read_bytes().splitlines()
-    assert len(lines) == 4000
-    found = [json.loads(line) for line in lines]
-    for name in "ab":
-        assert [e["number"] for e in found if e["writer"] == name] == list(range(2000))
+def holder_of(folder, *words):
+    """A process that writes to the folder until it is killed."""
+    holder = start(HOLDER, folder, *words)
+    while not any_line(folder) or not (folder / NAME).read_bytes():
+        assert holder.poll() is None
+        time.sleep(0.01)
+    return holder
+
+
+def test_a_second_run_is_refused_by_the_name_of_the_first_and_nothing_is_lost(tmp_path):
+    holder = holder_of(tmp_path)
+    try:
+        with (tmp_path / NAME).open("ab") as journal:
+            journal.write(b'{"kind":"st')  # a line the first is just writing
+        with pytest.raises(RecordError) as caught:
+            Journal(tmp_path)
+        assert str(caught.value) == (
+            f"run folder: {tmp_path} is being written by another run "
+            f"(process {holder.pid} on {socket.gethostname()}). "
+            "Name another folder, or stop that run first."
+        )
+        assert (tmp_path / NAME).read_bytes() == b'{"kind":"step","step":0}\n{"kind":"st'
+    finally:
+        holder.kill()
+        holder.wait()
+    with Journal(tmp_path) as journal:
+        journal.write("step", step=1)
+    assert [entry["step"] for entry in entries(tmp_path)] == [0, 1]
+
+
+def test_a_child_that_outlives_a_killed_run_does_not_hold_its_folder(tmp_path):
+    holder = holder_of(tmp_path, "fork")
+    try:
+        while not (tmp_path / "forked").exists():
+            time.sleep(0.01)
+    finally:
+        holder.kill()
+        holder.wait()
+    Journal(tmp_path).close()
+
+
+def test_one_process_cannot_open_a_folder_twice_but_can_again_after_closing(tmp_path):
+    with Journal(tmp_path), pytest.raises(RecordError, match="is being written by another run"):
+        Journal(tmp_path)
+    Journal(tmp_path).close()
+
+
+def test_a_journal_that_cannot_be_opened_leaves_the_folder_unlocked(tmp_path):
+    (tmp_path / NAME).mkdir()
+    for _ in range(2):
+        with pytest.raises(RecordError, match=r"cannot be written \(Is a directory\)"):
+            Journal(tmp_path)
 
 
 def test_a_reader_sees_whole_lines_while_a_writer_writes_and_is_killed(tmp_path):

@@ -2,7 +2,8 @@
 
 Each line is one object with a `kind` (`step`, `evaluation`, `event`, `forecast`, …). A line is
 written with one system call, so a reader sees whole lines; a run killed in the middle of one
-leaves a last line without its end, which reading passes over and the next opening cuts away.
+leaves a last line without its end, which reading passes over and the next opening cuts away. A
+folder has one writer at a time; a second one is refused before it touches anything.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 
 from stepladder.errors import RecordError
 
+from .lock import FolderLock
+
 NAME = "journal.jsonl"
 BLOCK = 2**16  # bytes looked at in one go for the end of the last whole line
 
@@ -27,15 +30,23 @@ class Journal:
         self.path = Path(folder) / NAME
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-            self._file = os.open(self.path, flags, 0o644)
-            cut_torn_line(self._file)
+            self._lock = FolderLock(self.path.parent)
+            self._file = self._open()
         except (OSError, ValueError) as refused:  # ValueError: a NUL in the name
             raise RecordError(
                 "run folder",
                 f"{self.path.parent} cannot be written ({reason(refused)})",
                 "Name another folder, or give this user the right to write there.",
             ) from refused
+
+    def _open(self) -> int:
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            cut_torn_line(file)
+        except OSError:
+            self._lock.release()
+            raise
+        return file
 
     def write(self, kind: str, **entry: Any) -> None:
         line = json.dumps({"kind": kind, **clean(entry)}, separators=(",", ":"), default=str)
@@ -58,6 +69,7 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+            self._lock.release()
 
     def __enter__(self) -> Journal:
         return self
