@@ -20,11 +20,6 @@ from stepladder.plan import Plan
         ("compile=yes", "compile: 'yes' is neither on nor off. Write compile=on."),
         ("kernels=yes", "kernels: 'yes' is neither on nor off. Write kernels=on."),
         ("graphs=1", "graphs: '1' is neither on nor off. Write graphs=on."),
-        (
-            "bf16 graphs=on",
-            "graphs: what is compiled is recorded, and compile is off. Add compile=on, or leave "
-            "graphs out.",
-        ),
         ("attention=flsh", "attention: 'flsh' is not a kind. Did you mean 'flash'?"),
         ("bf16 'open", 'plan: "bf16 \'open" has an open quote. Close it.'),
         ("zro3", "plan: 'zro3' is not a word of a plan. Did you mean 'zero3'?"),

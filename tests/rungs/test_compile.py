@@ -1,13 +1,9 @@
-"""What is compiled, and what cannot be recorded."""
+"""What is compiled: like blocks one by one, or the whole."""
 
-import pytest
 import torch
 from torch import nn
 
-from stepladder.plan import Plan
-from stepladder.rungs.compile import compile_module, graph_problems
-
-CUDA = torch.device("cuda")
+from stepladder.rungs.compile import compile_module
 
 
 class Net(nn.Module):
@@ -38,27 +34,3 @@ def test_large_blocks_hide_what_their_call_costs():
 
 def test_blocks_that_differ_are_compiled_whole():
     assert compiled(Net([8, 16])) == {""}
-
-
-def test_what_is_recorded_is_whole():
-    with torch.device("meta"):
-        net = Net([4500, 4500])
-    assert compiled(net, graphs=True) == {""}
-
-
-@pytest.mark.parametrize(
-    ("text", "device", "problem"),
-    [
-        ("bf16", "cpu", "graphs: cpu records none; CUDA devices do. Leave graphs out."),
-        ("bf16 ddp replicate=2", "cuda", "graphs: are recorded on one rank, and replicate=2 has 2"),
-        ("bf16 micro=2", "cuda", "graphs: take a batch in one pass, and micro=2 may make several"),
-        ("bf16 offload=activations", "cuda", "graphs: keep activations where they were recorded"),
-    ],
-)
-def test_what_cannot_be_recorded_is_refused(text, device, problem):
-    [found] = graph_problems(Plan.parse(f"{text} compile=on graphs=on"), torch.device(device))
-    assert str(found).startswith(problem)
-
-
-def test_a_batch_in_one_pass_may_say_so():
-    assert not graph_problems(Plan.parse("bf16 compile=on graphs=on batch=8 micro=8"), CUDA)

@@ -67,6 +67,10 @@ class Batch:
         """The batch in page-locked memory, from which a device copies without the host's help."""
         return self._each(lambda tensor: tensor.pin_memory())
 
+    def copy(self) -> Batch:
+        """The batch in memory of its own."""
+        return self._each(lambda tensor: tensor.clone())
+
     def rows(self, part: slice) -> Batch:
         """Some of the rows: a micro-batch."""
         cut = self._each(lambda tensor: tensor[part] if tensor.dim() else tensor)

@@ -33,7 +33,7 @@ class Plan:
     schedule: Schedule = Schedule()
     compile: bool = False
     kernels: bool = False  # fused loss and memory layouts, where they are faster
-    graphs: bool = False  # what is compiled is recorded once and replayed without the host
+    graphs: bool = False  # a step's passes are recorded once and replayed without the host
     attention: str = "auto"
     memory_bytes: int | None = None  # a ceiling for the process on its device
     optimizer: Optimizer = Optimizer()
@@ -59,9 +59,6 @@ class Plan:
                     "Write shard=-1 for all ranks, or ddp to keep whole copies.",
                 )
             )
-        if self.graphs and not self.compile:
-            problem = "what is compiled is recorded, and compile is off"
-            found.append(PlanError("graphs", problem, "Add compile=on, or leave graphs out."))
         if not self.zero and self.layout.shard != 1:
             found.append(
                 PlanError(

@@ -22,7 +22,7 @@ from stepladder.world import World, with_mesh
 from .accumulate import Accumulate
 from .alike import fill, is_hollow, start_alike
 from .budget import BlockCost
-from .compile import compile_module, graph_problems
+from .compile import compile_module
 from .context import Sequences, context
 from .fuse import fuse
 from .line import Line, split
@@ -31,6 +31,7 @@ from .offload import offload_activations
 from .pieces import Piece
 from .precision import check_precision, precision, read_inputs, sum_in_full, working
 from .recompute import recompute, whole_again
+from .recorded import Recorded, graph_problems
 from .spread import home, is_sliced, spread
 from .stages import find_stages
 from .tensor import tensor
@@ -81,7 +82,7 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
         on_gpu = world.layout.num_ranks == 1 and world.device.type == "cuda"
-        compile_module(module, blocks, whole=on_gpu, graphs=plan.graphs, stage=line is not None)
+        compile_module(module, blocks, whole=on_gpu, stage=line is not None)
 
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)
@@ -158,7 +159,8 @@ def take_share(
 def one_stage(
     module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World, **how: Any
 ) -> Accumulate:
-    return Accumulate(spread(module, blocks, plan, world), world=world, **how)
+    passes = Recorded if plan.graphs else Accumulate
+    return passes(spread(module, blocks, plan, world), world=world, **how)
 
 
 def forward_context(
