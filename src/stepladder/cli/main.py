@@ -21,6 +21,7 @@ COMMANDS = {
     "calibrate": "measure this machine, so that forecasts use what it really does",
     "verify": "prove that precision, resumption or a plan changes nothing that matters",
     "checkpoint": "verify, inspect or convert what a run saved",
+    "lab": "lessons that run on a laptop and end in a checked number",
     "bench": "the tables people quote, measured here: precision, batch, collectives, ring …",
 }
 

@@ -1,0 +1,1 @@
+"""The hidden assertions, one file a lab: see `labs/verdict.py`."""

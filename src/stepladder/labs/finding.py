@@ -1,0 +1,18 @@
+"""What one check found. No torch here: the process that waits for findings does without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class Wrong(Exception):
+    """The learner's answer is wrong; the message says how, and where to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of one check."""
+
+    claim: str
+    passed: bool
+    message: str = ""

@@ -1,0 +1,1 @@
+"""Our solutions, from which the starters are made: see `labs/text.py`."""

@@ -1,0 +1,93 @@
+"""Every lab's starter fails its check, every solution passes, and each named mistake is told apart.
+
+Learners' files run in forks of a server that has imported torch already: a check costs what it
+computes, not the three seconds of an import.
+"""
+
+import importlib
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from stepladder.labs import all_labs, claim, judge, parts_left, solution, starter
+from stepladder.labs.text import CLOSE, OPEN
+
+LABS = {lab.name: lab for lab in all_labs()}
+MISTAKES = [
+    (lab.name, mistake)
+    for lab in all_labs()
+    for mistake in importlib.import_module(f"stepladder.labs.checks.{lab.stem}").MISTAKES
+]
+# torch._dynamo: an optimizer's first step imports it, and that takes a second.
+SERVED = ["stepladder.labs.verdict", "stepladder.labs.ranks", "torch._dynamo"]
+multiprocessing.set_forkserver_preload(SERVED)
+
+
+def answer(name: str, folder: Path, text: str) -> list:
+    """What a check of this text finds."""
+    path = folder / f"{LABS[name].stem}.py"
+    path.write_text(text)
+    return list(judge(LABS[name], path, limit_seconds=120, method="forkserver"))
+
+
+def source(name: str) -> str:
+    return LABS[name].lesson.read_text()
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_starter_fails_its_check_and_can_be_run(name, tmp_path):
+    text = starter(source(name))
+    assert parts_left(text), "no part is left to the learner"
+    found = answer(name, tmp_path, text)
+    assert not all(finding.passed for finding in found)
+    assert found[0].claim != "Your file can be run.", found[0].message
+    assert not any("could not be used" in finding.message for finding in found), found
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_solution_passes_its_check(name, tmp_path):
+    found = answer(name, tmp_path, solution(source(name)))
+    assert [finding for finding in found if not finding.passed] == []
+    assert len(found) >= 2
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES, ids=lambda one: getattr(one, "name", one))
+def test_a_common_mistake_gets_its_own_message(name, mistake, tmp_path):
+    text = solution(source(name))
+    assert text.count(mistake.right) == 1, "the right lines stand in the solution just once"
+    found = answer(name, tmp_path, text.replace(mistake.right, mistake.wrong))
+    said = [finding.message for finding in found if not finding.passed]
+    assert any(mistake.says in message for message in said), said
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_lesson_says_its_claim_its_library_and_its_mistakes(name):
+    text, lab = source(name), LABS[name]
+    assert claim(text)
+    said = " ".join(text.split('"""')[1].split())
+    assert lab.library.removeprefix("stepladder.").split(".")[-1] in said
+    mine = [mistake for owner, mistake in MISTAKES if owner == name]
+    assert len({mistake.says for mistake in mine}) == len(mine) >= 2
+    for mistake in mine:
+        assert f"- {mistake.name}" in said
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_lesson_is_20_to_80_lines_of_code(name):
+    code = [
+        line
+        for line in "".join(source(name).split('"""')[2:]).splitlines()
+        if line.strip() and not line.strip().startswith("#")
+    ]
+    assert 20 <= len(code) <= 80, len(code)
+    assert OPEN not in solution(source(name)) and CLOSE not in starter(source(name))
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_the_library_that_does_it_properly_exists_and_the_check_uses_it(name):
+    lab = LABS[name]
+    head, _, last = lab.library.rpartition(".")
+    assert hasattr(importlib.import_module(head), last)
+    checks = Path(lab.lesson.parent.parent / "checks" / lab.lesson.name).read_text()
+    assert last in checks.split("MISTAKES")[-1], f"the check never calls {lab.library}"
