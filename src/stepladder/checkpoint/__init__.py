@@ -25,7 +25,7 @@ from .folder import (
 )
 from .manifest import Manifest, Part, Stored, Tensors, merge
 from .reading import Reader
-from .tensors import CODES, Written, open_tensors, write_tensors
+from .tensors import CODES, Written, open_tensors, write_files, write_tensors
 
 __all__ = [
     "CODES",
@@ -57,6 +57,7 @@ __all__ = [
     "verify",
     "whole_box",
     "write_checkpoint",
+    "write_files",
     "write_huggingface",
     "write_state_dict",
     "write_tensors",

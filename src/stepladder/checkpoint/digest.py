@@ -6,44 +6,48 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 STRETCH = 8 * 2**20
+PIECE = 2**18  # read at a time: what was just read is still in the processor's cache
 THREADS = max(2, min(8, os.cpu_count() or 1))
 
 
 class Digest:
-    """Takes a file's bytes in order, hashing in the background."""
+    """Takes a file's bytes in order, hashing in the background; nothing is copied."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.pool = pool
-        self.waiting: list[Future[bytes]] = []
-        self.rest = bytearray()
+        self.begun: list[Future[bytes]] = []
+        self.rest: list[memoryview] = []  # of the stretch that is not full yet
+        self.missing = STRETCH
 
     def update(self, data: memoryview) -> None:
         """Hash these bytes; they must stay as they are until `result`."""
-        if self.rest:
-            missing = STRETCH - len(self.rest)
-            self.rest += data[:missing]
-            data = data[missing:]
-            if len(self.rest) < STRETCH:
-                return
-            self._start(memoryview(bytes(self.rest)))
-            self.rest.clear()
-        whole = len(data) // STRETCH * STRETCH
-        for first in range(0, whole, STRETCH):
-            self._start(data[first : first + STRETCH])
-        self.rest += data[whole:]
+        while data:
+            part, data = data[: self.missing], data[self.missing :]
+            self.rest.append(part)
+            self.missing -= len(part)
+            if not self.missing:
+                self._start()
 
     def result(self) -> str:
         if self.rest:
-            self._start(memoryview(bytes(self.rest)))
-            self.rest.clear()
-        return hashlib.sha256(b"".join(part.result() for part in self.waiting)).hexdigest()
+            self._start()
+        return hashlib.sha256(b"".join(part.result() for part in self.begun)).hexdigest()
 
-    def _start(self, stretch: memoryview) -> None:
-        self.waiting.append(self.pool.submit(lambda: hashlib.sha256(stretch).digest()))
+    def _start(self) -> None:
+        self.begun.append(self.pool.submit(hash_stretch, self.rest))
+        self.rest, self.missing = [], STRETCH
+
+
+def hash_stretch(parts: list[memoryview]) -> bytes:
+    running = hashlib.sha256()
+    for part in parts:
+        running.update(part)
+    return running.digest()
 
 
 def hash_bytes(data: bytes) -> str:
@@ -52,12 +56,25 @@ def hash_bytes(data: bytes) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """The hash of a file as it is on the disk now."""
+    """The hash of a file as it is on the disk now.
+
+    Read, not mapped: a disk that fails is then an error, where a mapping would end the process.
+    """
     size = path.stat().st_size
-    with path.open("rb") as file, ThreadPoolExecutor(THREADS) as pool:
+    own = threading.local()  # a thread reads into the same memory again and again
+    with path.open("rb", buffering=0) as file, ThreadPoolExecutor(THREADS) as pool:
 
         def one(first: int) -> bytes:
-            return hashlib.sha256(os.pread(file.fileno(), STRETCH, first)).digest()
+            if not hasattr(own, "memory"):
+                own.memory = memoryview(bytearray(PIECE))
+            running, at, last = hashlib.sha256(), first, min(first + STRETCH, size)
+            while at < last:
+                count = os.preadv(file.fileno(), [own.memory[: min(PIECE, last - at)]], at)
+                if not count:
+                    break  # shorter than it was a moment ago: the hash will tell
+                running.update(own.memory[:count])
+                at += count
+            return running.digest()
 
         parts = pool.map(one, range(0, size, STRETCH))
         return hashlib.sha256(b"".join(parts)).hexdigest()

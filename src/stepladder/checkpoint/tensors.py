@@ -47,18 +47,52 @@ class Written:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> Written:
-    """Write host tensors in one pass and force them to the disk."""
+    """Write a file of host tensors in one pass and force it to the disk."""
+    return write_files({path: tensors}, metadata)[path]
+
+
+def write_files(
+    files: Mapping[Path, Mapping[str, Tensor]], metadata: Mapping[str, str] | None = None
+) -> dict[Path, Written]:
+    """Write files of host tensors and force them to the disk.
+
+    Bytes are hashed beside the writing, and a file goes to the disk while the next is written: a
+    save takes as long as the slowest of the three.
+    """
+    with ThreadPoolExecutor(THREADS) as pool, ThreadPoolExecutor(1) as forcing:
+        begun = []
+        for path, tensors in files.items():
+            digest = Digest(pool)
+            size = 0
+            with path.open("wb", buffering=0) as file:
+                for data in parts(tensors, metadata):
+                    digest.update(data)
+                    write_all(file, data)
+                    size += len(data)
+                # A handle of its own: this one closes now, that one when the bytes are down.
+                begun.append((path, size, digest, forcing.submit(force, os.dup(file.fileno()))))
+        written = {}
+        for path, size, digest, forced in begun:
+            forced.result()
+            written[path] = Written(size, digest.result())
+        return written
+
+
+def parts(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None
+) -> Iterator[memoryview]:
+    """A file's bytes in order."""
     # Wide types first, so that every tensor starts at a multiple of its own width.
-    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
-    raw = {name: raw_bytes(tensor) for name, tensor in tensors.items()}
-    header = make_header(tensors, metadata)
-    with ThreadPoolExecutor(THREADS) as pool, path.open("wb", buffering=0) as file:
-        digest = Digest(pool)
-        for data in (memoryview(header), *raw.values()):
-            digest.update(data)
-            write_all(file, data)
-        os.fsync(file.fileno())
-        return Written(file.tell(), digest.result())
+    ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+    yield memoryview(make_header(ordered, metadata))
+    yield from map(raw_bytes, ordered.values())
+
+
+def force(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:

@@ -24,12 +24,11 @@ from stepladder.checkpoint import (
     Part,
     Stored,
     Tensors,
-    Written,
     clear_partial,
     commit,
     folder_of,
     merge,
-    write_tensors,
+    write_files,
 )
 from stepladder.errors import RecordError, StepladderError
 from stepladder.rungs import average_buffers
@@ -202,11 +201,9 @@ def write_part(taken: Snapshot, partial: Path) -> Part:
     """Write this rank's files, and say what is where."""
     partial.mkdir(parents=True, exist_ok=True)
     check_space(partial, taken)
-    written: dict[str, Written] = {
-        name: write_tensors(partial / name, tensors) for name, tensors in taken.files.items()
-    }
+    written = write_files({partial / name: tensors for name, tensors in taken.files.items()})
     tensors = {name: stored(boxes) for name, boxes in taken.places.items()}
-    return Part(written, tensors)
+    return Part({path.name: one for path, one in written.items()}, tensors)
 
 
 def stored(boxes: list[tuple[Holding, str]]) -> Tensors:
