@@ -11,7 +11,7 @@ FLOORS = {
     "errors": 0, "version": 0,
     "hardware": 1, "workload": 1, "plan": 1, "record": 1,
     "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2,
-    "rungs": 3, "train": 4, "profiler": 5,
+    "rungs": 3, "trace": 3, "train": 4, "profiler": 5,
     "launch": 6, "dashboard": 6, "labs": 6,
     "cli": 7,
 }  # fmt: skip

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from stepladder.plan import Recompute
-from stepladder.profiler.graphs import find_retained_graphs, live_graphs
+from stepladder.trace.graphs import find_retained_graphs, live_graphs
 from stepladder.rungs.offload import Offload, offload_activations
 from stepladder.rungs.recompute import recompute
 

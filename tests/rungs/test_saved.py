@@ -2,7 +2,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stepladder.profiler.graphs import find_retained_graphs, live_graphs
+from stepladder.trace.graphs import find_retained_graphs, live_graphs
 from stepladder.rungs.budget import BlockCost
 from stepladder.rungs.saved import measure_blocks, measure_saved_bytes
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stepladder.profiler import LeakWatch, LengthWatch, find_retained_graphs, measure_fragmentation
+from stepladder.profiler import LeakWatch, LengthWatch, measure_fragmentation
 from stepladder.record import Report
+from stepladder.trace import find_retained_graphs
 from stepladder.train import SpikeWatch
 from stepladder.world import held_bytes
 

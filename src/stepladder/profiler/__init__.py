@@ -18,7 +18,6 @@ from .collectives import (
 from .compression import CompressionRow, measure_compression
 from .dataparallel import DataParallelRow, Trial, measure_data_parallel
 from .gradients import LayerGradient, advise, measure_gradients
-from .graphs import find_retained_graphs
 from .kernels import CASES, KernelCase, KernelTiming, measure_kernels
 from .leaks import LeakWatch, LengthWatch, measure_fragmentation
 from .loading import LoaderRow, measure_loaders
@@ -77,7 +76,6 @@ __all__ = [
     "compare_plans",
     "device_name",
     "every_use",
-    "find_retained_graphs",
     "find_subject",
     "fit_line",
     "fit_link",

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.profiler.graphs import find_retained_graphs, live_graphs
+from stepladder.trace.graphs import find_retained_graphs, live_graphs
 
 torch.set_num_threads(1)
 

@@ -1,0 +1,87 @@
+"""Where the seconds of a step went, measured, and what that means: `stepladder profile`.
+
+Causes are disjoint parts of the wall time of a step on one rank. What the timeline could not
+account for is `unexplained` and is never added to a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .time import Time
+
+CAUSES = (
+    "matrix", "attention", "memory_bound", "communication", "bubble", "optimizer", "data",
+    "launch", "host",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that holds a run back, or an offer to speed it up."""
+
+    kind: str  # data, sync, leak, straggler, launch, optimizer, communication, plan
+    text: str
+    fix: str = ""
+    gain: float | None = None  # times faster, forecast or measured; None: unknown
+
+    def __str__(self) -> str:
+        gained = "" if self.gain is None else f" ({self.gain:.2f} ×)"
+        return f"{self.text}. {self.fix}{gained}".rstrip() if self.fix else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    plan: str
+    device: str
+    steps: int
+    step_seconds: float  # under the profiler, by the clock
+    plain_seconds: float  # of the same step without it
+    causes: Mapping[str, float]  # seconds a step, keys of CAUSES
+    collectives: Mapping[str, float] = field(default_factory=dict)  # exposed seconds, by name
+    hidden: Mapping[str, float] = field(default_factory=dict)  # seconds beside work, by name
+    operations: float = 0.0  # kernels a step; on a processor operations
+    busy_share: float | None = None  # of the device
+    flops_per_second: float | None = None  # the model's own, unprofiled; None: not counted
+    peak_flops_per_second: float | None = None  # None: unknown
+    bytes_per_second: float | None = None  # of memory-bound work while it runs
+    peak_bytes_per_second: float | None = None
+    own_seconds: tuple[float, ...] = ()  # a step outside collectives, by rank
+    bound: str = ""  # the verdict in a sentence
+    findings: tuple[Finding, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def unexplained_seconds(self) -> float:
+        return self.step_seconds - sum(self.causes.values())
+
+    @property
+    def overhead(self) -> float:
+        """By how much the profiler made a step longer."""
+        return self.step_seconds / self.plain_seconds if self.plain_seconds else 1.0
+
+    @property
+    def mfu(self) -> float | None:
+        if self.flops_per_second is None or self.peak_flops_per_second is None:
+            return None
+        return self.flops_per_second / self.peak_flops_per_second
+
+    @property
+    def time(self) -> Time:
+        """The causes as a forecast has them: launching is the host's."""
+        known = {cause: spent for cause, spent in self.causes.items() if cause != "launch"}
+        return Time(**{**known, "host": known.get("host", 0.0) + self.causes.get("launch", 0.0)})
+
+    def share(self, *causes: str) -> float:
+        """Of the step's wall time."""
+        return sum(self.causes.get(cause, 0.0) for cause in causes) / self.step_seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "unexplained_seconds": self.unexplained_seconds,
+            "overhead": self.overhead,
+            "mfu": self.mfu,
+        }
