@@ -17,6 +17,7 @@ from .plan import Plan
 from .precision import BF16, BF16_PURE, BYTES, FP8, FP16, FP32, PRECISIONS, TF32, Precision
 from .rate import Rate, scale_rate
 from .recipe import DataChoice, ModelChoice, Recipe, read_recipe
+from .refit import Refit, refit
 from .stages import balance_blocks, chunk_indices, cut_blocks, split_blocks
 from .turns import (
     fills,
@@ -52,6 +53,7 @@ __all__ = [
     "Rate",
     "Recipe",
     "Recompute",
+    "Refit",
     "Schedule",
     "adafactor_needs_whole_matrices",
     "balance_blocks",
@@ -67,6 +69,7 @@ __all__ = [
     "parameters_leave_in_slices",
     "passes_fill_stages",
     "read_recipe",
+    "refit",
     "scale_rate",
     "share",
     "split_blocks",

@@ -1,0 +1,149 @@
+"""A plan refitted to another number of ranks: a node was lost, or has come back.
+
+The mathematics stays: global batch, precision, optimizer and learning rate are the plan's own. How
+the work is divided follows the ranks that are left, by one rule. Tensor, context and pipeline
+keep their ways or fall to a divisor of them (what cut the model before cuts it still); of the
+layouts that the ranks divide by and that break no rule, the one that cuts the model into most
+parts is taken, since it needs the least memory, and among equals the one that keeps tensor, then
+context. The remaining ranks are data ranks. What a layout no longer allows (compression
+without copies, a schedule without a pipeline, fused kernels on several ranks) is left out, and
+said. Refit the plan that was asked for, never one refitted before: then what had to go comes back
+with the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from stepladder.errors import PlanError
+
+from .batch import Batch
+from .choices import Compress, Schedule
+from .compose import composition_problems
+from .layout import AXES, REST, Layout
+from .plan import Plan
+from .turns import fills, whole_rounds
+
+CUTS = ("tensor", "context", "pipeline")  # axes that cut the model, dearest first
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    plan: Plan
+    said: str = ""  # what changed, in a sentence; nothing where the plan fits as it is
+
+
+def refit(plan: Plan, num_ranks: int) -> Refit:
+    """The plan for so many ranks, with the same global batch, and what had to change for it."""
+    if fits(plan, num_ranks):
+        return Refit(plan)
+    for layout in layouts(plan, num_ranks):
+        for candidate in candidates(plan, layout):
+            if not (candidate.problems() or composition_problems(candidate)):
+                return Refit(candidate, sentence(plan, candidate, num_ranks))
+    raise PlanError(
+        "ranks",
+        f"no layout of {num_ranks} keeps the global batch of {plan.batch.sequences} and the rest "
+        f"of '{plan}'",
+        "Use a batch with a row for every rank, or another number of ranks.",
+    )
+
+
+def fits(plan: Plan, num_ranks: int) -> bool:
+    """Whether the plan is legal on so many ranks as it stands."""
+    try:
+        return not composition_problems(plan.settle(num_ranks))
+    except PlanError:
+        return False
+
+
+def layouts(plan: Plan, num_ranks: int) -> Iterator[Layout]:
+    """Layouts of so many ranks that cut the model no finer than the plan does, best first."""
+    before = {axis: max(getattr(plan.layout, axis), 1) for axis in CUTS}
+    cuts = [
+        (tensor, context, pipeline)
+        for tensor in divisors(before["tensor"])
+        for context in divisors(before["context"])
+        for pipeline in divisors(before["pipeline"])
+        if num_ranks % (tensor * context * pipeline) == 0
+    ]
+    for tensor, context, pipeline in sorted(
+        cuts, key=lambda c: (-c[0] * c[1] * c[2], -c[0], -c[1])
+    ):
+        data = num_ranks // (tensor * context * pipeline)
+        copies, slices = data_axes(plan, data)
+        yield Layout(pipeline, copies, slices, context, tensor)
+
+
+def data_axes(plan: Plan, data: int) -> tuple[int, int]:
+    """Copies and slices of so many data ranks: slices as before where there were also copies."""
+    if not plan.zero:
+        return data, 1
+    slices = plan.layout.shard
+    if plan.layout.replicate != 1 and slices > 1 and data % slices == 0:
+        return data // slices, slices
+    return 1, data
+
+
+def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
+    """The plan in a layout, first with its own schedule and then with a plain one."""
+    copies = plan.zero == 0 and layout.replicate > 1
+    fitted = replace(
+        plan,
+        layout=layout,
+        compress=plan.compress if copies else Compress(),
+        kernels=plan.kernels and layout.num_ranks == 1,
+    )
+    schedules = (plan.schedule, Schedule()) if layout.pipeline > 1 else (Schedule(),)
+    for schedule in schedules:
+        batch = fit_batch(plan.batch, layout, schedule)
+        if batch is not None:
+            yield replace(fitted, schedule=schedule, batch=batch)
+
+
+def fit_batch(batch: Batch, layout: Layout, schedule: Schedule) -> Batch | None:
+    """The same global batch in passes no larger than before; None where it cannot be."""
+    sequences, ways, stages = batch.sequences, layout.data_ways, layout.pipeline
+    if sequences is None:
+        return Batch(micro=batch.micro)
+    if sequences % ways:  # shares differ by a row, which a pipeline cannot do
+        return Batch(sequences, batch.micro) if stages == 1 and sequences >= ways else None
+    rows = sequences // ways
+    most = batch.micro or rows
+    for micro in reversed(divisors(rows)):
+        passes = rows // micro
+        in_turn = fills(schedule, passes, stages) and whole_rounds(schedule, passes, stages)
+        if micro <= most and (stages == 1 or in_turn):
+            return Batch(sequences, micro if batch.micro or stages > 1 else None)
+    return None
+
+
+def divisors(number: int) -> list[int]:
+    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*low, *(number // n for n in low)})
+
+
+def sentence(before: Plan, after: Plan, num_ranks: int) -> str:
+    """What changed, with its numbers."""
+    changes = []
+    for axis in AXES:
+        was, now = getattr(before.layout, axis), getattr(after.layout, axis)
+        if was not in (now, REST):
+            changes.append(f"{axis} {was} to {now}")
+    for name in ("micro", "passes"):
+        was, now = getattr(before.batch, name), getattr(after.batch, name)
+        if was != now and was is not None:
+            changes.append(f"{name} {was} to {'open' if now is None else now}")
+    gone = [
+        str(getattr(before, name)) if name != "kernels" else "fused kernels"
+        for name in ("compress", "schedule", "kernels")
+        if getattr(before, name) != getattr(after, name)
+    ]
+    changes += [f"{name} left out" for name in gone]
+    uneven = after.batch.sequences and after.batch.sequences % after.layout.data_ways
+    if uneven:
+        changes.append("shares that differ by a row")
+    same = f"the global batch stays {after.batch.sequences}" if after.batch.sequences else ""
+    said = "; ".join(filter(None, [", ".join(changes), same]))
+    return f"plan refitted to {num_ranks} rank{'s' * (num_ranks > 1)}: {said}"

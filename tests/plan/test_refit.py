@@ -1,0 +1,120 @@
+"""A plan on another number of ranks: legal, of exactly those ranks, and of the same mathematics."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from stepladder.errors import PlanError
+from stepladder.plan import Batch, Layout, Optimizer, Plan, composition_problems, refit
+
+from .strategies import plans
+
+TENSOR = "bf16 zero3 shard=2 tensor=4 batch=64 micro=8"
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "layout", "batch"),
+    [
+        (TENSOR, 4, Layout(shard=1, tensor=4), Batch(64, 8)),
+        (TENSOR, 12, Layout(shard=3, tensor=4), Batch(64, 8)),
+        (TENSOR, 6, Layout(shard=3, tensor=2), Batch(64, 8)),
+        (TENSOR, 3, Layout(shard=3), Batch(64, 8)),
+        (TENSOR, 1, Layout(), Batch(64, 8)),
+        ("ddp replicate=4 batch=64 micro=16", 3, Layout(replicate=3), Batch(64, 16)),
+        ("ddp replicate=4 batch=64 micro=16", 8, Layout(replicate=8), Batch(64, 8)),
+        ("zero3 shard=2 replicate=2 batch=8", 6, Layout(replicate=3, shard=2), Batch(8)),
+        ("zero3 shard=2 replicate=2 batch=8", 3, Layout(shard=3), Batch(8)),
+        ("zero1 shard=4 batch=8 accumulate=2", 2, Layout(shard=2), Batch(8)),
+        ("ddp pipeline=4 replicate=1 batch=16 micro=4", 2, Layout(pipeline=2), Batch(16, 4)),
+        ("ddp pipeline=4 replicate=1 batch=16 micro=4", 8, Layout(4, 2), Batch(16, 2)),
+        ("tensor=2 context=2", 2, Layout(tensor=2), Batch()),
+        ("tensor=2 context=2", 6, Layout(replicate=3, tensor=2), Batch()),
+    ],
+)
+def test_axes_that_cut_the_model_stay_where_the_ranks_divide_and_fall_to_divisors_elsewhere(
+    asked, ranks, layout, batch
+):
+    fitted = refit(Plan.parse(asked), ranks).plan
+    assert (fitted.layout, fitted.batch) == (layout, batch)
+
+
+def test_a_plan_that_fits_stays_as_it_is_and_nothing_is_said():
+    plan = Plan.parse("bf16 zero3 batch=12")
+    assert refit(plan, 3) == (found := refit(plan, 6)) and found.plan is plan and found.said == ""
+
+
+def test_what_changed_is_one_sentence_with_its_numbers():
+    assert refit(Plan.parse(TENSOR), 6).said == (
+        "plan refitted to 6 ranks: shard 2 to 3, tensor 4 to 2, shares that differ by a row; "
+        "the global batch stays 64"
+    )
+    squeezed = Plan.parse("fp32 ddp replicate=2 compress=powersgd:4 batch=8 micro=4 accumulate=1")
+    assert refit(squeezed, 1).said == (
+        "plan refitted to 1 rank: replicate 2 to 1, passes 1 to open, powersgd:4 left out; "
+        "the global batch stays 8"
+    )
+    piped = Plan.parse("pipeline=2 schedule=interleaved:2 batch=8 micro=2")
+    assert "interleaved:2 left out" in refit(piped, 1).said
+    assert "fused kernels left out" in refit(Plan.parse("kernels=on"), 2).said
+
+
+def test_a_schedule_that_cannot_take_its_turns_makes_room_for_a_plain_one():
+    plan = Plan.parse("pipeline=4 schedule=interleaved:2 replicate=1 batch=6 micro=1")
+    fitted = refit(plan, 2).plan
+    assert (fitted.layout.pipeline, fitted.schedule.kind) == (2, "interleaved")
+    odd = replace(plan, batch=Batch(3, 1))
+    assert refit(odd, 2).plan.schedule.kind == "1f1b"
+
+
+def test_more_ranks_than_rows_are_refused_with_the_numbers():
+    with pytest.raises(PlanError) as refused:
+        refit(Plan.parse("ddp replicate=2 batch=4"), 6)
+    assert str(refused.value) == (
+        "ranks: no layout of 6 keeps the global batch of 4 and the rest of "
+        "'fp32 replicate=2 batch=4'. "
+        "Use a batch with a row for every rank, or another number of ranks."
+    )
+
+
+small = st.integers(1, 8)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    plans, st.builds(Layout, small, small, small, small, small), small, small, st.integers(1, 64)
+)
+def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
+    plan, layout, micro, passes, ranks
+):
+    plan = replace(plan, layout=layout, batch=Batch(None, micro, passes))
+    assume(not plan.problems())
+    plan = plan.settle(layout.num_ranks)
+    assume(not composition_problems(plan))
+    try:
+        found = refit(plan, ranks)
+    except PlanError:
+        few_rows = plan.batch.sequences < ranks
+        assert few_rows or plan.optimizer.name == "adafactor"
+        return
+    fitted = found.plan
+    assert fitted.check() is fitted and composition_problems(fitted) == []
+    assert fitted.layout.num_ranks == ranks
+    assert fitted.batch.sequences == plan.batch.sequences
+    if fitted.batch.sequences % fitted.layout.data_ways == 0:
+        fitted.settle(ranks)
+    assert (fitted.batch.micro or 0) <= plan.batch.micro
+    for axis in ("tensor", "context", "pipeline"):
+        assert getattr(plan.layout, axis) % getattr(fitted.layout, axis) == 0
+    for name in ("precision", "optimizer", "zero", "recompute", "offload", "compile", "keep"):
+        assert getattr(fitted, name) == getattr(plan, name)
+    assert bool(found.said) == (fitted != plan)
+    assert refit(fitted, ranks).plan == fitted
+
+
+@given(st.sampled_from(["ddp", "zero1", "zero3"]), st.integers(1, 12))
+def test_going_and_coming_back_is_the_plan_that_was_asked_for(word, ranks):
+    plan = Plan.parse(f"fp32 {word} batch=24 micro=2")
+    assert refit(plan, ranks).plan.optimizer == Optimizer()
+    assert refit(plan, 4).plan == plan
