@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "llama:layers=4,hidden=32,heads=4,vocab=64"
 DEFAULT_PLANS = "fp32 ddp; fp32 zero1; fp32 zero2; fp32 zero3; bf16 zero3"
+STEPS = 10
 FAILED, MISTAKE = 1, 2
 LEAST = 1e-9  # where a difference of nothing stands on an axis of powers of ten
 
@@ -28,6 +29,8 @@ def verify_parity(options: argparse.Namespace) -> int:
     if options.settings:
         problem = f"{options.settings[0]} belongs to a recipe, and parity reads none"
         raise PlanError("verify", problem, "Use --model, --steps and --optimizer.")
+    options.model = options.model or DEFAULT_MODEL
+    options.steps = STEPS if options.steps is None else options.steps
     if options.steps < 1:
         raise PlanError("steps", f"{options.steps} is not a number of steps", "Use 1 or more.")
     plans = read_plans(options.plans or DEFAULT_PLANS)

@@ -5,6 +5,9 @@ loss: under 1 % apart is fine, over 5 % is not.
 
 parity: train a model on one device and under each plan, on as many local ranks as the plan needs,
 from the same weights on the same batches; compare losses, gradient norms and parameters.
+
+resume: train, kill a rank with SIGKILL in the middle of a step, go on in new processes from what
+was saved, and compare with a run that was never stopped: to the last bit on the same ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from .sameness import DEFAULT_MODEL, verify_parity
+from .resumption import verify_resume
+from .sameness import verify_parity
 from .show import as_json, table
 
 if TYPE_CHECKING:
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["precision", "parity"])
+    parser.add_argument("what", choices=["precision", "parity", "resume"])
     parser.add_argument("recipe", nargs="?", metavar="RUN.toml")
     parser.add_argument("--reference", default="fp32", metavar="PRECISION")
     parser.add_argument("--other", default="bf16", metavar="PRECISION")
@@ -33,20 +37,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gradients", action="store_true", help="each layer's gradients, and advice"
     )
-    parity = parser.add_argument_group("parity")
-    parity.add_argument("--plans", metavar="TEXT", help="'fp32 zero3 shard=2; fp32 tensor=2'")
-    parity.add_argument(
+    both = parser.add_argument_group("parity and resume")
+    both.add_argument("--plans", metavar="TEXT", help="'fp32 zero3 shard=2; fp32 tensor=2'")
+    both.add_argument(
         "--model",
-        default=DEFAULT_MODEL,
         metavar="NAME",
         help="a preset, a shape, or path.py:function that returns module, samples[, loss]",
     )
-    parity.add_argument("--steps", type=int, default=10, help="of every run")
-    parity.add_argument(
-        "--optimizer", action="append", metavar="TEXT", help="may be given several times"
+    both.add_argument("--steps", type=int, help="of every run")
+    both.add_argument(
+        "--optimizer", action="append", metavar="TEXT", help="for parity, also several times"
     )
-    parity.add_argument("--device", default="cpu")
-    parity.add_argument("--plot", metavar="FILE.png", help="draw the differences over the steps")
+    both.add_argument("--device", default="cpu")
+    both.add_argument("--plot", metavar="FILE.png", help="draw it over the steps")
+    resume = parser.add_argument_group("resume")
+    resume.add_argument("--plan", metavar="TEXT", help="the same as --plans with one")
+    resume.add_argument(
+        "--then", metavar="TEXT", help="resume in these: 'fp32 zero3 shard=2; fp32'"
+    )
+    resume.add_argument("--ranks", type=int, metavar="N", help="of the plans that are resumed")
+    resume.add_argument("--workers", default="2", help="that read ahead: 2, or '2 processes'")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(settings=True)
     parser.epilog = "Any key of the recipe can be set: --train.steps 100 --model.name llama-tiny."
@@ -55,6 +65,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.what == "parity":
         return verify_parity(options)
+    if options.what == "resume":
+        return verify_resume(options)
     from stepladder.plan import Precision, read_recipe
     from stepladder.profiler import compare
 

@@ -16,15 +16,19 @@ from .collectives import (
     uses_of,
 )
 from .compression import CompressionRow, measure_compression
+from .continuation import Resumption
 from .dataparallel import DataParallelRow, Trial, measure_data_parallel
 from .gradients import LayerGradient, advise, measure_gradients
 from .kernels import CASES, KernelCase, KernelTiming, measure_kernels
 from .leaks import LeakWatch, LengthWatch, measure_fragmentation
+from .ledger import Ledger
+from .links import Cable
 from .loading import LoaderRow, measure_loaders
 from .memory import MemoryMeter, measure_memory
 from .parity import ADAMW, SGD, compare_plans
 from .pipeline import SCHEDULES, Case, Timeline, measure_schedules
 from .precision import Comparison, Trained, Verdict, compare, verdict
+from .resumption import RESUMED, Journey, compare_journeys, make_journey
 from .ring import RingRow, measure_ring, ring_all_reduce, ring_bytes, ring_hops, ring_states
 from .sameness import Sameness
 from .scaling import Load, ScalingRow, measure_scaling
@@ -39,23 +43,28 @@ __all__ = [
     "CASES",
     "COLLECTIVES",
     "ENOUGH",
+    "RESUMED",
     "SCHEDULES",
     "SGD",
     "AccumulationRow",
+    "Cable",
     "Case",
     "CollectiveRow",
     "Comparison",
     "CompressionRow",
     "DataParallelRow",
+    "Journey",
     "KernelCase",
     "KernelTiming",
     "LayerGradient",
     "LeakWatch",
+    "Ledger",
     "LengthWatch",
     "Line",
     "Load",
     "LoaderRow",
     "MemoryMeter",
+    "Resumption",
     "RingRow",
     "Row",
     "Sameness",
@@ -73,12 +82,14 @@ __all__ = [
     "best_batch",
     "calibrate",
     "compare",
+    "compare_journeys",
     "compare_plans",
     "device_name",
     "every_use",
     "find_subject",
     "fit_line",
     "fit_link",
+    "make_journey",
     "make_workload",
     "measure_accumulation",
     "measure_collective",

@@ -32,32 +32,37 @@ Made = tuple[nn.Module, Any, Any]  # a module, its samples, its loss
 class Subject:
     name: str
     make: Callable[[], Made]
+    dropout: bool = False  # left on
 
     def made(self) -> Made:
         """The module with its first weights, its samples and its loss: the same in any process.
 
-        Dropout is turned off: it draws other numbers on every rank, as it should, so two runs
-        that compute the same would still part.
+        Dropout is turned off unless the same ranks draw again: it draws other numbers on every
+        rank, as it should, so two runs that compute the same would still part.
         """
         torch.manual_seed(0)
         module, samples, loss = self.make()
         for part in module.modules():
-            if isinstance(part, nn.modules.dropout._DropoutNd):
+            if isinstance(part, nn.modules.dropout._DropoutNd) and not self.dropout:
                 part.p = 0.0
         return module, samples, loss
 
 
-def find_subject(text: str) -> Subject:
-    """A built-in model by name or shape, or a user's function as `path.py:function`."""
+def find_subject(text: str, dropout: float = 0.0) -> Subject:
+    """A built-in model by name or shape, or a user's function as `path.py:function`.
+
+    Args:
+        dropout: of a built-in model that has any.
+    """
     path, colon, function = text.rpartition(":")
     if colon and path.endswith(".py"):
         existing(path)
         return Subject(text, partial(call_function, path, function))
     build(text, device="meta")  # a name nobody knows is a mistake to hear of now
-    return Subject(text, partial(make_built_in, text))
+    return Subject(text, partial(make_built_in, text, dropout))
 
 
-def make_built_in(name: str) -> Made:
+def make_built_in(name: str, dropout: float = 0.0) -> Made:
     shape = getattr(build(name, device="meta"), "shape", None)
     draw = torch.Generator().manual_seed(1)
     if shape is None:
@@ -66,7 +71,8 @@ def make_built_in(name: str) -> Made:
         return build(name), Arrays(samples, classes), "cross_entropy"
     length = min(LENGTH, shape.sequence)
     tokens = ragged_tokens(shape.vocab, length, draw)
-    return build(name, sequence=length), Arrays(*tokens), "cross_entropy"
+    share = dropout if shape.family == "gpt" else 0.0  # the others have none
+    return build(name, sequence=length, dropout=share), Arrays(*tokens), "cross_entropy"
 
 
 def ragged_tokens(

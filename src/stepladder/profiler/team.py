@@ -125,11 +125,11 @@ class Team:
         try:
             answers = collect(self.workers[:count], timeout_seconds)
         except BaseException:  # Ctrl-C: nobody will listen to these answers
-            self._replace(range(count))
+            self.replace(range(count))
             raise
         silent = [rank for rank in range(count) if answers.get(rank) is None]
         problem = first_failure(answers, self.workers[:count], timeout_seconds)
-        self._replace(silent)
+        self.replace(silent)
         if problem:
             raise problem
         return [answer.value for _, answer in sorted(answers.items()) if answer]
@@ -144,7 +144,7 @@ class Team:
             raise WorldError("ranks", problem, f"Use 1 to {self.ranks}, or make a larger team.")
         return count
 
-    def _replace(self, ranks: Iterable[int]) -> None:
+    def replace(self, ranks: Iterable[int]) -> None:
         """New processes for these ranks."""
         for rank in ranks:
             self.workers[rank].kill()

@@ -3,6 +3,7 @@
 from .choose import Choice, choose_plan, cluster_for, facts_for
 from .loop import fit
 from .pending import PendingReport
+from .rows import rows_of
 from .run import Run
 from .sampling import sample_bytes
 from .spikes import SpikeWatch
@@ -18,5 +19,6 @@ __all__ = [
     "cluster_for",
     "facts_for",
     "fit",
+    "rows_of",
     "sample_bytes",
 ]

@@ -11,10 +11,11 @@ import numpy as np
 
 from stepladder.data import Prefetcher, batches
 from stepladder.plan import Batch as BatchPlan
-from stepladder.plan import Plan, share, uneven_share
+from stepladder.plan import Plan
 
 from .engine import Engine
 from .pending import PendingReport
+from .rows import rows_of
 
 
 def fit(run: Engine, feed: Iterable[Any], *, steps: int | None = None) -> Iterator[PendingReport]:
@@ -54,25 +55,16 @@ def feed(
     if not (uneven and settled.sequences and settled.sequences % ways):
         settled = settled.settle(ways)
     assert settled.sequences is not None
-    rows = partial(offsets, settled, run.world.data_index, run.plan)
     return batches(
         source,
         size=settled.sequences,
         seed=seed,
         start=run.position,
-        share=rows,
+        share=partial(rows_read, run.plan, run.world.data_index),
         device=run.world.device,
         **how,
     )
 
 
-def offsets(batch: BatchPlan, data_index: int, plan: Plan, step: int, size: int) -> np.ndarray:
-    """Which rows of a global batch are this rank's, pass after pass."""
-    ways = plan.layout.data_ways
-    if size % ways:
-        mine = uneven_share(size, data_index, ways)
-        return np.arange(mine.start, mine.stop)
-    if size != batch.sequences:  # the last batch of a source that ends
-        batch = BatchPlan(size).settle(ways)
-    ranges = share(0, batch, data_index, ways)
-    return np.concatenate([np.arange(r.start, r.stop) for r in ranges])
+def rows_read(plan: Plan, data_index: int, step: int, size: int) -> np.ndarray:
+    return rows_of(plan, size, data_index)

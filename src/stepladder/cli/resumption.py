@@ -1,0 +1,155 @@
+"""`stepladder verify resume`: the runs asked for, the table, the picture and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .plots import COLOURS, figure, store
+from .sameness import FAILED, MISTAKE, read_plans, short
+from .show import as_json, plain, progress, table
+
+if TYPE_CHECKING:
+    from stepladder.plan import Plan, Recipe
+    from stepladder.profiler import Journey, Resumption, Subject
+
+MODEL = "gpt:layers=2,hidden=32,heads=2,vocab=64"  # which has dropout, unlike a llama
+DROPOUT = 0.1
+PLANS = "fp32; fp16; fp32 ddp; fp32 zero3"
+THEN = {"fp32 zero3": "fp32"}  # of the plans above: resumed on another number of ranks as well
+
+
+def verify_resume(options: argparse.Namespace) -> int:
+    """Kill and resume every run asked for; 1 where one is not the same, 2 where one is refused."""
+    from stepladder.profiler import compare_journeys
+
+    journeys = make_journeys(options)
+    rows = list(progress(compare_journeys(journeys), "runs", len(journeys)))
+    if options.plot:
+        plot(rows, options.plot)
+    name = journeys[0].subject.name
+    if options.json:
+        found = [{**plain(row), "verdict": row.verdict} for row in rows]
+        as_json({"model": name, "same": all(row.same for row in rows), "runs": found})
+    else:
+        show(rows, name, journeys[0].steps)
+    verdicts = {row.verdict for row in rows}
+    return FAILED if verdicts & {"DIFFERENT", "BROKE"} else MISTAKE if "refused" in verdicts else 0
+
+
+def make_journeys(options: argparse.Namespace) -> list[Journey]:
+    """What is run, killed and resumed: of a recipe, of a model, or of the built-in one."""
+    from stepladder.plan import Plan, read_recipe
+    from stepladder.profiler import RESUMED, find_subject
+
+    recipe = None
+    if options.recipe or options.settings:
+        recipe = read_recipe(options.recipe, options.settings)
+    text = options.plans or options.plan
+    if text or recipe:
+        plans = read_plans(text) if text else [(recipe and recipe.plan_choice()) or Plan()]
+        chains = [[plan, *read_plans(options.then or "")] for plan in plans]
+    else:
+        chains = [[plan, *read_plans(options.then or "")] for plan in read_plans(PLANS)]
+        if not options.then:
+            chains += [read_plans(f"{plan}; {then}") for plan, then in THEN.items()]
+    how: dict[str, Any] = {"device": options.device, "workers": options.workers}
+    if recipe:
+        subject, how = subject_of(recipe), {**how, **habits(recipe)}
+        chains = [[with_batch(plan, recipe) for plan in chain] for chain in chains]
+    else:
+        subject = find_subject(options.model or MODEL, DROPOUT)
+        how["optimizer"] = (options.optimizer or [RESUMED])[0]
+        how["rate"] = "cosine warmup=2 steps=1000"
+    return [journey(subject, chain, options, how) for chain in chains]
+
+
+def journey(
+    subject: Subject, chain: Sequence[Plan], options: argparse.Namespace, how: dict[str, Any]
+) -> Journey:
+    from stepladder.profiler import make_journey
+
+    first, *rest = [on_ranks(chain[0], options.ranks), *chain[1:]]
+    steps = options.steps or 4 * max(2, len(chain))
+    same = all(plan == first for plan in rest)
+    return make_journey(replace(subject, dropout=same), [first, *rest], steps=steps, **how)
+
+
+def on_ranks(plan: Plan, ranks: int | None) -> Plan:
+    """The plan on so many ranks: data parallel where it names no axis."""
+    from .ranks import spread
+
+    if ranks is None:
+        return plan
+    return replace(plan, layout=spread(plan, ranks).layout.settle(ranks))
+
+
+def subject_of(recipe: Recipe) -> Subject:
+    from stepladder.profiler import Subject
+
+    return Subject(recipe.model.name, partial(make_from, recipe))
+
+
+def make_from(recipe: Recipe) -> tuple[Any, Any, Any]:
+    """The recipe's model, its training data and its loss, in each process anew."""
+    from .opening import build_model, open_sources
+
+    module = build_model(recipe)
+    return module, open_sources(recipe, module)[0], "cross_entropy"
+
+
+def habits(recipe: Recipe) -> dict[str, Any]:
+    """How the recipe trains."""
+    return {
+        "optimizer": recipe.optimizer_choice(),
+        "rate": str(recipe.rate_choice()),
+        "seed": recipe.train.seed,
+        "data_seed": recipe.data.seed,
+    }
+
+
+def with_batch(plan: Plan, recipe: Recipe) -> Plan:
+    rows = plan.batch.sequences or recipe.train.batch
+    return replace(plan, batch=replace(plan.batch, sequences=rows))
+
+
+def show(rows: Sequence[Resumption], name: str, steps: int) -> None:
+    columns = ["plan", "ranks", "killed in step", "resumed at", "loss", "parameters", "allowed",
+               "verdict"]  # fmt: skip
+    cells = [
+        [row.plan, listed(row.ranks), listed(row.killed_in), listed(row.resumed_at),
+         *map(short, (row.loss, row.parameters)), short(row.tolerance), row.verdict]
+        if not row.problem
+        else [row.plan, listed(row.ranks), "", "", "", "", "", row.verdict]
+        for row in rows
+    ]  # fmt: skip
+    title = f"{name}: largest relative differences from the run that was never stopped, {steps} "
+    table(title + "steps", columns, cells)
+    for row in rows:
+        for told in row.different or filter(None, [row.problem]):
+            print(f"{row.plan}: {told}.".replace("..", "."))
+    bad = sum(not row.same for row in rows)
+    if bad:
+        print(f"{bad} of {len(rows)} runs did not go on as if they had never been stopped.")
+    else:
+        print(f"All {len(rows)} runs went on as if they had never been stopped.")
+
+
+def listed(numbers: Sequence[int]) -> str:
+    return " → ".join(map(str, numbers))
+
+
+def plot(rows: Sequence[Resumption], path: str) -> None:
+    """Both runs' losses, and where one was killed."""
+    drawn, axes = figure(8.0, 4.5)
+    for row, colour in zip(rows, COLOURS * len(rows)):
+        axes.plot(row.expected, color=colour, linewidth=4, alpha=0.3)
+        axes.plot(row.found, color=colour, linewidth=1.2, label=f"{row.plan}: {row.verdict}")
+        for step in row.killed_in:
+            axes.axvline(step, linestyle="--", color=colour, linewidth=0.8)
+    axes.set(xlabel="step", ylabel="loss (wide: never stopped; dashed: killed)")
+    axes.legend(frameon=False, fontsize=7)
+    store(drawn, path)
