@@ -11,12 +11,48 @@ FOUNDATIONS = Course(
     "Foundations",
     (
         Lab(
+            "views",
+            "Tensors, views, strides and storage",
+            seconds=1,
+            library="torch.Tensor.unfold",
+        ),
+        Lab(
+            "formats",
+            "Floating-point formats, bit by bit",
+            seconds=2,
+            library="torch.finfo",
+            rungs=("precision", "float8"),
+            picture=Picture("format", ("error of pi",), log="y"),
+        ),
+        Lab(
+            "flops",
+            "FLOPs and MFU",
+            seconds=2,
+            library="stepladder.model.count_flops",
+            picture=Picture("length", ("step GFLOP", "6N's share")),
+        ),
+        Lab(
+            "training-memory",
+            "Where training memory goes",
+            seconds=2,
+            library="stepladder.profiler.measure_memory",
+            picture=Picture("rows", ("activations", "share of activations"), log="x"),
+        ),
+        Lab(
             "loss-scale",
             "How the loss scale moves",
             seconds=2,
             library="torch.amp.GradScaler",
             rungs=("scaling",),
             picture=Picture("step", ("scale",), log="y"),
+        ),
+        Lab(
+            "master-weights",
+            "Why weights are kept in float32",
+            seconds=2,
+            library="torch.autocast",
+            rungs=("precision",),
+            picture=Picture("pushes of 0.0001", ("float16 alone", "with a master"), log="x"),
         ),
     ),
 )

@@ -2,7 +2,11 @@
 
 The ranks are forks of this process, so a function of a learner's file needs no import path and
 torch is imported once. They meet over gloo on this machine. `train.py` under torchrun does the same
-with processes of its own; a lesson should not need a launcher.
+with processes of its own; a lesson should not need a launcher. They find torchrun's variables set,
+so that `stepladder.climb` works in them as it does there.
+
+Nobody calls backward before a fork: where torch finds a GPU, autograd starts threads that a fork
+does not have. What a lesson compares with is computed on a rank as well, if need be on one alone.
 """
 
 from __future__ import annotations
@@ -23,18 +27,25 @@ from stepladder.errors import LostRank
 
 
 def on_ranks(
-    function: Callable[..., Any], num_ranks: int, *args: Any, timeout_seconds: float = 60.0
+    function: Callable[..., Any],
+    num_ranks: int,
+    *args: Any,
+    join: bool = True,
+    timeout_seconds: float = 60.0,
 ) -> list[Any]:
-    """The function's result on every rank; a rank's error is raised here."""
+    """The function's result on every rank; a rank's error is raised here.
+
+    Without `join` it is called with its rank, the number of ranks and where they meet (for
+    `init_process_group`) before its arguments: joining is then its own business.
+    """
     context = get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         started = []
         for rank in range(num_ranks):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(
-                target=serve, args=(theirs, function, rank, num_ranks, store, args)
-            )
+            place = (rank, num_ranks, f"file://{store}")
+            process = context.Process(target=serve, args=(theirs, function, place, join, args))
             process.start()
             theirs.close()
             started.append((process, ours))
@@ -49,19 +60,29 @@ def on_ranks(
 def serve(
     connection: Connection,
     function: Callable[..., Any],
-    rank: int,
-    num_ranks: int,
-    store: str,
+    place: tuple[int, int, str],
+    join: bool,
     args: tuple[Any, ...],
 ) -> None:
     """One rank: join the group, call the function, send its result or its error home."""
+    rank, num_ranks, meeting = place
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
+    os.environ.update(variables(rank, num_ranks))
     try:
-        connection.send((True, function(*args)))
+        if join:
+            dist.init_process_group("gloo", meeting, rank=rank, world_size=num_ranks)
+        connection.send((True, function(*(() if join else place), *args)))
     except Exception as raised:
         connection.send((False, portable(raised)))
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def variables(rank: int, num_ranks: int) -> dict[str, str]:
+    """What torchrun sets; the port is nobody's, since the group is made already."""
+    place = {"RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_RANK": rank}
+    found = {name: str(value) for name, value in place.items()}
+    return {**found, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 def portable(raised: Exception) -> Exception:
