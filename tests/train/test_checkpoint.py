@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -184,6 +185,57 @@ def test_a_save_in_the_background_holds_the_moment_it_was_asked_for(tmp_path):
         other = start("fp32", "adamw lr=0.1", net(seed=5))
         other.load(tmp_path / name)
         assert [other.step(batch).loss for batch in batches[step:]] == losses[step:]
+
+
+def test_an_update_waits_for_what_a_save_has_not_copied_yet(tmp_path, monkeypatch):
+    """The copy is kept from starting until the update has been waiting for it."""
+    from stepladder.train.copying import Copying
+
+    finish, hold, waiting = Copying.finish, Copying.hold, threading.Event()
+
+    def late(copying):
+        assert waiting.wait(30)
+        finish(copying)
+
+    def noticed(copying):
+        waiting.set()
+        hold(copying)
+
+    monkeypatch.setattr(Copying, "finish", late)
+    monkeypatch.setattr(Copying, "hold", noticed)
+    run = start("fp32", "adamw lr=0.1", net())
+    batches = pairs(6)
+    losses = [run.step(batch).loss for batch in batches[:3]]
+    run.save(tmp_path, wait=False)
+    losses += [run.step(batch).loss for batch in batches[3:]]
+    run.finish_saving()
+    other = start("fp32", "adamw lr=0.1", net(seed=5))
+    other.load(tmp_path)
+    assert [other.step(batch).loss for batch in batches[3:]] == losses[3:]
+
+
+def test_buffers_are_kept_as_they_were_when_asked_though_passes_change_them(tmp_path, monkeypatch):
+    from stepladder.train.copying import Copying
+
+    finish, passed = Copying.finish, threading.Event()
+
+    def late(copying):
+        assert passed.wait(30)
+        finish(copying)
+
+    monkeypatch.setattr(Copying, "finish", late)
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 5))
+    run = start("fp32", "sgd lr=0.1", module)
+    inputs, targets = pairs(1)[0]
+    run.step((inputs, targets))
+    before = module[0].running_mean.clone()
+    run.save(tmp_path, wait=False)
+    module(inputs)  # a pass, and no update
+    passed.set()
+    run.finish_saving()
+    assert not torch.equal(before, module[0].running_mean)
+    run.load(tmp_path)
+    assert torch.equal(before, module[0].running_mean)
 
 
 def test_a_save_in_the_background_that_fails_is_an_event_and_training_goes_on(tmp_path):

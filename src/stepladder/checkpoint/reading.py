@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from torch import Tensor
 from stepladder.errors import RecordError
 
 from .boxes import Box, whole_box
+from .digest import THREADS
 from .manifest import Manifest
 from .tensors import TYPES, TensorFile, open_tensors
 
@@ -37,6 +40,14 @@ class Reader:
         self.fill(name, whole_box(entry.shape), made)
         return made
 
+    def fill_all(self, wanted: Sequence[tuple[str, Box, Tensor]]) -> None:
+        """Put many boxes' numbers into their tensors, several at a time."""
+        for name in self.manifest.files:
+            self.file(name)  # before threads ask for it
+        with ThreadPoolExecutor(THREADS) as pool:
+            for _ in pool.map(lambda one: self.fill(*one), wanted):
+                pass
+
     @torch.no_grad()
     def fill(self, name: str, box: Box, target: Tensor) -> None:
         """Put the box's numbers into a tensor of its shape, whatever its type or device."""
@@ -54,6 +65,10 @@ class Reader:
             raise self._incomplete(name)
 
     def file(self, name: str) -> TensorFile:
+        if name not in self.manifest.files:  # so nobody proved what it holds
+            raise RecordError(
+                "checkpoint", f"{self.path} holds no {name}", "Use an older checkpoint."
+            )
         if name not in self.files:
             self.files[name] = self.stack.enter_context(open_tensors(self.path / name))
         return self.files[name]

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from .compress import Traffic
+
 Passing = Callable[[bool], AbstractContextManager[Any]]  # told whether it is the batch's last pass
 
 
@@ -21,3 +23,4 @@ class Exchange:
     module: nn.Module  # what a forward pass calls
     ways: int = 1  # ranks whose gradients are averaged
     passing: Passing = lambda last: nullcontext()  # around one pass, forward and backward
+    traffic: Traffic | None = None  # of gradients that are compressed

@@ -51,13 +51,13 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
         # otherwise than the same batch of the run that went on.
         static_graph=known and plan.batch.micro is None,
     )
-    if plan.compress.kind != "none":
-        compress(copy, plan.compress, group)
+    compressed = plan.compress.kind != "none"
+    traffic = compress(copy, plan.compress, group) if compressed else None
 
     def passing(last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else copy.no_sync()
 
-    return Exchange(copy, group.size(), passing)
+    return Exchange(copy, group.size(), passing, traffic)
 
 
 def replicate_by_blocks(

@@ -1,21 +1,21 @@
 """Saving a run and going on from what was saved; the files themselves are the checkpoint package's.
 
-[Note: what training waits for] A save copies what this rank writes into host memory and returns;
-a thread writes, hashes and commits. Ranks agree through notes on the world's board, never through
-collectives, which belong to the training thread. A second save waits for the first. A save that
-fails costs that checkpoint and nothing else: older ones are untouched and training goes on.
+[Note: what training waits for] A save begins to copy what this rank writes into host memory and
+returns; a thread copies the rest, writes, hashes and commits. Ranks agree through notes on the
+world's board, never through collectives, which belong to the training thread. A second save waits
+for the first. A save that fails costs that checkpoint and nothing else: older ones are untouched
+and training goes on.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-import torch
 from torch import Tensor
 
 from stepladder.checkpoint import (
@@ -32,25 +32,13 @@ from stepladder.checkpoint import (
 )
 from stepladder.errors import RecordError, StepladderError
 from stepladder.rungs import average_buffers
-from stepladder.version import VERSION
-from stepladder.workload import Shape
 from stepladder.world import Board
 
 from .engine import Engine
-from .generators import read_generators
-from .holdings import Holding, holdings
+from .holdings import Holding
+from .snapshot import Snapshot, take_snapshot
 
 WAIT_SECONDS = 1800.0  # for another rank to have written its part
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """What this rank writes of a run, apart from the run."""
-
-    step: int
-    state: dict[str, Any]
-    files: dict[str, dict[str, Tensor]]  # by file, by key
-    places: dict[str, list[tuple[Holding, str]]]  # of each tensor: its boxes, and in which file
 
 
 @dataclass(slots=True)
@@ -73,11 +61,12 @@ class Saver:
         self.count += 1
         average_buffers(run.module, run.world)  # one copy writes them for all
         taken = take_snapshot(run, self.buffers if not wait else None)
-        write = lambda: self._write(run, taken, root, final)  # noqa: E731
         if wait:
-            write()
+            self._write(run, taken, root, final)
             self._raise()
         else:
+            run.copying = taken.copying
+            write = partial(self._write, run, taken, root, final)
             self.thread = threading.Thread(target=write, name="checkpoint")
             self.thread.start()
         return final
@@ -108,39 +97,41 @@ class Saver:
     def _write(self, run: Engine, taken: Snapshot, root: Path, final: Path) -> None:
         """Everything after the copy: runs in the thread, and never raises there."""
         assert self.board is not None
-        partial = root / f".{final.name}.{self.token}"
+        partly = root / f".{final.name}.{self.token}"
         rank, ranks = run.world.place.rank, run.world.place.num_ranks
         note = f"save/{self.count}"
         try:
-            part = write_part(taken, partial)
+            if taken.copying is not None:
+                taken.copying.finish()
+            part = write_part(taken, partly)
             self.board.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
         except (OSError, StepladderError) as refused:
             self.failure = refusal(final, refused)
             self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
         try:
             if rank == 0:
-                self.board.post(f"{note}/end", self._commit(taken, note, partial, final, ranks))
+                self.board.post(f"{note}/end", self._commit(taken, note, partly, final, ranks))
             self._learn(self.board.read(f"{note}/end", WAIT_SECONDS))
         except StepladderError as alone:
             self.failure = self.failure or alone
 
-    def _commit(self, taken: Snapshot, note: str, partial: Path, final: Path, ranks: int) -> str:
+    def _commit(self, taken: Snapshot, note: str, partly: Path, final: Path, ranks: int) -> str:
         """Put every rank's part together; what became of it, in words for all."""
         assert self.board is not None
         try:
             parts = [self.board.take(f"{note}/{rank}", WAIT_SECONDS) for rank in range(ranks)]
             failed = [text for text in parts if text.startswith("failed: ")]
             if failed:
-                shutil.rmtree(partial, ignore_errors=True)
+                shutil.rmtree(partly, ignore_errors=True)
                 return failed[0]
-            manifests = [Manifest.from_json(text, partial) for text in parts]
+            manifests = [Manifest.from_json(text, partly) for text in parts]
             whole = merge(
                 [Part(dict(m.files), dict(m.tensors)) for m in manifests], taken.state, ranks
             )
-            commit(partial, final, whole)
+            commit(partly, final, whole)
             clear_partial(final.parent)
         except (OSError, StepladderError) as refused:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(partly, ignore_errors=True)
             return f"failed: {refusal(final, refused)}"
         return "written"
 
@@ -151,57 +142,11 @@ class Saver:
             )
 
 
-def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
-    """This rank's part of the run's state. With `buffers` it is copied; else it is the run's own,
-    and the run must stand still until it is written."""
-    rank = run.world.place.rank
-    files: dict[str, dict[str, Tensor]] = {}
-    places: dict[str, list[tuple[Holding, str]]] = {}
-    for holding in holdings(run.climbed, run.optimizer, run.world):
-        if not holding.mine:
-            continue
-        file = f"{holding.name.partition('/')[0]}-{rank:05d}.safetensors"
-        label = f"{holding.name}{holding.box.start}"
-        kept = on_host(holding.tensor, label, buffers)
-        files.setdefault(file, {})[holding.key] = kept
-        places.setdefault(holding.name, []).append((holding, file))
-    if run.world.device.type == "cuda":
-        torch.cuda.synchronize(run.world.device)
-    files[f"rank-{rank:05d}.safetensors"] = read_generators(run.world.device)
-    return Snapshot(run.index, describe(run), files, places)
-
-
-def on_host(tensor: Tensor, label: str, buffers: dict[str, Tensor] | None) -> Tensor:
-    if buffers is None:
-        return tensor.detach().cpu()
-    there = buffers.get(label)
-    if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
-        pinned = tensor.device.type == "cuda"
-        there = buffers[label] = torch.empty(
-            tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned
-        )
-    return there.copy_(tensor.detach(), non_blocking=True)
-
-
-def describe(run: Engine) -> dict[str, Any]:
-    shape = getattr(run.module, "shape", None)  # which a built-in language model has
-    return {
-        "step": run.index,
-        "position": run.position,
-        "seed": run.seed,
-        "shape": asdict(shape) if isinstance(shape, Shape) else None,
-        "plan": str(run.plan),
-        "rate": str(run.rate),
-        "loss_scale": run.scale.state_dict(),
-        "versions": {"stepladder": VERSION, "torch": torch.__version__},
-    }
-
-
-def write_part(taken: Snapshot, partial: Path) -> Part:
+def write_part(taken: Snapshot, partly: Path) -> Part:
     """Write this rank's files, and say what is where."""
-    partial.mkdir(parents=True, exist_ok=True)
-    check_space(partial, taken)
-    written = write_files({partial / name: tensors for name, tensors in taken.files.items()})
+    partly.mkdir(parents=True, exist_ok=True)
+    check_space(partly, taken)
+    written = write_files({partly / name: tensors for name, tensors in taken.files.items()})
     tensors = {name: stored(boxes) for name, boxes in taken.places.items()}
     return Part({path.name: one for path, one in written.items()}, tensors)
 

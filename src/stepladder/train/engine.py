@@ -36,6 +36,7 @@ from stepladder.world import (
 )
 
 from .clock import Clock
+from .copying import Copying
 from .exhaustion import drop_gradients, held_memory, release
 from .flops import FlopRate
 from .gradients import Norms, measure_norms
@@ -61,6 +62,7 @@ class Engine:
     index: int = 0  # steps taken
     position: int = 0  # samples consumed
     clock: Clock = field(default_factory=Clock)
+    copying: Copying | None = None  # of a save: what it has not copied yet must not change
     events: list[str] = field(
         default_factory=list
     )  # what happened that a step's numbers do not say
@@ -135,6 +137,7 @@ class Engine:
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
         """Let the optimizer use the gradients, then clear them."""
+        self.hold()
         for piece in self.climbed.pieces:
             piece.take_gradient()
         norms = measure_norms(self.climbed.pieces, self.world)
@@ -154,6 +157,12 @@ class Engine:
         self.index += 1
         self.position += batch.size
         return PendingReport(taken.step, lambda: self._read(taken))
+
+    def hold(self) -> None:
+        """Wait until a save in the background has copied what is about to change."""
+        if self.copying is not None:
+            self.copying.hold()
+            self.copying = None
 
     def evaluate(self, batches: Iterable[Any]) -> float:
         """The mean loss over the valid targets of these batches, without learning."""

@@ -27,10 +27,12 @@ from stepladder.rungs import Piece
 from .engine import Engine
 from .generators import set_generators
 from .holdings import Holding, canonical, holdings
+from .owed import set_owed
 
 
 def load(run: Engine, folder: str | Path) -> Path:
     """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
+    run.hold()
     path, manifest = choose(run, Path(folder))
     with Reader(path, manifest) as reader:
         make_state(run, manifest)
@@ -41,9 +43,9 @@ def load(run: Engine, folder: str | Path) -> Path:
             if holding.name.startswith("model/") or holding.name in known
         ]
         check_same_model(path, manifest, here, run)
-        for holding in here:
-            reader.fill(holding.name, holding.box, holding.tensor)
+        reader.fill_all([(held.name, held.box, held.tensor) for held in here])
         generators(run, manifest, reader)
+        set_owed(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state = manifest.state
     run.index, run.position, run.seed = state["step"], state["position"], state["seed"]

@@ -1,0 +1,92 @@
+"""What this rank writes of a run, apart from the run; see [Note: when the copy is taken]."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.version import VERSION
+from stepladder.workload import Shape
+
+from .copying import Copying
+from .engine import Engine
+from .generators import read_generators
+from .holdings import Holding, holdings
+from .owed import read_owed
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What this rank writes of a run."""
+
+    step: int
+    state: dict[str, Any]
+    files: dict[str, dict[str, Tensor]]  # by file, by key
+    places: dict[str, list[tuple[Holding, str]]]  # of each tensor: its boxes, and in which file
+    copying: Copying | None = None  # None: these are the run's own tensors
+
+
+def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
+    """This rank's part of the run's state. With `buffers` copies of it are begun; else it is the
+    run's own, and the run must stand still until it is written."""
+    rank = run.world.place.rank
+    files: dict[str, dict[str, Tensor]] = {}
+    places: dict[str, list[tuple[Holding, str]]] = {}
+    pairs = []
+    for holding in holdings(run.climbed, run.optimizer, run.world):
+        if not holding.mine:
+            continue
+        file = f"{holding.name.partition('/')[0]}-{rank:05d}.safetensors"
+        here = holding.tensor.detach()
+        if buffers is None:
+            kept = here.cpu()
+        else:
+            kept = place_for(here, f"{holding.name}{holding.box.start}", buffers)
+            pairs.append((kept, here))
+        files.setdefault(file, {})[holding.key] = kept
+        places.setdefault(holding.name, []).append((holding, file))
+    own = {**read_generators(run.world.device), **read_owed(run.climbed)}
+    files[f"rank-{rank:05d}.safetensors"] = own
+    taken = Snapshot(run.index, describe(run), files, places)
+    if buffers is not None:
+        taken.copying = Copying(run.world.device)
+        changing = {buffer.data_ptr() for buffer in run.module.buffers()}
+        for there, here in pairs:
+            if here.data_ptr() in changing:
+                there.copy_(here)
+        taken.copying.begin([pair for pair in pairs if pair[1].data_ptr() not in changing])
+    return taken
+
+
+def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
+    """Host memory for a tensor: what the last save used, where it fits."""
+    there = buffers.get(label)
+    if there is None or there.shape != tensor.shape or there.dtype != tensor.dtype:
+        pinned = tensor.device.type == "cuda"  # else the copy would hold the host
+        there = buffers[label] = torch.empty(
+            tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned
+        )
+    return there
+
+
+def describe(run: Engine) -> dict[str, Any]:
+    shape = getattr(run.module, "shape", None)  # which a built-in language model has
+    return {
+        "step": run.index,
+        "position": run.position,
+        "seed": run.seed,
+        "shape": asdict(shape) if isinstance(shape, Shape) else None,
+        "plan": str(run.plan),
+        "optimizer": str(run.plan.optimizer),
+        "rate": str(run.rate),
+        "loss_scale": run.scale.state_dict(),
+        "versions": {
+            "stepladder": VERSION,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
