@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
-from .lab import Course
+from .lab import Course, Lab, Picture
 
-MANY_DEVICES = Course("Second course: many devices", ())
+MANY_DEVICES = Course(
+    "Second course: many devices",
+    (
+        Lab(
+            "ddp",
+            "DDP from scratch",
+            seconds=3,
+            ranks=2,
+            library="torch.nn.parallel.DistributedDataParallel",
+            rungs=("replicate",),
+            picture=Picture("step", ("loss",), by="ranks"),
+        ),
+        Lab(
+            "ddp-accumulation",
+            "Accumulation with DDP and its convergence",
+            seconds=3,
+            ranks=2,
+            library="stepladder.climb",
+            rungs=("accumulate",),
+            picture=Picture("step", ("loss",), by="passes"),
+        ),
+    ),
+)
 
 MANY_DEVICES_BONUS = Course("Bonus: many devices", ())

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
+import torch._dynamo  # an optimizer's first step imports it: once here rather than on every rank
 import torch.distributed as dist
 
 from stepladder.errors import LostRank
@@ -71,9 +72,10 @@ def serve(
     try:
         if join:
             dist.init_process_group("gloo", meeting, rank=rank, world_size=num_ranks)
-        connection.send((True, function(*(() if join else place), *args)))
+        answer = pickle.dumps((True, function(*(() if join else place), *args)))
     except Exception as raised:
-        connection.send((False, portable(raised)))
+        answer = pickle.dumps((False, portable(raised)))
+    connection.send_bytes(answer)  # pickled here: torch would share memory with a rank that ends
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -113,7 +115,7 @@ def collect(connections: list[Connection], timeout_seconds: float) -> list[Any]:
             assert isinstance(connection, Connection)
             rank = connections.index(connection)
             try:
-                good, value = connection.recv()
+                good, value = pickle.loads(connection.recv_bytes())
             except EOFError:
                 raise LostRank("ranks", f"rank {rank} ended without a result") from None
             if not good:
