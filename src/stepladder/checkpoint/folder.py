@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from stepladder.errors import RecordError
@@ -40,20 +41,38 @@ def commit(partial: Path, final: Path, manifest: Manifest, kept: int = KEPT) -> 
     write_text(partial / f".{COMMITTED}", hash_bytes(text.encode()) + "\n")
     (partial / f".{COMMITTED}").rename(partial / COMMITTED)
     force(partial)
-    if final.exists():
-        shutil.rmtree(final)  # a resumed run came here again: what it wrote now is as good
+    root, replaced = final.parent, final.with_name(f".{final.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)
+    if final.exists():  # a resumed run came here again, or this one was damaged
+        final.rename(replaced)
     partial.rename(final)
-    root = final.parent
     write_text(root / f".{LATEST}", final.name + "\n")
     (root / f".{LATEST}").rename(root / LATEST)
     force(root)
-    retire(root, kept)
+    with suppress(OSError):  # above a mounted disk there is nothing of ours to force
+        force(root.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+    retire(root, step_of(final), kept)
 
 
-def retire(root: Path, kept: int) -> None:
-    """Remove all but the newest whole checkpoints, and what interrupted saves left."""
-    for path in checkpoints(root)[kept:]:
-        shutil.rmtree(path, ignore_errors=True)
+def retire(root: Path, newest: int, kept: int) -> None:
+    """Remove checkpoints older than the last `kept` that look whole; never a newer one's."""
+    good = 0
+    for path in checkpoints(root):
+        if path.name.startswith(".") or not 0 <= step_of(path) <= newest:
+            continue
+        if good >= kept:
+            shutil.rmtree(path, ignore_errors=True)
+        good += looks_whole(path)
+
+
+def looks_whole(path: Path) -> bool:
+    """Whether the manifest is the one committed and every file has its size: nothing is hashed."""
+    try:
+        files = read_manifest(path).files
+        return all((path / name).stat().st_size == written.size for name, written in files.items())
+    except (OSError, RecordError):
+        return False
 
 
 def clear_partial(root: Path) -> None:
@@ -63,13 +82,22 @@ def clear_partial(root: Path) -> None:
 
 
 def checkpoints(root: Path) -> list[Path]:
-    """Committed checkpoints, newest first; whether they are still as written is not asked."""
-    found = [path for path in root.glob("step-*") if (path / COMMITTED).exists()]
-    return sorted(found, key=step_of, reverse=True)
+    """Committed checkpoints, newest first; whether they are still as written is not asked.
+
+    A run that was killed between its commit and the renaming left a whole one under the name it
+    was written by: it counts.
+    """
+    found = [
+        path
+        for pattern in ("step-*", ".step-*")
+        for path in root.glob(pattern)
+        if (path / COMMITTED).exists()
+    ]
+    return sorted(found, key=lambda path: (step_of(path), path.name), reverse=True)
 
 
 def step_of(path: Path) -> int:
-    digits = path.name.removeprefix("step-")
+    digits = path.name.lstrip(".").removeprefix("step-").partition(".")[0]
     return int(digits) if digits.isascii() and digits.isdigit() else -1
 
 
@@ -77,10 +105,10 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest of a committed checkpoint, which is what was committed."""
     try:
         text = (path / MANIFEST).read_bytes()
-        promised = (path / COMMITTED).read_text().strip()
+        promised = (path / COMMITTED).read_bytes()
     except (OSError, ValueError) as missing:
         raise damaged(path, f"is not a whole checkpoint ({missing})") from missing
-    if hash_bytes(text) != promised:
+    if f"{hash_bytes(text)}\n".encode() != promised:
         raise damaged(path / MANIFEST, "is not what was written")
     return Manifest.from_json(text.decode(), path / MANIFEST)
 
