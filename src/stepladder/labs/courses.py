@@ -22,7 +22,7 @@ FOUNDATIONS = Course(
             seconds=2,
             library="torch.finfo",
             rungs=("precision", "float8"),
-            picture=Picture("format", ("error of pi",), log="y"),
+            picture=Picture("format", ("error of a tenth",), log="y"),
         ),
         Lab(
             "flops",
@@ -57,7 +57,35 @@ FOUNDATIONS = Course(
     ),
 )
 
-COURSES = (FOUNDATIONS, MANY_DEVICES, MANY_DEVICES_BONUS)
+FIRST = Course(
+    "First course: one device",
+    (
+        Lab(
+            "devices",
+            "GPU basics: detection, placement, mismatches, fallback, timing",
+            seconds=2,
+            library="stepladder.world.pick_device",
+            picture=Picture("size", ("ms", "ms without waiting"), log="x"),
+        ),
+        Lab(
+            "mixed-precision",
+            "Mixed precision: autocast, loss scaling, fp32 against fp16 and bf16",
+            seconds=3,
+            library="stepladder.climb",
+            rungs=("precision", "scaling"),
+            picture=Picture("precision", ("step ms", "kept KiB")),
+        ),
+        Lab(
+            "memory",
+            "Memory: batch size, accumulation, checkpointing, leaks, out of memory",
+            seconds=3,
+            library="stepladder.climb",
+            rungs=("accumulate", "recompute"),
+        ),
+    ),
+)
+
+COURSES = (FOUNDATIONS, FIRST, MANY_DEVICES, MANY_DEVICES_BONUS)
 
 
 def all_labs() -> tuple[Lab, ...]:

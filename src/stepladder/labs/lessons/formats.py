@@ -89,15 +89,17 @@ def measure() -> list[dict[str, object]]:
             "bits": 1 + form.exponent_bits + form.mantissa_bits,
             "largest": form.largest,
             "smallest normal": 2.0**form.smallest_exponent,
-            "after 1 comes": 1 + spacing(1.0, form),
-            "pi": rounded(math.pi, form),
-            "error of pi": abs(rounded(math.pi, form) / math.pi - 1),
+            "spacing at 1": spacing(1.0, form),
+            "a tenth": f"{rounded(0.1, form):.8f}",
+            "error of a tenth": abs(rounded(0.1, form) / 0.1 - 1),
             "100,000": rounded(1e5, form),
         }
         for name, form in FORMATS.items()
     ]
-    pi = as_int8(torch.tensor(math.pi), scale=4 / 127).item()
-    return [*rows, {"format": "int8, to 4", "bits": 8, "largest": 4.0, "pi": pi}]
+    tenth = as_int8(torch.tensor(0.1), scale=1 / 127).item()
+    error = abs(tenth / 0.1 - 1)
+    shared = {"format": "int8, to 1", "bits": 8, "largest": 1.0, "spacing at 1": 1 / 127}
+    return [*rows, {**shared, "a tenth": f"{tenth:.8f}", "error of a tenth": error}]
 
 
 if __name__ == "__main__":
