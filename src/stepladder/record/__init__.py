@@ -10,16 +10,20 @@ from .calibration import (
 from .forecast import Forecast, Interval
 from .journal import Journal, read_journal
 from .memory import Memory
+from .profile import CAUSES, Finding, Profile
 from .report import Report
 from .time import Time
 
 __all__ = [
+    "CAUSES",
     "Calibration",
     "Correction",
+    "Finding",
     "Forecast",
     "Interval",
     "Journal",
     "Memory",
+    "Profile",
     "Report",
     "Time",
     "Timing",

@@ -48,7 +48,7 @@ class Profile:
     peak_flops_per_second: float | None = None  # None: unknown
     bytes_per_second: float | None = None  # of memory-bound work while it runs
     peak_bytes_per_second: float | None = None
-    own_seconds: tuple[float, ...] = ()  # a step outside collectives, by rank
+    own_seconds: tuple[tuple[float, ...], ...] = ()  # outside collectives, by rank and step
     bound: str = ""  # the verdict in a sentence
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()

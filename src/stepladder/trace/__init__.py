@@ -3,21 +3,26 @@
 from .capture import Capture, marked
 from .detail import Detail
 from .graphs import find_retained_graphs, live_graphs
-from .kinds import VIEWS
+from .offers import Offer, Outlook
 from .reduce import Reduced, reduce_spans
 from .spans import DATA, STEP, SYNC, UPDATE, Span
+from .verdict import Evidence, find_stragglers, judge
 
 __all__ = [
     "DATA",
     "STEP",
     "SYNC",
     "UPDATE",
-    "VIEWS",
     "Capture",
     "Detail",
+    "Evidence",
+    "Offer",
+    "Outlook",
     "Reduced",
     "Span",
     "find_retained_graphs",
+    "find_stragglers",
+    "judge",
     "live_graphs",
     "marked",
     "reduce_spans",

@@ -15,13 +15,13 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .spans import DATA, STEP, SYNC, UPDATE, Kind, Span, own_moments
+from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Kind, Span, own_moments
 
 FLOOR = "stepladder.floor"
 TRIES = 64  # operations that do nothing, whose median is what asking for one costs
 PHASES = (DATA, STEP, UPDATE, SYNC, FLOOR)
 # Marks that torch sets on its own; on a device's lanes they would pass for kernels.
-MARKS = ("stepladder.", "Optimizer.", "ProfilerStep", "FSDP::", "nccl:", "gloo:", "Distributed")
+MARKS = ("stepladder.", OPTIMIZER, "ProfilerStep", "FSDP::", "nccl:", "gloo:", "Distributed")
 RUNTIME = ("cuda", "cu", "hip")
 
 
@@ -88,7 +88,7 @@ def kind_of(event: Any) -> Kind | None:
         if name.startswith(MARKS):
             return None
         return "copy" if name.startswith(("Memcpy", "Memset")) else "kernel"
-    if name in PHASES:
+    if name in PHASES or name.startswith(OPTIMIZER):
         return "phase"
     if event.is_async():
         return "travel" if name.startswith(("gloo:", "mpi:", "ucc:")) else None

@@ -3,11 +3,11 @@
 Every moment between the first mark and the last goes to one cause. Causes take turns, and each
 claims what those before it left:
 
-    on a device   products, attention, the update's kernels, other kernels, copies; then collectives,
-                  of which so only the exposed part remains; then, where the device stood still,
-                  whatever the host was at: waiting for data, in a collective, in the update,
-                  launching work, or in Python
-    on the host   the same, with operations in place of kernels
+    on a device     products, attention, the update's kernels, other kernels, copies; then
+                    collectives, of which so only the exposed part remains; then, where the device
+                    stood still, whatever the host was at: waiting for data, in a collective, in
+                    the update, launching work, or in Python
+    on a processor  the same, with operations in place of kernels
 
 On a processor an operation's first moments, as long as one that does nothing takes (`floor`), are
 launching; the rest is work. Only the thread that takes the steps counts, and beside it those in
@@ -31,10 +31,11 @@ from .kinds import (
     kernel_cause,
     op_cause,
 )
-from .spans import DATA, STEP, SYNC, UPDATE, Span, own_moments
+from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Span, own_moments
 
 Claims = dict[str, list[Interval]]
 DEVICE_ORDER = ("matrix", "attention", "optimizer", "memory_bound")
+TALK = ("communication", "bubble")
 HOST_ORDER = ("matrix", "attention", "memory_bound", "optimizer")
 
 
@@ -46,9 +47,11 @@ class Reduced:
     collectives: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # exposed
     hidden: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     operations: int = 0
-    update_operations: int = 0
+    update_operations: int = 0  # that the optimizer's own step asks for
     busy: int = 0  # of the device; on a processor in operations
     waits: int = 0  # of the host for the device, inside steps
+    exposed: list[Interval] = field(default_factory=list)  # when it only communicated
+    own: list[int] = field(default_factory=list)  # of each step, the rest
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class Turn:
         mine = common(self.left, union(moments))
         self.left = without(self.left, mine)
         self.found.causes[cause] += length(mine)
+        if cause in TALK:
+            self.found.exposed += mine
         return length(mine)
 
     def claim_talk(self, talk: dict[str, list[Interval]]) -> None:
@@ -75,38 +80,52 @@ class Turn:
 
 
 def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> Reduced:
-    """Seconds by cause of everything between marks; `floor`: of an operation that does nothing."""
+    """Time by cause of everything between marks; `floor`: of an operation that does nothing."""
     found = Reduced()
     phases = by_name(span for span in spans if span.kind == "phase")
     main = next((span.lane for span in spans if span.kind == "phase" and span.name == STEP), "")
     turn = Turn(union(moment for name in (DATA, STEP, SYNC) for moment in phases[name]), found)
-    update = union(phases[UPDATE])
+    update, talk = union(phases[UPDATE]), talks(spans)
     kernels = [span for span in spans if span.kind in ("kernel", "copy")]
-    talk = talks(spans)
+    lanes = working_lanes(spans, main)
     if kernels:
         claim_device(turn, kernels, update, talk)
-    turn.claim("data", phases[DATA])
-    lanes = working_lanes(spans, main)
-    ops = claims_of_host(lanes, update, floor, talk)
-    if kernels:
+        turn.claim("data", phases[DATA])
+        ops = claims_of_host(lanes, update, floor, talk)
         turn.claim_talk(talk)
         turn.claim("optimizer", update)
         turn.claim("launch", [moment for moments in ops.values() for moment in moments])
     else:
+        turn.claim("data", phases[DATA])
+        ops = claims_of_host(lanes, update, floor, talk)
         found.busy = sum(turn.claim(cause, ops[cause]) for cause in HOST_ORDER)
         turn.claim("launch", ops["launch"])
         turn.claim_talk(talk)
         turn.claim("optimizer", update)
         found.operations = sum(not is_launch(span.name) for lane in lanes for span in lane)
-    found.update_operations = sum(
-        inside(span.start, update) for lane in lanes for span in lane if span.kind == "op"
-    )
-    turn.claim("host", phases[STEP])
-    turn.claim("host", phases[SYNC])
+    turn.claim("host", phases[STEP] + phases[SYNC])
+    marks = [name for name in phases if name.startswith(OPTIMIZER)]
+    updating = union(moment for name in marks for moment in phases[name])
+    found.update_operations = sum(asked_in(lane, updating) for lane in lanes)
     steps = union(phases[STEP])
     waits = [s for s in spans if s.name in SYNCHRONISING and inside(s.start, steps)]
     found.waits = length(union(span.interval for span in waits))
+    found.own = own_times(phases, union(found.exposed))
     return found
+
+
+def own_times(phases: dict[str, list[Interval]], exposed: Intervals) -> list[int]:
+    """Each step's time without its exposed communication, from one wait for data to the next."""
+    last = max((end for moments in phases.values() for _, end in moments), default=0)
+    starts = sorted(start for start, _ in phases[DATA] or phases[STEP])
+    windows = zip(starts, [*starts[1:], last])
+    return [end - start - length(common(exposed, [(start, end)])) for start, end in windows]
+
+
+def asked_in(lane: Sequence[Span], moments: Intervals) -> int:
+    """Operations that begin in these moments and in no other operation."""
+    ops = [span for span in lane if span.kind == "op" and inside(span.start, moments)]
+    return sum(len(own.chain) == 1 for own in own_moments(ops))
 
 
 def claim_device(

@@ -13,6 +13,7 @@ Kind = Literal["phase", "op", "runtime", "kernel", "copy", "travel"]
 DATA, STEP, UPDATE, SYNC = (
     f"stepladder.{phase}" for phase in ("data", "step", "update", "sync")
 )  # the phases that a profiled loop marks
+OPTIMIZER = "Optimizer.step"  # how torch's own mark around an optimizer's step begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def own_moments(spans: Iterable[Span]) -> Iterator[Own]:
         while open_ and open_[-1][0].end <= span.start:
             yield close()
         if open_:
-            outer, mine, since = open_[-1]
+            _, mine, since = open_[-1]
             if since < span.start:
                 mine.append((since, span.start))
         open_.append((span, [], span.start))

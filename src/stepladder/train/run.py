@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stepladder.data import Prefetcher
+from stepladder.record import Profile
 
 from .checkpoint import Saver
 from .engine import Engine
 from .loop import feed
+from .profile import profile
 from .replicas import check_replicas
-from .resume import load
+from .resume import load, resume
 
 
 @dataclass(slots=True)
@@ -36,6 +39,15 @@ class Run(Engine):
         """
         return self.saver.save(self, folder, wait=wait)
 
+    def profile(
+        self, feed: Iterable[Any], *, steps: int = 4, folder: str | Path | None = None
+    ) -> Profile:
+        """Where a step's time goes, with a verdict, from 2 · `steps` + 3 real steps of this run.
+
+        Every rank calls it. The trace, for Perfetto or Chrome, is kept in `folder`.
+        """
+        return profile(self, feed, steps=steps, folder=folder)
+
     def check_copies(self) -> None:
         """Raise where ranks that should hold the same parameters do not; every rank calls it."""
         check_replicas(self.climbed.pieces, self.world, self.index)
@@ -47,3 +59,7 @@ class Run(Engine):
     def load(self, folder: str | Path) -> Path:
         """Go on from a checkpoint, or from the latest of a folder."""
         return load(self, folder)
+
+    def resume(self, folder: str | Path) -> Path | None:
+        """Go on from the latest checkpoint of a folder; where it holds none, begin: None."""
+        return resume(self, folder)

@@ -1,0 +1,174 @@
+"""A run profiles itself: its causes add up to the clock, and planted faults are named."""
+
+import gzip
+import json
+import time
+from itertools import repeat
+
+import pytest
+import torch
+from torch import nn
+
+import stepladder as sl
+from stepladder.errors import DataError, RecordError
+from tests.ranks import run as run_ranks
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+MODEL = "gpt:layers=1,hidden=256,heads=4,vocab=256,sequence=64"
+STEPS = 2
+
+
+def start(loss="cross_entropy", plan="fp32", model=MODEL, **how):
+    return sl.climb(sl.build(model), loss=loss, optimizer="adamw lr=1e-3", plan=plan, **how)
+
+
+def batch(rows=8, length=64):
+    tokens = torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(0))
+    return tokens, tokens
+
+
+def kinds(profile):
+    return {finding.kind for finding in profile.findings} - {"plan"}
+
+
+def test_a_healthy_run_adds_up_to_the_clock_and_is_accused_of_nothing(tmp_path):
+    run = start()
+    found = run.profile(repeat(batch()), steps=STEPS, folder=tmp_path)
+    assert abs(found.unexplained_seconds) < 0.03 * found.step_seconds
+    assert kinds(found) == set(), [str(finding) for finding in found.findings]
+    assert found.bound.startswith("compute-bound")
+    assert found.causes["matrix"] > found.causes["launch"]
+    assert found.mfu is None and "unknown MFU" in found.bound  # nobody knows this processor's peak
+    assert found.flops_per_second and found.bytes_per_second and found.overhead > 0
+    assert run.index == 2 * STEPS + 3, "real steps of the run"
+    trace = json.loads(gzip.decompress((tmp_path / "trace-rank0.json.gz").read_bytes()))
+    assert any(event.get("name") == "aten::addmm" for event in trace["traceEvents"])
+
+
+def test_a_profile_leaves_nothing_behind():
+    run = start()
+    before = vars(type(run)).copy()
+    run.profile(repeat(batch(2)), steps=1)
+    assert vars(type(run)) == before
+    assert not torch.autograd._profiler_enabled()
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+
+
+def test_profiled_steps_learn_what_plain_steps_learn():
+    profiled, plain = start(), start()
+    profiled.profile(repeat(batch()), steps=1)
+    for _ in range(5):
+        plain.step(batch())
+    for one, other in zip(profiled.module.parameters(), plain.module.parameters()):
+        assert torch.equal(one, other)
+
+
+def test_a_slow_loader_is_named():
+    def slow():
+        while True:
+            time.sleep(0.1)
+            yield batch()
+
+    found = start().profile(slow(), steps=STEPS)
+    assert "data" in kinds(found)
+    assert found.causes["data"] == pytest.approx(0.1, rel=0.2)
+    assert abs(found.unexplained_seconds) < 0.03 * found.step_seconds
+    finding = next(f for f in found.findings if f.kind == "data")
+    assert "slow loader" in finding.text and finding.gain > 1
+
+
+def test_a_host_synchronisation_is_named_with_its_line():
+    def loss(outputs, targets):
+        mean = nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+        return mean if mean.item() < 1e9 else mean * 0
+
+    found = start(loss).profile(repeat(batch()), steps=STEPS)
+    (finding,) = (f for f in found.findings if f.kind == "sync")
+    assert "test_profile.py:" in finding.text and "in loss needs a number" in finding.text
+    assert "once a step" in finding.text
+
+
+def test_a_leaked_graph_is_named():
+    kept = []
+
+    def loss(outputs, targets):
+        mean = nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+        kept.append(mean)
+        return mean
+
+    found = start(loss).profile(repeat(batch()), steps=STEPS)
+    assert kinds(found) == {"leak"}
+    assert "a list of length" in next(f.text for f in found.findings)
+    assert ".detach()" in found.findings[0].text
+
+
+def test_a_tiny_batch_is_launch_bound():
+    found = start(model="gpt-tiny").profile(repeat(batch(1, 8)), steps=3)
+    assert "launch" in kinds(found)
+    finding = next(f for f in found.findings if f.kind == "launch")
+    assert "operations a step" in finding.text and "micro-batch" in finding.fix
+
+
+def test_an_unfused_optimizer_is_named():
+    run = start()
+    groups = [{"params": g["params"], "lr_factor": 1.0} for g in run.optimizer.param_groups]
+    run.optimizer = torch.optim.AdamW(groups, lr=1e-3, foreach=False, fused=False)
+    found = run.profile(repeat(batch()), steps=STEPS)
+    assert kinds(found) == {"optimizer"}
+    assert "tensors" in found.findings[0].text
+
+
+def test_a_pause_in_python_is_not_taken_for_small_operations():
+    run = start()
+    run.module.register_forward_pre_hook(lambda *_: time.sleep(0.2))
+    found = run.profile(repeat(batch()), steps=STEPS)
+    assert kinds(found) == {"host"}
+    assert found.causes["host"] > 0.2
+
+
+def test_a_feed_that_ends_is_refused():
+    with pytest.raises(DataError, match="ended after 3 of the 7 batches that a profile takes"):
+        start().profile([batch(2)] * 3, steps=2)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"trace-rank0.json.gz cannot be written"):
+        start().profile(repeat(batch(2)), steps=1, folder=tmp_path / "file")
+
+
+def profile_rank(plan, sleeper, moment):
+    run = start(plan=plan)
+    sleeps = sleeper == run.world.place.rank
+
+    def feed():
+        while True:
+            if sleeps and moment == "data":
+                time.sleep(0.25)
+            yield batch()
+
+    if sleeps and moment == "forward":
+        run.module.register_forward_pre_hook(lambda *_: time.sleep(0.25))
+    if sleeps and moment == "optimizer":
+        run.optimizer.register_step_pre_hook(lambda *_: time.sleep(0.25))
+    found = run.profile(feed(), steps=STEPS)
+    return found.to_dict()
+
+
+@pytest.mark.parametrize("moment", ["forward", "data", "optimizer"])
+def test_a_rank_that_sleeps_is_named_by_both(moment):
+    for rank, found in enumerate(run_ranks(profile_rank, 2, "fp32 ddp replicate=2", 1, moment)):
+        text = [f["text"] for f in found["findings"] if f["kind"] == "straggler"]
+        assert len(text) == 1 and text[0].startswith("rank 1 is"), (rank, found)
+        assert abs(found["unexplained_seconds"]) < 0.03 * found["step_seconds"]
+        fast, slow = (min(steps) for steps in found["own_seconds"])
+        assert slow - fast == pytest.approx(0.25, rel=0.4)
+
+
+@pytest.mark.parametrize("plan", ["fp32 ddp replicate=2", "fp32 zero3 shard=2"])
+def test_healthy_ranks_add_up_and_name_nobody(plan):
+    for found in run_ranks(profile_rank, 2, plan, None, ""):
+        assert abs(found["unexplained_seconds"]) < 0.03 * found["step_seconds"]
+        assert [f for f in found["findings"] if f["kind"] in ("straggler", "sync", "leak")] == []
+        assert found["collectives"]["all_reduce"] > 0
