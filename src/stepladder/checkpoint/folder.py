@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -87,13 +87,15 @@ def checkpoints(root: Path) -> list[Path]:
     A run that was killed between its commit and the renaming left a whole one under the name it
     was written by: it counts.
     """
-    found = [
-        path
-        for pattern in ("step-*", ".step-*")
-        for path in root.glob(pattern)
-        if (path / COMMITTED).exists()
-    ]
-    return sorted(found, key=lambda path: (step_of(path), path.name), reverse=True)
+    return newest_first(path for path in under_any_name(root) if (path / COMMITTED).exists())
+
+
+def under_any_name(root: Path) -> list[Path]:
+    return [path for pattern in ("step-*", ".step-*") for path in root.glob(pattern)]
+
+
+def newest_first(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: (step_of(path), path.name), reverse=True)
 
 
 def step_of(path: Path) -> int:
@@ -135,11 +137,16 @@ def check_file(path: Path, written: Written) -> None:
 
 
 def candidates(folder: Path) -> Iterator[Path]:
-    """Checkpoints to try: the one that is named, or those of a run from the newest on."""
+    """Checkpoints to try: the one that is named, or those of a run from the newest on.
+
+    A folder is given its name once it is committed: one without its marker was damaged since, and
+    is tried so that it is named.
+    """
     if (folder / MANIFEST).exists() or (folder / COMMITTED).exists():
         yield folder
         return
-    found = checkpoints(folder)
+    named = {path for path in folder.glob("step-*") if path.is_dir()}
+    found = newest_first(named.union(checkpoints(folder)))
     if not found:
         raise RecordError(
             "checkpoint", f"{folder} holds none", "Name a folder that a run saved to."
