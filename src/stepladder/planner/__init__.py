@@ -6,7 +6,7 @@ from .choices import Choices
 from .explain import Explanation, explain, family_of
 from .forecast import forecast
 from .host import pass_launches
-from .memory import forecast_state
+from .memory import forecast_moments, forecast_state
 from .search import search
 from .software import OURS, Software
 from .stages import bubble_share, in_flight, stages_of
@@ -24,6 +24,7 @@ __all__ = [
     "explain_out_of_memory",
     "family_of",
     "forecast",
+    "forecast_moments",
     "forecast_state",
     "in_flight",
     "pass_launches",

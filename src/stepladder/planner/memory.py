@@ -13,12 +13,13 @@ from stepladder.plan import Layout, Plan
 from stepladder.record import Calibration, Memory
 from stepladder.workload import Facts
 
-from .moments import rank_moments
+from .moments import Moment, rank_moments
 from .sizes import Sizes, sizes_of
 from .software import OURS, Software
 from .stages import Stage, stages_of
 
 MIB, GIB = 2**20, 2**30
+Moments = tuple[tuple[str, Memory], ...]  # by name, in the order of a step
 
 CONTEXT_BYTES = 600 * MIB  # driver, kernels and libraries of one process on a recent card
 COMMUNICATOR_BYTES = 200 * MIB  # channels that one group of ranks keeps open
@@ -34,11 +35,37 @@ def forecast_memory(
     software: Software = OURS,
 ) -> tuple[Memory, int]:
     """Device bytes by owner and host bytes, on the fullest rank of a settled plan."""
+    moments, host = fullest_rank(facts, plan, cluster, calibration, software)
+    return fullest(moments)[1], host
+
+
+def forecast_moments(
+    facts: Facts,
+    plan: Plan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    software: Software = OURS,
+) -> Moments:
+    """The same rank's memory at every moment of its step that competes for the peak, in order."""
+    return fullest_rank(facts, plan, cluster, calibration, software)[0]
+
+
+def fullest_rank(
+    facts: Facts,
+    plan: Plan,
+    cluster: Cluster,
+    calibration: Calibration | None,
+    software: Software,
+) -> tuple[Moments, int]:
     stages = stages_of(facts, plan.layout, plan.schedule)
     ends = {0, len(stages) - 1, max(range(len(stages)), key=lambda i: stages[i].num_blocks)}
     sizes, context = sizes_of(plan, software), context_bytes(plan.layout, cluster, calibration)
     ranks = [rank_memory(facts, plan, stages[i], i, sizes, context) for i in sorted(ends)]
-    return max(ranks, key=lambda rank: rank[0].peak_bytes)
+    return max(ranks, key=lambda rank: fullest(rank[0])[1].peak_bytes)
+
+
+def fullest(moments: Moments) -> tuple[str, Memory]:
+    return max(moments, key=lambda moment: moment[1].allocated_bytes)
 
 
 def rank_memory(
@@ -48,7 +75,7 @@ def rank_memory(
     index: int,
     sizes: Sizes,
     context: int,
-) -> tuple[Memory, int]:
+) -> tuple[Moments, int]:
     """One rank's; a processor, whose runtime needs no memory of its own, has no context."""
     parameters, gradients, optimizer = state_bytes(facts, stage, sizes)
     host = 0.0
@@ -61,20 +88,24 @@ def rank_memory(
     moments, away = rank_moments(facts, plan, stage, index, sizes)
     if not gradients:
         moments = [replace(moment, gradients=0.0) for moment in moments]
-    worst = max(moments, key=lambda moment: moment.total)
-    memory = Memory(
+    named = tuple((m.name, memory_at(m, parameters, optimizer, context)) for m in moments)
+    return named, round(host + away)
+
+
+def memory_at(moment: Moment, parameters: float, optimizer: float, context: int) -> Memory:
+    """All owners at one moment."""
+    return Memory(
         parameters=round(parameters),
-        working=round(worst.working),
-        gradients=round(worst.gradients),
+        working=round(moment.working),
+        gradients=round(moment.gradients),
         optimizer=round(optimizer),
-        activations=round(worst.activations),
-        logits=round(worst.logits),
-        communication=round(worst.communication),
-        temporary=round(worst.temporary) + (WORKSPACE_BYTES if context else 0),
+        activations=round(moment.activations),
+        logits=round(moment.logits),
+        communication=round(moment.communication),
+        temporary=round(moment.temporary) + (WORKSPACE_BYTES if context else 0),
         context=context,
-        reserved=round(FRAGMENTS * worst.transient) if context else 0,
+        reserved=round(FRAGMENTS * moment.transient) if context else 0,
     )
-    return memory, round(host + away)
 
 
 def forecast_state(facts: Facts, plan: Plan, software: Software = OURS) -> tuple[Memory, ...]:

@@ -38,6 +38,7 @@ class Moment:
     temporary: float = 0.0
     gradients: float = 0.0
     working: float = 0.0
+    name: str = ""
 
     @property
     def total(self) -> float:
@@ -79,7 +80,7 @@ def rank_moments(
         near = min(2 * largest, waiting * flight)  # one leaves or returns while one is used
         away = waiting * flight - near
         moments = [replace(m, activations=min(m.activations, near)) for m in moments]
-    step = Moment(0.0, 0.0, walk.travels.last, gradients=walk.all_gradients)
+    step = Moment(0.0, 0.0, walk.travels.last, gradients=walk.all_gradients, name="step")
     moments += [replace(step, working=walk.gathered)]
     batch = facts.sample_bytes * sizes.samples * sizes.passes  # there from the start of the step
     return [replace(m, temporary=m.temporary + batch) for m in moments], away
@@ -116,7 +117,7 @@ class Walk:
             yield self.moment(
                 self.entry_kept,
                 stream + scratch_bytes(self.stage.entry.scratch, self.sizes) + fresh,
-                copies_bytes(self.stage.entry, self.sizes), self.all_gradients,
+                copies_bytes(self.stage.entry, self.sizes), self.all_gradients, "entry",
             )  # fmt: skip
 
     def loss_moments(self) -> Iterator[Moment]:
@@ -133,9 +134,10 @@ class Walk:
             logits = answer, worst, last
             fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_.scratch, self.sizes)
         kept, travels = self.kept_by_all, self.travels.head
-        yield Moment(kept, logits[0], travels, 0.0, gradients, self.gathered or every)
-        yield Moment(kept, logits[1], travels, 0.0, gradients, self.gathered or saved)
-        yield Moment(kept, logits[2], travels, fresh, gradients, self.gathered or saved)
+        working = self.gathered or saved
+        yield Moment(kept, logits[0], travels, 0.0, gradients, self.gathered or every, "answer")
+        yield Moment(kept, logits[1], travels, 0.0, gradients, working, "loss")
+        yield Moment(kept, logits[2], travels, fresh, gradients, working, "head")
 
     def block_moments(self) -> Iterator[Moment]:
         exit_ = held_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
@@ -145,7 +147,7 @@ class Walk:
             copies = copies_bytes(self.stage.entry, self.sizes)
         copies += sum(run.saved_copies * run.count for run in self.runs)
         for run in reversed(self.runs):
-            for before in {run.count - 1, 0}:
+            for before in sorted({run.count - 1, 0}, reverse=True):
                 gone = run.count - before
                 behind = made + (gone - 1) * run.parameters * self.per_parameter
                 yield self.moment(
@@ -153,14 +155,17 @@ class Walk:
                     run.scratch + run.fresh,
                     copies - gone * run.saved_copies + run.copies,
                     self.all_gradients if self.lasting else behind,
+                    "blocks",
                 )
             made += run.count * run.parameters * self.per_parameter
             kept -= run.count * run.kept
             copies -= run.count * run.saved_copies
 
-    def moment(self, kept: float, temporary: float, copies: float, gradients: float) -> Moment:
+    def moment(
+        self, kept: float, temporary: float, copies: float, gradients: float, name: str
+    ) -> Moment:
         working = self.gathered or copies
-        return Moment(kept, 0.0, self.travels.block, temporary, gradients, working)
+        return Moment(kept, 0.0, self.travels.block, temporary, gradients, working, name)
 
 
 def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[Run]:
