@@ -79,7 +79,7 @@ MISTAKES = {
     ("--model.name", "gtp2"): "model: 'gtp2' is not a known model. Did you mean 'gpt2'?",
     ("--data.source", "nowhere/at/all"): "nowhere/at/all",
     ("--train.device", "cuda:9"): "device",
-    ("--train.nonfinite", "hope"): "nonfinite: 'hope' is not a policy. Choose stop or skip.",
+    ("--train.nonfinite", "hope"): "nonfinite: 'hope' is not a policy. Choose stop, skip or backoff.",
     ("--rate.kind", "sine"): "rate: 'sine' is not a schedule.",
     ("--optimizer.lr", "fast"): "optimizer.lr: 'fast' is not a number",
 }

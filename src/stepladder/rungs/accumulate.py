@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,14 +37,17 @@ class Accumulate:
     world: World
     intake: Callable[[Any], Any] = lambda inputs: inputs  # inputs in the type the module reads
     micro: int | None = None  # rows of one pass; None: all of them
+    choosing: Callable[[], AbstractContextManager[Any]] = nullcontext  # around all passes
     share: Share = nullcontext  # block in which a batch is cut to this rank's part of its sequences
     total: int | torch.Tensor = 0  # valid targets of the last global batch
+    # Of the last batch, on the device: each pass's rows and its weighed loss on this rank.
+    parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
 
     def __call__(self, batch: Batch, scale: Scale) -> torch.Tensor:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
-        counted = self.counting(batch)
+        counted, self.parts = self.counting(batch), []
         loss = torch.zeros((), device=self.world.device)
-        with self.share(batch) as mine:
+        with self.choosing(), self.share(batch) as mine:
             turns = self.turns(batch, mine)
             for index, (part, counts) in enumerate(turns):
                 with self.exchange.passing(index == len(turns) - 1):
@@ -53,6 +56,7 @@ class Accumulate:
                     weighed = mean * (self.weight(part, self.total) if counts else 0.0)
                     # The engine that adds ranks up divides by their number: see exchange.py.
                     scale(weighed * self.exchange.ways).backward()
+                self.parts.append((part.num_rows, weighed.detach()))
                 loss += weighed.detach()
         return self.world.sum(loss, "replicate", "shard", "context")
 

@@ -98,7 +98,7 @@ class Pipeline(Accumulate):
                 "Use a batch that divides, or pipeline=1.",
             )
         self.total, self.scale = self.count(batch), scale
-        self.seen = torch.zeros((), device=self.world.device)
+        self.seen, self.parts = torch.zeros((), device=self.world.device), []
         for chunk in self.chunks:
             chunk.train(self.module.training)
 
@@ -114,6 +114,7 @@ class Pipeline(Accumulate):
             with self.working():
                 return chunk.carry(self.intake(part.inputs))
         weighed = self.forward(part).float() * self.weight(part, self.total)
+        self.parts.append((part.num_rows, weighed.detach()))
         self.seen += weighed.detach()
         return self.scale(weighed * self.exchange.ways)
 

@@ -7,6 +7,7 @@ of the failed try survives, so no sample is lost or counted twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,6 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.errors import NonFinite
 from stepladder.plan import Plan, Rate
 from stepladder.planner import explain_out_of_memory
 from stepladder.record import Report
@@ -38,8 +38,10 @@ from stepladder.world import (
 from .clock import Clock
 from .copying import Copying
 from .exhaustion import drop_gradients, held_memory, release
+from .faults import Scene, answer
 from .flops import FlopRate
 from .gradients import Norms, measure_norms
+from .health import Health, Mark
 from .intake import as_batch
 from .optimizer import set_rate, update
 from .pending import PendingReport
@@ -58,7 +60,7 @@ class Engine:
     flops: FlopRate
     seed: int = 0
     exact: bool = False  # only deterministic algorithms
-    stop_on_nonfinite: bool = True  # else the update is left out and the run goes on
+    health: Health = field(default_factory=Health)
     index: int = 0  # steps taken
     position: int = 0  # samples consumed
     clock: Clock = field(default_factory=Clock)
@@ -74,7 +76,7 @@ class Engine:
 
     @property
     def lr(self) -> float:
-        return self.plan.optimizer.lr * self.rate.factor(self.index)
+        return self.plan.optimizer.lr * self.rate.factor(self.index) * self.health.factor
 
     @property
     def micro(self) -> int | None:
@@ -141,7 +143,7 @@ class Engine:
         for piece in self.climbed.pieces:
             piece.take_gradient()
         norms = measure_norms(self.climbed.pieces, self.world)
-        bad, lr = norms.bad, self.lr
+        bad, lr = norms.bad(loss), self.lr
         set_rate(self.optimizer, lr)
         clip = self.plan.optimizer.clip
         # Nothing to divide by saves a pass that writes every gradient back.
@@ -154,6 +156,10 @@ class Engine:
         drop_gradients(self.climbed.pieces)
         tokens = self.climbed.forward_backward.total
         taken = Taken(self.index, batch, loss, tokens, norms, lr, scale)
+        parts, self.climbed.forward_backward.parts = self.climbed.forward_backward.parts, []
+        self.health.note(
+            Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)
+        )
         self.index += 1
         self.position += batch.size
         return PendingReport(taken.step, lambda: self._read(taken))
@@ -177,12 +183,18 @@ class Engine:
         self.module.train()
         return total / max(count, 1)
 
+    def look(self, taken: Taken) -> None:
+        """See how the steps up to this one went: see [Note: looking later] in health.py."""
+        self.health.look(taken.step)
+        if faults := self.health.take_faults():
+            scene = Scene(self.module, self.climbed.forward_backward, self.world, self.plan)
+            if told := answer(faults, scene, self.health, taken.batch):
+                self.events.append(told)
+
     def _read(self, taken: Taken) -> Report:
         loss, norm = taken.loss.item(), taken.norms.whole.item()
         scale = None if taken.scale is None else taken.scale.item()
-        skipped = not norm < float("inf")
-        if skipped and scale is None and self.stop_on_nonfinite:
-            raise nonfinite(taken, loss)
+        self.look(taken)
         seconds, waited = self.clock.read(taken.step)
         tokens = int(taken.tokens)
         rates = self.flops.over(seconds, taken.batch)
@@ -199,7 +211,7 @@ class Engine:
             mfu=rates.mfu,
             hfu=rates.hfu,
             loss_scale=scale,
-            skipped=skipped,
+            skipped=not math.isfinite(norm + loss),
             length=longest(taken.batch),
             data_seconds=waited,
         )
@@ -216,17 +228,6 @@ class Taken:
     norms: Norms
     lr: float
     scale: torch.Tensor | None
-
-
-def nonfinite(taken: Taken, loss: float) -> NonFinite:
-    layer = taken.norms.first_bad()
-    last = taken.batch.position + taken.batch.size - 1
-    return NonFinite(
-        f"step {taken.step}",
-        f"loss {loss:g}, gradient of {layer} not finite, samples {taken.batch.position} to {last};"
-        " the update was left out and parameters are as before",
-        f"Lower the learning rate ({taken.lr:g}), set clip, or pass nonfinite='skip' to go on.",
-    )
 
 
 def longest(batch: Batch) -> int:

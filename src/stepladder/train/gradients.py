@@ -19,10 +19,9 @@ class Norms:
     each: torch.Tensor  # one norm a parameter that has a gradient
     whole: torch.Tensor
 
-    @property
-    def bad(self) -> torch.Tensor:
-        """1.0 where any gradient is not finite, in the form fused optimizers take."""
-        return (~torch.isfinite(self.whole)).float()
+    def bad(self, loss: torch.Tensor) -> torch.Tensor:
+        """1.0 where the loss or any gradient is not finite, in the form fused optimizers take."""
+        return (~torch.isfinite(self.whole + loss)).float()
 
     def divisor(self, scale: torch.Tensor | float, clip: float | None) -> torch.Tensor:
         """What gradients are divided by: the loss scale, and more where the norm exceeds `clip`."""
@@ -30,10 +29,14 @@ class Norms:
         over = one if clip is None else torch.clamp(self.whole / scale / clip, min=1.0)
         return over * scale
 
-    def first_bad(self) -> str | None:
-        """The first parameter whose gradient is not finite. Waits for the device."""
+    def bad_name(self, *, last: bool) -> str:
+        """The first or last parameter whose gradient is not finite. Waits for the device.
+
+        Behind a finite loss badness begins somewhere on the way back, and all before it is bad:
+        the last one is nearest to where it began.
+        """
         bad = (~torch.isfinite(self.each)).nonzero().flatten().tolist()
-        return self.names[bad[0]] if bad else None
+        return self.names[bad[-1 if last else 0]] if bad and self.names else ""
 
 
 def measure_norms(pieces: Sequence[Piece], world: World) -> Norms:

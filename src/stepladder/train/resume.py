@@ -7,6 +7,7 @@ model.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from .generators import set_generators
 from .holdings import Holding, canonical, holdings
 from .owed import set_owed
 
+OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
+
 
 def load(run: Engine, folder: str | Path) -> Path:
     """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
@@ -50,14 +53,25 @@ def load(run: Engine, folder: str | Path) -> Path:
     state = manifest.state
     run.index, run.position, run.seed = state["step"], state["position"], state["seed"]
     run.scale.load_state_dict(state["loss_scale"])
+    run.health.load_state_dict(state.get("health", {}))
     run.clock.restart(run.index)
     return path
+
+
+def resume(run: Engine, folder: str | Path) -> Path | None:
+    """Go on from a folder's latest checkpoint where it holds one; None where it is yet to begin."""
+    return load(run, folder) if offered(run, Path(folder)) else None
 
 
 def choose(run: Engine, folder: Path) -> tuple[Path, Manifest]:
     """The newest checkpoint that every rank finds whole; why newer ones are not, as events."""
     refused: RecordError | None = None
-    for path in candidates(folder):
+    offers = offered(run, folder)
+    if not offers:
+        raise RecordError(
+            "checkpoint", f"{folder} holds none", "Name a folder that a run saved to."
+        )
+    for path in offers:
         manifest, problem = examine(run, path)
         if manifest is not None:
             if refused is not None:
@@ -66,6 +80,22 @@ def choose(run: Engine, folder: Path) -> tuple[Path, Manifest]:
         refused = refused or problem
     assert refused is not None
     raise refused
+
+
+def offered(run: Engine, folder: Path) -> list[Path]:
+    """The checkpoints that rank 0 sees, newest first; none where it sees none.
+
+    One rank looks for all: another machine may see a shared folder as it was a moment ago.
+    """
+    board, rank = run.world.board, run.world.place.rank
+    note = f"offered/{board.store.add(f'offers/{rank}', 1)}"  # how often this rank has asked
+    if run.world.first:
+        try:
+            found = [str(path.relative_to(folder)) for path in candidates(folder)]
+        except RecordError:
+            found = []
+        board.post(note, json.dumps(found))
+    return [folder / name for name in json.loads(board.read(note, OFFER_SECONDS))]
 
 
 def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:

@@ -74,6 +74,7 @@ def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
 
 
 def describe(run: Engine) -> dict[str, Any]:
+    run.health.look()  # what it decides later must follow from what is saved
     shape = getattr(run.module, "shape", None)  # which a built-in language model has
     return {
         "step": run.index,
@@ -84,6 +85,7 @@ def describe(run: Engine) -> dict[str, Any]:
         "optimizer": str(run.plan.optimizer),
         "rate": str(run.rate),
         "loss_scale": run.scale.state_dict(),
+        "health": run.health.state_dict(),
         "versions": {
             "stepladder": VERSION,
             "torch": torch.__version__,

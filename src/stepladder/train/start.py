@@ -26,12 +26,11 @@ from stepladder.world import Place, World, join, limit_bytes
 
 from .choose import Choice, choose_plan
 from .flops import FlopRate
+from .health import Health
 from .intake import as_batch
 from .masters import take_masters
 from .optimizer import build_optimizer
 from .run import Run
-
-NONFINITE = ("stop", "skip")
 
 
 def climb(
@@ -57,12 +56,12 @@ def climb(
         sample: one batch, needed to fit a recomputation budget, and to weigh the stages of a
             pipeline where the module does not read tokens.
         rate: text such as "cosine warmup=100 steps=1000".
-        nonfinite: "stop" raises when a report with a non-finite gradient is read, "skip" goes on.
+        nonfinite: of a loss or gradient that is not finite the update is left out. "stop" raises
+            when a report is read, "skip" goes on, "backoff" goes on with half the learning rate.
         exact: only algorithms that give the same bits each time.
         timeout_seconds: how long ranks wait for each other before the missing one is named.
     """
-    if nonfinite not in NONFINITE:
-        raise PlanError("nonfinite", f"'{nonfinite}' is not a policy", "Choose stop or skip.")
+    health = Health(nonfinite)
     place = Place.from_environment()
     choice = (
         Choice(plan)
@@ -78,7 +77,7 @@ def climb(
     return build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,
-        stop_on_nonfinite=nonfinite == "stop", exact=exact, because=choice.because,
+        health=health, exact=exact, because=choice.because,
     )  # fmt: skip
 
 
