@@ -27,7 +27,7 @@ def failure(logs, monkeypatch, rank, error=None, code=1):
 
 def logs_in(tmp_path):
     logs = RankLogs(tmp_path, {})
-    logs.clear(3)
+    logs.clear()
     return logs
 
 

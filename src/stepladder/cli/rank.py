@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from stepladder.errors import LostRank, StepladderError
@@ -20,7 +21,9 @@ def main() -> int:
     except Exception as error:
         record_failure(error)
         mistake = isinstance(error, StepladderError) and not isinstance(error, LostRank)
-        return USER_MISTAKE if mistake else FAILED_CHECK
+        # At once: a save in the background may wait long for the part of a rank that is gone.
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(USER_MISTAKE if mistake else FAILED_CHECK)
 
 
 if __name__ == "__main__":

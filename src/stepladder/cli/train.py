@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,21 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", metavar="RUN.toml", help="what to train, and how")
-    parser.add_argument("--ranks", type=int, metavar="N", help="start N ranks on this machine")
+    parser.add_argument("--ranks", metavar="N", help="start N ranks on this machine")
+    parser.add_argument(
+        "--restarts", metavar="K", help="start ranks that were lost so often again (3)"
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="MIN:MAX",
+        help="machines that run this; they may leave and return",
+    )
+    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="where they meet: one of them")
+    parser.add_argument(
+        "--elastic",
+        action="store_true",
+        help="go on from what run.folder holds, if anything, with a plan fitted to the ranks",
+    )
     parser.add_argument("--plan", metavar="WORDS", help="such as 'bf16 micro=4 recompute=blocks'")
     parser.add_argument("--json", action="store_true", help="only the closing figures, as JSON")
     parser.set_defaults(settings=True)
@@ -27,31 +40,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from stepladder.errors import PlanError
     from stepladder.plan import Plan, read_recipe
 
     recipe = read_recipe(options.recipe, options.settings)
     plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
-    if options.ranks is not None and options.ranks < 1:
-        raise PlanError("ranks", f"{options.ranks} is too few", "Use 1 or more.")
-    if options.ranks and options.ranks > 1:
-        from .ranks import start_ranks
+    if any((options.ranks, options.restarts, options.nodes, options.rendezvous)):
+        from .ranks import Start, start_ranks
 
-        return start_ranks(options, recipe, plan)
+        start = Start.read(options, recipe)
+        if start.by_launcher:
+            return start_ranks(options, recipe, plan, start)
     return train(options, recipe, plan)
 
 
 def train(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
     """Train as the one rank that this process is."""
+    from stepladder.world import Stop, stop_code
+
     from .session import Session
 
     with ExitStack() as stack:
-        session = Session.start(recipe, plan, stack, quiet=options.json)
-        stopped = session.train()
-        figures = session.finish(stopped)
+        session = Session.start(recipe, plan, stack, quiet=options.json, elastic=options.elastic)
+        # To the very end: a signal that comes while the last checkpoint is written changes nothing.
+        stop = stack.enter_context(Stop(recipe.run.grace_seconds))
+        stopped = session.train(stop)
+        figures = session.finish(stopped, stop)
         session.run.world.close()
     if session.first and options.json:
         as_json(figures)
     elif session.first:
         table("Measured", ["what", "value"], [list(pair) for pair in figures.items()])
-    return 0 if stopped is None else 128 + signal.Signals[stopped]  # as a shell would see it
+    return stop_code(stopped) if stopped else 0

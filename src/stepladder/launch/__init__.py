@@ -1,6 +1,7 @@
-"""Starting the ranks of a run: on this machine, by torchrun's own agent."""
+"""Starting the ranks of a run: this machine's, by torchrun's own agent, and meeting the others."""
 
 from .local import launch_local
+from .nodes import Nodes, parse_nodes
 from .rank import begin_rank, record_failure
 
-__all__ = ["begin_rank", "launch_local", "record_failure"]
+__all__ = ["Nodes", "begin_rank", "launch_local", "parse_nodes", "record_failure"]

@@ -3,6 +3,7 @@
     run/ranks/rank-0.out         what the rank printed
               rank-0.err         what it and the libraries under it complained of
               rank-0.error.json  why it failed, if it did
+              restart-1/         the same of the ranks that were started again
 
 Rank 0 speaks for all, so its lines come as they are; a line of another rank carries its label.
 A complaint that several ranks share is shown once, and what torch's C++ side prints when a rank is
@@ -13,11 +14,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+from torch.distributed.elastic.multiprocessing.tail_log import TailLog
+
+KINDS = ("out", "err", "error.json", "traceback")
 
 NOISE = re.compile(
     r"(\[rank\d+\]:)?\[[IWEF]\d{4} |\[/\S+\.cc:\d+\]|"
@@ -31,33 +37,48 @@ class RankLogs(LogsSpecs):
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         super().__init__(log_dir=str(folder))
         self.folder, self.environment = folder, dict(environment)
+        self.starts = 0
+        self.ranks: list[int] = []  # of this machine, as all machines count them
+        self.follow: Callable[[RankLogs], None] = lambda logs: None  # told of every start
 
     @property
     def root_log_dir(self) -> str:
         return str(self.folder)
 
-    def path(self, rank: int, kind: str) -> Path:
-        return self.folder / f"rank-{rank}.{kind}"
+    @property
+    def here(self) -> Path:
+        """Where the words of the latest start are."""
+        return self.folder / f"restart-{self.starts - 1}" if self.starts > 1 else self.folder
 
-    def files(self, ranks: int, kind: str) -> dict[int, str]:
-        return {rank: str(self.path(rank, kind)) for rank in range(ranks)}
+    def path(self, rank: int, kind: str) -> Path:
+        return self.here / f"rank-{rank}.{kind}"
+
+    def files(self, kind: str) -> dict[int, str]:
+        return {local: str(self.path(rank, kind)) for local, rank in enumerate(self.ranks)}
+
+    def labels(self) -> dict[int, str]:
+        return {local: f"[rank {rank}] " if rank else "" for local, rank in enumerate(self.ranks)}
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        failures = self.files(len(envs), "error.json")
-        for rank, variables in envs.items():
-            variables.update(self.environment, TORCHELASTIC_ERROR_FILE=failures[rank])
-        return LogsDest(
-            stdouts=self.files(len(envs), "out"),
-            stderrs=self.files(len(envs), "err"),
-            error_files=failures,
-        )
+        self.starts += 1
+        self.ranks = [int(envs[local]["RANK"]) for local in sorted(envs)]
+        self.here.mkdir(parents=True, exist_ok=True)
+        for kind in KINDS:
+            for path in self.files(kind).values():
+                Path(path).unlink(missing_ok=True)
+        failures = self.files("error.json")
+        for local, variables in envs.items():
+            variables.update(self.environment, TORCHELASTIC_ERROR_FILE=failures[local])
+        self.follow(self)
+        return LogsDest(stdouts=self.files("out"), stderrs=self.files("err"), error_files=failures)
 
-    def clear(self, ranks: int) -> None:
-        """Take away what an earlier start left in the same folder."""
+    def clear(self) -> None:
+        """Take away what an earlier launch left in the same folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for kind in ("out", "err", "error.json", "traceback"):
-            for rank in range(ranks):
-                self.path(rank, kind).unlink(missing_ok=True)
+        for path in self.folder.glob("restart-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in self.folder.glob("rank-*.*"):
+            path.unlink(missing_ok=True)
 
     def last_words(self, rank: int) -> str:
         """The last line a rank complained in."""
@@ -84,5 +105,31 @@ class Screen(io.TextIOBase):
         return len(line)
 
 
-def labels(ranks: int) -> dict[int, str]:
-    return {rank: f"[rank {rank}] " if rank else "" for rank in range(ranks)}
+class LiveLog:
+    """Context in which what the ranks write appears on the terminal, start after start."""
+
+    def __init__(self, logs: RankLogs) -> None:
+        self.tails: list[TailLog] = []
+        self.out = Screen(sys.stdout, complaints=False)
+        self.errors = Screen(sys.stderr, complaints=True)
+        logs.follow = self.follow
+
+    def follow(self, logs: RankLogs) -> None:
+        """Show the latest start's words, once the last one's are shown to their end."""
+        self.stop()
+        self.tails = [
+            TailLog("out", logs.files("out"), self.out, logs.labels()),  # type: ignore[arg-type]
+            TailLog("err", logs.files("err"), self.errors, logs.labels()),  # type: ignore[arg-type]
+        ]
+        for tail in self.tails:
+            tail.start()
+
+    def stop(self) -> None:
+        for tail in self.tails:
+            tail.stop()
+
+    def __enter__(self) -> LiveLog:
+        return self
+
+    def __exit__(self, *exit: object) -> None:
+        self.stop()

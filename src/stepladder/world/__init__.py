@@ -10,7 +10,7 @@ from .memory import held_bytes, limit_bytes, peak_bytes, reset_peak
 from .place import Place
 from .placement import explain_placement
 from .seed import deterministic, moment_seed, seed_moment
-from .signals import Stop
+from .signals import Stop, stop_code
 from .support import Support, support
 from .world import World, gather, join
 
@@ -38,6 +38,7 @@ __all__ = [
     "pick_device",
     "reset_peak",
     "seed_moment",
+    "stop_code",
     "support",
     "synchronize",
     "try_check",

@@ -1,0 +1,52 @@
+"""Signals of a launcher: passed on to its ranks, which save and stop.
+
+A person's second Ctrl-C ends them at once. A scheduler's signals may come several times (SIGUSR1 as
+a warning, SIGTERM at the end), and none of them cuts a save short.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import FrameType
+
+import psutil
+
+from stepladder.world import stop_code
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+@dataclass
+class Signals:
+    """Context that passes signals on to the ranks; a second Ctrl-C ends them."""
+
+    asked: int = 0
+    _before: dict[int, object] = field(default_factory=dict)
+    _strangers: set[int] = field(default_factory=set)  # children that are no ranks
+
+    def __enter__(self) -> Signals:
+        self._strangers = {child.pid for child in psutil.Process().children()}
+        self._before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+        return self
+
+    @property
+    def code(self) -> int:
+        """What to end with."""
+        return stop_code(signal.Signals(self.asked).name)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        again, self.asked = bool(self.asked), self.asked or number
+        ranks = {child.pid for child in psutil.Process().children()} - self._strangers
+        if not ranks:
+            raise SystemExit(self.code)  # nothing runs that could be saved
+        now = signal.SIGKILL if again and number == signal.SIGINT else number
+        for pid in ranks:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, now)  # each leads a session
+
+    def __exit__(self, *exit: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
