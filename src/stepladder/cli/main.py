@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a model; with no argument a small GPT on Python's own source",
     "calibrate": "measure this machine, so that forecasts use what it really does",
     "verify": "prove that precision, resumption or a plan changes nothing that matters",
+    "watch": "a page that follows a run: curves, memory, ranks, events, forecast",
     "checkpoint": "verify, inspect or convert what a run saved",
     "lab": "lessons that run on a laptop and end in a checked number",
     "bench": "the tables people quote, measured here: precision, batch, collectives, ring …",

@@ -8,7 +8,7 @@ from .calibration import (
     load_calibration,
 )
 from .forecast import Forecast, Interval
-from .journal import Journal, read_journal
+from .journal import Journal, clean, journal_path, read_journal, read_line
 from .memory import Memory
 from .profile import CAUSES, Finding, Profile
 from .report import Report
@@ -28,6 +28,9 @@ __all__ = [
     "Time",
     "Timing",
     "calibration_path",
+    "clean",
+    "journal_path",
     "load_calibration",
     "read_journal",
+    "read_line",
 ]

@@ -27,7 +27,7 @@ class Journal:
     """Appends entries to a run folder's journal."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.path = Path(folder) / NAME
+        self.path = journal_path(folder)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.path.parent)
@@ -78,6 +78,11 @@ class Journal:
         self.close()
 
 
+def journal_path(folder: str | Path) -> Path:
+    """Where a run folder's journal lies."""
+    return Path(folder) / NAME
+
+
 def cut_torn_line(file: int) -> None:
     """Drop what a killed writer left after the last whole line."""
     size = os.fstat(file).st_size
@@ -106,7 +111,7 @@ def clean(value: Any) -> Any:
 
 def read_journal(folder: str | Path, *, kind: str | None = None) -> Iterator[dict[str, Any]]:
     """The journal's whole entries, in order; a torn line is passed over."""
-    path = Path(folder) / NAME
+    path = journal_path(folder)
     try:
         with path.open("rb") as lines:
             for line in lines:

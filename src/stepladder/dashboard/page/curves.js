@@ -1,0 +1,71 @@
+// Which curves there are, in which order, and where their numbers come from.
+import { bytes, seconds, share, short, unit } from "./format.js";
+
+export const SECTIONS = [
+  { title: "Learning", charts: [
+    { id: "loss", title: "Loss", size: "wide", format: short, events: true, log: () => settings.log,
+      lines: [["step", "loss", "training"], ["evaluation", "loss", "validation", { dots: true, dash: "5 4" }]] },
+    { id: "grad_norm", title: "Gradient norm", format: short, lines: [["step", "grad_norm", "gradient norm"]] },
+    { id: "lr", title: "Learning rate", format: short, zero: true, lines: [["step", "lr", "learning rate"]] },
+    { id: "loss_scale", title: "Loss scale", format: short, lines: [["step", "loss_scale", "loss scale"]] },
+  ] },
+  { title: "Speed", charts: [
+    { id: "tokens", title: "Tokens a second", format: short, zero: true, lines: [["step", "tokens_per_second", "tokens/s"]] },
+    { id: "mfu", title: "Share of the peak (MFU)", format: share, zero: true, lines: [["step", "mfu", "MFU"], ["step", "hfu", "with recomputation", { dash: "5 4" }]] },
+    { id: "seconds", title: "Step time and data wait", format: seconds, zero: true, lines: [["step", "seconds", "step"], ["step", "data_seconds", "waiting for data", { dash: "5 4" }]] },
+    { id: "collectives", title: "Collectives, seconds a step", format: seconds, zero: true, lines: [["collectives", "*"]] },
+    { id: "ranks", title: "Ranks: own time", format: seconds, zero: true, lines: [["ranks", "slowest", "slowest rank"], ["ranks", "mean", "mean"], ["ranks", "quickest", "quickest"]] },
+  ] },
+  { title: "Memory", charts: [
+    { id: "owners", title: "Memory by owner", size: "wide", format: bytes, zero: true, stack: true, limit: () => settings.memoryLimit, lines: [["memory", "*", null, { leaveOut: ["peak"] }]] },
+    { id: "memory", title: "Peak memory", format: bytes, zero: true, limit: () => settings.memoryLimit, lines: [["step", "memory_bytes", "fullest rank"]] },
+    { id: "held", title: "Memory held on the device", format: bytes, zero: true, limit: () => settings.memoryLimit, lines: [["device", "memory_bytes", "held"]] },
+  ] },
+  { title: "Device", charts: [
+    { id: "utilisation", title: "Utilisation", format: share, zero: true, lines: [["device", "utilisation", "utilisation"]] },
+    { id: "temperature", title: "Temperature", format: unit("°C"), lines: [["device", "temperature_c", "temperature"]] },
+    { id: "power", title: "Power", format: unit("W"), zero: true, lines: [["device", "power_w", "power"]] },
+  ] },
+];
+
+export const settings = { log: false, smooth: 0, memoryLimit: null };
+export const color = (index) => `var(--c${index % 10})`;
+const STROKES = [undefined, "5 4", "2 3"];
+
+// The lines of one chart over the chosen runs: a colour a run, or a colour a line where there is one.
+export function linesOf(spec, runs) {
+  const several = runs.length > 1;
+  const shown = spec.stack ? runs.slice(0, 1) : runs;
+  return shown.flatMap((run) => {
+    const found = spec.lines.flatMap((wanted) => take(run.series, wanted));
+    return found.map((line, index) => ({
+      ...line,
+      label: several && !spec.stack ? (found.length > 1 ? `${run.name} · ${line.label}` : run.name) : line.label,
+      color: several && !spec.stack ? run.color : color(index),
+      dash: several && !spec.stack ? STROKES[index % 3] : line.dash,
+    }));
+  });
+}
+
+function take(series, [kind, column, label, look = {}]) {
+  const table = series?.[kind];
+  if (!table) return [];
+  const names = column === "*" ? Object.keys(table.columns).filter((name) => !look.leaveOut?.includes(name)) : [column];
+  return names.filter((name) => table.columns[name]).map((name) => {
+    const { mean, low, high } = table.columns[name];
+    const band = table.rows_per_point > 1 || settings.smooth > 0;
+    return { label: label ?? name.replaceAll("_", " "), steps: table.steps, mean: smoothed(mean, look), low, high, band, ...look };
+  });
+}
+
+// A running mean that begins without a bias; the band still shows what was there.
+function smoothed(values, look) {
+  if (!settings.smooth || look.dots || look.leaveOut) return values;
+  let total = 0, weight = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    total = settings.smooth * total + (1 - settings.smooth) * value;
+    weight = settings.smooth * weight + (1 - settings.smooth);
+    return total / weight;
+  });
+}

@@ -1,0 +1,6 @@
+"""The page over HTTP: starlette and uvicorn, installed with the `watch` extra."""
+
+from .application import build_application
+from .serve import Address, serve
+
+__all__ = ["Address", "build_application", "serve"]

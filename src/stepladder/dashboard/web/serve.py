@@ -1,0 +1,82 @@
+"""The server: one thread reads the journals, the others answer."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uvicorn
+
+from stepladder.dashboard import Gallery
+from stepladder.errors import WorldError
+
+from .application import build_application
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the page is served; anywhere but on loopback only with a token."""
+
+    host: str = "127.0.0.1"
+    port: int = 8686
+    token: str | None = None
+
+    @property
+    def on_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def guarded(self) -> Address:
+        """The same with the token it needs."""
+        if self.on_loopback or self.token:
+            return self
+        return Address(self.host, self.port, secrets.token_urlsafe(24))
+
+    def url(self, port: int) -> str:
+        host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+
+def serve(gallery: Gallery, address: Address, ready: Callable[[str], None]) -> None:
+    """Answer until interrupted; `ready` hears the address to open."""
+    address = address.guarded()
+    listener = listen(address)
+    stop = threading.Event()
+    reader = threading.Thread(target=gallery.follow_forever, args=(stop,), daemon=True)
+    config = uvicorn.Config(
+        build_application(gallery, address.token),
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    reader.start()
+    try:
+        ready(address.url(listener.getsockname()[1]))
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        stop.set()
+        listener.close()
+
+
+def listen(address: Address) -> socket.socket:
+    """A listening socket, or one line that says why there is none."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except (OSError, OverflowError) as refused:
+        why = getattr(refused, "strerror", None) or str(refused)
+        raise WorldError(
+            "watch",
+            f"{address.host} port {address.port} cannot be served ({why})",
+            "Name another with --port, or --port 0 for any that is free.",
+        ) from refused
