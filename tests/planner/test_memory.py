@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
-from stepladder.planner import OURS, Software, forecast
+from stepladder.planner import OURS, Software, forecast, forecast_moments
 from stepladder.planner.memory import forecast_memory
 from stepladder.record import Calibration, Memory
 from stepladder.workload import find_facts
@@ -195,3 +195,15 @@ def test_recomputed_blocks_make_their_working_copies_one_at_a_time() -> None:
     alone = Cluster.parse("1 H200")
     held = memory("bf16 micro=1 recompute=blocks", on=alone, facts=facts)
     assert held.working < 0.2 * 2 * facts.parameters
+
+
+def test_the_moments_of_a_step_hold_the_forecast_peak():
+    facts, cluster = find_facts("llama3-8b", 4096), Cluster.parse("8 x H100-80GB")
+    plan = Plan.parse("bf16 zero3 shard=8 micro=1 batch=8 recompute=blocks").settle(8)
+    moments = forecast_moments(facts, plan, cluster)
+    names = [name for name, _ in moments]
+    assert names == ["answer", "loss", "head", "blocks", "blocks", "entry", "step"]
+    peak = max(memory.allocated_bytes for _, memory in moments)
+    assert forecast(facts, plan, cluster).memory.allocated_bytes == peak
+    last, first = (memory for name, memory in moments if name == "blocks")
+    assert last.activations > first.activations, "in the order of a backward pass"

@@ -35,6 +35,7 @@ from .scaling import Load, ScalingRow, measure_scaling
 from .subjects import Subject, find_subject
 from .team import Team
 from .team import run as run_team
+from .timeline import Holder, MemoryTimeline, record_timeline
 from .workloads import make_workload
 from .zero import ENOUGH, ZeroRow, measure_zero
 
@@ -53,6 +54,7 @@ __all__ = [
     "Comparison",
     "CompressionRow",
     "DataParallelRow",
+    "Holder",
     "Journey",
     "KernelCase",
     "KernelTiming",
@@ -64,6 +66,7 @@ __all__ = [
     "Load",
     "LoaderRow",
     "MemoryMeter",
+    "MemoryTimeline",
     "Resumption",
     "RingRow",
     "Row",
@@ -105,6 +108,7 @@ __all__ = [
     "measure_scaling",
     "measure_schedules",
     "measure_zero",
+    "record_timeline",
     "ring_all_reduce",
     "ring_bytes",
     "ring_hops",

@@ -33,22 +33,25 @@ FOREVER = 2**62
 class Life:
     """One storage's record."""
 
-    __slots__ = ("born", "died", "num_bytes", "owner", "phase", "watch", "width")
+    __slots__ = ("born", "died", "num_bytes", "owner", "phase", "place", "watch", "width")
 
     def __init__(self, num_bytes: int, born: int, width: int) -> None:
         self.num_bytes, self.born, self.died = num_bytes, born, FOREVER
         self.width = width  # the last dimension of the tensor it was first seen in
         self.phase = ""  # autograd recorded at its birth: in "forward", or "again" in backward
         self.owner: str | None = None  # None: told by its life
+        self.place = ""  # the module at work at its birth, where somebody asked for that
         self.watch: weakref.ref[Any] | None = None
 
 
 class Ledger(TorchDispatchMode):
     """Writes the lives of all storages on one kind of device while it is active."""
 
-    def __init__(self, device: torch.device, round_to: int = 1) -> None:
+    def __init__(
+        self, device: torch.device, round_to: int = 1, where: Callable[[], str] = str
+    ) -> None:
         super().__init__()
-        self.device, self.round_to = device, round_to
+        self.device, self.round_to, self.where = device, round_to, where
         self.lives: list[Life] = []
         self.moment = 0  # counts births and deaths
         self.live_bytes = self.peak_bytes = self.peak_moment = 0
@@ -89,6 +92,7 @@ class Ledger(TorchDispatchMode):
         life = self._alive.get(storage._cdata)
         if life is None:
             life = self._begin(storage, tensor, self.moment + 1)
+            life.place = self.where()
             if torch.is_grad_enabled():
                 life.phase = "again" if self._in_backward else "forward"
             self._grow(life.num_bytes)
@@ -123,6 +127,7 @@ class Ledger(TorchDispatchMode):
         self._end(before)
         life = self._begin(storage, None, self.moment + 1)
         life.owner, life.phase, life.width = before.owner, before.phase, before.width
+        life.place = before.place
         self._grow(life.num_bytes)
 
     def at_peak(self) -> list[Life]:

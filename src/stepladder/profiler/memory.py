@@ -50,9 +50,10 @@ class MemoryMeter:
         device: torch.device,
         *,
         vocab: int | None = None,
+        where: Callable[[], str] = str,
     ) -> None:
         self.module, self.optimizer, self.device, self.vocab = module, optimizer, device, vocab
-        self.ledger = Ledger(device, BLOCK if device.type == "cuda" else 1)
+        self.ledger = Ledger(device, BLOCK if device.type == "cuda" else 1, where)
         self.memory = Memory()
         self.tracked_bytes = 0  # the ledger's own peak, before the allocator is asked
         self._open = ExitStack()
@@ -109,10 +110,11 @@ class MemoryMeter:
     def _by_owner(self) -> Memory:
         sizes: Counter[str] = Counter()
         for life in self.ledger.at_peak():
-            sizes[self._owner(life)] += life.num_bytes
+            sizes[self.owner_of(life)] += life.num_bytes
         return Memory(**sizes)
 
-    def _owner(self, life: Life) -> str:
+    def owner_of(self, life: Life) -> str:
+        """Who held a storage, once the step is over."""
         if life.owner is not None:
             return life.owner
         if life.born and life.width == self.vocab:
