@@ -21,7 +21,18 @@ MISTAKES = [
     for mistake in importlib.import_module(f"stepladder.labs.checks.{lab.stem}").MISTAKES
 ]
 # torch._dynamo: an optimizer's first step imports it, and that takes a second.
-SERVED = ["stepladder.labs.verdict", "stepladder.labs.ranks", "torch._dynamo", "stepladder.model"]
+SERVED = [
+    "stepladder.labs.verdict",
+    "stepladder.labs.ranks",
+    "stepladder.labs.stack",
+    "stepladder.model",
+    "stepladder.train",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.optim",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+]
 multiprocessing.set_forkserver_preload(SERVED)
 
 
