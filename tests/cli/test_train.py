@@ -79,7 +79,12 @@ MISTAKES = {
     ("--model.name", "gtp2"): "model: 'gtp2' is not a known model. Did you mean 'gpt2'?",
     ("--data.source", "nowhere/at/all"): "nowhere/at/all",
     ("--train.device", "cuda:9"): "device",
-    ("--train.nonfinite", "hope"): "nonfinite: 'hope' is not a policy. Choose stop, skip or backoff.",
+    ("--train.nonfinite", "hope"): "train.nonfinite: 'hope' is not a policy. "
+    "Choose one of: stop, skip, backoff.",
+    ("--train.spike", "rewnd"): "train.spike: 'rewnd' is not a policy. Did you mean 'rewind'?",
+    ("--train.spike", "rewind"): "train.spike: rewind goes back to a checkpoint, and "
+    "train.save_every=0 saves none. Set train.save_every, such as 100.",
+    ("--train.check_copies_every", "-1"): "train.check_copies_every: -1 is too few.",
     ("--rate.kind", "sine"): "rate: 'sine' is not a schedule.",
     ("--optimizer.lr", "fast"): "optimizer.lr: 'fast' is not a number",
 }

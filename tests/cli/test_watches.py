@@ -6,8 +6,8 @@ from stepladder.cli.watches import Watches
 from stepladder.record import Report
 
 
-def report(step, length=0, memory=0, loss=1.0):
-    return Report(step, loss, 1.0, 0.1, 8, 0.1, memory, 80.0, length=length)
+def report(step, length=0, memory=0):
+    return Report(step, 1.0, 1.0, 0.1, 8, 0.1, memory, 80.0, length=length)
 
 
 def test_a_leak_is_named_once_with_its_holder():
@@ -37,11 +37,3 @@ def test_the_longest_sequence_is_said_at_the_end():
     for step, length in enumerate([16, 64, 32]):
         list(watches.look(report(step, length, memory=2**20 * length)))
     assert "64 at step 1" in watches.closing()["lengths"]
-
-
-def test_a_loss_that_jumps_is_an_event_of_its_step():
-    watches = Watches(torch.device("cpu"))
-    assert [line for step in range(30) for line in watches.look(report(step))] == []
-    assert list(watches.look(report(30, loss=5.0))) == [
-        "step 30: loss 5, and the last 30 were about 1"
-    ]

@@ -22,7 +22,8 @@ def poisoned(row=2):
 
 
 def test_a_policy_nobody_knows_names_those_there_are():
-    with pytest.raises(PlanError, match="'hope' is not a policy. Choose stop, skip or backoff."):
+    said = "'hope' is not a policy. Choose one of: stop, skip, backoff."
+    with pytest.raises(PlanError, match=said):
         Health("hope")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,10 +18,12 @@ from stepladder.train import Run, climb, fit, sample_bytes
 from stepladder.world import Place, Stop, StopVote, gather, limit_bytes
 
 from .closing import Closing, show_closing
+from .figures import speed_figures
 from .live import Display, display
 from .opening import BYTES, build_model, choose, open_sources
 from .plots import plot_losses
-from .ranks import choose_folder, facts_of, spread
+from .ranks import choose_folder, facts_of, fit_ranks, tell_restart, tell_stop
+from .recovery import Recovery
 from .watches import Watches
 
 PROMPT = b"def "
@@ -47,6 +48,7 @@ class Session:
     journal: Journal | Unwritten
     quiet: bool
     closing: Closing
+    elastic: bool = False  # goes on by itself, on the ranks there are
     began: float = field(default_factory=time.perf_counter)
     losses: list[tuple[int, float]] = field(default_factory=list)
     evaluations: list[tuple[int, float]] = field(default_factory=list)
@@ -54,13 +56,22 @@ class Session:
 
     def __post_init__(self) -> None:
         self.watches = Watches(self.run.world.device)
+        self.recovery = Recovery(self.run, self.folder, self.recipe.train)
 
     @classmethod
-    def start(cls, recipe: Recipe, plan: Plan | None, stack: ExitStack, *, quiet: bool) -> Session:
+    def start(
+        cls,
+        recipe: Recipe,
+        plan: Plan | None,
+        stack: ExitStack,
+        *,
+        quiet: bool,
+        elastic: bool = False,
+    ) -> Session:
         """Open everything a recipe names; each mistake in it is found before the first step."""
         place = Place.from_environment()
-        plan = spread(plan, place.num_ranks) if plan else None
-        folder = choose_folder(recipe)
+        plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
+        folder = choose_folder(recipe, elastic=elastic)
         limit = recipe.run.timeout_seconds
         start = max(limit, START_SECONDS)
         gather(recipe.train.device, timeout_seconds=start, facts=facts_of(recipe, plan))
@@ -84,8 +95,9 @@ class Session:
         folder = Path(board.read("folder", limit))  # its name may hold the time of day
         journal = stack.enter_context(Journal(folder)) if run.world.first else Unwritten()
         closing = Closing.start(run, run.plan)
-        session = cls(recipe, run, folder, training, validation, journal, quiet, closing)
+        session = cls(recipe, run, folder, training, validation, journal, quiet, closing, elastic)
         run.because = choice.because
+        run.events += [refitted] if refitted else []
         session.open_folder()
         return session
 
@@ -93,12 +105,20 @@ class Session:
         """Keep what was asked and what was decided beside the journal; go on where asked to."""
         if self.recipe.run.resume:
             self.run.load(self.folder)
+        elif self.elastic:
+            self.run.resume(self.folder)
         if not self.first:
             return
+        ranks = self.run.world.place.num_ranks
+        self.run.events += tell_restart(self.folder, self.run.index, ranks)
         write(self.folder / "run.toml", self.recipe.to_toml())
         write(self.folder / "plan.toml", self.run.plan.to_toml())
         self.journal.write(
-            "start", plan=str(self.run.plan), step=self.run.index, because=self.run.because
+            "start",
+            plan=str(self.run.plan),
+            step=self.run.index,
+            because=self.run.because,
+            ranks=ranks,
         )
         if self.closing.forecast:
             self.journal.write("forecast", **self.closing.forecast.to_dict())
@@ -108,19 +128,29 @@ class Session:
         """Whether this rank speaks for all."""
         return self.run.world.first
 
-    def train(self) -> str | None:
+    def train(self, stop: Stop) -> str | None:
         """Take the steps; the name of the signal that stopped them early, if one did."""
         shown, world = self.display(), self.run.world
-        with world.explaining(), shown, Stop() as stop, self.feed() as feed:
+        with world.explaining(), shown:
             vote = StopVote(world.place.num_ranks, self.recipe.run.timeout_seconds)
             shown.tell(self.greeting())
+            self.recovery.begin()
+            while self.run.index < self.recipe.train.steps:
+                if stopped := self.follow(vote, stop, shown):
+                    return stopped
+            vote.hear()
+        return None
+
+    def follow(self, vote: StopVote, stop: Stop, shown: Display) -> str | None:
+        """Take steps from where the run stands: to the last, to a signal, or until it goes back."""
+        with self.feed() as feed:
             steps = fit(self.run, feed, steps=self.recipe.train.steps)
             for report in self.closing.watch(steps):
-                self.note(report.step, report, shown)
+                if self.note(report.step, report, shown):
+                    return None
                 if stopped := vote.ask(stop.asked):
                     shown.tell(f"{stopped}: saving at step {self.run.index} and stopping.")
                     return stopped
-            vote.hear()
         return None
 
     def display(self) -> Display:
@@ -141,12 +171,15 @@ class Session:
             workers=int(how.workers) if how.workers.isdigit() else how.workers,
             lengths=how.lengths or None,
             longest=how.longest or None,
+            uneven=self.elastic,
         )
 
-    def note(self, step: int, pending: Any, shown: Display) -> None:
-        """Write down and show what is due after this step."""
+    def note(self, step: int, pending: Any, shown: Display) -> bool:
+        """Write down and show what is due after this step; whether the run then went back."""
         train, last = self.recipe.train, self.recipe.train.steps - 1
-        if step % train.report_every == 0 or step == last:
+        reports = step % train.report_every == 0 or step == last
+        saves = bool(train.save_every) and (step + 1) % train.save_every == 0 and step != last
+        if reports:
             report = pending.read()
             self.reports.append(report)
             self.closing.note(report)
@@ -154,14 +187,22 @@ class Session:
             self.journal.write("step", **report.to_dict())
             shown.show(report)
             self.run.events += self.watches.look(report)
+        if saves:
+            self.run.health.look()  # what is saved may be what a run goes back to
+        went_back = (reports or saves) and self.recovery.answer_spikes(step)
         for event in drain(self.run.events):
             self.journal.write("event", step=step, text=event)
             shown.say(event)
+        if went_back:
+            self.losses = [one for one in self.losses if one[0] < self.run.index]
+            return True
+        self.recovery.check_copies(step)
         if train.evaluate_every and (step + 1) % train.evaluate_every == 0 and step != last:
             self.evaluate(step, shown)
-        if train.save_every and (step + 1) % train.save_every == 0 and step != last:
+        if saves:
             self.run.check_copies()  # a copy that drifted must not become the checkpoint of all
-            self.journal.write("save", step=step, path=self.run.save(self.folder).name)
+            self.journal.write("save", step=step, path=self.run.save(self.folder, wait=False).name)
+        return False
 
     def evaluate(self, step: int, shown: Display | None = None) -> float:
         feed = batches(self.validation, size=self.recipe.train.batch, shuffle=False)
@@ -174,11 +215,15 @@ class Session:
         self.run.clock.restart(self.run.index)  # evaluation is not part of a step's time
         return loss
 
-    def finish(self, stopped: str | None) -> dict[str, Any]:
-        """Save, plot, sample, and say what was measured."""
+    def finish(self, stopped: str | None, stop: Stop) -> dict[str, Any]:
+        """Save, plot, sample, and say what was measured; a run asked to stop only saves."""
         saved = self.run.save(self.folder)
-        loss = self.evaluate(self.run.index - 1) if self.run.index else float("nan")
-        text = self.sample()
+        if stopped:
+            loss, text = float("nan"), ""
+            self.journal.write("event", step=self.run.index, text=tell_stop(stopped, stop, saved))
+        else:
+            loss = self.evaluate(self.run.index - 1) if self.run.index else float("nan")
+            text = self.sample()
         figures = self.figures(stopped, loss, saved)
         board = self.run.world.board
         if self.first:
@@ -217,22 +262,11 @@ class Session:
         ) + (f"\nThis plan because: {self.run.because}" if self.run.because else "")
 
     def figures(self, stopped: str | None, loss: float, saved: Path) -> dict[str, Any]:
-        steady = self.reports[1:] or self.reports  # the first report holds the warm-up
-        last = self.reports[-1] if self.reports else None
-        rates = [report.flops_per_second for report in steady if report.flops_per_second]
-        mfus = [report.mfu for report in steady if report.mfu is not None]
-        hfus = [report.hfu for report in steady if report.hfu is not None]
         return {
             "steps": self.run.index,
-            "training loss": last.loss if last else None,
+            "training loss": self.reports[-1].loss if self.reports else None,
             "validation loss": loss,
-            "tokens/s (median)": statistics.median(r.tokens_per_second for r in steady)
-            if steady
-            else None,
-            "TFLOP/s (median)": statistics.median(rates) / 1e12 if rates else None,
-            "MFU (median)": statistics.median(mfus) if mfus else None,
-            "HFU (median)": statistics.median(hfus) if hfus else None,
-            "peak memory GiB": round(last.memory_bytes / 2**30, 3) if last else None,
+            **speed_figures(self.reports),
             "seconds": round(time.perf_counter() - self.began, 1),
             **self.watches.closing(),
             "stopped by": stopped or "the last step",

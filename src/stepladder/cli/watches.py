@@ -1,4 +1,4 @@
-"""What a run is watched for: memory that leaks, graphs that are kept, long sequences, jumps."""
+"""What a run is watched for: memory that leaks, graphs that are kept, long sequences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from stepladder.profiler import LeakWatch, LengthWatch, measure_fragmentation
 from stepladder.record import Report
 from stepladder.trace import find_retained_graphs
-from stepladder.train import SpikeWatch
 from stepladder.world import held_bytes
 
 
@@ -24,15 +23,12 @@ class Watches:
     longest: str = ""
     seen: set[int] = field(default_factory=set)  # lengths: a run of one length needs no report
     leaked: bool = False
-    spikes: SpikeWatch = field(default_factory=SpikeWatch)
 
     def look(self, report: Report) -> Iterator[str]:
         """Sentences about what this report shows; of a leak only once."""
         if report.length:
             self.seen.add(report.length)
             self.longest = str(self.lengths.add(report.step, report.length, report.memory_bytes))
-        if jump := self.spikes.see(report.loss):
-            yield f"step {report.step}: {jump}"
         leak = self.leaks.add(report.step, held_bytes(self.device))
         if leak and not self.leaked:
             self.leaked = True

@@ -16,7 +16,7 @@ from .optimizer import Group, Optimizer
 from .plan import Plan
 from .precision import BF16, BF16_PURE, BYTES, FP8, FP16, FP32, PRECISIONS, TF32, Precision
 from .rate import Rate, scale_rate
-from .recipe import DataChoice, ModelChoice, Recipe, read_recipe
+from .recipe import NONFINITE, DataChoice, ModelChoice, Recipe, TrainChoice, read_recipe
 from .refit import Refit, refit
 from .stages import balance_blocks, chunk_indices, cut_blocks, split_blocks
 from .turns import (
@@ -38,6 +38,7 @@ __all__ = [
     "FP8",
     "FP16",
     "FP32",
+    "NONFINITE",
     "PRECISIONS",
     "REST",
     "TF32",
@@ -55,6 +56,7 @@ __all__ = [
     "Recompute",
     "Refit",
     "Schedule",
+    "TrainChoice",
     "adafactor_needs_whole_matrices",
     "balance_blocks",
     "chunk_indices",

@@ -44,7 +44,10 @@ class TrainChoice:
     batch: int = 16  # samples of one optimizer step
     seed: int = 0
     device: str = "auto"
-    nonfinite: str = "stop"
+    nonfinite: str = "stop"  # stop, skip or backoff: of a loss or gradient that is not finite
+    spike: str = "report"  # report, rewind, stop or off: of a loss that jumps
+    rewinds: int = 3  # times a run may go back because of a spike
+    check_copies_every: int = 0  # steps between comparisons of copies; 0: before each save only
     exact: bool = False  # only deterministic algorithms
     report_every: int = 10
     evaluate_every: int = 100
@@ -60,10 +63,13 @@ class RunChoice:
     folder: str = ""  # empty: runs/<date and time>
     resume: bool = False
     timeout_seconds: int = 600  # ranks wait so long for each other before the missing one is named
+    grace_seconds: int = 30  # from a scheduler's signal to the end, the last save included
 
 
 SECTIONS = {"model": ModelChoice, "data": DataChoice, "train": TrainChoice, "run": RunChoice}
 TEXTS = ("plan", "optimizer", "rate")  # sections that are read by their own words
+NONFINITE = ("stop", "skip", "backoff")
+SPIKE = ("report", "rewind", "stop", "off")
 LEAST = {
     "model.sequence": 1,
     "data.longest": 0,
@@ -76,7 +82,10 @@ LEAST = {
     "train.save_every": 0,
     "train.reference_batch": 0,
     "train.sample": 0,
+    "train.rewinds": 0,
+    "train.check_copies_every": 0,
     "run.timeout_seconds": 1,
+    "run.grace_seconds": 1,
 }
 
 
@@ -118,7 +127,18 @@ class Recipe:
                 read()
             except PlanError as problem:
                 problems += getattr(problem, "problems", [problem])
-        return [*problems, *self.too_few()]
+        return [*problems, *self.too_few(), *self.unknown_policies()]
+
+    def unknown_policies(self) -> list[PlanError]:
+        found = [
+            PlanError(f"train.{key}", f"'{given}' is not a policy", nearest(given, known))
+            for key, known in (("nonfinite", NONFINITE), ("spike", SPIKE))
+            if (given := getattr(self.train, key)) not in known
+        ]
+        if self.train.spike == "rewind" and not self.train.save_every:
+            problem = "rewind goes back to a checkpoint, and train.save_every=0 saves none"
+            found.append(PlanError("train.spike", problem, "Set train.save_every, such as 100."))
+        return found
 
     def too_few(self) -> list[PlanError]:
         found: list[PlanError] = []

@@ -3,22 +3,22 @@
 from .choose import Choice, choose_plan, cluster_for, facts_for
 from .loop import fit
 from .pending import PendingReport
+from .profile import outlook_of
 from .rows import rows_of
 from .run import Run
 from .sampling import sample_bytes
-from .spikes import SpikeWatch
 from .start import climb
 
 __all__ = [
     "Choice",
     "PendingReport",
     "Run",
-    "SpikeWatch",
     "choose_plan",
     "climb",
     "cluster_for",
     "facts_for",
     "fit",
+    "outlook_of",
     "rows_of",
     "sample_bytes",
 ]

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepladder.errors import PlanError
+from stepladder.errors import PlanError, nearest
+from stepladder.plan import NONFINITE
 
 from .gradients import Norms
 from .spikes import SpikeWatch
 
-POLICIES = ("stop", "skip", "backoff")
 HALVINGS = 8  # of the rate, before a run is given up
 RECOVERY = 100  # good steps in a row that double it again
 UNREAD = 1024  # marks that are kept for a user who never reads a report
@@ -70,9 +70,9 @@ class Health:
     unread: deque[Mark] = field(default_factory=lambda: deque(maxlen=UNREAD))
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
+        if self.policy not in NONFINITE:
             problem = f"'{self.policy}' is not a policy"
-            raise PlanError("nonfinite", problem, f"Choose {', '.join(POLICIES[:-1])} or backoff.")
+            raise PlanError("nonfinite", problem, nearest(self.policy, NONFINITE))
 
     @property
     def stops(self) -> bool:

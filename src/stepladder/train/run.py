@@ -48,6 +48,18 @@ class Run(Engine):
         """
         return profile(self, feed, steps=steps, folder=folder)
 
+    def rewind(self, folder: str | Path) -> Path:
+        """Go back to the newest checkpoint, and on from there with data that was not read yet.
+
+        Every rank calls it. The checkpoint is written again with that position in the data.
+        """
+        self.saver.finish(self.events)
+        position, rewinds = self.position, self.health.rewinds
+        path = self.load(folder)
+        self.position, self.health.rewinds = position, rewinds + 1
+        self.save(folder)
+        return path
+
     def check_copies(self) -> None:
         """Raise where ranks that should hold the same parameters do not; every rank calls it."""
         check_replicas(self.climbed.pieces, self.world, self.index)
