@@ -40,8 +40,15 @@ def kernels_of(optimizer: torch.optim.Optimizer) -> str:
     return "fused AdamW" if optimizer.defaults.get("fused") else "AdamW not fused"
 
 
-def hand_written(module: nn.Module, device: str, *, images: bool = False) -> Contestant:
-    """The tuned loop of the tutorials: autocast, the forward and its loss compiled as one."""
+def hand_written(
+    module: nn.Module, device: str, *, images: bool = False, timed: bool = False
+) -> Contestant:
+    """The tuned loop of the tutorials: autocast, the forward and its loss compiled as one.
+
+    Args:
+        images: convolutions with channels innermost.
+        timed: with `cudnn.benchmark` too.
+    """
     module.to(device)
     if images:
         module.to(memory_format=torch.channels_last)
@@ -55,16 +62,19 @@ def hand_written(module: nn.Module, device: str, *, images: bool = False) -> Con
         inputs, targets = (t.to(device, non_blocking=True) for t in batch)
         if images:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
+        torch.backends.cudnn.benchmark = timed
         with torch.autocast(device, torch.bfloat16):
             loss = forward(inputs, targets)
         loss.backward()
+        torch.backends.cudnn.benchmark = False  # contestants share a process
         nn.utils.clip_grad_norm_(module.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
     ran = f"autocast bf16, torch.compile of forward and loss, {kernels_of(optimizer)}, clip {CLIP}"
-    return Contestant("hand-written", step, ran + (", channels_last" if images else ""), [module])
+    ran += (", channels_last" if images else "") + (", cudnn.benchmark" if timed else "")
+    return Contestant("hand-written", step, ran, [module])
 
 
 def accelerate(module: nn.Module, device: str) -> Contestant:

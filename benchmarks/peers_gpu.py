@@ -76,7 +76,7 @@ CONTESTS = {
                 f"bf16-master recompute=selective {FAST}"), ("hand",)),
         Contest("fp8", LLAMA_1B, 8, 4096, (f"fp8-master {FAST}",), ("hand",)),
         Contest("resnet", "resnet50", 256, 0, (f"bf16 {FAST}", f"bf16 {FAST} graphs=on"),
-                ("hand", "images")),
+                ("hand", "images", "timed")),
         Contest("llama8b", LLAMA_8B, 4, 4096, (f"bf16-pure {FAST}",)),
     )
 }  # fmt: skip
@@ -156,6 +156,7 @@ def enter(name: str, contest: Contest, batches: list[Any]) -> Entry:
     makers = {
         "hand": lambda: who.hand_written(module, DEVICE),
         "images": lambda: who.hand_written(module, DEVICE, images=True),
+        "timed": lambda: who.hand_written(module, DEVICE, images=True, timed=True),
         "accelerate": lambda: who.accelerate(module, DEVICE),
         "lightning": lambda: who.lightning(module, DEVICE),
     }
@@ -163,8 +164,8 @@ def enter(name: str, contest: Contest, batches: list[Any]) -> Entry:
         own = contest.model == "hf"
         makers[name] = lambda: who.ours(module, DEVICE, name, batches, own_loss=own)
     contestant = makers[name]()
-    if name == "images":
-        contestant.name += " channels_last"
+    if name in ("images", "timed"):
+        contestant.name += " channels_last" + (", cudnn.benchmark" if name == "timed" else "")
     begun = time.perf_counter()
     contestant.step(batches[0])
     who.wait(DEVICE)

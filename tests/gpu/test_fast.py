@@ -82,13 +82,13 @@ def test_the_update_is_adams_on_this_device(kind, decoupled):
     for step in range(1, 4):
         gradient = torch.randn_like(value).to(kind)
         corrections = torch.tensor([1 - 0.9**step, 1 - 0.999**step], device="cuda")
-        adamw_(parameter, master, gradient, moments, corrections, two, two - 2, rule)
+        adamw_([(parameter, master, gradient, *moments)], corrections[None], two, two - 2, rule)
         exact.grad = gradient.double() / 2
         adam.step()
     assert torch.allclose(master.double(), exact.detach(), rtol=1e-5, atol=1e-6)
     assert torch.equal(parameter, master.to(kind))
     before = master.clone()
-    adamw_(parameter, master, gradient, moments, corrections, two, two - 1, rule)
+    adamw_([(parameter, master, gradient, *moments)], corrections[None], two, two - 1, rule)
     assert torch.equal(before, master), "a bad step changes nothing"
 
 

@@ -24,7 +24,7 @@ def steps(kind, gradient_kind, *, decoupled, divisor, number=4, size=5003):
         corrections = torch.tensor([1 - beta**step for beta in BETAS])
         by, good = torch.tensor(divisor), torch.tensor(0.0)
         rule = (LR, *BETAS, EPS, DECAY, decoupled)
-        adamw_(parameter, master, gradient, moments, corrections, by, good, rule)
+        adamw_([(parameter, master, gradient, *moments)], corrections[None], by, good, rule)
         exact.grad = gradient.double() / divisor
         adam.step()
     return parameter, master, exact.detach(), moments, adam.state[exact]
@@ -53,7 +53,7 @@ def test_a_bad_step_changes_nothing():
     before = [t.clone() for t in (parameter, master, *moments)]
     one, rule = torch.ones(()), (LR, *BETAS, EPS, DECAY, True)
     gradient = torch.full_like(parameter, float("nan"))
-    adamw_(parameter, master, gradient, moments, torch.ones(2), one, one, rule)
+    adamw_([(parameter, master, gradient, *moments)], torch.ones(1, 2), one, one, rule)
     for old, new in zip(before, (parameter, master, *moments)):
         assert torch.equal(old, new)
 
@@ -65,5 +65,26 @@ def test_a_transposed_parameter_is_updated_too():
     rule = (LR, *BETAS, EPS, 0.0, True)
     corrections = torch.tensor([1 - beta for beta in BETAS])
     gradient = torch.ones(4, 8)
-    adamw_(parameter, master, gradient, moments, corrections, torch.ones(()), torch.zeros(()), rule)
+    row = (parameter, master, gradient, *moments)
+    adamw_([row], corrections[None], torch.ones(()), torch.zeros(()), rule)
     assert torch.allclose(master, value - LR, atol=1e-5)
+
+
+def test_many_parameters_of_several_kinds_and_shapes_move_as_each_alone():
+    torch.manual_seed(0)
+    kinds = [torch.bfloat16, torch.float32, torch.bfloat16, torch.float32, torch.bfloat16]
+    shapes = [(4100,), (3, 5), (0,), (64, 130), (8, 4)]
+    values = [torch.randn(shape) for shape in shapes]
+    together = [
+        (value.to(kind, copy=True), value.clone(), (value + 1).to(kind), value * 0.1, value.abs())
+        for value, kind in zip(values, kinds)
+    ]
+    alone = [tuple(t.clone() for t in row) for row in together]
+    corrections = torch.rand(len(kinds), 2) + 0.1
+    two, zero, rule = torch.tensor(2.0), torch.zeros(()), (LR, *BETAS, EPS, DECAY, True)
+    adamw_(together, corrections, two, zero, rule)
+    for index, row in enumerate(alone):
+        adamw_([row], corrections[index : index + 1], two, zero, rule)
+        for one, other in zip(together[index], row):
+            assert torch.equal(one, other)
+    assert not torch.equal(together[3][1], values[3]), "something moved"

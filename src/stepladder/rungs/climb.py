@@ -94,6 +94,7 @@ def climb(
         intake=fused.reading(partial(read_inputs, plan.precision)),
         micro=plan.batch.micro,
     )
+    run.choosing = fused.choosing
     if held.hollow:  # after slicing: no rank ever holds the whole
         fill(module, home(plan, world), seed)
     if held.sequences:

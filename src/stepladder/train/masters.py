@@ -37,6 +37,7 @@ class MasterAdam(torch.optim.AdamW):
         # What `update` asks: this optimizer divides and skips on the device, as fused ones do.
         self.defaults["fused"] = True
         self.parameters = [p for group in self.param_groups for p in group["params"]]
+        self.places = {p: index for index, p in enumerate(self.parameters)}
         device = self.parameters[0].device
         self.counts = torch.zeros(len(self.parameters), device=device)  # steps, one a parameter
         for index, p in enumerate(self.parameters):
@@ -68,16 +69,17 @@ class MasterAdam(torch.optim.AdamW):
         steps = self.counts.double()  # in float32 1 − 0.999 keeps four digits
         corrections = torch.stack([1 - beta**steps for beta in group["betas"]], 1).float()
         rule = (group["lr"], *group["betas"], group["eps"], group["weight_decay"], self.decoupled)
-        places = {id(p): index for index, p in enumerate(self.parameters)}
+        places, rows = [], []
         for p in group["params"]:
-            if p.grad is not None:
-                kept = self.state[p]
-                if MASTER not in kept:  # a checkpoint of a run without masters was loaded
-                    kept[MASTER] = p.detach().float().clone()
-                adamw_(
-                    p, kept[MASTER], p.grad, (kept["exp_avg"], kept["exp_avg_sq"]),
-                    corrections[places[id(p)]], divisor, bad, rule,
-                )  # fmt: skip
+            if p.grad is None:
+                continue
+            kept = self.state[p]
+            if MASTER not in kept:  # a checkpoint of a run without masters was loaded
+                kept[MASTER] = p.detach().float().clone()
+            places.append(self.places[p])
+            rows.append((p, kept[MASTER], p.grad, kept["exp_avg"], kept["exp_avg_sq"]))
+        mine = corrections if places == list(range(len(steps))) else corrections[places]
+        adamw_(rows, mine, divisor, bad, rule)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a saved state; torch would round what is in float32 to the parameters' type."""

@@ -1,13 +1,16 @@
-"""One Adam update of a parameter in 16 bits whose master copy and moments are in float32.
+"""Adam's update of parameters in 16 bits whose master copies and moments are in float32.
 
 torch's fused optimizers want one type throughout: beside 16-bit parameters they would keep 16-bit
 moments, or cast each gradient up and each parameter down in passes of their own.
 """
 
+from collections.abc import Sequence
+from itertools import groupby
+
 import torch
 from torch import Tensor
 
-from .backend import runs_triton
+from .backend import TILED, runs_triton
 
 try:
     from . import triton_adamw as tiles
@@ -15,45 +18,51 @@ except ModuleNotFoundError:
     tiles = None  # type: ignore[assignment]
 
 Rule = tuple[float, float, float, float, float, bool]  # lr, betas, eps, decay, decay is decoupled
+Row = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # parameter, master, gradient, both moments
 
 
 @torch.no_grad()
 def adamw_(
-    parameter: Tensor,
-    master: Tensor,
-    gradient: Tensor,
-    moments: tuple[Tensor, Tensor],
-    corrections: Tensor,
-    divisor: Tensor,
-    bad: Tensor,
-    rule: Rule,
+    rows: Sequence[Row], corrections: Tensor, divisor: Tensor, bad: Tensor, rule: Rule
 ) -> None:
-    """Move `master` and its moments by `gradient` / `divisor`, and round it into `parameter`.
+    """Move each master and its moments by gradient / `divisor`, and round it into its parameter.
 
     Args:
-        corrections: 1 − beta to the power of steps taken, for both moments.
+        corrections: 1 − beta to the power of steps taken, for both moments, a row a parameter.
         bad: 1 where nothing at all shall change.
     """
-    tensors = (parameter, master, gradient, *moments)
-    rows = all(t.is_contiguous() for t in tensors)
-    if rows and runs_triton(parameter) and parameter.numel():
-        tiles.update_(parameter, master, gradient, moments, corrections, divisor, bad, rule)
-    else:
-        _torch_update_(parameter, master, gradient, moments, corrections, divisor, bad, rule)
+
+    def kind(index: int) -> tuple[str, ...]:
+        row = rows[index]
+        if not is_tiled(row):
+            return ()
+        # Those whose length is odd go by themselves: they would slow the others down.
+        return str(row[0].dtype), str(row[2].dtype), str(tiles.multiple([row]))
+
+    order = sorted((i for i, row in enumerate(rows) if row[0].numel()), key=kind)
+    for types, members in groupby(order, kind):
+        places = list(members)
+        if types:
+            mine = corrections if places == list(range(len(rows))) else corrections[places]
+            tiles.update_([rows[i] for i in places], mine, divisor, bad, rule)
+        else:
+            for i in places:
+                _torch_update_(rows[i], corrections[i], divisor, bad, rule)
 
 
-def _torch_update_(
-    parameter: Tensor,
-    master: Tensor,
-    gradient: Tensor,
-    moments: tuple[Tensor, Tensor],
-    corrections: Tensor,
-    divisor: Tensor,
-    bad: Tensor,
-    rule: Rule,
-) -> None:
+def is_tiled(row: Row) -> bool:
+    """Whether a Triton program can go through all five side by side, and fast."""
+    parameter, gradient = row[0], row[2]
+    return (
+        runs_triton(parameter)
+        and gradient.dtype in TILED
+        and all(t.is_contiguous() and t.data_ptr() % tiles.ALIGNED == 0 for t in row)
+    )
+
+
+def _torch_update_(row: Row, corrections: Tensor, divisor: Tensor, bad: Tensor, rule: Rule) -> None:
+    parameter, master, gradient, mean, square = row
     lr, beta1, beta2, eps, decay, decoupled = rule
-    mean, square = moments
     grad = gradient.float() / divisor
     value = master - lr * decay * master if decoupled else master
     grad = grad if decoupled else grad + decay * master

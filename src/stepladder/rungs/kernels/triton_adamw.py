@@ -1,8 +1,14 @@
-"""Triton program for one Adam update: every number is read once and written once.
+"""Triton program for Adam's update of many parameters: every number is read once, written once.
 
 The gradient and the parameter may be in 16 bits while the master copy and the two moments are in
-float32; the rounded parameter is written beside its master, so no later pass has to cast it.
+float32; the rounded parameter is written beside its master, so no later pass has to cast it. A
+start for each parameter would keep the device waiting for the host: a small model has hundreds, and
+each is done in microseconds. So one start serves all, and each program looks up in a table whose
+numbers it moves.
 """
+
+from collections.abc import Sequence
+from functools import cache
 
 import torch
 import triton
@@ -11,16 +17,36 @@ from torch import Tensor
 
 BLOCK = 4096
 WARPS = 8
+ALIGNED = 16  # bytes that a thread reads at once: what every address must be a multiple of
+
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+@triton.jit
+def _address(place, KIND: tl.constexpr, ALIGNED: tl.constexpr):
+    return tl.multiple_of(tl.load(place).to(KIND), ALIGNED)
 
 
 @triton.jit
 def _update(
-    parameter, master, gradient, mean, square, corrections, divisor, bad,
-    lr, beta1, beta2, eps, decay, num_values, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+    table, sizes, owners, firsts, corrections, divisor, bad,
+    lr, beta1, beta2, eps, decay, num_tensors,
+    PARAMETER: tl.constexpr, GRADIENT: tl.constexpr,
+    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+    MULTIPLE: tl.constexpr,
 ):  # fmt: skip
     if tl.load(bad) == 0.0:  # decided on the device: the host would have to wait to know
-        places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        inside = places < num_values
+        owner = tl.load(owners + tl.program_id(0))
+        row = table + owner
+        full: tl.constexpr = tl.pointer_type(tl.float32)
+        parameter = _address(row, tl.pointer_type(PARAMETER), ALIGNED)
+        master = _address(row + num_tensors, full, ALIGNED)
+        gradient = _address(row + 2 * num_tensors, tl.pointer_type(GRADIENT), ALIGNED)
+        mean = _address(row + 3 * num_tensors, full, ALIGNED)
+        square = _address(row + 4 * num_tensors, full, ALIGNED)
+        first_place = tl.load(firsts + tl.program_id(0)).to(tl.int64) * BLOCK
+        places = tl.multiple_of(first_place, BLOCK) + tl.arange(0, BLOCK)
+        inside = places < tl.multiple_of(tl.load(sizes + owner), MULTIPLE)
         grad = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
         grad = grad / tl.load(divisor)
         value = tl.load(master + places, mask=inside, other=0.0)
@@ -32,7 +58,7 @@ def _update(
             grad = grad + decay * value
         m = m + (1.0 - beta1) * (grad - m)
         v = v + (1.0 - beta2) * (grad * grad - v)
-        first, second = tl.load(corrections), tl.load(corrections + 1)
+        first, second = tl.load(corrections + 2 * owner), tl.load(corrections + 2 * owner + 1)
         value = value - lr / first * m / (tl.sqrt(v) / tl.sqrt(second) + eps)
         tl.store(mean + places, m, mask=inside)
         tl.store(square + places, v, mask=inside)
@@ -41,20 +67,44 @@ def _update(
 
 
 def update_(
-    parameter: Tensor,
-    master: Tensor,
-    gradient: Tensor,
-    moments: tuple[Tensor, Tensor],
+    rows: Sequence[tuple[Tensor, ...]],
     corrections: Tensor,
     divisor: Tensor,
     bad: Tensor,
     rule: tuple[float, float, float, float, float, bool],
 ) -> None:
-    """Move a contiguous parameter and its master; touch nothing where `bad` is 1."""
+    """Move contiguous parameters of one type, each given as (parameter, master, gradient, mean,
+    square); touch nothing where `bad` is 1."""
     *numbers, decoupled = rule
-    num_values = parameter.numel()
-    _update[(triton.cdiv(num_values, BLOCK),)](
-        parameter, master, gradient, *moments, corrections, divisor, bad,
-        *numbers, num_values, DECOUPLED=decoupled, BLOCK=BLOCK, num_warps=WARPS,
+    parameter, _, gradient, *_ = rows[0]
+    device = parameter.device
+    sizes, owners, firsts = blocks_of(tuple(row[0].numel() for row in rows), device)
+    addresses = torch.tensor([[row[kind].data_ptr() for row in rows] for kind in range(5)])
+    if device.type == "cuda":
+        addresses = addresses.pin_memory().to(device, non_blocking=True)
+    _update[(len(owners),)](
+        addresses, sizes, owners, firsts, corrections, divisor, bad,
+        *numbers, len(rows), PARAMETER=TYPES[parameter.dtype], GRADIENT=TYPES[gradient.dtype],
+        DECOUPLED=decoupled, BLOCK=BLOCK, ALIGNED=ALIGNED, MULTIPLE=multiple(rows),
+        num_warps=WARPS,
     )  # fmt: skip
-    torch.autograd.graph.increment_version(parameter)
+    for row in rows:
+        torch.autograd.graph.increment_version(row[0])
+
+
+def multiple(rows: Sequence[tuple[Tensor, ...]]) -> int:
+    """What all sizes are a multiple of: only then are whole stretches read at once up to the end."""
+    return ALIGNED if all(row[0].numel() % ALIGNED == 0 for row in rows) else 1
+
+
+@cache
+def blocks_of(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """How long each tensor is; and for each program, whose numbers it moves and which of them."""
+    counts = [triton.cdiv(size, BLOCK) for size in sizes]
+    owners = [owner for owner, count in enumerate(counts) for _ in range(count)]
+    firsts = [first for count in counts for first in range(count)]
+    return (
+        torch.tensor(sizes, dtype=torch.int64, device=device),
+        torch.tensor(owners, dtype=torch.int32, device=device),
+        torch.tensor(firsts, dtype=torch.int32, device=device),
+    )
