@@ -19,6 +19,7 @@ COMMANDS = {
     "plan": "what fits a cluster, how fast, at what price, and why every other plan loses",
     "train": "train a model; with no argument a small GPT on Python's own source",
     "calibrate": "measure this machine, so that forecasts use what it really does",
+    "profile": "where a step's time and memory go, what bounds the run, what would help",
     "verify": "prove that precision, resumption or a plan changes nothing that matters",
     "watch": "a page that follows a run: curves, memory, ranks, events, forecast",
     "checkpoint": "verify, inspect or convert what a run saved",

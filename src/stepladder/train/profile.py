@@ -195,7 +195,7 @@ def keep(capture: Capture, folder: str | Path, world: World) -> str:
         ) from refused
 
 
-def outlook_of(run: Engine, sample: Batch) -> Outlook:
+def outlook_of(run: Engine, sample: Batch | None = None) -> Outlook:
     """What the planner would need to know; where a foreign module says too little, why."""
     try:
         place = run.world.place
