@@ -26,6 +26,7 @@ SERVED = [
     "stepladder.labs.ranks",
     "stepladder.labs.stack",
     "stepladder.model",
+    "stepladder.profiler",
     "stepladder.train",
     "torch._dynamo",
     "torch.distributed.checkpoint",

@@ -25,6 +25,15 @@ MANY_DEVICES = Course(
             rungs=("accumulate",),
             picture=Picture("step", ("loss",), by="passes"),
         ),
+        Lab(
+            "full-sharding",
+            "Full sharding: a model no rank could hold",
+            seconds=6,
+            ranks=4,
+            library="torch.distributed.fsdp.fully_shard",
+            rungs=("shard",),
+            picture=Picture("strategy", ("peak_kib", "sent_kib")),
+        ),
     ),
 )
 
