@@ -176,6 +176,7 @@ def test_worlds_of_the_same_ranks_share_a_watch():
 
 
 def test_the_line_is_the_users_and_not_pythons_own():
-    assert watch.main_thread_line().endswith(" in main_thread_line")
+    name = "test_the_line_is_the_users_and_not_pythons_own"
+    assert watch.main_thread_line().endswith(f" in {name}")  # nor the watch's
     assert watch.foreign(os.__file__) and watch.foreign(torch.__file__)
     assert not watch.foreign(__file__) and not watch.foreign(watch.__file__)

@@ -98,16 +98,18 @@ class Watch:
         members = {str(group.group_name): dist.get_process_group_ranks(group) for group in groups()}
         signs, alive = self._look_around()
         for rank in sorted(signs, key=lambda rank: (signs[rank].blames is not None, rank)):
-            sign = signs[rank]
-            missed = [g for g in mine if rank in members[g] and sign.calls.get(g, 0) < mine[g]]
-            if missed:
-                call = describe_call(missed[0], sign.calls.get(missed[0], 0) + 1)
-                lost = self._missing(
-                    rank, sign, alive[rank], f"{call} of ranks {members[missed[0]]}"
-                )
-                return self._blame(lost, rank)
+            sign, shared = signs[rank], [g for g in mine if rank in members[g]]
+            missed = [
+                (g, sign.calls.get(g, 0) + 1) for g in shared if sign.calls.get(g, 0) < mine[g]
+            ]
             if not alive[rank]:
-                return self._blame(self._missing(rank, sign, False, f"'{said}'"), rank)
+                # What it last left is older than its end: it may have joined many since. What we
+                # called last, it did not.
+                missed = last_call(shared)
+            if missed or not alive[rank]:
+                calls = [f"{describe_call(*call)} of ranks {members[call[0]]}" for call in missed]
+                where = calls[0] if calls else f"'{said}'"
+                return self._blame(self._missing(rank, sign, alive[rank], where), rank)
         return LostRank(
             "world",
             f"{said}, while every rank is alive and called the same collectives",
@@ -121,6 +123,12 @@ class Watch:
         with suppress(RuntimeError):
             self._store.set(f"blamed/{rank}", str(lost))
         return lost
+
+    def end_others(self, said: str) -> None:
+        """Have all others end: nobody will come to what they wait in."""
+        for rank in range(self.place.num_ranks):
+            if rank != self.place.rank:
+                self._store.set(f"blamed/{rank}", said)
 
     def _missing(self, rank: int, sign: Sign, alive: bool, call: str) -> LostRank:
         if alive:
@@ -246,16 +254,29 @@ def describe_call(group: str, number: int) -> str:
     return f"collective number {number}"
 
 
+def last_call(names: list[str]) -> list[tuple[str, int]]:
+    """The collective this rank called last in one of these groups, where it is known."""
+    for entry in reversed(read_recorder(calls=True).get("entries", [])):
+        if entry["process_group"][0] in names:
+            return [(entry["process_group"][0], entry["collective_seq_id"])]
+    return []
+
+
 def main_thread_line() -> str:
     """File and line the main thread is at, in code that is neither torch's nor Python's own."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     inner, seen = frame, frame
-    while seen is not None and foreign(seen.f_code.co_filename):
+    while seen is not None and (foreign(seen.f_code.co_filename) or looks(seen)):
         seen = seen.f_back
     found: FrameType | None = seen or inner
     if found is None:
         return ""
     return f"{Path(found.f_code.co_filename).name}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def looks(frame: FrameType) -> bool:
+    """Whether this is the watch itself, which the main thread starts."""
+    return frame.f_code.co_filename == __file__
 
 
 def foreign(filename: str) -> bool:
