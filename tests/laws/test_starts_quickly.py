@@ -8,7 +8,7 @@ import pytest
 
 from stepladder.cli.main import COMMANDS
 
-GROUND = ["errors", "hardware", "workload", "plan", "record", "planner"]
+GROUND = ["errors", "hardware", "workload", "plan", "record", "planner", "dashboard"]
 
 
 def run(code: str) -> str:

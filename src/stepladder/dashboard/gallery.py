@@ -36,11 +36,12 @@ class Gallery:
 
     def scan(self) -> None:
         """Name the runs that have come since."""
-        known = set(self.runs.values())
+        known = {folder.resolve() for folder in self.runs.values()}
         for root in self.roots:
             for folder in find_runs(root):
-                if folder not in known:
+                if folder.resolve() not in known:
                     self.runs[self._name(folder)] = folder
+                    known.add(folder.resolve())
         self.scanned = time.monotonic()
 
     def _name(self, folder: Path) -> str:
@@ -61,7 +62,10 @@ class Gallery:
         with self.lock:
             if name not in self.runs:
                 return None
-            index = self.indexes.pop(name, None) or JournalIndex(self.runs[name])
+            index = self.indexes.pop(name, None)
+            if index is None:
+                index = JournalIndex(self.runs[name])
+                follow_quietly(index)  # a block now: most runs are shown whole at first sight
             self.indexes[name] = index
             while len(self.indexes) > KEPT:
                 self.indexes.pop(next(iter(self.indexes)))

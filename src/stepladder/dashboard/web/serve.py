@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import secrets
 import socket
 import threading
@@ -74,7 +75,8 @@ def listen(address: Address) -> socket.socket:
     try:
         return socket.create_server((address.host, address.port), family=family)
     except (OSError, OverflowError) as refused:
-        why = getattr(refused, "strerror", None) or str(refused)
+        number = getattr(refused, "errno", None) or 0  # negative: of looking up a name
+        why = os.strerror(number) if number > 0 else str(refused)
         raise WorldError(
             "watch",
             f"{address.host} port {address.port} cannot be served ({why})",
