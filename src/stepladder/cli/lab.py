@@ -16,7 +16,7 @@ from stepladder.errors import RecordError, StepladderError
 from .show import as_json, table
 
 if TYPE_CHECKING:
-    from stepladder.labs import Lab
+    from stepladder.labs import Lab, Picture
 
 WORDS = ("list", "start", "check", "run", "solution")
 
@@ -163,6 +163,8 @@ def draw(lab: Lab, rows: Sequence[Mapping[str, Any]], path: Path | None) -> Path
 
     spec = lab.picture
     assert spec is not None
+    if spec.shade:
+        return draw_cells(lab, spec, rows, path)
     drawn, panels = figure(max(4.0 * len(spec.y), 6.0), 4.0, panels=len(spec.y))
     for axes, column in zip([panels] if len(spec.y) == 1 else panels, spec.y):
         for name in dict.fromkeys(row.get(spec.by) for row in rows):
@@ -181,4 +183,30 @@ def draw(lab: Lab, rows: Sequence[Mapping[str, Any]], path: Path | None) -> Path
         if spec.by:
             axes.legend(frameon=False)
     drawn.suptitle(lab.title)
+    return store(drawn, path or Path(f"{lab.stem}.png"))
+
+
+def draw_cells(
+    lab: Lab, spec: Picture, rows: Sequence[Mapping[str, Any]], path: Path | None
+) -> Path:
+    """The lab's numbers written in cells, a panel for each moment."""
+    from .plots import figure, store
+
+    moments = list(dict.fromkeys(row[spec.by] for row in rows))
+    most = max(row[spec.shade] for row in rows)
+    drawn, panels = figure(1.8 * len(moments) + 0.6, 2.6, panels=len(moments))
+    for axes, moment in zip([panels] if len(moments) == 1 else panels, moments):
+        mine = [row for row in rows if row[spec.by] == moment]
+        wide, high = (1 + max(row[column] for row in mine) for column in (spec.x, spec.y[0]))
+        cells = [[0] * wide for _ in range(high)]
+        for row in mine:
+            x, y, value = row[spec.x], row[spec.y[0]], row[spec.shade]
+            cells[y][x] = value
+            colour = "white" if value > 0.7 * most else "black"
+            axes.text(x, y, f"{value:g}", ha="center", va="center", color=colour)
+        axes.imshow(cells, cmap="Blues", vmin=0, vmax=1.2 * most)
+        axes.set(title=f"{spec.by} {moment}", xticks=range(wide), yticks=range(high))
+        axes.set(xlabel=spec.x, ylabel=spec.y[0] if moment == moments[0] else "")
+        axes.grid(visible=False)
+    drawn.suptitle(f"{lab.title}: {spec.shade.replace('_', ' ')}")
     return store(drawn, path or Path(f"{lab.stem}.png"))

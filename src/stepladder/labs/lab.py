@@ -10,12 +10,16 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Which columns of a lab's numbers are drawn: one line, or one bar a row where x is words."""
+    """Which columns of a lab's numbers are drawn: one line, or one bar a row where x is words.
+
+    With `shade` cells instead: a panel for each value of `by`, in it a cell at (x, y) a row.
+    """
 
     x: str
     y: tuple[str, ...]
     by: str = ""  # one line for each value of this column
     log: str = ""  # "x", "y" or "xy"
+    shade: str = ""  # the column that is written in a cell, and makes it darker the more it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class MemoryLimit(TorchDispatchMode):
     @property
     def live_bytes(self) -> int:
         """What stands now."""
-        total, gone = 0, []
+        total = 0
+        gone: list[int] = []
         for key, held in self.seen.items():
             storage = torch.UntypedStorage._new_with_weak_ptr(held.cdata)
             if storage is None:

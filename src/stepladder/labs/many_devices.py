@@ -34,7 +34,28 @@ MANY_DEVICES = Course(
             rungs=("shard",),
             picture=Picture("strategy", ("peak_kib", "sent_kib")),
         ),
+        Lab(
+            "sharded-precision",
+            "Mixed precision with sharding",
+            seconds=4,
+            ranks=2,
+            library="torch.distributed.fsdp.MixedPrecisionPolicy",
+            rungs=("precision", "shard"),
+            picture=Picture("case", ("loss", "moved", "sent_kib")),
+        ),
     ),
 )
 
-MANY_DEVICES_BONUS = Course("Bonus: many devices", ())
+MANY_DEVICES_BONUS = Course(
+    "Bonus: many devices",
+    (
+        Lab(
+            "ring",
+            "Ring all-reduce from scratch, with its picture",
+            seconds=2,
+            ranks=4,
+            library="torch.distributed.all_reduce",
+            picture=Picture("chunk", ("rank",), by="step", shade="ranks_added"),
+        ),
+    ),
+)

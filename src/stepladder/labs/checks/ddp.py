@@ -59,7 +59,7 @@ def check_the_rows_are_shared(lesson: ModuleType) -> None:
     """Every row is read by one rank, in another order each epoch, as DistributedSampler does."""
 
     def shares() -> list[tuple[list[int], list[int]]]:
-        theirs = DistributedSampler(range(12), shuffle=True, seed=0)  # type: ignore[arg-type]
+        theirs: Any = DistributedSampler(range(12), shuffle=True, seed=0)  # type: ignore[arg-type]
         found = []
         for epoch in range(2):
             theirs.set_epoch(epoch)
@@ -133,7 +133,7 @@ def train_with_torch(lesson: Any) -> list[Tensor]:
     model = DistributedDataParallel(lesson.make_model(seed=dist.get_rank()))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = lesson.make_data()
-    sampler = DistributedSampler(range(lesson.NUM_ROWS), shuffle=True, seed=0)  # type: ignore[arg-type]
+    sampler: Any = DistributedSampler(range(lesson.NUM_ROWS), shuffle=True, seed=0)  # type: ignore[arg-type]
     for epoch in range(lesson.EPOCHS):
         sampler.set_epoch(epoch)
         for rows in torch.tensor(list(sampler)).split(lesson.BATCH // 2):
