@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stepladder.errors import PlanError
+
 from .plots import COLOURS, figure, store
 from .sameness import FAILED, MISTAKE, read_plans, short
 from .show import as_json, plain, progress, table
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 MODEL = "gpt:layers=2,hidden=32,heads=2,vocab=64"  # which has dropout, unlike a llama
 DROPOUT = 0.1
 PLANS = "fp32; fp16; fp32 ddp; fp32 zero3"
-THEN = {"fp32 zero3": "fp32"}  # of the plans above: resumed on another number of ranks as well
+MOVED = "fp32 zero3; fp32"  # to another number of ranks
 
 
 def verify_resume(options: argparse.Namespace) -> int:
@@ -36,35 +38,58 @@ def verify_resume(options: argparse.Namespace) -> int:
         as_json({"model": name, "same": all(row.same for row in rows), "runs": found})
     else:
         show(rows, name, journeys[0].steps)
+    return exit_code(rows)
+
+
+def exit_code(rows: Sequence[Resumption]) -> int:
     verdicts = {row.verdict for row in rows}
     return FAILED if verdicts & {"DIFFERENT", "BROKE"} else MISTAKE if "refused" in verdicts else 0
 
 
 def make_journeys(options: argparse.Namespace) -> list[Journey]:
     """What is run, killed and resumed: of a recipe, of a model, or of the built-in one."""
-    from stepladder.plan import Plan, read_recipe
+    from stepladder.data import Workers
+    from stepladder.plan import read_recipe
     from stepladder.profiler import RESUMED, find_subject
 
-    recipe = None
-    if options.recipe or options.settings:
-        recipe = read_recipe(options.recipe, options.settings)
-    text = options.plans or options.plan
-    if text or recipe:
-        plans = read_plans(text) if text else [(recipe and recipe.plan_choice()) or Plan()]
-        chains = [[plan, *read_plans(options.then or "")] for plan in plans]
-    else:
-        chains = [[plan, *read_plans(options.then or "")] for plan in read_plans(PLANS)]
-        if not options.then:
-            chains += [read_plans(f"{plan}; {then}") for plan, then in THEN.items()]
-    how: dict[str, Any] = {"device": options.device, "workers": options.workers}
+    given = options.recipe or options.settings
+    recipe = read_recipe(options.recipe, options.settings) if given else None
+    check_options(options, recipe)
+    workers = options.workers or "2"
+    Workers.parse(workers, None)  # a mistake to hear of before ranks start
+    how: dict[str, Any] = {"device": options.device or "cpu", "workers": workers}
     if recipe:
         subject, how = subject_of(recipe), {**how, **habits(recipe)}
-        chains = [[with_batch(plan, recipe) for plan in chain] for chain in chains]
     else:
         subject = find_subject(options.model or MODEL, DROPOUT)
         how["optimizer"] = (options.optimizer or [RESUMED])[0]
         how["rate"] = "cosine warmup=2 steps=1000"
-    return [journey(subject, chain, options, how) for chain in chains]
+    return [journey(subject, chain, options, how) for chain in chains(options, recipe)]
+
+
+def check_options(options: argparse.Namespace, recipe: Recipe | None) -> None:
+    if recipe and (options.model or options.optimizer):
+        problem = "--model and --optimizer are a recipe's own, and one is given"
+        raise PlanError("verify", problem, "Write --model.name and --optimizer.lr, or no file.")
+    if options.optimizer and len(options.optimizer) > 1:
+        problem = f"{len(options.optimizer)} optimizers, and a run resumes with the one it had"
+        raise PlanError("optimizer", problem, "Give one.")
+    if options.plan and options.plans:
+        raise PlanError("verify", "--plan and --plans are both given", "Use --plans 'a; b'.")
+
+
+def chains(options: argparse.Namespace, recipe: Recipe | None) -> list[list[Plan]]:
+    """Each run's plans in their order; a single one is resumed in itself."""
+    from stepladder.plan import Plan
+
+    text = options.plans or options.plan
+    then = read_plans(options.then) if options.then else []
+    if recipe:
+        plans = read_plans(text) if text else [recipe.plan_choice() or Plan()]
+        return [[with_batch(plan, recipe) for plan in (one, *then)] for one in plans]
+    if not text and not then:
+        return [*([plan] for plan in read_plans(PLANS)), read_plans(MOVED)]
+    return [[plan, *then] for plan in read_plans(text or PLANS)]
 
 
 def journey(
@@ -73,7 +98,7 @@ def journey(
     from stepladder.profiler import make_journey
 
     first, *rest = [on_ranks(chain[0], options.ranks), *chain[1:]]
-    steps = options.steps or 4 * max(2, len(chain))
+    steps = 4 * max(2, len(chain)) if options.steps is None else options.steps
     same = all(plan == first for plan in rest)
     return make_journey(replace(subject, dropout=same), [first, *rest], steps=steps, **how)
 
@@ -84,6 +109,8 @@ def on_ranks(plan: Plan, ranks: int | None) -> Plan:
 
     if ranks is None:
         return plan
+    if ranks < 1:
+        raise PlanError("ranks", f"{ranks} is too few", "Use 1 or more.")
     return replace(plan, layout=spread(plan, ranks).layout.settle(ranks))
 
 
@@ -126,8 +153,8 @@ def show(rows: Sequence[Resumption], name: str, steps: int) -> None:
         else [row.plan, listed(row.ranks), "", "", "", "", "", row.verdict]
         for row in rows
     ]  # fmt: skip
-    title = f"{name}: largest relative differences from the run that was never stopped, {steps} "
-    table(title + "steps", columns, cells)
+    title = f"{name}: largest relative differences from a run never stopped, {steps} steps"
+    table(title, columns, cells)
     for row in rows:
         for told in row.different or filter(None, [row.problem]):
             print(f"{row.plan}: {told}.".replace("..", "."))

@@ -40,7 +40,7 @@ def verify_parity(options: argparse.Namespace) -> int:
         plans,
         optimizers=optimizers,
         steps=options.steps,
-        device=options.device,
+        device=options.device or "cpu",
     )
     rows = list(progress(found, "comparisons", len(plans) * len(optimizers)))
     if options.plot:
@@ -56,7 +56,10 @@ def read_plans(text: str) -> list[Any]:
     from stepladder.plan import Plan
 
     parts = [part.strip() for part in text.split(";")]
-    return [Plan.parse(part) for part in parts if part]
+    plans = [Plan.parse(part) for part in parts if part]
+    if not plans:
+        raise PlanError("plans", f"'{text}' names no plan", "Write 'fp32 ddp; fp32 zero3'.")
+    return plans
 
 
 def plain(rows: Sequence[Sameness]) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from stepladder.errors import PlanError
+
 from .resumption import verify_resume
 from .sameness import verify_parity
 from .show import as_json, table
@@ -48,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     both.add_argument(
         "--optimizer", action="append", metavar="TEXT", help="for parity, also several times"
     )
-    both.add_argument("--device", default="cpu")
+    both.add_argument("--device", help="cpu unless told")
     both.add_argument("--plot", metavar="FILE.png", help="draw it over the steps")
     resume = parser.add_argument_group("resume")
     resume.add_argument("--plan", metavar="TEXT", help="the same as --plans with one")
@@ -56,13 +58,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--then", metavar="TEXT", help="resume in these: 'fp32 zero3 shard=2; fp32'"
     )
     resume.add_argument("--ranks", type=int, metavar="N", help="of the plans that are resumed")
-    resume.add_argument("--workers", default="2", help="that read ahead: 2, or '2 processes'")
+    resume.add_argument("--workers", metavar="N", help="that read ahead: 2, or '2 processes'")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(settings=True)
     parser.epilog = "Any key of the recipe can be set: --train.steps 100 --model.name llama-tiny."
 
 
+RESUME = {"plan", "then", "ranks", "workers"}
+BOTH = {"plans", "model", "steps", "optimizer", "device", "plot"}
+FOREIGN = {"precision": RESUME | BOTH, "parity": RESUME, "resume": set()}  # options that do nothing
+
+
 def run(options: argparse.Namespace) -> int:
+    for name in sorted(FOREIGN[options.what]):
+        if getattr(options, name) is not None:
+            problem = f"--{name} is not for {options.what}"
+            raise PlanError("verify", problem, f"'stepladder verify {options.what}' does without.")
     if options.what == "parity":
         return verify_parity(options)
     if options.what == "resume":

@@ -90,14 +90,19 @@ def settled(plan: Plan, optimizer: Optimizer) -> Plan:
             f"{plan.compress} sends less than the gradients, so it cannot compute the same",
             "Leave it out; 'stepladder bench compression' shows what it costs and brings.",
         )
-    known = math.prod(ways for ways in plan.layout.shape if ways > 0)
-    layout = plan.layout.settle(known * (OPEN_WAYS if min(plan.layout.shape) < 0 else 1))
+    layout = laid_out(plan.layout)
     batch, micro = plan.batch, plan.batch.micro or MICRO
     rows = max(ROWS, micro * layout.data_ways)
     if batch.passes and not batch.sequences:
         rows = micro * batch.passes * layout.data_ways
     filled = Batch(batch.sequences or rows, micro, batch.passes).settle(layout.data_ways)
     return replace(plan, layout=layout, batch=filled, optimizer=optimizer)
+
+
+def laid_out(layout: Layout) -> Layout:
+    """The layout with an axis given as the rest two wide."""
+    known = math.prod(ways for ways in layout.shape if ways > 0)
+    return layout.settle(known * (OPEN_WAYS if min(layout.shape) < 0 else 1))
 
 
 def plain_of(plan: Plan) -> Plan:

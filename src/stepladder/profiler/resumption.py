@@ -33,7 +33,7 @@ from stepladder.plan import Optimizer, Plan
 from stepladder.train import Run, climb, rows_of
 
 from .continuation import Kept, Resumption, judge, read_notes
-from .parity import MICRO, ROWS, settled
+from .parity import MICRO, ROWS, laid_out
 from .subjects import Subject
 from .team import Team
 
@@ -104,23 +104,29 @@ def make_journey(
             f"Use {STEPS_OF_A_LEG * len(asked)} or more.",
         )
     chosen = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
-    laid_out = [settled(plan, chosen).layout for plan in asked]
-    micros = [plan.batch.micro or MICRO for plan in asked]
-    fits = math.lcm(*(micro * layout.data_ways for micro, layout in zip(micros, laid_out)))
-    rows = asked[0].batch.sequences or fits * max(1, -(-ROWS // fits))
+    spread = [replace(plan, layout=laid_out(plan.layout)) for plan in asked]
+    rows = shared_rows(spread)
     whole = tuple(
         replace(
             plan,
-            layout=layout,
-            batch=replace(plan.batch, sequences=rows, micro=micro).settle(layout.data_ways),
+            batch=replace(plan.batch, sequences=rows, micro=plan.batch.micro or MICRO).settle(
+                plan.layout.data_ways
+            ),
             optimizer=chosen,
         )
-        for plan, layout, micro in zip(asked, laid_out, micros)
+        for plan in spread
     )
-    names = dict.fromkeys(
-        str(replace(plan, layout=layout)) for plan, layout in zip(asked, laid_out)
-    )
-    return Journey(subject, whole, steps, name=" → ".join(names), **how)
+    return Journey(subject, whole, steps, name=" → ".join(dict.fromkeys(map(str, spread))), **how)
+
+
+def shared_rows(plans: Sequence[Plan]) -> int:
+    """Rows of a global batch that all of these plans can share; as the first says, if it does."""
+    first = plans[0]
+    each = [(plan.batch.micro or MICRO) * plan.layout.data_ways for plan in plans]
+    if first.batch.sequences or first.batch.passes:
+        return first.batch.sequences or each[0] * (first.batch.passes or 1)
+    fits = math.lcm(*each)
+    return fits * max(1, -(-ROWS // fits))
 
 
 def compare_journeys(
