@@ -57,5 +57,23 @@ MANY_DEVICES_BONUS = Course(
             library="torch.distributed.all_reduce",
             picture=Picture("chunk", ("rank",), by="step", shade="ranks_added"),
         ),
+        Lab(
+            "gpipe",
+            "Pipeline parallelism as GPipe does it",
+            seconds=2,
+            ranks=2,
+            library="torch.distributed.pipelining.ScheduleGPipe",
+            rungs=("pipeline",),
+            picture=Picture("micro_batches", ("waiting",), log="x"),
+        ),
+        Lab(
+            "tensor-parallel",
+            "Tensor parallel by hand",
+            seconds=2,
+            ranks=2,
+            library="torch.distributed.tensor.parallel.parallelize_module",
+            rungs=("tensor",),
+            picture=Picture("ranks", ("weights_kib",), log="x"),
+        ),
     ),
 )

@@ -61,8 +61,8 @@ def check_the_second_half(lesson: ModuleType) -> None:
         held = states[-1]
         expect(
             max(held) <= 4,
-            f"rank {rank}: chunks hold the sums of {held} ranks, more than there are: in the second "
-            "half keep what arrives instead of adding it.",
+            f"rank {rank}: chunks hold the sums of {held} ranks, more than there are: in the "
+            "second half keep what arrives instead of adding it.",
         )
         expect(
             min(held) == 4,
