@@ -50,6 +50,20 @@ def test_a_step_is_the_plain_loops_step(text):
     assert distance(ours, theirs) < 1e-5
 
 
+@pytest.mark.parametrize(("plan", "rows"), [("accumulate=4", 2), ("accumulate=3", 3), ("", None)])
+def test_passes_that_are_asked_for_are_taken_whatever_the_batch(plan, rows):
+    """Without a micro-batch the plan's number of passes alone says how large a pass is."""
+    ours, theirs = net(), net()
+    batches = pairs(3)
+    assert len(batches[0][0]) == 8
+    run = climb(ours, loss="cross_entropy", optimizer="sgd lr=0.5", plan=f"fp32 {plan}")
+    for batch in batches:
+        run.step(batch)
+    plain_loop(theirs, batches, lambda p: torch.optim.SGD(p, lr=0.5))
+    assert run.micro == rows
+    assert distance(ours, theirs) < 1e-5
+
+
 def test_clipping_is_torchs_clipping():
     ours, theirs = net(), net()
     batches = pairs(10)

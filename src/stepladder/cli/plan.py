@@ -15,17 +15,18 @@ from typing import Any
 
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
-from stepladder.plan import Batch, Plan
+from stepladder.plan import Batch, Carried, Plan
 from stepladder.planner import Choices, Explanation, check, explain, forecast, search
 from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
 from stepladder.workload import Facts, find_facts
 
+from .foreign import configure_foreign, left_json, read_foreign, show_left
 from .show import GIB, as_json, percent, table
 
 BAR = 60  # characters of a bar
 MARKS = "█▓▒░▚▞▤▥▦▧"
 DAY = 86400
-DOES_NOT_FIT = 1
+DOES_NOT_FIT = NOT_WHOLE = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", required=True, metavar="CLUSTER", help="'8 nodes x 8 H100-80GB'")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences in one step")
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
-    parser.add_argument("--plan", metavar="TEXT", help="forecast this one: 'bf16 zero3 micro=2'")
+    configure_foreign(parser)
     parser.add_argument("--tokens", type=float, metavar="N", help="price of training so many, 1e12")
     parser.add_argument("--calibration", metavar="FILE", help="what 'stepladder calibrate' wrote")
     parser.add_argument("--all", action="store_true", help="also every loser and why")
@@ -50,8 +51,10 @@ def run(options: argparse.Namespace) -> int:
         raise PlanError("batch", f"{options.batch} is not a number of sequences", "Use 1 or more.")
     if options.tokens is not None and not 0 < options.tokens < float("inf"):
         raise PlanError("tokens", f"{options.tokens} is not a number to train on", "Use 1e12.")
-    if options.plan:
-        return run_one(options, facts, cluster, calibration)
+    carried = read_foreign(options)
+    if options.plan or carried:
+        plan = carried.plan if carried else Plan.parse(options.plan)
+        return run_one(options, facts, cluster, calibration, plan, carried)
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
@@ -73,21 +76,30 @@ def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibratio
 
 
 def run_one(
-    options: argparse.Namespace, facts: Facts, cluster: Cluster, calibration: Calibration | None
+    options: argparse.Namespace,
+    facts: Facts,
+    cluster: Cluster,
+    calibration: Calibration | None,
+    plan: Plan,
+    carried: Carried | None,
 ) -> int:
     """Forecast the plan that was given."""
-    plan = Plan.parse(options.plan)
     if options.batch is not None:
         plan = replace(plan, batch=Batch(options.batch, plan.batch.micro, plan.batch.passes))
     plan = check(facts, plan, cluster)
     found = forecast(facts, plan, cluster, calibration)
     keep(options, plan, (found,))
     if options.json:
-        as_json({**found.to_dict(), **price(found, options.tokens)})
+        said = left_json(carried) if carried else {}
+        as_json({**found.to_dict(), **price(found, options.tokens), **said})
     else:
         show_head(facts, cluster)
         print(f"\n{found.plan}\n")
+        if carried:
+            show_left(carried)
         show_forecast(found, options.tokens, unit_of(facts))
+    if carried and not carried.whole:
+        return NOT_WHOLE
     return 0 if found.fits else DOES_NOT_FIT
 
 

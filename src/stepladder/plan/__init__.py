@@ -1,6 +1,8 @@
 """What we intend: a plan is a frozen value, and is text. Standard library only."""
 
+from .accelerate import read_accelerate
 from .batch import Batch, share, uneven_share
+from .carried import Carried, Left
 from .choices import Compress, Recompute, Schedule
 from .compose import (
     adafactor_needs_whole_matrices,
@@ -11,6 +13,7 @@ from .compose import (
     kernels_need_one_rank,
     parameters_leave_in_slices,
 )
+from .deepspeed import read_deepspeed
 from .layout import AXES, REST, Layout
 from .optimizer import Group, Optimizer
 from .plan import Plan
@@ -43,10 +46,12 @@ __all__ = [
     "REST",
     "TF32",
     "Batch",
+    "Carried",
     "Compress",
     "DataChoice",
     "Group",
     "Layout",
+    "Left",
     "ModelChoice",
     "Optimizer",
     "Plan",
@@ -70,6 +75,8 @@ __all__ = [
     "kernels_need_one_rank",
     "parameters_leave_in_slices",
     "passes_fill_stages",
+    "read_accelerate",
+    "read_deepspeed",
     "read_recipe",
     "refit",
     "scale_rate",

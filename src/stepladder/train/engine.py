@@ -37,7 +37,7 @@ from stepladder.world import (
 
 from .clock import Clock
 from .copying import Copying
-from .exhaustion import drop_gradients, held_memory, release
+from .exhaustion import drop_gradients, heard, held_memory, release, tell_all
 from .faults import Scene, answer
 from .flops import FlopRate
 from .gradients import Norms, measure_norms
@@ -88,13 +88,22 @@ class Engine:
         taken = as_batch(batch, self.position, self.plan.layout.data_ways)
         taken = taken.to(self.world.device, non_blocking=True)
         with self.world.explaining():
-            loss = self.gradients(taken)
-            return self.update(taken, loss)
+            try:
+                loss = self.gradients(taken)
+                return self.update(taken, loss)
+            except RuntimeError as cut:
+                # Before a rank is called lost: it may have said that its memory ran out.
+                if told := heard(self.world):
+                    raise told from cut
+                raise
 
     def gradients(self, batch: Batch) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
             self.module.train()
+        if self.micro is None and self.plan.batch.passes:
+            rows = -(-batch.num_rows // self.plan.batch.passes)
+            self.climbed.forward_backward.micro = rows  # the first batch says how large a pass is
         with deterministic(self.exact), matrix_units(self.plan.precision, self.world.device):
             while True:
                 try:
@@ -107,10 +116,13 @@ class Engine:
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the failed try's activations alive.
                 release(self.climbed.pieces, self.world.device)
-                if not self._shrink(batch.num_rows):
-                    raise explain_out_of_memory(
-                        held, limit, self.plan, num_blocks=len(self.climbed.anatomy.blocks) or None
-                    )
+                several = self.world.layout.num_ranks > 1
+                if several or not self._shrink(batch.num_rows):
+                    blocks = len(self.climbed.anatomy.blocks) or None
+                    short = explain_out_of_memory(held, limit, self.plan, num_blocks=blocks)
+                    if several:
+                        raise tell_all(self.world, self.index, self.micro, batch.num_rows, short)
+                    raise short
 
     def _explain(self, batch: Batch, error: Exception) -> None:
         """Name the tensor that is on the wrong device, where that is what went wrong."""
@@ -119,10 +131,10 @@ class Engine:
             raise misplaced from error
 
     def _shrink(self, rows: int) -> bool:
-        """Halve the micro-batch; False at one row, where ranks wait, where graphs take it whole."""
+        """Halve the micro-batch; False at one row, and where graphs take it whole."""
         passes = self.climbed.forward_backward
         now = min(passes.micro or rows, rows)
-        if now <= 1 or self.world.layout.num_ranks > 1 or self.plan.graphs:
+        if now <= 1 or self.plan.graphs:
             return False
         passes.micro = (now + 1) // 2
         self.events.append(

@@ -51,7 +51,9 @@ def feed(
             to a run that goes on with fewer of them; else such a batch is refused.
     """
     ways = run.plan.layout.data_ways
-    settled = BatchPlan(size or run.plan.batch.sequences, run.plan.batch.micro)
+    planned = run.plan.batch
+    passes = planned.passes if planned.micro is None else None
+    settled = BatchPlan(size or planned.sequences, planned.micro, passes)
     if not (uneven and settled.sequences and settled.sequences % ways):
         settled = settled.settle(ways)
     assert settled.sequences is not None
