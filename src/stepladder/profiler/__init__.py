@@ -32,6 +32,7 @@ from .resumption import RESUMED, Journey, compare_journeys, make_journey
 from .ring import RingRow, measure_ring, ring_all_reduce, ring_bytes, ring_hops, ring_states
 from .sameness import Sameness
 from .scaling import Load, ScalingRow, measure_scaling
+from .stragglers import RankNotes, RankTimes, StragglerWatch
 from .subjects import Subject, find_subject
 from .team import Team
 from .team import run as run_team
@@ -67,11 +68,14 @@ __all__ = [
     "LoaderRow",
     "MemoryMeter",
     "MemoryTimeline",
+    "RankNotes",
+    "RankTimes",
     "Resumption",
     "RingRow",
     "Row",
     "Sameness",
     "ScalingRow",
+    "StragglerWatch",
     "Subject",
     "Team",
     "Timeline",

@@ -12,6 +12,7 @@ from .placement import explain_placement
 from .seed import deterministic, moment_seed, seed_moment
 from .signals import Stop, stop_code
 from .support import Support, support
+from .waiting import Waiting
 from .world import World, gather, join
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Stop",
     "StopVote",
     "Support",
+    "Waiting",
     "World",
     "detect",
     "detect_cluster",

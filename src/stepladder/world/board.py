@@ -30,6 +30,13 @@ class Board:
     def post(self, name: str, text: str) -> None:
         self.store.set(name, text)
 
+    def settle(self, name: str, text: str) -> str:
+        """Post a note unless another rank was first; the note that stands, the same for all."""
+        return self.store.compare_set(name, "", text).decode()
+
+    def has(self, name: str) -> bool:
+        return bool(self.store.check([name]))
+
     def read(self, name: str, timeout_seconds: float) -> str:
         """A note, as soon as it is there.
 
@@ -47,6 +54,10 @@ class Board:
             time.sleep(POLL_SECONDS)
         self.store.set_timeout(timedelta(seconds=timeout_seconds))
         return self.store.get(name).decode()
+
+    def glance(self, name: str) -> str | None:
+        """A note if it is there now."""
+        return self.store.get(name).decode() if self.store.check([name]) else None
 
     def take(self, name: str, timeout_seconds: float) -> str:
         """A note, which is then gone: the store is a process's memory."""
