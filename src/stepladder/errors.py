@@ -11,6 +11,7 @@
     └── TrainingError    the run itself
         ├── NonFinite    a loss or gradient that is not a number
         └── OutOfMemory  a device or a ceiling was exceeded
+            └── RankOutOfMemory  on one rank of several, which then all end
 
 Every message has one grammar: **field: what is so, with its numbers. The way out, computed.** The
 constructor's signature is that grammar, so a message without a field cannot be written.
@@ -83,6 +84,12 @@ class NonFinite(TrainingError):
 
 class OutOfMemory(TrainingError):
     """A device, or the ceiling the plan set, was exceeded."""
+
+
+class RankOutOfMemory(OutOfMemory):
+    """Memory ran out on one rank of several, and all of them left the step."""
+
+    micro: int = 0  # rows of one pass that all agreed to go on with
 
 
 def raise_all(problems: Iterable[PlanError]) -> None:

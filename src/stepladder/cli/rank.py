@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stepladder.errors import LostRank, StepladderError
+from stepladder.errors import LostRank, RankOutOfMemory, StepladderError
 from stepladder.launch import begin_rank, record_failure
 
 from .main import FAILED_CHECK, INTERRUPTED, USER_MISTAKE, answer
@@ -20,7 +20,9 @@ def main() -> int:
         return INTERRUPTED
     except Exception as error:
         record_failure(error)
-        mistake = isinstance(error, StepladderError) and not isinstance(error, LostRank)
+        mistake = isinstance(error, StepladderError) and not isinstance(
+            error, LostRank | RankOutOfMemory
+        )
         # At once: a save in the background may wait long for the part of a rank that is gone.
         sys.stdout.flush(), sys.stderr.flush()
         os._exit(USER_MISTAKE if mistake else FAILED_CHECK)

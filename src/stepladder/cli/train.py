@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
     recipe = read_recipe(options.recipe, options.settings)
     plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
     if any((options.ranks, options.restarts, options.nodes, options.rendezvous)):
+        # Read when torch is loaded. What its store has to say of machines that leave, we say.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         from .ranks import Start, start_ranks
 
         start = Start.read(options, recipe)
@@ -55,19 +58,27 @@ def run(options: argparse.Namespace) -> int:
 
 def train(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
     """Train as the one rank that this process is."""
+    from stepladder.errors import RankOutOfMemory
     from stepladder.world import Stop, stop_code
 
     from .session import Session
+    from .smaller import leave_note, with_less
 
+    plan, less = with_less(plan, recipe) if options.elastic else (plan, [])
     with ExitStack() as stack:
         session = Session.start(recipe, plan, stack, quiet=options.json, elastic=options.elastic)
+        session.run.events += less
         # To the very end: a signal that comes while the last checkpoint is written changes nothing.
         stop = stack.enter_context(Stop(recipe.run.grace_seconds))
-        stopped = session.train(stop)
+        try:
+            stopped = session.train(stop)
+        except RankOutOfMemory as short:
+            leave_note(session.folder, short)
+            raise
         figures = session.finish(stopped, stop)
         session.run.world.close()
     if session.first and options.json:
         as_json(figures)
-    elif session.first:
+    elif session.first and not stopped:
         table("Measured", ["what", "value"], [list(pair) for pair in figures.items()])
     return stop_code(stopped) if stopped else 0

@@ -1,16 +1,27 @@
-"""What is done when memory runs out in the middle of a step: let go, shrink, or say who held it."""
+"""What is done when memory runs out in the middle of a step: let go, shrink, or say who held it.
+
+[Note: memory that ran out on one rank] The others wait for it in a collective, which can neither
+be joined half-way nor left. So the rank leaves a note that all agree on and ends the others' wait:
+each raises the same error, or is ended by its watch with the same sentence, within seconds. No
+parameter changed. Whoever started the ranks starts them again, and they go on from the last
+checkpoint with the rows a pass that the note names: same global batch, same mathematics.
+"""
 
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterable
 
 import torch
 from torch import nn
 
+from stepladder.errors import OutOfMemory, RankOutOfMemory
 from stepladder.record import Memory
 from stepladder.rungs import Piece
-from stepladder.world import peak_bytes
+from stepladder.world import World, peak_bytes
+
+NOTE, NOTE_SECONDS = "out of memory", 60
 
 
 def drop_gradients(pieces: Iterable[Piece]) -> None:
@@ -46,3 +57,45 @@ def held_memory(
 
 def size(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def tell_all(
+    world: World, step: int, micro: int | None, rows: int, short: OutOfMemory
+) -> RankOutOfMemory:
+    """Leave word of what happened and end the others' wait; what all raise."""
+    now = min(micro or rows, rows)
+    note = {
+        "rank": world.place.rank,
+        "step": step,
+        "rows": now,
+        "micro": largest_below(now, rows),
+        "remedy": short.remedy,
+    }
+    agreed = read_note(world.board.settle(NOTE, json.dumps(note)))
+    world.end_others(str(agreed))
+    return agreed
+
+
+def largest_below(now: int, rows: int) -> int:
+    """The most rows a pass, at most half of now's, by which the rows divide; 0 where now is one."""
+    return next((part for part in range(now // 2, 0, -1) if rows % part == 0), 0)
+
+
+def heard(world: World) -> RankOutOfMemory | None:
+    """What a rank whose memory ran out left for the others."""
+    if world.mesh is None or not world.board.has(NOTE):
+        return None
+    return read_note(world.board.read(NOTE, NOTE_SECONDS))
+
+
+def read_note(text: str) -> RankOutOfMemory:
+    note = json.loads(text)
+    micro = note["micro"]
+    remedy = f"Go on with micro={micro}." if micro else note["remedy"]
+    error = RankOutOfMemory(
+        f"step {note['step']}",
+        f"out of memory on rank {note['rank']} with {note['rows']} rows a pass",
+        remedy,
+    )
+    error.micro = micro
+    return error

@@ -86,6 +86,15 @@ class World:
         """Context in which a rank that ended or hangs is named by those that wait for it."""
         return self.watch.explaining() if self.watch else nullcontext()
 
+    def end_others(self, said: str) -> None:
+        """Have ranks that wait for this one in a collective end, with a sentence: it will not come.
+
+        A collective cannot be left half-way. gloo's `abort` closes no connection before the group
+        itself is gone, and with NCCL an update may be queued behind the collective that is cut.
+        """
+        if self.watch:
+            self.watch.end_others(said)
+
     def close(self) -> None:
         if self.watch:
             self.watch.close()
