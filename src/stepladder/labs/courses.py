@@ -82,6 +82,13 @@ FIRST = Course(
             library="stepladder.climb",
             rungs=("accumulate", "recompute"),
         ),
+        Lab(
+            "digits",
+            "End to end: a digit classifier from CPU to GPU to mixed precision",
+            seconds=4,
+            library="stepladder.climb",
+            picture=Picture("on", ("seconds", "accuracy")),
+        ),
     ),
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import weakref
 from types import ModuleType
 from typing import Any
@@ -146,7 +145,6 @@ def check_out_of_memory(lesson: ModuleType) -> None:
     last: list[Any] = []
 
     def attempt(size: int) -> float:
-        gc.collect()
         held = last and last[-1]() is not None
         expect(not held, f"the try with {size} rows still held the failed attempt's tensors: "
                "leave the handler first.")  # fmt: skip
