@@ -1,5 +1,7 @@
 """FLOPs a second: the model's own, and the device's with recomputation; unknown stays unknown."""
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -57,3 +59,18 @@ def test_ragged_shapes_beyond_memory_use_the_nearest():
     for rows in range(1, 30):
         found = rate.over(1.0, as_batch(torch.ones(rows, 4), 0))
     assert found.model == count_flops(rate.module, torch.ones(16, 4)).model
+
+
+class Drawing(nn.Linear):
+    """Draws from Python's generator whenever it runs, for a count as well as for a step."""
+
+    def forward(self, x):
+        return super().forward(x) * random.random()
+
+
+def test_counting_draws_nothing_that_a_step_would_draw():
+    random.seed(0)
+    FlopRate(Drawing(3, 3), None).over(1.0, as_batch(torch.zeros(2, 3), 0))
+    drawn = random.random()
+    random.seed(0)
+    assert random.random() == drawn

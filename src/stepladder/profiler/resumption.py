@@ -1,7 +1,7 @@
 """Whether a run that was killed and resumed is the run that was never stopped.
 
-One run takes its steps undisturbed. Another takes the same, saves on the way, and in the step after
-the one that followed a save, between two passes of it, its last rank is killed with SIGKILL. New
+One run takes its steps undisturbed. Another takes the same, and in the step after the one that
+followed a save, between two passes of it, its last rank is killed with SIGKILL. New
 processes go on from what was saved, in the same plan or in another one, as often as asked for.
 
 On the same ranks everything must be the same to the last bit: every loss, the rows of every batch,
@@ -60,10 +60,11 @@ class Journey:
         """Whether every leg has the same ranks in the same places."""
         return len(set(self.plans)) == 1
 
-    def saved_at(self, leg: int) -> int | None:
-        """Steps taken when a leg saves what the next goes on from; None: it runs to the end."""
-        last = leg == len(self.plans) - 1
-        return None if last else self.steps * (leg + 1) // len(self.plans)
+    @property
+    def saves(self) -> tuple[int, ...]:
+        """Steps after which every run saves, the one that is never stopped too."""
+        legs = len(self.plans)
+        return tuple(self.steps * leg // legs for leg in range(1, legs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,21 @@ class Leg:
     index: int
     folder: Path  # of checkpoints
     notes: Path  # a file a rank
-    resumes: bool = False
-    saved_at: int | None = None  # and killed a step and a half later
+    dies: bool = True  # where another leg comes after it
 
     @property
     def plan(self) -> Plan:
         return self.journey.plans[self.index]
 
     @property
-    def killed_in(self) -> int:
+    def resumes(self) -> bool:
+        return self.index > 0
+
+    @property
+    def killed_in(self) -> int | None:
         """The step that is never finished: one lies between it and the save."""
-        return -1 if self.saved_at is None else self.saved_at + 1
+        last = self.index == len(self.journey.plans) - 1
+        return None if last or not self.dies else self.journey.saves[self.index] + 1
 
 
 def make_journey(
@@ -146,12 +151,11 @@ def compare_journey(
     """Run undisturbed, run again killed and resumed, and hold one against the other."""
     ranks = tuple(plan.layout.num_ranks for plan in journey.plans)
     shown = Resumption(journey.name, ranks, journey.exact)
-    straight = Leg(journey, 0, folder / "straight", folder / "undisturbed")
+    straight = Leg(journey, 0, folder / "straight", folder / "undisturbed", dies=False)
     try:
         team.run(travel, straight, ranks=ranks[0])
         for index in range(len(ranks)):
-            saved_at = journey.saved_at(index)
-            leg = Leg(journey, index, folder / "run", folder / f"{index}", index > 0, saved_at)
+            leg = Leg(journey, index, folder / "run", folder / f"{index}")
             run_leg(team, travel, leg)
     except Exception as error:  # of a module nobody has seen: one journey's end is not the others'
         ours = isinstance(error, StepladderError)
@@ -183,9 +187,10 @@ def travel_leg(leg: Leg) -> None:
     if leg.resumes:
         run.load(leg.folder)
     rank = run.world.place.rank
-    doomed = leg.saved_at is not None and rank == run.world.layout.num_ranks - 1
-    if doomed:
-        kill_within(run, leg)
+    last = rank == run.world.layout.num_ranks - 1
+    doom = leg.killed_in if last else None
+    if doom is not None:
+        kill_within(run, leg, doom)
     leg.notes.mkdir(parents=True, exist_ok=True)
     how = leg.journey
     feed = run.batches(samples, leg.plan.batch.sequences, how.data_seed, workers=how.workers)
@@ -193,11 +198,11 @@ def travel_leg(leg: Leg) -> None:
         while run.index < how.steps:
             notes.write(json.dumps(take_step(run, next(feed))) + "\n")
             notes.flush()
-            if run.index == leg.saved_at:
+            if run.index in how.saves:
                 run.save(leg.folder, wait=False)
-            elif doomed and run.index == leg.killed_in:
+            elif run.index == doom:
                 run.finish_saving()  # so that it is known from where the next leg goes on
-            elif doomed and run.index > leg.killed_in:
+            elif doom is not None and run.index > doom:
                 kill(leg)  # a plan that runs its passes in one call is killed after them
     run.save(leg.folder)
 
@@ -245,14 +250,14 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
     return found.hexdigest()
 
 
-def kill_within(run: Run, leg: Leg) -> None:
+def kill_within(run: Run, leg: Leg, step: int) -> None:
     """Have the process killed between two passes, with gradients of the first ones added up."""
     scaled, last = run.scale.scaled, (leg.plan.batch.passes or 1) // 2
     taken = 0
 
     def counted(loss: torch.Tensor) -> torch.Tensor:
         nonlocal taken
-        if run.index == leg.killed_in:
+        if run.index == step:
             if taken == last:
                 kill(leg)
             taken += 1

@@ -29,6 +29,7 @@ from stepladder.plan import Plan
 from stepladder.rungs import Accumulate, call
 from stepladder.world import World
 
+from .generators import untouched
 from .health import HALVINGS, Fault, Health, Mark
 from .rows import rows_of
 
@@ -77,7 +78,7 @@ class Scene:
         bad: list[int] = []
         layers: list[str] = []
         try:
-            with evaluating(self.module), torch.enable_grad():
+            with evaluating(self.module), untouched(self.world.device), torch.enable_grad():
                 for row in suspects[:MOST_ROWS]:
                     found = self.first_bad(batch.rows(slice(row, row + 1)))
                     if found is not None:

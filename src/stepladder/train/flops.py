@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import nn
 
 from stepladder.data import Batch
 from stepladder.model import Flops, count_flops
 
+from .generators import untouched
+
 Shape = tuple[tuple[int, ...], ...]
+HOST = torch.device("cpu")  # what is counted runs on stand-ins, and draws from no other device
 REMEMBERED = 16  # shapes; ragged batches beyond that are counted by the nearest in size
 
 
@@ -64,7 +68,8 @@ class FlopRate:
 
     def _count(self, batch: Batch) -> Flops | None:
         try:
-            once = count_flops(self.module, batch.inputs)
+            with untouched(HOST):  # a resumed run counts at another step than the one it follows
+                once = count_flops(self.module, batch.inputs)
         except Exception:  # a foreign forward may do anything to a stand-in; training goes on
             return None
         return replace(once, recompute=sum(once.parts.get(name, 0) for name in self.again))

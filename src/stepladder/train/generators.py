@@ -7,6 +7,8 @@ belong to whoever uses them, in a model or a transform; kept beside the rest, th
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,3 +40,13 @@ def set_generators(states: dict[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(states["torch"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+@contextmanager
+def untouched(device: torch.device) -> Iterator[None]:
+    """Leave the generators as they are, whatever a forward that does not count draws meanwhile."""
+    before = read_generators(device)
+    try:
+        yield
+    finally:
+        set_generators(before, device)
