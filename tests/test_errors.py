@@ -79,3 +79,8 @@ def test_a_misspelt_word_gets_the_nearest_and_a_strange_one_gets_all():
 @given(st.text(), st.lists(st.text(), max_size=5))
 def test_nearest_answers_whatever_it_is_asked(word, choices):
     assert nearest(word, choices).startswith(("Did you mean", "Choose one of"))
+
+
+def test_a_users_words_cannot_break_the_line_or_reach_the_terminal():
+    said = str(PlanError("a\nb", "'\x1b[31m\u2028\ud800é' is not one", "Mend it."))
+    assert said == "a\\nb: '\\x1b[31m\\u2028\\ud800é' is not one. Mend it."

@@ -34,7 +34,7 @@ class StepladderError(Exception):
 
     def __str__(self) -> str:
         problem = f"{self.field}: {self.problem.rstrip('.')}." if self.field else self.problem
-        return f"{problem} {self.remedy}".rstrip()
+        return in_one_line(f"{problem} {self.remedy}".rstrip())
 
 
 class PlanError(StepladderError):
@@ -90,6 +90,13 @@ class RankOutOfMemory(OutOfMemory):
     """Memory ran out on one rank of several, and all of them left the step."""
 
     micro: int = 0  # rows of one pass that all agreed to go on with
+
+
+def in_one_line(text: str) -> str:
+    """The text with what a user's words may hold and a terminal must not be sent written out."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def raise_all(problems: Iterable[PlanError]) -> None:

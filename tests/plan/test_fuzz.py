@@ -1,8 +1,11 @@
 """Whatever is typed, the answer is a value or a StepladderError: never a traceback.
 
-500 texts a reader by default; `STEPLADDER_FUZZ=5000` asks for more, and other ones each time.
+500 texts a reader by default. The long form, other texts each time:
+
+    STEPLADDER_FUZZ=5000 .venv/bin/python -m pytest tests/plan/test_fuzz.py tests/cli/test_fuzz.py
 """
 
+import datetime
 import os
 import tempfile
 import tomllib
@@ -14,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.errors import StepladderError
+from stepladder.hardware import Cluster
 from stepladder.plan import Optimizer, Plan, Rate, Recipe, read_recipe
 from stepladder.plan.recipe import SECTIONS, TEXTS
 from stepladder.plan.text import ALL_WORDS
@@ -30,9 +34,9 @@ optimizer_words = ["sgd", "adamw", "lr", "wd", "betas", "clip", "group", "layers
 rate_words = ["cosine", "linear", "wsd", "constant", "warmup", "steps", "floor", "decay"]
 shape_words = ["llama:", "gpt:", "layers=", "hidden=", "heads=", "kv_heads=", "ffn=", "tied=", ","]
 values = ["fp32:", "every:", "GiB", "powersgd:", "interleaved:", "none", "auto", "on", "zero3"]
-words = st.sampled_from(
-    [*ALL_WORDS, *optimizer_words, *rate_words, *shape_words, *values, *SECTIONS, *TEXTS]
-)
+cluster_words = ["nodes", " x ", "H100-80GB", "A100", "400 Gb/s", "NVLink 900 GB/s", "per GPU"]
+run_words = [*SECTIONS, *TEXTS, *ALL_WORDS, *optimizer_words, *rate_words]
+words = st.sampled_from([*run_words, *shape_words, *values, *cluster_words])
 joints = st.sampled_from([" ", "=", ",", ":", "\n", ".", '"', "'", "[", "]", " = ", "--"])
 numbers = st.one_of(st.integers(), st.floats()).map(str)
 pieces = st.one_of(words, joints, strange, numbers, st.text(letters, max_size=4))
@@ -44,9 +48,12 @@ typed = st.one_of(  # as a person would write it, but for the value
 )
 
 
-@pytest.mark.parametrize(
-    "read", [Plan.parse, Plan.from_toml, Optimizer.parse, Rate.parse, parse_shape, find_shape]
-)
+READERS = [
+    Plan.parse, Plan.from_toml, Optimizer.parse, Rate.parse, parse_shape, find_shape, Cluster.parse
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READERS)
 @fuzz
 @given(typed)
 def test_any_text_is_read_or_refused(read, text):
@@ -118,6 +125,49 @@ def test_any_run_file_is_read_or_refused(text):
         with suppress(StepladderError):
             recipe = read_recipe(path)
             assert Recipe.from_table(tomllib.loads(recipe.to_toml())) == recipe
+
+
+anything = st.recursive(  # whatever TOML can hold
+    st.one_of(
+        st.none().map(lambda _: "none"),
+        st.booleans(),
+        st.integers(),
+        st.sampled_from([2**63, -(2**63), 10**400, 0, -1]),
+        st.floats(),
+        st.text(letters, max_size=12),
+        words,
+        st.dates(),
+        st.times(),
+        st.datetimes(timezones=st.sampled_from([None, datetime.UTC])),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.one_of(words, texts), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+sections = st.one_of(
+    *(
+        st.tuples(
+            st.just(name),
+            st.dictionaries(st.one_of(st.sampled_from(keys), texts), anything, max_size=3),
+        )
+        for name, keys in known.items()
+    ),
+    st.tuples(texts, anything),
+)
+
+
+@fuzz
+@given(st.lists(sections, max_size=3).map(dict))
+def test_any_table_of_a_run_file_is_read_or_refused_with_every_problem_in_a_line(table):
+    try:
+        recipe = Recipe.from_table(table)
+    except StepladderError as refused:
+        problems = getattr(refused, "problems", [refused])
+        assert all(problem.problem for problem in problems)
+        assert len(str(refused).splitlines()) == len(problems)
+    else:
+        assert Recipe.from_table(tomllib.loads(recipe.to_toml())) == recipe
 
 
 @fuzz
