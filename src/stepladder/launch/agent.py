@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
@@ -41,6 +43,7 @@ class Policy:
     restarts: int
     elastic: bool  # machines may leave
     grace_seconds: int  # for ranks to save when they are asked to stop
+    timeout_seconds: int  # for a rank that does not run at all
 
 
 class Agent(LocalElasticAgent):
@@ -50,9 +53,25 @@ class Agent(LocalElasticAgent):
         super().__init__(spec, logs)
         self.logs, self.policy, self.signals = logs, policy, signals
         self.ending = Ending()
+        self._meeting: dist.Store | None = None  # where the ranks of this start meet
+        self._stopped: dict[int, float] = {}  # processes that do not run, and since when
         self._last: tuple[str, ...] = ()  # what the last failure was, and what was saved then
 
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        """Meet the other machines; the first keeps the store where this start's ranks will meet.
+
+        It outlives them: a rank that hangs would take with it what the others need to name it. And
+        it is new each time: in an older one ranks find what those before them left.
+        """
+        super()._rendezvous(worker_group)
+        self._meeting = None
+        if worker_group.group_rank == 0:
+            address, port = worker_group.master_addr, worker_group.master_port
+            assert address is not None and port is not None
+            self._meeting = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._end_stopped()
         order = self._end_all() if self._failed() else []
         result = super()._monitor_workers(worker_group)
         if result.state is WorkerState.FAILED:
@@ -62,6 +81,19 @@ class Agent(LocalElasticAgent):
             self.ending = first_failure(ordered, self.logs)
             self._judge(self.ending)
         return result
+
+    def _end_stopped(self) -> None:
+        """End a rank that was stopped and not woken; one alone has nobody else to notice it."""
+        for local, handler in self._handlers().items():
+            with suppress(psutil.Error):
+                if psutil.Process(handler.proc.pid).status() != psutil.STATUS_STOPPED:
+                    self._stopped.pop(handler.proc.pid, None)
+                    continue
+                since = self._stopped.setdefault(handler.proc.pid, time.monotonic())
+                if time.monotonic() - since > self.policy.timeout_seconds:
+                    rank = self.logs.ranks[local]
+                    self.tell(f"[rank {rank}] was stopped for {self.policy.timeout_seconds} s.")
+                    handler.proc.kill()
 
     def _failed(self) -> list[int]:
         """Local ranks that ended badly."""

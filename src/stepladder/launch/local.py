@@ -33,7 +33,7 @@ from stepladder.errors import LostRank, RecordError
 from .agent import Agent, Policy
 from .failure import FAILED, Ending
 from .logs import LiveLog, RankLogs
-from .nodes import ANSWER_SECONDS, Nodes, own_stores, rendezvous, unreachable, way_to
+from .nodes import ANSWER_SECONDS, JOIN_SECONDS, Nodes, own_stores, rendezvous, unreachable, way_to
 from .signals import Signals
 
 LOOPBACK = ("lo", "lo0")
@@ -72,7 +72,7 @@ def launch_local(
     address, interface = way_to(met) if met.host else ("localhost", "")
     logs = RankLogs(folder / "ranks", surroundings(ranks, os.environ, interface))
     prepare(logs, alone=not met.host)
-    policy = Policy(folder, restarts, met.elastic, grace_seconds)
+    policy = Policy(folder, restarts, met.elastic, grace_seconds, wait_seconds)
     job = Job(words, ranks, policy, met, wait_seconds, address)
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
@@ -111,7 +111,7 @@ def keep_running(job: Job, logs: RankLogs, signals: Signals) -> Ending:
             raise LostRank(
                 "nodes",
                 f"fewer than {job.nodes.least} came to {job.nodes.host}:{job.nodes.port} within "
-                f"{job.wait_seconds} s",
+                f"{max(job.wait_seconds, JOIN_SECONDS)} s",
                 "Start the command on the others, or raise run.timeout_seconds.",
             ) from waited
         except (RendezvousError, dist.DistError) as cut:

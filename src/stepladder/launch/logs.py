@@ -68,7 +68,11 @@ class RankLogs(LogsSpecs):
                 Path(path).unlink(missing_ok=True)
         failures = self.files("error.json")
         for local, variables in envs.items():
-            variables.update(self.environment, TORCHELASTIC_ERROR_FILE=failures[local])
+            variables.update(
+                self.environment,
+                TORCHELASTIC_ERROR_FILE=failures[local],
+                TORCHELASTIC_USE_AGENT_STORE="True",  # the one the agent makes for each start
+            )
         self.follow(self)
         return LogsDest(stdouts=self.files("out"), stderrs=self.files("err"), error_files=failures)
 

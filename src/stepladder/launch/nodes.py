@@ -24,8 +24,8 @@ PORT = 29400  # torchrun's own
 LAST_CALL_SECONDS = 5  # for further machines, once enough have come
 BEAT_SECONDS, BEATS = 3, 3  # a machine silent for so many beats is counted out
 ANSWER_SECONDS = 20  # for the store to answer
-# Each start's ranks make a store of their own: in one kept by the launcher, ranks that start again
-# find what those before them left, and connect to processes that are gone.
+JOIN_SECONDS = 60  # at least so long others are waited for: to count one out takes a while
+# Torch would have the ranks of every start meet in the store of the first: see Agent._rendezvous.
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
@@ -118,7 +118,7 @@ def rendezvous(nodes: Nodes, address: str, wait_seconds: int) -> RendezvousHandl
     """This launcher's seat at the place to meet."""
     alone = not nodes.host
     settings = {
-        "join_timeout": wait_seconds,
+        "join_timeout": max(wait_seconds, JOIN_SECONDS),
         "last_call_timeout": 1 if alone else LAST_CALL_SECONDS,
         "keep_alive_interval": BEAT_SECONDS,
         "keep_alive_max_attempt": BEATS,
@@ -136,7 +136,7 @@ def rendezvous(nodes: Nodes, address: str, wait_seconds: int) -> RendezvousHandl
 
 @contextmanager
 def own_stores() -> Iterator[None]:
-    """Context in which each start's ranks meet in a store that nobody used before."""
+    """Context in which each start's ranks are given a place of their own to meet."""
     before = os.environ.get(OWN_STORE)
     os.environ[OWN_STORE] = "1"
     try:

@@ -38,6 +38,7 @@ from .place import Place
 
 BEAT_SECONDS = 2.0
 PATIENCE = 2.5  # beats without a sign before a rank counts as gone,
+ANSWER_SECONDS = 5.0  # for the store to answer
 LEAST_SECONDS = 2.0  # which on a busy machine is no less than this
 OURS, STANDARD = str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"]
 # What gloo, NCCL and the store say when somebody is missing; anything else is not about ranks.
@@ -94,6 +95,20 @@ class Watch:
     def explain(self, error: BaseException | str) -> LostRank:
         """Who is missing, and from what."""
         said = str(error).strip().partition("\n")[0].rpartition("] ")[2]
+        found: list[LostRank] = []
+        # The store goes with its machine, and then answers nobody for as long as TCP hopes.
+        asking = threading.Thread(target=lambda: found.append(self._explain(said)), daemon=True)
+        asking.start()
+        asking.join(ANSWER_SECONDS + PATIENCE * self.period)
+        if found:
+            return found[0]
+        return LostRank(
+            "rank 0",
+            f"its machine does not answer, where ranks leave word of themselves ({said})",
+            "See that machine, and the network to it.",
+        )
+
+    def _explain(self, said: str) -> LostRank:
         mine = self._leave_sign().calls
         members = {str(group.group_name): dist.get_process_group_ranks(group) for group in groups()}
         signs, alive = self._look_around()
