@@ -28,6 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import psutil
+
 from .victim import LIMIT_SECONDS, Victim
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "chaos.json"
@@ -171,8 +173,6 @@ def wait_until_gone(run: Victim) -> None:
 
 
 def command_lines() -> list[str]:
-    import psutil
-
     return [
         " ".join(process.info["cmdline"] or ())
         for process in psutil.process_iter(["cmdline", "status"])
@@ -237,8 +237,9 @@ def campaign(kills: int, *, ranks: list[int], steps: int, save_every: int, jobs:
 
 
 def show(outcomes: list[Outcome]) -> str:
-    head = "| ranks | runs | kills | SIGKILL | SIGTERM | SIGSTOP | during a save | identical | older than committed | steps taken again |"
-    lines = [head, "|" + "---|" * 10]
+    head = ["ranks", "runs", "kills", "SIGKILL", "SIGTERM", "SIGSTOP", "during a save"]
+    head += ["same to the bit", "older than committed", "steps taken again"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for count in sorted({outcome.ranks for outcome in outcomes}):
         mine = [outcome for outcome in outcomes if outcome.ranks == count]
         kills = [kill for outcome in mine for kill in outcome.kills]

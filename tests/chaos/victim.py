@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -27,8 +28,12 @@ LIMIT_SECONDS = 300  # a run that does nothing for so long hangs
 class Victim:
     """A run folder, and the command that trains in it; the command may be started many times."""
 
-    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, words: Sequence[str], *, before: Sequence[str] = (), name: str = ""
+    ) -> None:
         self.folder, self.words = folder, [*TINY, "--run.folder", str(folder), *words]
+        self.before = list(before)  # words that put the command elsewhere
+        self.terminal = folder / f"terminal{name}.txt"
         self.launcher: subprocess.Popen[bytes] | None = None
         self.starts = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,9 +42,12 @@ class Victim:
         """Start the command, or start it again as a scheduler would: with the same words."""
         self.starts += 1
         command = [sys.executable, "-m", "stepladder.cli.main", "train", *self.words, "--elastic"]
-        with (self.folder / "terminal.txt").open("ab") as terminal:
+        with self.terminal.open("ab") as terminal:
             self.launcher = subprocess.Popen(
-                command, stdout=terminal, stderr=subprocess.STDOUT, env=environment()
+                [*self.before, *command],
+                stdout=terminal,
+                stderr=subprocess.STDOUT,
+                env=environment(),
             )
 
     def ranks(self) -> dict[int, psutil.Process]:
@@ -74,7 +82,9 @@ class Victim:
         with os.scandir(self.folder) as names:
             return any(name.name.startswith(".step-") for name in names)
 
-    def wait_for(self, what, seconds: float = LIMIT_SECONDS, pause: float = 0.02) -> bool:
+    def wait_for(
+        self, what: Callable[[], bool], seconds: float = LIMIT_SECONDS, pause: float = 0.02
+    ) -> bool:
         """Whether it came true before the command ended."""
         assert self.launcher is not None
         deadline = time.monotonic() + seconds
@@ -93,10 +103,8 @@ class Victim:
             self.launcher.kill()
             self.launcher.wait()
             for rank in ranks.values():
-                try:
+                with suppress(ProcessLookupError):
                     os.killpg(rank.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
 
     def weights(self, step: int) -> dict[str, bytes]:
         """Every parameter and optimizer state of a checkpoint, to the bit."""
