@@ -22,6 +22,8 @@ MISTAKES = [
 ]
 # torch._dynamo: an optimizer's first step imports it, and that takes a second.
 SERVED = [
+    "functorch.compile",
+    "sklearn.datasets",
     "stepladder.labs.verdict",
     "stepladder.labs.ranks",
     "stepladder.labs.stack",

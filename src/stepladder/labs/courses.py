@@ -92,7 +92,76 @@ FIRST = Course(
     ),
 )
 
-COURSES = (FOUNDATIONS, FIRST, MANY_DEVICES, MANY_DEVICES_BONUS)
+BONUS = Course(
+    "Bonus: one device",
+    (
+        Lab(
+            "threads",
+            "Several GPUs in one process, and why not",
+            seconds=2,
+            library="stepladder.profiler.ring_bytes",
+            picture=Picture("ways", ("models over the first link", "models over a ring's link")),
+        ),
+        Lab(
+            "custom-kernel",
+            "A custom kernel called from torch, and measured",
+            seconds=4,
+            library="torch.library.opcheck",
+            rungs=("kernels", "fuse"),
+            picture=Picture("way", ("MB moved", "ms")),
+        ),
+        Lab(
+            "memory-dashboard",
+            "The memory dashboard",
+            seconds=2,
+            library="stepladder.profiler.MemoryMeter",
+            picture=Picture("time", ("total", "activations"), by="gradients are"),
+        ),
+        Lab(
+            "checkpointing",
+            "Manual checkpointing and its best frequency",
+            seconds=2,
+            library="torch.utils.checkpoint.checkpoint",
+            rungs=("recompute",),
+            picture=Picture("segments", ("activations held", "layer calls")),
+        ),
+        Lab(
+            "attention-precision",
+            "Mixed precision in attention, and a stable softmax",
+            seconds=2,
+            library="torch.nn.functional.scaled_dot_product_attention",
+            picture=Picture(
+                "size of q and k", ("stable fp16", "blockwise fp16", "blockwise bf16"), log="xy"
+            ),
+        ),
+        Lab(
+            "tf32",
+            "TF32, and float32 out of three of it",
+            seconds=2,
+            library="torch.set_float32_matmul_precision",
+            rungs=("precision",),
+            picture=Picture("product", ("relative error",), log="y"),
+        ),
+        Lab(
+            "compiling",
+            "What a compiler sees: graphs, breaks and shapes",
+            seconds=5,
+            library="torch.compile",
+            rungs=("compile",),
+            picture=Picture("function", ("graphs", "MB moved")),
+        ),
+        Lab(
+            "offloading",
+            "Activations that wait in host memory",
+            seconds=3,
+            library="torch.autograd.graph.save_on_cpu",
+            rungs=("offload",),
+            picture=Picture("sent", ("KiB on the device", "KiB sent")),
+        ),
+    ),
+)
+
+COURSES = (FOUNDATIONS, FIRST, BONUS, MANY_DEVICES, MANY_DEVICES_BONUS)
 
 
 def all_labs() -> tuple[Lab, ...]:

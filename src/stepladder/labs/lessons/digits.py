@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -36,7 +37,7 @@ Pair = tuple[Tensor, Tensor]
 def load() -> tuple[Pair, Pair]:
     """1,437 digits to train on and 360 to judge by: pictures as rows of 64, and labels."""
     source = digits()
-    pictures, labels = source.fetch(range(len(source)))
+    pictures, labels = source.fetch(np.arange(len(source)))
     pictures = pictures.flatten(1)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     # >>> The last 360 of this order are for judging, the others for training.

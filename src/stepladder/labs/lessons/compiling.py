@@ -1,0 +1,105 @@
+"""What a compiler sees: graphs, breaks and shapes.
+
+torch.compile watches a function run, writes its operations down as a graph and hands the graph to a
+backend, which may fuse: a chain of elementwise operations reads its input once and writes its
+result once, where eager torch reads and writes at every one of them. Where the function asks for a
+tensor's value in Python (`if x.sum() > 0`, `.item()`), the graph must end, because nobody knows
+which way it goes on: a graph break. And a graph holds for the shapes it saw; other shapes are
+compiled again, unless sizes are left open (dynamic).
+
+A backend is only a function of a graph and its inputs that returns something to call. Ours counts.
+
+Claim: asking a value in Python makes two graphs out of one, torch.where keeps one; eight sizes
+compile twice with open sizes instead of eight times; a fused chain of k operations moves 1/k of the
+bytes.
+
+Often wrong:
+- the condition is asked in Python
+- the function is compiled anew at each call
+- a fused chain is counted as if each result were written
+- every size is compiled by itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+
+class Counter:
+    """A backend that runs the graph as it is and remembers how many operations it had."""
+
+    def __init__(self) -> None:
+        self.graphs: list[int] = []
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.graphs.append(sum(node.op.startswith("call") for node in graph.graph.nodes))
+        return graph.forward
+
+
+def broken(x: Tensor) -> Tensor:
+    """Double what is positive in sum; asks Python, so the graph ends there."""
+    y = x.relu()
+    if y.sum() > 10:
+        y = y * 2
+    return y.sin()
+
+
+def whole(x: Tensor) -> Tensor:
+    """The same, in one graph."""
+    y = x.relu()
+    # >>> torch.where(condition, this, that) decides on the device.
+    y = torch.where(y.sum() > 10, y * 2, y)
+    # <<< if y.sum() > 10:
+    # <<<     y = y * 2
+    return y.sin()
+
+
+def graphs_of(
+    function: Callable[[Tensor], Tensor], inputs: Sequence[Tensor], *, dynamic: bool | None = None
+) -> list[int]:
+    """Operations of each graph that is made while the function runs on all inputs."""
+    torch._dynamo.reset()
+    counter = Counter()
+    # >>> torch.compile(function, backend=counter, dynamic=dynamic), once; then call it on each.
+    compiled = torch.compile(function, backend=counter, dynamic=dynamic)
+    for x in inputs:
+        compiled(x)
+    # <<< for x in inputs:
+    # <<<     function(x)
+    return counter.graphs
+
+
+def sizes_open() -> bool | None:
+    """What to give as `dynamic` where sizes change: None learns from the second size, and False
+    compiles each size by itself."""
+    # >>> True, False or None: which makes the fewest graphs for eight sizes?
+    return True
+    # <<< return False
+
+
+def chain_bytes(num_bytes: int, operations: int, *, fused: bool) -> int:
+    """What a chain of elementwise operations on a tensor of so many bytes reads and writes."""
+    # >>> Each operation reads and writes the tensor, unless they are fused.
+    return 2 * num_bytes * (1 if fused else operations)
+    # <<< return ...  # type: ignore[return-value]
+
+
+def measure() -> list[dict[str, Any]]:
+    x, sizes = torch.ones(1000, 250), [torch.ones(n) for n in range(2, 10)]
+    rows: list[dict[str, Any]] = []
+    for name, function in (("asks Python", broken), ("torch.where", whole)):
+        graphs = graphs_of(function, [x])
+        moved = sum(chain_bytes(x.nbytes, n, fused=True) for n in graphs) / 1e6
+        rows.append({"function": name, "graphs": len(graphs), "MB moved": moved})
+    for name, dynamic in (("8 sizes, closed", False), ("8 sizes, open", sizes_open())):
+        rows.append({"function": name, "graphs": len(graphs_of(whole, sizes, dynamic=dynamic))})
+    return rows
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(row)
