@@ -75,5 +75,22 @@ MANY_DEVICES_BONUS = Course(
             rungs=("tensor",),
             picture=Picture("ranks", ("weights_kib",), log="x"),
         ),
+        Lab(
+            "zero",
+            "ZeRO by hand, and against DeepSpeed where it is installed",
+            seconds=2,
+            ranks=2,
+            library="torch.distributed.optim.ZeroRedundancyOptimizer",
+            rungs=("shard",),
+        ),
+        Lab(
+            "context-parallel",
+            "Context parallel: attention over a cut sequence",
+            seconds=3,
+            ranks=2,
+            library="stepladder.climb",
+            rungs=("context", "gathered"),
+            picture=Picture("rank", ("pairs",), by="ranks"),
+        ),
     ),
 )

@@ -11,8 +11,10 @@ does not have. What a lesson compares with is computed on a rank as well, if nee
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -44,7 +46,7 @@ def on_ranks(
         store = os.path.join(folder, "store")
         started = []
         for rank in range(num_ranks):
-            ours, theirs = context.Pipe(duplex=False)
+            ours, theirs = context.Pipe()
             place = (rank, num_ranks, f"file://{store}")
             process = context.Process(target=serve, args=(theirs, function, place, join, args))
             process.start()
@@ -75,9 +77,14 @@ def serve(
         answer = pickle.dumps((True, function(*(() if join else place), *args)))
     except Exception as raised:
         answer = pickle.dumps((False, portable(raised)))
+    sys.stdout.flush()
+    sys.stderr.flush()
     connection.send_bytes(answer)  # pickled here: torch would share memory with a rank that ends
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    # A rank that is done must not leave while others still talk to it: it stays until it is killed,
+    # or whoever waits for the answers is gone.
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv_bytes()
+    os._exit(0)
 
 
 def variables(rank: int, num_ranks: int) -> dict[str, str]:
