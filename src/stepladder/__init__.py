@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stepladder.plan import Plan as Plan
     from stepladder.planner import forecast as forecast
     from stepladder.planner import search as search
+    from stepladder.track import open_journal as open_journal
     from stepladder.train import Run as Run
     from stepladder.train import climb as climb
     from stepladder.train import fit as fit
@@ -32,6 +33,7 @@ HOMES = {  # public name: the package it lives in
     "describe": "model",
     "fit": "train",
     "forecast": "planner",
+    "open_journal": "track",
     "search": "planner",
 }
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2] / "src" / "stepladder"
 FLOORS = {
     "errors": 0, "version": 0,
     "hardware": 1, "workload": 1, "plan": 1, "record": 1,
-    "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2,
+    "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2, "track": 2,
     "rungs": 3, "trace": 3, "train": 4, "profiler": 5,
     "launch": 6, "dashboard": 6, "labs": 6,
     "cli": 7,

@@ -13,12 +13,16 @@ from typing import Any
 from stepladder.data import Source, batches
 from stepladder.errors import RecordError
 from stepladder.plan import Plan, Recipe
-from stepladder.record import Journal, Report
+from stepladder.record import Report
+from stepladder.track import TrackedJournal, parse_targets
 from stepladder.train import Run, climb, fit, sample_bytes
 from stepladder.world import Place, Stop, StopVote, gather, limit_bytes
 
 from .closing import Closing, show_closing
+from .costs import draw_devices, run_costs
+from .diary import environment, open_diary
 from .figures import speed_figures
+from .instruments import Instruments, Unwritten
 from .live import Display, display
 from .opening import BYTES, build_model, choose, open_sources
 from .plots import plot_losses
@@ -31,13 +35,6 @@ START_SECONDS = 120  # ranks import torch at their own pace before they meet
 CONCLUDING_SECONDS = 1800  # for rank 0 to draw, print and keep what came out
 
 
-class Unwritten:
-    """The journal of a rank for which another one writes."""
-
-    def write(self, kind: str, **entry: Any) -> None:
-        pass
-
-
 @dataclass
 class Session:
     recipe: Recipe
@@ -45,7 +42,7 @@ class Session:
     folder: Path
     training: Source
     validation: Source
-    journal: Journal | Unwritten
+    journal: TrackedJournal | Unwritten
     quiet: bool
     closing: Closing
     elastic: bool = False  # goes on by itself, on the ranks there are
@@ -56,6 +53,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.watches = Watches(self.run.world.device)
+        self.instruments = Instruments(self.run, self.closing)
         self.recovery = Recovery(self.run, self.folder, self.recipe.train)
 
     @classmethod
@@ -72,6 +70,7 @@ class Session:
         place = Place.from_environment()
         plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
         folder = choose_folder(recipe, elastic=elastic)
+        targets = parse_targets(recipe.run.track)
         limit = recipe.run.timeout_seconds
         start = max(limit, START_SECONDS)
         gather(recipe.train.device, timeout_seconds=start, facts=facts_of(recipe, plan))
@@ -93,7 +92,7 @@ class Session:
         if run.world.first:
             board.post("folder", str(folder))
         folder = Path(board.read("folder", limit))  # its name may hold the time of day
-        journal = stack.enter_context(Journal(folder)) if run.world.first else Unwritten()
+        journal = open_diary(folder, targets, run, stack) if run.world.first else Unwritten()
         closing = Closing.start(run, run.plan)
         session = cls(recipe, run, folder, training, validation, journal, quiet, closing, elastic)
         run.because = choice.because
@@ -119,6 +118,7 @@ class Session:
             step=self.run.index,
             because=self.run.because,
             ranks=ranks,
+            environment=environment(self.run.world),
         )
         if self.closing.forecast:
             self.journal.write("forecast", **self.closing.forecast.to_dict())
@@ -131,7 +131,7 @@ class Session:
     def train(self, stop: Stop) -> str | None:
         """Take the steps; the name of the signal that stopped them early, if one did."""
         shown, world = self.display(), self.run.world
-        with world.explaining(), shown:
+        with world.explaining(), shown, self.instruments:
             vote = StopVote(world.place.num_ranks, self.recipe.run.timeout_seconds)
             shown.tell(self.greeting())
             self.recovery.begin()
@@ -187,6 +187,7 @@ class Session:
             self.journal.write("step", **report.to_dict())
             shown.show(report)
             self.run.events += self.watches.look(report)
+            self.run.events += self.instruments.read(report, self.journal)
         if saves:
             self.run.health.look()  # what is saved may be what a run goes back to
         went_back = (reports or saves) and self.recovery.answer_spikes(step)
@@ -217,25 +218,32 @@ class Session:
 
     def finish(self, stopped: str | None, stop: Stop) -> dict[str, Any]:
         """Save, plot, sample, and say what was measured; a run asked to stop only saves."""
-        saved = self.run.save(self.folder)
-        if stopped:
-            loss, text = float("nan"), ""
-            self.journal.write("event", step=self.run.index, text=tell_stop(stopped, stop, saved))
-        else:
-            loss = self.evaluate(self.run.index - 1) if self.run.index else float("nan")
-            text = self.sample()
+        saved, loss, text = self.run.save(self.folder), float("nan"), ""
+        if not stopped and self.run.index:
+            loss, text = self.evaluate(self.run.index - 1), self.sample()
         figures = self.figures(stopped, loss, saved)
         board = self.run.world.board
         if self.first:
-            self.conclude(figures, text)
+            if stopped:
+                self.leave(figures, tell_stop(stopped, stop, saved))
+            else:
+                self.conclude(figures, text)
             board.post("concluded", "yes")
         board.read("concluded", CONCLUDING_SECONDS)  # a rank that leaves early is taken for lost
         return figures
+
+    def leave(self, figures: dict[str, Any], told: str) -> None:
+        """Keep what there is; drawing and sampling would use up what time is left."""
+        self.journal.write("event", step=self.run.index, text=told)
+        self.journal.write("summary", **figures)
+        if not self.quiet:
+            print(told)
 
     def conclude(self, figures: dict[str, Any], text: str) -> None:
         """Draw, keep and show what came out of it."""
         if self.losses:
             plot_losses(self.folder / "loss.png", self.losses, self.evaluations)
+        draw_devices(self.run.world, self.folder)
         self.journal.write("measured", **self.closing.measured())
         self.journal.write("summary", **figures, sample=text)
         refined = self.closing.refine()
@@ -267,6 +275,7 @@ class Session:
             "training loss": self.reports[-1].loss if self.reports else None,
             "validation loss": loss,
             **speed_figures(self.reports),
+            **run_costs(self.run.world, self.folder, self.reports),
             "seconds": round(time.perf_counter() - self.began, 1),
             **self.watches.closing(),
             "stopped by": stopped or "the last step",

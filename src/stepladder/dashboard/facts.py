@@ -86,6 +86,7 @@ def facts(index: JournalIndex) -> dict[str, Any]:
             "recipe": text_of(index.folder / "run.toml"),
             "newest": index.newest,
             "memory": index.latest.get("memory"),
+            "device": index.latest.get("device"),
             "timeline": index.latest.get("timeline"),
             "profile": index.latest.get("profile"),
             "summary": index.latest.get("summary"),

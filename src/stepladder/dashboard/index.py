@@ -120,7 +120,7 @@ class JournalIndex:
             self._take_step(line.entry)
         elif kind == "ranks":
             self.recent_ranks.append(line.entry)
-        elif kind in ("memory", "evaluation"):
+        elif kind in ("memory", "evaluation", "device"):
             self.latest[kind] = line.entry
 
     def _take_step(self, entry: dict[str, Any]) -> None:

@@ -63,6 +63,7 @@ class RunChoice:
     folder: str = ""  # empty: runs/<date and time>
     resume: bool = False
     timeout_seconds: int = 600  # ranks wait so long for each other before the missing one is named
+    track: str = ""  # such as "tensorboard, wandb, mlflow, prometheus:9400"
     grace_seconds: int = 30  # from a scheduler's signal to the end, the last save included
 
 

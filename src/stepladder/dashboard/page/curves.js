@@ -28,7 +28,7 @@ export const SECTIONS = [
   ] },
 ];
 
-export const settings = { log: false, smooth: 0, memoryLimit: null };
+export const settings = { log: false, smooth: 0, memoryLimit: null, device: null };
 export const color = (index) => `var(--c${index % 10})`;
 const STROKES = [undefined, "5 4", "2 3"];
 
@@ -54,7 +54,7 @@ function take(series, [kind, column, label, look = {}]) {
   return names.filter((name) => table.columns[name]).map((name) => {
     const { mean, low, high } = table.columns[name];
     const band = table.rows_per_point > 1 || settings.smooth > 0;
-    return { label: label ?? name.replaceAll("_", " "), steps: table.steps, mean: smoothed(mean, look), low, high, band, ...look };
+    return { label: (label ?? name.replaceAll("_", " ")) + (kind === "device" && settings.device ? ` of the ${settings.device}` : ""), steps: table.steps, mean: smoothed(mean, look), low, high, band, ...look };
   });
 }
 

@@ -117,6 +117,7 @@ function show() {
   if (!runs.length) return;
   const main = runs[0];
   settings.memoryLimit = main.facts.memory?.limit_bytes ?? null;
+  settings.device = main.facts.device?.source ?? null;
   const steps = runs.flatMap((run) => run.series.step.steps);
   const view = { first: range?.[0] ?? 0, last: range?.[1] ?? Math.max(1, ...steps), events: main.facts.events.filter((one) => one.step !== null).map((one) => ({ ...one, color: panels.markColor(one.sort) })) };
   for (const section of SECTIONS) {

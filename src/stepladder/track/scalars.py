@@ -1,0 +1,48 @@
+"""A journal's entry as named numbers, the same names in every tracker."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+STEP = {
+    "loss": "train/loss",
+    "grad_norm": "train/grad_norm",
+    "lr": "train/lr",
+    "loss_scale": "train/loss_scale",
+    "tokens_per_second": "speed/tokens_per_second",
+    "flops_per_second": "speed/flops_per_second",
+    "mfu": "speed/mfu",
+    "hfu": "speed/hfu",
+    "seconds": "speed/step_seconds",
+    "data_seconds": "speed/data_seconds",
+    "memory_bytes": "memory/peak_bytes",
+}
+
+
+def scalars(kind: str, entry: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of an entry by name; none where it holds none."""
+    named: dict[str, Any] = {}
+    if kind == "step":
+        named = {name: entry.get(key) for key, name in STEP.items()}
+    elif kind == "evaluation":
+        named = {"validation/loss": entry.get("loss")}
+    elif kind == "device":
+        named = {f"device/{key}": value for key, value in entry.items() if key != "step"}
+    elif kind == "memory":
+        named = {f"memory/{key}": value for key, value in table(entry.get("owners")).items()}
+    elif kind == "collectives":
+        named = {f"collectives/{key}": value for key, value in table(entry.get("seconds")).items()}
+    elif kind == "ranks":
+        own = [one for one in entry.get("own_seconds") or () if is_number(one)]
+        if own:
+            named = {"ranks/slowest_seconds": max(own), "ranks/mean_seconds": sum(own) / len(own)}
+    return {name: float(value) for name, value in named.items() if is_number(value)}
+
+
+def table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
