@@ -31,8 +31,8 @@ def watch_rank(plan, moment):
     run.step((tokens, tokens))
     plain = dist.Work.wait
     seen, said, watch = [], [], StragglerWatch()
-    with RankNotes(run.world, run.climbed.forward_backward.exchange.module) as notes:
-        notes.last = run.index - 1
+    called = run.climbed.forward_backward.exchange.module
+    with RankNotes(run.world, called, run.index) as notes:
         run.clock.restart(run.index)
         for _ in range(REPORTS):
             for _ in range(2):

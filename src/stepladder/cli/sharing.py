@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -70,7 +71,7 @@ def bench_scaling(options: argparse.Namespace) -> int:
         rows = list(progress(measure_scaling(team, load), "sizes"))
     cells = [
         [row.kind, row.ranks, row.batch, row.step_ms, row.samples_per_second,
-         f"{row.efficiency:.1%}", row.note]
+         f"{row.efficiency:.1%}", lost_to(row.lost), row.note]
         for row in rows
     ]  # fmt: skip
     if options.plot:
@@ -78,9 +79,16 @@ def bench_scaling(options: argparse.Namespace) -> int:
     if options.json:
         as_json([asdict(row) for row in rows])
     else:
-        columns = ["scaling", "ranks", "batch", "ms/step", "samples/s", "efficiency", "note"]
+        columns = ["scaling", "ranks", "batch", "ms/step", "samples/s", "efficiency", "lost to",
+                   "note"]  # fmt: skip
         table(f"Scaling: {load.model}, {load.words}, one thread a rank", columns, cells)
     return 0
+
+
+def lost_to(lost: Mapping[str, float]) -> str:
+    """The three largest causes of a loss, as shares of the step."""
+    named = [f"{cause.replace('_', ' ')} {share:.0%}" for cause, share in lost.items()]
+    return ", ".join(named[:3])
 
 
 def plot_scaling(path: str, rows: list[Any]) -> None:

@@ -69,11 +69,16 @@ def rank_of(text: str) -> str:
 class RankNotes:
     """Leaves this rank's times and, on rank 0, reads everybody's."""
 
-    def __init__(self, world: World, called: nn.Module) -> None:
+    def __init__(self, world: World, called: nn.Module, taken: int = 0) -> None:
+        """
+        Args:
+            called: what a step calls: DDP's wrapper, where there is one.
+            taken: steps so far.
+        """
         self.world, self.waiting = world, Waiting(called)
         self.previous: tuple[int, float] | None = None  # step and seconds of the report before
         self.counted = 0.0  # of the waiting's seconds
-        self.last = -1  # step of it
+        self.last = taken - 1  # step of it
 
     def __enter__(self) -> RankNotes:
         self.waiting.__enter__()

@@ -7,6 +7,7 @@ from .calibration import (
     calibration_path,
     load_calibration,
 )
+from .cost import dollars, kilowatt_hours
 from .forecast import Forecast, Interval
 from .journal import Journal, clean, journal_path, read_journal, read_line
 from .memory import Memory
@@ -29,7 +30,9 @@ __all__ = [
     "Timing",
     "calibration_path",
     "clean",
+    "dollars",
     "journal_path",
+    "kilowatt_hours",
     "load_calibration",
     "read_journal",
     "read_line",

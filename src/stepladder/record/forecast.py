@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .cost import dollars, kilowatt_hours
 from .memory import Memory
 from .time import Time
 
@@ -67,14 +68,14 @@ class Forecast:
         seconds = self.seconds_for(tokens)
         if seconds is None or self.dollars_per_hour is None:
             return None
-        return seconds / 3600 * self.num_devices * self.dollars_per_hour
+        return dollars(seconds, self.num_devices, self.dollars_per_hour)
 
     def kilowatt_hours_for(self, tokens: float) -> float | None:
         """The energy of the boards alone, at their power limits."""
         seconds = self.seconds_for(tokens)
         if seconds is None or self.watts is None:
             return None
-        return seconds / 3600 * self.num_devices * self.watts / 1000
+        return kilowatt_hours(seconds, self.num_devices, self.watts)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, what follows included."""
