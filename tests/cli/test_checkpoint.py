@@ -1,11 +1,16 @@
 """`stepladder checkpoint`: prove, look into, and turn into what others read."""
 
 import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from stepladder.checkpoint import Source, open_tensors, write_checkpoint
 from stepladder.cli.main import main
 from stepladder.model import build
 from stepladder.train import climb
@@ -160,3 +165,63 @@ def test_an_index_that_is_none_says_so(tmp_path, capsys):
     words = ["checkpoint", "convert", str(folder), str(tmp_path / "x")]
     assert main([*words, "--to", "checkpoint", "--names", "same"]) == 2
     assert "is no index (" in capsys.readouterr().err
+
+
+WATCHED = """
+import sys, threading, time
+from pathlib import Path
+from stepladder.cli.main import main
+import stepladder.checkpoint, stepladder.model, stepladder.workload, torch
+
+def own():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    kinds = ("RssAnon:", "RssShmem:")
+    return sum(int(line.split()[1]) for line in lines if line.startswith(kinds)) * 1024
+
+peak, done = own(), False
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, own())
+        time.sleep(0.001)
+thread = threading.Thread(target=watch)
+before = own()
+thread.start()
+code = main(sys.argv[1:])
+done = True
+thread.join()
+print("PEAK", code, peak - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_a_conversion_holds_a_fraction_of_the_model(tmp_path):
+    """256 MiB of tensors of 8 MiB, out to both formats and back, in far less memory."""
+    rows, count = 2**21, 32
+    sources = [
+        Source(f"w{i}", torch.float32, (rows,), partial(torch.full, (rows,), float(i)))
+        for i in range(count)
+    ]
+    state = {"step": 0, "position": 0, "seed": 0, "loss_scale": {}, "versions": {}}
+    write_checkpoint(sources, tmp_path / "run", state, 2**40)
+    legs = [
+        ("run", "hf", "--to", "huggingface"),
+        ("run", "model.pt", "--to", "state_dict"),
+        ("run", "half.pt", "--to", "state_dict", "--dtype", "bfloat16"),
+        ("hf", "back", "--to", "checkpoint"),
+    ]
+    for there, here, *words in legs:
+        paths = [str(tmp_path / there), str(tmp_path / here)]
+        done = subprocess.run(
+            [sys.executable, "-c", WATCHED, "checkpoint", "convert", *paths, *words,
+             "--names", "same", "--json"],
+            capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        _, code, peak = done.stdout.splitlines()[-1].split()
+        assert code == "0" and int(peak) < rows * 4 * count / 2, (here, int(peak) / 2**20)
+    found = torch.load(tmp_path / "model.pt", weights_only=True, mmap=True)
+    assert [found[f"w{i}"][-1].item() for i in range(count)] == list(range(count))
+    assert torch.load(tmp_path / "half.pt", weights_only=True)["w3"].dtype == torch.bfloat16
+    with open_tensors(tmp_path / "back" / "step-000000" / "model-00000.safetensors") as file:
+        assert torch.equal(file.tensor("w7"), found["w7"])
+    assert not list(tmp_path.glob(".*"))  # nothing on the way is left behind

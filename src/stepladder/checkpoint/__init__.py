@@ -4,7 +4,6 @@ from .boxes import Box, flat_boxes, whole_box
 from .convert import (
     SHARD_BYTES,
     Huggingface,
-    Source,
     joint_source,
     stored_tensors,
     write_checkpoint,
@@ -25,7 +24,7 @@ from .folder import (
 )
 from .manifest import Manifest, Part, Stored, Tensors, merge
 from .reading import Reader
-from .tensors import CODES, Written, open_tensors, write_files, write_tensors
+from .tensors import CODES, Source, Written, open_tensors, write_files, write_tensors
 
 __all__ = [
     "CODES",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,10 @@ from .boxes import whole_box
 from .folder import commit, folder_of, write_text
 from .manifest import Part, Stored, Tensors, merge
 from .reading import Reader
-from .tensors import CODES, TYPES, TensorFile, open_tensors, write_tensors
+from .tensors import CODES, TYPES, Source, TensorFile, on_pages, open_tensors, write_files
 
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 2**30  # of one file, as Hugging Face cuts them
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A tensor that can be made when its turn comes."""
-
-    name: str
-    num_bytes: int
-    make: Callable[[], Tensor]
 
 
 def stored_tensors(reader: Reader, dtype: torch.dtype | None = None) -> list[Source]:
@@ -62,11 +52,18 @@ def joint_source(
         parts = [reader.whole(f"model/{one}") for one in ours]
         made = parts[0] if len(parts) == 1 else torch.cat(parts)
         made = made.t().contiguous() if turned else made
-        return made.to(dtype) if dtype is not None and made.is_floating_point() else made
+        if dtype is None or not made.is_floating_point():
+            return made
+        return on_pages(made.shape, dtype).copy_(made)
 
-    entries = [reader.manifest.tensors[f"model/{one}"] for one in ours]
-    size = sum(whole_box(e.shape).count * (dtype or TYPES[e.dtype]).itemsize for e in entries)
-    return Source(name, size, make)
+    first, *others = [reader.manifest.tensors[f"model/{one}"] for one in ours]
+    shape = first.shape
+    if others:
+        shape = (sum(entry.shape[0] for entry in (first, *others)), *shape[1:])
+    kind = TYPES[first.dtype]
+    if dtype is not None and kind.is_floating_point:
+        kind = dtype
+    return Source(name, kind, shape[::-1] if turned else shape, make)
 
 
 def write_huggingface(
@@ -82,10 +79,9 @@ def write_huggingface(
         name = (
             f"model-{number:05d}-of-{len(groups):05d}.safetensors" if many else "model.safetensors"
         )
-        tensors = {source.name: source.make() for source in group}
-        write_tensors(partial / name, tensors, {"format": "pt"})
-        total += sum(tensor.nbytes for tensor in tensors.values())
-        index |= dict.fromkeys(tensors, name)
+        write_files({partial / name: group}, {"format": "pt"})
+        total += sum(source.num_bytes for source in group)
+        index |= {source.name: name for source in group}
     if len(groups) > 1:
         text = {"metadata": {"total_size": total}, "weight_map": index}
         write_text(partial / INDEX, json.dumps(text, indent=2))
@@ -108,11 +104,19 @@ def grouped(sources: Iterable[Source], limit: int) -> Iterator[list[Source]]:
 
 
 def write_state_dict(sources: Iterable[Source], path: Path) -> None:
-    """A file for `torch.load(path, weights_only=True)`. Holds the whole model in memory."""
+    """A file for `torch.load(path, weights_only=True)`.
+
+    torch writes it from tensors that live in a file beside it, so that memory holds few of them.
+    """
     if path.exists():
         raise RecordError("out", f"{path} exists", "Name a new file.")
-    partial = path.with_name(f".{path.name}.partial")
-    torch.save({source.name: source.make() for source in sources}, partial)
+    partial, streamed = (path.with_name(f".{path.name}.{end}") for end in ("partial", "streamed"))
+    try:
+        write_files({streamed: list(sources)})
+        with open_tensors(streamed) as file:
+            torch.save({name: file.tensor(name) for name in sorted(file.names())}, partial)
+    finally:
+        streamed.unlink(missing_ok=True)
     partial.rename(path)
 
 
@@ -173,12 +177,10 @@ def write_checkpoint(
     part = Part()
     for number, group in enumerate(grouped(sources, shard_bytes)):
         name = f"model-{number:05d}.safetensors"
-        tensors = {source.name: source.make() for source in group}
-        part.files[name] = write_tensors(partial / name, tensors)
-        for key, tensor in tensors.items():
-            shape = tuple(tensor.shape)
-            stored = (Stored(whole_box(shape), name, key),)
-            part.tensors[f"model/{key}"] = Tensors(shape, CODES[tensor.dtype], stored)
+        part.files |= {name: write_files({partial / name: group})[partial / name]}
+        for one in group:
+            stored = (Stored(whole_box(one.shape), name, one.name),)
+            part.tensors[f"model/{one.name}"] = Tensors(one.shape, CODES[one.dtype], stored)
     commit(partial, final, merge([part], state, 0))
     return final
 

@@ -12,11 +12,15 @@ from pathlib import Path
 
 STRETCH = 8 * 2**20
 PIECE = 2**18  # read at a time: what was just read is still in the processor's cache
+WAITING = 8  # stretches
 THREADS = max(2, min(8, os.cpu_count() or 1))
 
 
 class Digest:
-    """Takes a file's bytes in order, hashing in the background; nothing is copied."""
+    """Takes a file's bytes in order, hashing in the background; nothing is copied.
+
+    Bytes that wait to be hashed cannot be let go of, so only a few stretches ever wait.
+    """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.pool = pool
@@ -41,6 +45,8 @@ class Digest:
     def _start(self) -> None:
         self.begun.append(self.pool.submit(hash_stretch, self.rest))
         self.rest, self.missing = [], STRETCH
+        if len(self.begun) > WAITING:
+            self.begun[-WAITING].result()
 
 
 def hash_stretch(parts: list[memoryview]) -> bytes:

@@ -15,7 +15,7 @@ from stepladder.errors import RecordError
 from .boxes import Box, whole_box
 from .digest import THREADS
 from .manifest import Manifest
-from .tensors import TYPES, TensorFile, open_tensors
+from .tensors import TYPES, TensorFile, on_pages, open_tensors
 
 
 class Reader:
@@ -36,7 +36,7 @@ class Reader:
     def whole(self, name: str) -> Tensor:
         """A tensor of its own."""
         entry = self.manifest.tensors[name]
-        made = torch.empty(entry.shape, dtype=TYPES[entry.dtype])
+        made = on_pages(entry.shape, TYPES[entry.dtype])
         self.fill(name, whole_box(entry.shape), made)
         return made
 

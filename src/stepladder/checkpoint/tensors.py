@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,34 @@ class Written:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that is made when its turn comes, and let go of when it is written."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> Source:
+        return cls(name, tensor.dtype, tuple(tensor.shape), lambda: tensor)
+
+
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> Written:
     """Write a file of host tensors in one pass and force it to the disk."""
-    return write_files({path: tensors}, metadata)[path]
+    sources = [Source.of(name, tensor) for name, tensor in tensors.items()]
+    return write_files({path: sources}, metadata)[path]
 
 
 def write_files(
-    files: Mapping[Path, Mapping[str, Tensor]], metadata: Mapping[str, str] | None = None
+    files: Mapping[Path, Sequence[Source]], metadata: Mapping[str, str] | None = None
 ) -> dict[Path, Written]:
     """Write files of host tensors and force them to the disk.
 
@@ -61,11 +81,11 @@ def write_files(
     """
     with ThreadPoolExecutor(THREADS) as pool, ThreadPoolExecutor(1) as forcing:
         begun = []
-        for path, tensors in files.items():
+        for path, sources in files.items():
             digest = Digest(pool)
             size = 0
             with path.open("wb", buffering=0) as file:
-                for data in parts(tensors, metadata):
+                for data in parts(sources, metadata):
                     digest.update(data)
                     write_all(file, data)
                     size += len(data)
@@ -78,14 +98,13 @@ def write_files(
         return written
 
 
-def parts(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None
-) -> Iterator[memoryview]:
+def parts(sources: Sequence[Source], metadata: Mapping[str, str] | None) -> Iterator[memoryview]:
     """A file's bytes in order."""
     # Wide types first, so that every tensor starts at a multiple of its own width.
-    ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+    ordered = sorted(sources, key=lambda source: -source.dtype.itemsize)
     yield memoryview(make_header(ordered, metadata))
-    yield from map(raw_bytes, ordered.values())
+    for source in ordered:
+        yield raw_bytes(source.make())
 
 
 def force(handle: int) -> None:
@@ -101,17 +120,16 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     return memoryview(raw) if flat.numel() else memoryview(b"")
 
 
-def make_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
+def make_header(sources: Sequence[Source], metadata: Mapping[str, str] | None) -> bytes:
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        entries[name] = {
-            "dtype": CODES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + size],
+    for source in sources:
+        entries[source.name] = {
+            "dtype": CODES[source.dtype],
+            "shape": list(source.shape),
+            "data_offsets": [at, at + source.num_bytes],
         }
-        at += size
+        at += source.num_bytes
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
@@ -120,6 +138,17 @@ def make_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | Non
 def write_all(file: Any, data: memoryview) -> None:
     while data:
         data = data[file.write(data) :]
+
+
+def on_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """An unfilled tensor on pages of its own: given back when it is let go of, which a heap of
+    many such tensors does not promise."""
+    size = prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(tuple(shape), dtype=dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flat = torch.frombuffer(pages, dtype=torch.uint8)
+    return flat.view(dtype).reshape(tuple(shape))
 
 
 class TensorFile:

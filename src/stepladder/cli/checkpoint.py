@@ -201,12 +201,11 @@ def as_they_are(files: Huggingface) -> list[Source]:
 
     from stepladder.checkpoint import Source
 
-    def make(name: str) -> Any:
-        return files.tensor(name).clone()
+    def source(name: str) -> Source:
+        seen = files.tensor(name)  # lives in its file
+        return Source(name, seen.dtype, tuple(seen.shape), partial(files.tensor, name))
 
-    return [
-        Source(name, files.tensor(name).nbytes, partial(make, name)) for name in sorted(files.where)
-    ]
+    return [source(name) for name in sorted(files.where)]
 
 
 def taken_apart(files: Huggingface, shape: Shape) -> list[Source]:
@@ -221,9 +220,14 @@ def taken_apart(files: Huggingface, shape: Shape) -> list[Source]:
         whole = whole.t() if turned else whole
         return whole.chunk(parts)[index].clone().contiguous()
 
+    def source(name: str, ours: str, index: int, parts: int, turned: bool) -> Source:
+        whole = files.tensor(name)
+        seen = (whole.t() if turned else whole).chunk(parts)[index]
+        made = partial(make, name, index, parts, turned)
+        return Source(ours, seen.dtype, tuple(seen.shape), made)
+
     return [
-        Source(ours, files.tensor(one.name).nbytes // len(one.ours),
-               partial(make, one.name, index, len(one.ours), one.turned))
+        source(one.name, ours, index, len(one.ours), one.turned)
         for one in their_tensors(shape)
         for index, ours in enumerate(one.ours)
-    ]  # fmt: skip
+    ]

@@ -22,6 +22,7 @@ from stepladder.checkpoint import (
     CODES,
     Manifest,
     Part,
+    Source,
     Stored,
     Tensors,
     clear_partial,
@@ -146,7 +147,11 @@ def write_part(taken: Snapshot, partly: Path) -> Part:
     """Write this rank's files, and say what is where."""
     partly.mkdir(parents=True, exist_ok=True)
     check_space(partly, taken)
-    written = write_files({partly / name: tensors for name, tensors in taken.files.items()})
+    sources = {
+        partly / name: [Source.of(key, tensor) for key, tensor in file.items()]
+        for name, file in taken.files.items()
+    }
+    written = write_files(sources)
     tensors = {name: stored(boxes) for name, boxes in taken.places.items()}
     return Part({path.name: one for path, one in written.items()}, tensors)
 
