@@ -34,6 +34,11 @@ def test_the_one_that_differs_from_most_is_named_among_its_copies():
     assert deviating([1, 2, 1, 2, 1, 2, 1, 2], layout, {"pipeline", "tensor"}) == []
 
 
+def test_of_two_copies_that_differ_both_are_named():
+    assert deviating([1, 2], Layout(replicate=2), {"pipeline"}) == [0, 1]
+    assert deviating([1, 1, 2, 2], Layout(replicate=4), {"pipeline"}) == [0, 1, 2, 3]
+
+
 def drift(plan: str, fault: str) -> str:
     taken = climb(llama(), loss="cross_entropy", optimizer="adamw lr=0.01", plan=plan, device="cpu")
     rank, ways = taken.world.place.rank, taken.world.layout.data_ways

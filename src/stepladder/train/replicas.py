@@ -39,7 +39,8 @@ def check_replicas(pieces: Iterable[Piece], world: World, step: int) -> None:
         raise WorldError(
             f"step {step}",
             f"the parameters of rank {ranks} are not those of the other copies",
-            "Go on from the last checkpoint, and test that machine's memory and network.",
+            "Go on from the last checkpoint (--run.resume true), and test that machine's memory "
+            "and network.",
         )
 
 
@@ -57,7 +58,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def deviating(prints: list[int], layout: Layout, sliced: set[str]) -> list[int]:
-    """Ranks whose print differs from that of most ranks that hold the same parameters.
+    """Ranks whose print differs from that of most ranks that hold the same; all where none is most.
 
     Args:
         sliced: the axes along which ranks hold other parameters, or other parts of them.
@@ -68,6 +69,7 @@ def deviating(prints: list[int], layout: Layout, sliced: set[str]) -> list[int]:
         copies.setdefault(tuple(place[axis] for axis in sorted(sliced)), []).append(rank)
     wrong = []
     for ranks in copies.values():
-        usual, _ = Counter(prints[rank] for rank in ranks).most_common(1)[0]
-        wrong += [rank for rank in ranks if prints[rank] != usual]
+        (usual, votes), *others = Counter(prints[rank] for rank in ranks).most_common(2)
+        tied = bool(others) and others[0][1] == votes  # nobody can tell who is wrong
+        wrong += [rank for rank in ranks if tied or prints[rank] != usual]
     return sorted(wrong)
