@@ -39,7 +39,7 @@ def test_a_read_that_keeps_failing_names_its_file_and_keeps_its_cause():
         Reader(source, QUICK).read(3)
     assert str(failed.value) == (
         "sample 3 (shard/3.bin): cannot be read (OSError: disk hiccup). "
-        "Mend or remove it, or go on without it: on_error='skip'."
+        "Mend or remove it, or go on without it: on_error='skip', data.faults in a recipe."
     )
     assert isinstance(failed.value.__cause__, OSError) and source.reads == 3
 

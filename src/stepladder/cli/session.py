@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from stepladder.data import Source, batches
+from stepladder.data import Reading, Source, batches
 from stepladder.errors import RecordError
 from stepladder.plan import Plan, Recipe
 from stepladder.record import Report
@@ -172,6 +172,7 @@ class Session:
             lengths=how.lengths or None,
             longest=how.longest or None,
             uneven=self.elastic,
+            reading=Reading.parse(how.faults),
         )
 
     def note(self, step: int, pending: Any, shown: Display) -> bool:

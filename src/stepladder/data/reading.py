@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -12,6 +13,8 @@ from stepladder.errors import DataError, StepladderError, nearest
 from .order import Integers
 from .source import Source
 
+FAULTS = re.compile(r"(retry:(?P<retries>[0-9]{1,3}) then )?(?P<then>stop|skip)", re.ASCII)
+EXAMPLE = "Write 'retry:3 then stop' or 'retry:3 then skip', or one of stop and skip alone."
 STAND_INS = 16  # neighbours tried before the source itself is called broken
 
 
@@ -40,6 +43,14 @@ class Reading:
             )
         if self.retries < 0:
             raise DataError("reading.retries", f"{self.retries} is not a count", "Use 0 for none.")
+
+    @classmethod
+    def parse(cls, text: str) -> Reading:
+        """Read 'retry:3 then skip', as a recipe's data.faults has it."""
+        found = FAULTS.fullmatch(text.strip())
+        if found is None:
+            raise DataError("data.faults", f"'{text}' is not a policy", EXAMPLE)
+        return cls(on_error=found["then"], retries=int(found["retries"] or 0))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +123,7 @@ class Reader:
         return DataError(
             self.name(index),
             f"cannot be read ({type(error).__name__}: {error})",
-            "Mend or remove it, or go on without it: on_error='skip'.",
+            "Mend or remove it, or go on without it: on_error='skip', data.faults in a recipe.",
         )
 
 

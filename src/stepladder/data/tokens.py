@@ -8,6 +8,7 @@ for.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class TokenFile:
     ) -> None:
         self.path, self.length, self.dtype = existing(path, "token file"), length, _width(dtype)
         self.document_end, self.vocabulary = document_end, vocabulary
+        self.size = self.path.stat().st_size
         tokens = self._map()
         check_window(len(tokens), length, f"'{self.path}'")
         if vocabulary is not None:
@@ -84,9 +86,11 @@ class TokenFile:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Any:
+        self._check_length()
         return self._rows[index]
 
     def fetch(self, indices: Integers) -> Any:
+        self._check_length()
         inputs, targets = self._rows.fetch(indices)
         if self.vocabulary is not None:
             ids = inputs["tokens"] if isinstance(inputs, dict) else inputs
@@ -95,6 +99,20 @@ class TokenFile:
 
     def where(self, index: int) -> str:
         return self._rows.where(index)
+
+    def _check_length(self) -> None:
+        """Refuse a file that was cut since it was mapped: reading beyond its end kills a process.
+
+        One that was removed is still there for those that mapped it.
+        """
+        with suppress(FileNotFoundError):
+            now = self.path.stat().st_size
+            if now < self.size:
+                raise DataError(
+                    "token file",
+                    f"'{self.path}' has {now} bytes and had {self.size} when it was opened",
+                    "Restore it; a run goes on from its last checkpoint.",
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the map: a pickled map would carry the whole file to each worker."""

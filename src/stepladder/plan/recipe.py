@@ -36,6 +36,7 @@ class DataChoice:
     lengths: str = ""  # such as "64@0,128@100": shorter windows first
     longest: int = 0  # refuse samples beyond this many tokens; 0: no limit
     vocabulary: int = 0  # of a token file; 0: the model's
+    faults: str = "retry:2 then stop"  # or "retry:2 then skip": what cannot be read is left out
 
 
 @dataclass(frozen=True, slots=True)

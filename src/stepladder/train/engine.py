@@ -86,6 +86,7 @@ class Engine:
     def step(self, batch: Any) -> PendingReport:
         """Learn from one global batch."""
         taken = as_batch(batch, self.position, self.plan.layout.data_ways)
+        self.events += [f"step {self.index}: {sentence}" for sentence in taken.skipped]
         taken = taken.to(self.world.device, non_blocking=True)
         with self.world.explaining():
             try:
