@@ -21,6 +21,7 @@ COMMANDS = {
     "calibrate": "measure this machine, so that forecasts use what it really does",
     "profile": "where a step's time and memory go, what bounds the run, what would help",
     "verify": "prove that precision, resumption or a plan changes nothing that matters",
+    "report": "one self-contained page of a run, and its plots",
     "watch": "a page that follows a run: curves, memory, ranks, events, forecast",
     "checkpoint": "verify, inspect or convert what a run saved",
     "lab": "lessons that run on a laptop and end in a checked number",

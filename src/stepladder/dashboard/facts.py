@@ -127,8 +127,7 @@ def compare(index: JournalIndex) -> list[dict[str, Any]]:
 
 def profiled_causes(index: JournalIndex) -> dict[str, Any]:
     """Seconds by cause, where the run was profiled."""
-    profile = index.latest.get("profile", {})
-    return as_dict(profile.get("causes")) or as_dict(profile.get("seconds"))
+    return as_dict(index.latest.get("profile", {}).get("causes"))
 
 
 def row(what: str, unit: str, said: Any, was: Any) -> dict[str, Any]:

@@ -106,6 +106,18 @@ def find_runs(root: Path) -> list[Path]:
     return [folder for folder in inside if journal_path(folder).is_file()]
 
 
+def check_run(folder: Path) -> None:
+    """Refuse what is not itself a run."""
+    inside = [one.name for one in find_runs(folder) if one != folder]
+    if inside:
+        raise RecordError(
+            "run folder",
+            f"{folder} holds {len(inside)} runs and is none itself",
+            f"Name one of them, such as {folder / inside[-1]}.",
+        )
+    check_folder(folder)
+
+
 def check_folder(root: Path) -> None:
     """Refuse what holds no run, saying what it is."""
     if find_runs(root):

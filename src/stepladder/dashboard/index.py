@@ -41,6 +41,7 @@ class JournalIndex:
         self.lines = Lines(self.path)
         self.identity: tuple[int, int] | None = None
         self.size = 0
+        self.entries = 0
         self.revision = 0  # grows with every change
         self.tables = {kind: Table(SPARSE) for kind in ROWS}
         self.tables["step"] = Table(names=FIELDS)
@@ -74,6 +75,7 @@ class JournalIndex:
             position = self.lines.position
             for line in self.lines.next_block():
                 self._take(line)
+                self.entries += 1
             if self.lines.position == position:
                 return False  # a line that has no end yet
             self.revision += 1

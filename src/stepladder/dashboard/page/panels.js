@@ -117,8 +117,9 @@ export function events(list) {
 }
 
 export function profile(entry) {
-  const causes = Object.entries(entry?.causes ?? entry?.seconds ?? {}).filter((pair) => typeof pair[1] === "number" && pair[1] > 0).sort((a, b) => b[1] - a[1]);
-  const verdict = [entry?.verdict ?? []].flat().map((one) => (typeof one === "string" ? one : one?.text ?? JSON.stringify(one)));
+  const causes = Object.entries(entry?.causes ?? {}).filter((pair) => typeof pair[1] === "number" && pair[1] > 0).sort((a, b) => b[1] - a[1]);
+  const offers = (entry?.findings ?? []).map((one) => `${one.text ?? ""}. ${one.fix ?? ""}${one.gain ? ` (${one.gain.toFixed(2)} ×)` : ""}`);
+  const verdict = [entry?.bound, ...offers].filter(Boolean);
   if (!causes.length && !verdict.length) return null;
   const total = causes.reduce((sum, pair) => sum + pair[1], 0);
   const rows = causes.map(([name, spent]) => {

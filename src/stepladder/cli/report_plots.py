@@ -1,0 +1,150 @@
+"""A run's curves as pictures: each a PNG file, and the same as SVG for the page.
+
+The SVG's black becomes the page's own text colour, so that it can be read by day and by night.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .plots import COLOURS, figure, store
+
+if TYPE_CHECKING:
+    from stepladder.dashboard import JournalIndex
+
+POINTS = 800
+FAR = 2**62
+GIB = 2**30
+Window = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plot:
+    title: str
+    path: Path
+    svg: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    kind: str  # of the journal's entries
+    column: str
+    label: str
+    scale: float = 1.0
+
+
+PICTURES: dict[str, tuple[str, str, tuple[Curve, ...]]] = {
+    "loss": ("Loss", "nats a token",
+             (Curve("step", "loss", "training"), Curve("evaluation", "loss", "validation"))),
+    "gradient-norm": ("Gradient norm", "", (Curve("step", "grad_norm", "gradient norm"),)),
+    "learning-rate": ("Learning rate", "", (Curve("step", "lr", "learning rate"),)),
+    "loss-scale": ("Loss scale", "", (Curve("step", "loss_scale", "loss scale"),)),
+    "tokens": ("Tokens a second", "", (Curve("step", "tokens_per_second", "tokens/s"),)),
+    "mfu": ("Share of the peak", "%",
+            (Curve("step", "mfu", "MFU", 100), Curve("step", "hfu", "with recomputation", 100))),
+    "step-time": ("Step time and data wait", "s",
+                  (Curve("step", "seconds", "step"), Curve("step", "data_seconds", "data"))),
+    "ranks": ("Ranks: own time", "s",
+              (Curve("ranks", "slowest", "slowest"), Curve("ranks", "mean", "mean"),
+               Curve("ranks", "quickest", "quickest"))),
+    "memory": ("Peak memory", "GiB", (Curve("step", "memory_bytes", "fullest rank", 1 / GIB),)),
+    "utilisation": ("Device utilisation", "%", (Curve("device", "utilisation", "device", 100),)),
+    "temperature": ("Device temperature", "°C", (Curve("device", "temperature_c", "device"),)),
+    "power": ("Device power", "W", (Curve("device", "power_w", "device"),)),
+}  # fmt: skip
+
+
+FROM_ZERO = {"tokens", "mfu", "step-time", "ranks", "memory", "utilisation", "power"}
+
+
+def draw_plots(index: JournalIndex, folder: Path) -> list[Plot]:
+    """Every picture there are numbers for."""
+    windows = {kind: index.window(kind, 0, FAR, POINTS) for kind in index.tables}
+    made = []
+    for name, (title, unit, curves) in PICTURES.items():
+        known = [curve for curve in curves if curve.column in windows[curve.kind]["columns"]]
+        if known:
+            drawn = lines(windows, known, unit, from_zero=name in FROM_ZERO)
+            made.append(keep(folder / f"{name}.png", title, drawn))
+    owners = {n: c for n, c in windows["memory"]["columns"].items() if n != "peak"}
+    if owners:
+        limit = index.latest.get("memory", {}).get("limit_bytes")
+        drawn = stacked(windows["memory"]["steps"], owners, limit)
+        made.append(keep(folder / "memory-by-owner.png", "Memory by owner", drawn))
+    collectives = windows["collectives"]["columns"]
+    if collectives:
+        named = [Curve("collectives", name, name) for name in collectives]
+        drawn = lines(windows, named, "s a step", from_zero=True)
+        made.append(keep(folder / "collectives.png", "Collectives", drawn))
+    return made
+
+
+Draw = Callable[[Any], None]
+
+
+def lines(
+    windows: dict[str, Window], curves: Sequence[Curve], unit: str, *, from_zero: bool = False
+) -> Draw:
+    def draw(axes: Any) -> None:
+        for index, curve in enumerate(curves):
+            window = windows[curve.kind]
+            column, steps = window["columns"][curve.column], window["steps"]
+            colour = COLOURS[index % len(COLOURS)]
+            low, mean, high = (
+                scaled(column[part], curve.scale) for part in ("low", "mean", "high")
+            )
+            if window["rows_per_point"] > 1:
+                axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
+            mark = "o-" if len(steps) < 30 else "-"
+            axes.plot(
+                steps, mean, mark, color=colour, label=curve.label, linewidth=1.2, markersize=3
+            )
+        axes.set(xlabel="step", ylabel=unit)
+        if from_zero:
+            axes.set_ylim(bottom=0)
+        if len(curves) > 1:
+            axes.legend(frameon=False)
+
+    return draw
+
+
+def stacked(steps: Sequence[int], owners: dict[str, Any], limit: Any) -> Draw:
+    def draw(axes: Any) -> None:
+        heights = [[(value or 0) / GIB for value in column["mean"]] for column in owners.values()]
+        axes.stackplot(steps, heights, labels=list(owners), colors=COLOURS, alpha=0.85)
+        if isinstance(limit, int | float):
+            axes.axhline(limit / GIB, color="#b3382c", linestyle="--", linewidth=1, label="limit")
+        axes.set(xlabel="step", ylabel="GiB")
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+    return draw
+
+
+def scaled(values: Sequence[float | None], scale: float) -> list[float]:
+    return [float("nan") if value is None else value * scale for value in values]
+
+
+def keep(path: Path, title: str, draw: Draw) -> Plot:
+    """Draw once; keep the picture as a file and its lines for the page."""
+    import matplotlib
+
+    drawn, axes = figure(6.4, 3.4)
+    draw(axes)
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
+        drawn.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    return Plot(title, store(drawn, path), for_page(text.getvalue()))
+
+
+def for_page(svg: str) -> str:
+    """Without what only a file of its own needs, and in the page's own colours."""
+    bare = svg[svg.index("<svg") :]
+    bare = re.sub(r"<metadata>.*?</metadata>", "", bare, flags=re.DOTALL)
+    for index, colour in enumerate(COLOURS):
+        bare = bare.replace(colour, f"var(--c{index})")
+    return bare.replace("#000000", "currentColor")
