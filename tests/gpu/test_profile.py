@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-MODEL = "gpt:layers=4,hidden=1024,heads=16,vocab=8192,sequence=512"
+MODEL = "gpt:layers=4,hidden=2048,heads=16,vocab=8192,sequence=512"
 STEPS = 4
 
 
@@ -25,7 +25,7 @@ def start(loss="cross_entropy", plan="bf16", model=MODEL):
     return sl.climb(sl.build(model), loss=loss, optimizer="adamw lr=1e-4", plan=plan)
 
 
-def batch(rows=16, length=512):
+def batch(rows=32, length=512):
     tokens = torch.randint(0, 256, (rows, length))
     return tokens, tokens
 

@@ -20,8 +20,7 @@ from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Kind, Span, own_moments
 FLOOR = "stepladder.floor"
 TRIES = 64  # operations that do nothing, whose median is what asking for one costs
 PHASES = (DATA, STEP, UPDATE, SYNC, FLOOR)
-# Marks that torch sets on its own; on a device's lanes they would pass for kernels.
-MARKS = ("stepladder.", OPTIMIZER, "ProfilerStep", "FSDP::", "nccl:", "gloo:", "Distributed")
+BACKENDS = ("gloo:", "mpi:", "ucc:")  # which mark a collective while it is under way
 RUNTIME = ("cuda", "cu", "hip")
 
 
@@ -83,18 +82,18 @@ def spans_of(events: Any) -> list[Span]:
 
 
 def kind_of(event: Any) -> Kind | None:
-    name = event.name()
-    if event.device_type() != DeviceType.CPU:
-        if name.startswith(MARKS):
+    name, host = event.name(), event.device_type() == DeviceType.CPU
+    if event.is_user_annotation():  # also on a device, where it spans the kernels inside it
+        if not host:
             return None
+        if name in PHASES or name.startswith(OPTIMIZER):
+            return "phase"
+        return "travel" if event.is_async() and name.startswith(BACKENDS) else None
+    if not host:
         return "copy" if name.startswith(("Memcpy", "Memset")) else "kernel"
-    if name in PHASES or name.startswith(OPTIMIZER):
-        return "phase"
-    if event.is_async():
-        return "travel" if name.startswith(("gloo:", "mpi:", "ucc:")) else None
     if name.startswith(RUNTIME) and "::" not in name:
         return "runtime"
-    return "op" if "::" in name and not name.startswith(MARKS) else None
+    return "op" if "::" in name else None
 
 
 def floor_of(spans: list[Span]) -> int:

@@ -32,6 +32,7 @@ from .kinds import (
     op_cause,
 )
 from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Span, own_moments
+from .undisturbed import launching_share
 
 Claims = dict[str, list[Interval]]
 DEVICE_ORDER = ("matrix", "attention", "optimizer", "memory_bound")
@@ -52,6 +53,7 @@ class Reduced:
     waits: int = 0  # of the host for the device, inside steps
     exposed: list[Interval] = field(default_factory=list)  # when it only communicated
     own: list[int] = field(default_factory=list)  # of each step, the rest
+    launching: float | None = None  # share of operations' time, undisturbed; on a processor
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> Reduced:
         turn.claim_talk(talk)
         turn.claim("optimizer", update)
         found.operations = sum(not is_launch(span.name) for lane in lanes for span in lane)
+        found.launching = launching_share(lanes, sorted(phases[STEP]), update, floor)
     turn.claim("host", phases[STEP] + phases[SYNC])
     marks = [name for name in phases if name.startswith(OPTIMIZER)]
     updating = union(moment for name in marks for moment in phases[name])

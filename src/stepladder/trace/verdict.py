@@ -20,6 +20,7 @@ EXPOSED = 0.15  # of communication: below that, other changes bring more
 PYTHON = 0.30  # of the step outside operations
 DISPATCHED = 0.5  # of the passes, spent on asking for operations instead of on them
 LEAST_LAUNCH = 0.15  # of them, so that a pause in Python does not pass for many small operations
+ASKING = 0.3  # of the operations' own time: on a processor large ones ask for a few hundredths
 SLOWER = 1.25  # than the median of the other ranks in every step,
 LATE = 0.05  # and by this much of a step
 EACH = 4  # operations a parameter tensor and step; fused kernels need a fraction of one
@@ -43,6 +44,7 @@ class Evidence:
     graphs: str = ""  # what is kept from step to step
     update_operations: float = 0.0  # a step
     tensors: int = 1  # that the optimizer updates
+    launching: float | None = None  # share of operations' time on a quiet processor
     unknown: str = ""  # why nothing is forecast
 
 
@@ -50,7 +52,7 @@ def judge(profile: Profile, seen: Evidence, offers: Sequence[Offer]) -> Profile:
     """The profile with its verdict."""
     findings = [
         *slow_data(profile), *waiting_host(profile, seen), *leaks(seen), *stragglers(profile),
-        *many_small(profile), *slow_python(profile), *unfused(profile, seen),
+        *many_small(profile, seen), *slow_python(profile, seen), *unfused(profile, seen),
         *talk(profile, offers),
         *(Finding("plan", f"{offer.words} would give {offer.gain:.2f} ×", gain=offer.gain)
           for offer in offers[:SHOWN]),
@@ -142,10 +144,11 @@ def find_stragglers(own: Sequence[Sequence[float]], step_seconds: float) -> list
     return found
 
 
-def many_small(profile: Profile) -> list[Finding]:
+def many_small(profile: Profile, seen: Evidence) -> list[Finding]:
     passes = profile.share("matrix", "attention", "memory_bound", "launch", "host")
     launching, share = profile.share("launch"), profile.share("launch", "host")
-    if launching <= LEAST_LAUNCH * passes or share <= DISPATCHED * passes:
+    small = launching > LEAST_LAUNCH * passes and share > DISPATCHED * passes
+    if not (small if seen.launching is None else seen.launching > ASKING):
         return []
     text = (
         f"launch-bound: {share:.0%} of the step asks for work instead of doing it, "
@@ -154,9 +157,9 @@ def many_small(profile: Profile) -> list[Finding]:
     return [Finding("launch", text, "A larger micro-batch, or compile=on", 1 / (1 - share))]
 
 
-def slow_python(profile: Profile) -> list[Finding]:
+def slow_python(profile: Profile, seen: Evidence) -> list[Finding]:
     share = profile.share("host")
-    if share < PYTHON or many_small(profile):
+    if share < PYTHON or many_small(profile, seen):
         return []
     text = f"slow Python: {share:.0%} of the step passes in Python outside operations"
     return [Finding("host", text, "See the trace for where", 1 / (1 - share))]

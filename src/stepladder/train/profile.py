@@ -81,6 +81,7 @@ def profile(
         device_waits=found.waits * NS / steps,
         graphs=str(graphs) if graphs and graphs.count >= steps else "",
         update_operations=found.update_operations / steps,
+        launching=found.launching,
         tensors=len([p for group in run.optimizer.param_groups for p in group["params"]]),
     )
     outlook = outlook_of(run, sample)
