@@ -171,3 +171,17 @@ def test_ctrl_c_is_code_130_and_one_word(tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--run.folder"], ["train", "--data.source"], ["plan", "--on=1 x T4"],
+        ["checkpoint", "verify"], ["report"],
+    ],
+)  # fmt: skip
+def test_a_name_no_file_can_have_is_one_line(capsys, words):
+    assert main([*words, "x" * 5000]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"path: '{'x' * 40}…' has 50") and said.count("\n") == 1
+    assert said.endswith("letters, and no file can be called that. Use a shorter one.\n")

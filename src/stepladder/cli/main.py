@@ -7,6 +7,7 @@ else of it. It is also the one place where a user's mistake becomes a line on th
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -47,6 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: nobody is left to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as refused:
+        if refused.errno != errno.ENAMETOOLONG:  # which any look at a user's path may raise
+            raise
+        print(too_long(str(refused.filename)), file=sys.stderr)
+        return USER_MISTAKE
+
+
+def too_long(path: str) -> StepladderError:
+    problem = f"'{path[:40]}…' has {len(path)} letters, and no file can be called that"
+    return StepladderError("path", problem, "Use a shorter one.")
 
 
 def answer(words: list[str]) -> int:
