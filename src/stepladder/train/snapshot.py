@@ -62,6 +62,12 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
     return taken
 
 
+def forecast_snapshot(run: Engine) -> int:
+    """Bytes of host memory that a save in the background will hold on this rank, and keep."""
+    held = holdings(run.climbed, run.optimizer, run.world)
+    return sum(holding.tensor.nbytes for holding in held if holding.mine)
+
+
 def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
     """Host memory for a tensor: what the last save used, where it fits."""
     there = buffers.get(label)
