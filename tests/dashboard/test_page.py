@@ -61,11 +61,9 @@ def opened(browser, address, viewport=DESKTOP, scheme="light"):
     page.goto(address)
     page.wait_for_selector("#chart-loss path.mean")
     yield page
-    page.goto("about:blank")
+    said = list(complaints)  # what leaving the page cuts off is no complaint
     context.close()
-    assert [
-        one for one in complaints if "about:blank" not in one and "ERR_ABORTED" not in one
-    ] == []
+    assert said == []
 
 
 def steps_shown(page):

@@ -64,7 +64,7 @@ FROM_ZERO = {"tokens", "mfu", "step-time", "ranks", "memory", "utilisation", "po
 
 def draw_plots(index: JournalIndex, folder: Path) -> list[Plot]:
     """Every picture there are numbers for."""
-    windows = {kind: index.window(kind, 0, FAR, POINTS) for kind in index.tables}
+    windows = index.windows(0, FAR, POINTS)
     made = []
     for name, (title, unit, curves) in PICTURES.items():
         known = [curve for curve in curves if curve.column in windows[curve.kind]["columns"]]
@@ -96,7 +96,8 @@ def lines(
             column, steps = window["columns"][curve.column], window["steps"]
             colour = COLOURS[index % len(COLOURS)]
             low, mean, high = (
-                scaled(column[part], curve.scale) for part in ("low", "mean", "high")
+                scaled(column.get(part, column["mean"]), curve.scale)
+                for part in ("low", "mean", "high")
             )
             if window["rows_per_point"] > 1:
                 axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)

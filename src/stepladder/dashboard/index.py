@@ -17,7 +17,7 @@ from stepladder.record import journal_path
 from .lines import Line, Lines, lines_between
 from .table import Table
 
-DETAIL = 4000  # rows that are read again from the journal rather than shown as buckets
+DETAIL = 2400  # rows that are read again from the journal rather than shown as buckets
 NEAR = 2**16  # bytes between two buckets that are read in one go
 EVENTS = 1000  # of the newest
 RECENT = 32  # entries of ranks, for a mean that is not one step's luck
@@ -147,13 +147,20 @@ class JournalIndex:
     def window(self, kind: str, first: int, last: int, points: int) -> dict[str, Any]:
         """A range of a kind's columns; row by row where it is short enough."""
         with self.lock:
-            table = self.tables[kind]
-            span = table.span(first, last)
-            rows = sum(table.rows[span.start : span.stop])
-            coarse = table.rows_per_bucket > 1 and len(span) < points
-            if kind == "step" and span and coarse and rows <= DETAIL:
-                table = self._read_again(kind, table, span)
-            return table.window(first, last, points)
+            return self._window(kind, first, last, points)
+
+    def windows(self, first: int, last: int, points: int) -> dict[str, dict[str, Any]]:
+        """The same range of every kind, as it is at one moment."""
+        with self.lock:
+            return {kind: self._window(kind, first, last, points) for kind in self.tables}
+
+    def _window(self, kind: str, first: int, last: int, points: int) -> dict[str, Any]:
+        table = self.tables[kind]
+        span = table.span(first, last)
+        coarse = table.rows_per_bucket > 1 and len(span) < points
+        if kind == "step" and span and coarse and sum(table.rows[span.start : span.stop]) <= DETAIL:
+            table = self._read_again(kind, table, span)
+        return table.window(first, last, points)
 
     def _read_again(self, kind: str, table: Table, span: range) -> Table:
         detail = Table(2 * DETAIL, names=FIELDS)

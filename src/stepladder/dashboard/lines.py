@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stepladder.record import read_line
 
-BLOCK = 2**20  # bytes read in one go
+BLOCK = 2**19  # bytes read in one go
 LONGEST = 2**24  # a line beyond this is no line
 
 

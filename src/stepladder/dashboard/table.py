@@ -64,14 +64,21 @@ class Column:
         for values in (self.lows, self.highs, self.totals, self.counts):
             del values[buckets:]
 
-    def window(self, slices: list[slice]) -> dict[str, list[float | None]] | None:
-        """Mean, lowest and highest of each slice; None where the column says nothing there."""
+    def window(self, slices: list[slice], *, single: bool) -> dict[str, list[Any]] | None:
+        """Mean, lowest and highest of each slice; None where the column says nothing there.
+
+        Args:
+            single: each slice is one row, of which the mean says everything.
+        """
         counts = [sum(self.counts[one]) for one in slices]
         if not any(counts):
             return None
         totals = [sum(self.totals[one]) for one in slices]
+        mean = [short(t / n) if n else None for t, n in zip(totals, counts)]
+        if single:
+            return {"mean": mean}
         return {
-            "mean": [short(t / n) if n else None for t, n in zip(totals, counts)],
+            "mean": mean,
             "low": [short(min(self.lows[s])) if n else None for s, n in zip(slices, counts)],
             "high": [short(max(self.highs[s])) if n else None for s, n in zip(slices, counts)],
         }
@@ -163,7 +170,10 @@ class Table:
         return range(bisect_left(self.lasts, first), bisect_right(self.firsts, last))
 
     def window(self, first: int, last: int, points: int) -> dict[str, Any]:
-        """At most so many points of a range, each the lowest, mean and highest of its rows."""
+        """At most so many points of a range, each the lowest, mean and highest of its rows.
+
+        Where a point is one row it has only a mean.
+        """
         span = self.span(first, last)
         width = max(1, -(-len(span) // points))
         slices = [
@@ -171,13 +181,14 @@ class Table:
             for start in range(span.start, span.stop, width)
         ]
         self._count()
+        rows = width * self.rows_per_bucket
         columns = {
-            name: column.reach(len(self.rows)).window(slices)
+            name: column.reach(len(self.rows)).window(slices, single=rows == 1)
             for name, column in self.columns.items()
         }
         return {
             "steps": [self.lasts[one.stop - 1] for one in slices],
-            "rows_per_point": width * self.rows_per_bucket,
+            "rows_per_point": rows,
             "columns": {name: found for name, found in columns.items() if found},
         }
 

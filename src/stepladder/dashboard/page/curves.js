@@ -52,7 +52,7 @@ function take(series, [kind, column, label, look = {}]) {
   if (!table) return [];
   const names = column === "*" ? Object.keys(table.columns).filter((name) => !look.leaveOut?.includes(name)) : [column];
   return names.filter((name) => table.columns[name]).map((name) => {
-    const { mean, low, high } = table.columns[name];
+    const { mean, low = mean, high = mean } = table.columns[name];
     const band = table.rows_per_point > 1 || settings.smooth > 0;
     return { label: (label ?? name.replaceAll("_", " ")) + (kind === "device" && settings.device ? ` of the ${settings.device}` : ""), steps: table.steps, mean: smoothed(mean, look), low, high, band, ...look };
   });

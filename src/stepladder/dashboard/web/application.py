@@ -94,10 +94,8 @@ def series(index: JournalIndex, request: Request) -> dict[str, Any]:
     """The asked range of every curve, in as many points as the page can show."""
     first, last = whole(request, "first", 0), whole(request, "last", FAR)
     points = max(2, min(whole(request, "points", POINTS), MOST_POINTS))
-    return {
-        "revision": index.revision,
-        **{kind: index.window(kind, first, last, points) for kind in index.tables},
-    }
+    revision = index.revision  # before: what came since is asked for again
+    return {"revision": revision, **index.windows(first, last, points)}
 
 
 def whole(request: Request, name: str, default: int) -> int:
