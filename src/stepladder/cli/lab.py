@@ -73,7 +73,7 @@ def list_labs(options: argparse.Namespace) -> int:
 def start(lab: Lab, options: argparse.Namespace) -> int:
     from stepladder.labs import claim, parts_left, starter
 
-    path = Path(options.file or f"{lab.stem}.py")
+    path = options.file or Path(f"{lab.stem}.py")
     if path.exists() and not options.force:
         raise RecordError(
             "file", f"{path} is there already", "--force overwrites it; or name another file."
@@ -101,12 +101,14 @@ def start(lab: Lab, options: argparse.Namespace) -> int:
 def check(lab: Lab, options: argparse.Namespace) -> int:
     from stepladder.labs import judge, parts_left
 
-    path = Path(options.file or f"{lab.stem}.py")
+    limit = max(30.0, 10.0 * lab.seconds) if options.limit is None else options.limit
+    if limit < 1:
+        raise StepladderError("limit", f"{limit:g} seconds is no time", "Give 1 or more.")
+    path = options.file or Path(f"{lab.stem}.py")
     if not path.is_file():
         raise RecordError(
             "file", f"{path} is not here", f"'stepladder lab start {lab.name}' writes it."
         )
-    limit = options.limit or max(30.0, 10.0 * lab.seconds)
     found = []
     for finding in judge(lab, path, limit_seconds=limit, quiet=options.json):
         found.append(finding)

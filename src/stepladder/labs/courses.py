@@ -15,6 +15,7 @@ FOUNDATIONS = Course(
             "Tensors, views, strides and storage",
             seconds=1,
             library="torch.Tensor.unfold",
+            rungs=("memory_format",),
         ),
         Lab(
             "formats",
@@ -80,7 +81,7 @@ FIRST = Course(
             "Memory: batch size, accumulation, checkpointing, leaks, out of memory",
             seconds=3,
             library="stepladder.climb",
-            rungs=("accumulate", "recompute"),
+            rungs=("accumulate", "recompute", "ceiling"),
         ),
         Lab(
             "digits",
@@ -135,6 +136,14 @@ BONUS = Course(
             ),
         ),
         Lab(
+            "logits",
+            "A loss whose logits never exist whole",
+            seconds=2,
+            library="torch.nn.functional.cross_entropy",
+            rungs=("head",),
+            picture=Picture("chunks", ("KiB of logits",)),
+        ),
+        Lab(
             "tf32",
             "TF32, and float32 out of three of it",
             seconds=2,
@@ -155,7 +164,7 @@ BONUS = Course(
             "Activations that wait in host memory",
             seconds=3,
             library="torch.autograd.graph.save_on_cpu",
-            rungs=("offload",),
+            rungs=("offload", "host_state"),
             picture=Picture("sent", ("KiB on the device", "KiB sent")),
         ),
     ),

@@ -85,6 +85,8 @@ def explain(raised: BaseException, path: Path) -> str:
         return f"line {raised.lineno}: {(raised.text or '').strip()}\n{raised.msg}"
     if isinstance(raised, AttributeError) and getattr(raised.obj, "__file__", "") == str(path):
         return f"Your file has no '{raised.name}' any more: the starter has it."
+    if isinstance(raised, ModuleNotFoundError):
+        return f"This lab needs the package '{raised.name}': pip install {raised.name}"
     lines = own_lines(raised, path)
     said = f"{type(raised).__name__}: {raised}".rstrip(": ")
     if isinstance(raised, NotImplementedError) and lines:

@@ -71,12 +71,14 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
 
 def measure() -> list[dict[str, object]]:
     signal, matrix = torch.arange(1000.0), torch.arange(12.0).view(3, 4)
+    images = torch.zeros(2, 3, 8, 8)  # read by convolutions with the channels innermost
     readings = {
         "windows of 64": (signal, windows(signal, 64)),
         "transpose": (matrix, transposed(matrix)),
         "slice [:, 1:3]": (matrix, matrix[:, 1:3]),
         "expand": (matrix, matrix[:1].expand(1000, 4)),
         "transpose, flattened": (matrix, transposed(matrix).reshape(-1)),
+        "channels last": (images, images.to(memory_format=torch.channels_last)),
     }
     return [
         {

@@ -1,0 +1,148 @@
+"""Every rung has a plan field, a planner term, a row in the parity table and a lab.
+
+A rung is a file of stepladder.rungs that says so in its first word. What one of them cannot have is
+written down here with its reason, and nothing else is missing.
+"""
+
+import ast
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+from stepladder import Cluster, Plan, describe, forecast
+from stepladder.labs import all_labs
+
+ROOT = Path(__file__).parents[2]
+RUNGS = ROOT / "src" / "stepladder" / "rungs"
+
+
+@dataclass(frozen=True)
+class Rung:
+    field: str  # of a plan
+    without: str  # a plan without it, whose forecast is another
+    word: str  # what the plan says for it
+    row: str  # a word of its rows in the parity table, or FILE::TEST that holds it to plain numbers
+
+
+def one(field: str, word: str, row: str, *, without: str = "bf16 micro=1 batch=1") -> Rung:
+    return Rung(field, without, word, row)
+
+
+def many(
+    field: str, word: str, row: str, *, without: str = "replicate=16 micro=1 batch=16"
+) -> Rung:
+    return Rung(field, f"bf16 ddp {without}", word, row)
+
+
+EVERY = {
+    "accumulate": one(
+        "batch", "bf16 micro=1 batch=4", "accumulate=5", without="bf16 micro=4 batch=4"
+    ),
+    "ceiling": one("memory_bytes", "memory=1GiB", ""),
+    "compile": one("compile", "compile=on", ""),
+    "compress": many("compress", "compress=bf16", "compress=bf16"),
+    "context": many("layout", "bf16 ddp replicate=8 context=2 micro=1 batch=8", "context=2"),
+    "float8": one("precision", "fp8 micro=1 batch=1", ""),
+    "fuse": one("kernels", "kernels=on", "gpu/test_fast.py::test_the_fused_loss_learns_the_same"),
+    "head": one("kernels", "kernels=on", "rungs/test_head.py::test_the_mathematics_stays"),
+    "host_state": one("offload", "offload=optimizer", "offload=optimizer"),
+    "memory_format": one(
+        "kernels",
+        "kernels=on",
+        "rungs/test_memory_format.py::test_a_convolutional_net_answers_the_same_in_other_strides",
+    ),
+    "offload": one("offload", "offload=activations", "offload=activations"),
+    "pipeline": many("layout", "bf16 ddp replicate=8 pipeline=2 micro=1 batch=16", "pipeline=2"),
+    "precision": one("precision", "bf16 micro=1 batch=1", "bf16", without="fp32 micro=1 batch=1"),
+    "recompute": one("recompute", "recompute=blocks", "recompute=blocks"),
+    "recorded": one("graphs", "graphs=on", "gpu/test_fast.py::test_recorded_passes_learn_the_same"),
+    "replicate": Rung(
+        "layout",
+        "bf16 zero1 shard=16 micro=1 batch=16",
+        "bf16 ddp replicate=16 micro=1 batch=16",
+        "ddp",
+    ),
+    "scaling": one("precision", "fp16 micro=1 batch=1", "fp16"),
+    "shard": many("zero", "bf16 zero3 shard=16 micro=1 batch=16", "zero3"),
+    "sliced": many("zero", "bf16 zero1 shard=16 micro=1 batch=16", "zero1"),
+    "tensor": many("layout", "bf16 ddp replicate=8 tensor=2 micro=1 batch=8", "tensor=2"),
+}
+NO_TERM = {
+    "memory_format": "how fast a convolution is in either order is measured when a run starts",
+    "recorded": "it spares the host's work, which no forecast divides by what is recorded",
+    "scaling": "a factor and a look at the gradients: no bytes and no time that would show",
+}
+NO_ROW = {
+    "ceiling": "it refuses allocations and computes nothing",
+    "compile": "it rounds as it fuses, so no row of equal numbers: the speed page compares losses",
+    "float8": "8 bits round: 'verify precision' bounds it on a GPU that has them",
+}
+NO_LAB = {"recorded": "CUDA graphs are recorded by a GPU only, and every lab runs on a laptop"}
+
+
+def rungs_there_are() -> set[str]:
+    return {
+        path.stem
+        for path in RUNGS.glob("*.py")
+        if (ast.get_docstring(ast.parse(path.read_text())) or "").startswith("Rung")
+    }
+
+
+def plan_of(rung: Rung) -> Plan:
+    """The plan with the rung: the one without, with a word more, or one of its own."""
+    return Plan.parse(rung.word if " " in rung.word else f"{rung.without} {rung.word}")
+
+
+def test_every_rung_stands_in_this_table():
+    assert EVERY.keys() == rungs_there_are()
+    assert NO_TERM.keys() | NO_ROW.keys() | NO_LAB.keys() <= EVERY.keys()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_rung_has_a_plan_field(name):
+    rung = EVERY[name]
+    assert rung.field in {field.name for field in fields(Plan)}
+    assert getattr(plan_of(rung), rung.field) != getattr(Plan.parse(rung.without), rung.field)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_rung_has_a_planner_term(name):
+    rung = EVERY[name]
+    ranks = plan_of(rung).layout.num_ranks
+    cluster = Cluster.parse("1 x H100-80GB" if ranks == 1 else "2 nodes x 8 H100-80GB, 400 Gb/s")
+    images = name == "memory_format"
+    facts = describe("resnet50") if images else describe("llama3.2-1b", sequence=4096)
+    with_it, without = (
+        forecast(facts, plan, cluster) for plan in (plan_of(rung), Plan.parse(rung.without))
+    )
+    differs = (with_it.memory, with_it.time, with_it.fits) != (
+        without.memory, without.time, without.fits,
+    )  # fmt: skip
+    assert differs != (name in NO_TERM)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_rung_is_held_against_plain_numbers(name):
+    row = EVERY[name].row
+    assert bool(row) != (name in NO_ROW)
+    file, _, test = row.partition("::")
+    if test:  # one device: no row of ranks, but a test of the same mathematics
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text()
+    elif row:
+        rows = json.loads((ROOT / "benchmarks" / "results" / "parity.json").read_text())["rows"]
+        mine = [entry for entry in rows if row in entry["plan"].split()]
+        assert mine and all(entry["verdict"] == "same" for entry in mine)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_rung_has_a_lab(name):
+    labs = [lab.name for lab in all_labs() if name in lab.rungs]
+    assert bool(labs) != (name in NO_LAB), labs
+
+
+def test_labs_name_only_rungs_there_are():
+    files = {path.stem for path in RUNGS.glob("*.py")} | {"kernels"}
+    for lab in all_labs():
+        assert set(lab.rungs) <= files, lab.name
