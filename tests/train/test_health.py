@@ -1,10 +1,13 @@
 """Bad steps are found though nobody read their reports, and each policy does what it says."""
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepladder.errors import NonFinite, PlanError
 from stepladder.train import climb
 from stepladder.train.health import HALVINGS, RECOVERY, Health
+from stepladder.train.intake import as_batch
 
 from .toys import net, pairs, same_bits
 
@@ -34,6 +37,24 @@ def test_a_bad_step_whose_report_nobody_reads_is_found_by_the_next():
         run.step(batch)
     with pytest.raises(NonFinite, match="^step 1: loss nan: rank 0 in samples 8 to 15, gradient"):
         run.step(good[2]).read()
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses to bring a number from the device to the host."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function is not torch.ops.aten._local_scalar_dense.default, "waits for the device"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("plan", ["fp32 micro=2", "fp16"])
+def test_no_step_waits_to_know_how_it_went(plan):
+    run = start("backoff", plan)
+    for given in (*pairs(2), poisoned()):
+        batch = as_batch(given, run.position)
+        with NoWaiting():
+            pending = run.update(batch, run.gradients(batch))
+    assert pending.skipped
 
 
 def test_a_report_waits_for_no_later_step():

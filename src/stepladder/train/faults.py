@@ -178,7 +178,8 @@ LEFT_OUT = "the update was left out and parameters are as before"
 
 def way_out(fault: Fault, health: Health) -> str:
     if health.policy == "backoff":
-        return f"Look at those samples: {HALVINGS} halvings of the learning rate did not help."
+        tried = f"{HALVINGS} halvings of the learning rate did not help"
+        return f"{tried}: look at those samples, or go on from an older checkpoint."
     return (
         f"Lower the learning rate ({fault.mark.lr:g}), set clip, or go on with "
         "nonfinite='skip' or 'backoff'."
