@@ -10,11 +10,13 @@ import torch
 from stepladder.checkpoint import (
     CODES,
     Box,
+    Huggingface,
     Manifest,
     Part,
     Reader,
     Stored,
     Tensors,
+    candidates,
     checkpoints,
     commit,
     folder_of,
@@ -171,3 +173,14 @@ def test_a_manifest_made_to_harm_is_refused(tmp_path, change, said):
 def test_a_checkpoint_can_be_copied_anywhere(tmp_path):
     path = shutil.copytree(write(tmp_path / "here"), tmp_path / "there" / "mine")
     assert verify(Path(path)).state["step"] == 5
+
+
+@pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin", "__0_0.distcp", ".metadata"])
+def test_a_pickle_is_refused_by_name_and_never_opened(tmp_path, name):
+    (tmp_path / name).write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
+    for read in (lambda: list(candidates(tmp_path)), lambda: Huggingface(tmp_path)):
+        with pytest.raises(RecordError) as raised:
+            read()
+        assert f"{tmp_path / name} is of a kind that is pickled" in str(raised.value)
+    with pytest.raises(RecordError, match="is of a kind that is pickled"):
+        list(candidates(tmp_path / name))

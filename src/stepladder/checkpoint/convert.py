@@ -14,7 +14,7 @@ from torch import Tensor
 from stepladder.errors import RecordError
 
 from .boxes import whole_box
-from .folder import commit, folder_of, write_text
+from .folder import commit, folder_of, refuse_pickles, write_text
 from .manifest import Part, Stored, Tensors, merge
 from .reading import Reader
 from .tensors import CODES, TYPES, Source, TensorFile, on_pages, open_tensors, write_files
@@ -146,6 +146,7 @@ class Huggingface:
             return names
         files = sorted(self.folder.glob("*.safetensors"))
         if not files:
+            refuse_pickles(self.folder)
             raise RecordError(
                 "checkpoint", f"{self.folder} holds no safetensors", "Name a model's folder."
             )

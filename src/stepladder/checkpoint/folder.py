@@ -27,6 +27,7 @@ from .manifest import Manifest
 from .tensors import Written
 
 MANIFEST, COMMITTED, LATEST = "manifest.json", "committed", "latest"
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".distcp")
 KEPT = 2  # whole checkpoints that stay
 
 
@@ -148,10 +149,23 @@ def candidates(folder: Path) -> Iterator[Path]:
     named = {path for path in folder.glob("step-*") if path.is_dir()}
     found = newest_first(named.union(checkpoints(folder)))
     if not found:
+        refuse_pickles(folder)
         raise RecordError(
             "checkpoint", f"{folder} holds none", "Name a folder that a run saved to."
         )
     yield from found
+
+
+def refuse_pickles(path: Path) -> None:
+    """Name a file of a kind that runs code when it is loaded, where there is one."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    for file in files:
+        if file.is_file() and (file.suffix in PICKLES or file.name == ".metadata"):
+            raise RecordError(
+                "checkpoint",
+                f"{file} is of a kind that is pickled, which can run code when it is loaded",
+                "Have its tensors written as safetensors by whoever made it.",
+            )
 
 
 def write_text(path: Path, text: str) -> None:
