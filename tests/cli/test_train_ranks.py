@@ -72,6 +72,17 @@ REFUSED = {  # words: how every line begins
     ("--ranks", "3"): ("batch.sequences: 4 does not divide by 3",),
     ("--ranks", "4", "--plan", "ddp replicate=2"): ("layout: needs 2 processes",),
     ("--ranks", "0"): ("ranks: 0 is too few. Use 1 or more.",),
+    ("--ranks", "4:2"): ("ranks: '4:2' is not a whole number. Write --ranks 2.",),
+    ("--restarts", "-1"): ("restarts: '-1' is not a whole number.",),
+    ("--nodes", "2"): ("rendezvous: missing, while --nodes is given. Write both",),
+    ("--rendezvous", "h:1"): ("nodes: missing, while --rendezvous is given. Write both",),
+    ("--nodes", "4:2", "--rendezvous", "h:1"): ("nodes: at least 4 and at most 2 machines",),
+    ("--nodes", "1:2", "--rendezvous", "h:1", "--plan", "tensor=2"): (
+        "rendezvous: no machine is known as 'h'",
+    ),
+    ("--nodes", "1:9", "--rendezvous", "h:1"): (
+        "ranks: no layout of 5 keeps the global batch of 4",
+    ),
 }
 
 
@@ -137,7 +148,8 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(tmp_path, capsys):
 
 
 def test_a_rank_that_dies_is_the_first_line_and_nobody_stays(tmp_path):
-    launcher, ranks = start_long(tmp_path / "run", "--run.timeout_seconds", "20")
+    words = ("--run.timeout_seconds", "20", "--restarts", "0")
+    launcher, ranks = start_long(tmp_path / "run", *words)
     ranks[1].kill()
     _, error = launcher.communicate(timeout=120)
     assert launcher.returncode == 1

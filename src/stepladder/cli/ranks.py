@@ -85,7 +85,7 @@ def start_ranks(
     settled = chosen
     for ranks in start.worlds:
         fitted, _ = fit_ranks(chosen, recipe, ranks, elastic=elastic(start))
-        settled = legal(fitted, recipe, ranks)
+        settled = legal(fitted, recipe, ranks, uneven=elastic(start))
     if chosen != (plan or chosen):
         said = f"The plan names no layout: data parallel on {many} ranks, {settled.layout}."
         print(said, file=sys.stderr if options.json else sys.stdout, flush=True)
@@ -123,14 +123,14 @@ def fit_ranks(
     return fitted.plan, fitted.said
 
 
-def legal(plan: Plan | None, recipe: Recipe, ranks: int) -> Plan:
+def legal(plan: Plan | None, recipe: Recipe, ranks: int, *, uneven: bool) -> Plan:
     """The plan for so many ranks, or every rule it breaks, before any of them is started."""
     assert plan is not None
     size = plan.batch.sequences or recipe.train.batch
     plan = replace(plan, batch=replace(plan.batch, sequences=size))
     facts = facts_of_model(recipe)
-    if size % plan.layout.settle(ranks).data_ways and plan.layout.num_ranks == ranks:
-        return plan  # refitted, with shares that differ by a row
+    if uneven and plan.layout.num_ranks == ranks and size % plan.layout.data_ways:
+        return plan.check()  # refitted, with shares that differ by a row
     if facts is None:
         return plan.settle(ranks)
     cluster = detect_cluster(processes=ranks)

@@ -143,12 +143,9 @@ def run_agent(job: Job, logs: RankLogs, signals: Signals) -> Ending:
         numa_options=config.numa_options,
     )
     agent = Agent(spec, logs, job.policy, signals)
-    try:
-        result = agent.run()
-    finally:
-        # Closed, nobody may come back to it: not so where this machine only leaves.
-        if not signals.asked:
-            handler.shutdown()
+    result = agent.run()  # where it raises, the place to meet is out of reach, or closed already
+    if not signals.asked:  # closed, nobody may come back to it: not so where this machine leaves
+        handler.shutdown()
     return agent.ending if result is None or result.is_failed() else Ending()
 
 
