@@ -1,0 +1,21 @@
+"""Two hosts in network namespaces: one is lost, and taken back in."""
+
+import pytest
+
+from stepladder.errors import WorldError
+from stepladder.profiler.links import Cable
+
+from .hosts import TOLERANCE, disturb
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+
+def test_a_lost_host_is_left_behind_and_taken_back_in_and_losses_stay_the_same(tmp_path):
+    try:
+        with Cable(None):
+            pass
+    except WorldError as refused:
+        pytest.skip(str(refused))
+    found = disturb(tmp_path, cut=False)
+    assert [event["ranks"] for event in found["events"]] == [2, 1, 2]
+    assert found["largest difference"] < TOLERANCE
