@@ -49,6 +49,11 @@ def test_ranks_are_profiled_together(tmp_path, capfd):
     assert main([*words, *SMALL, "--run.folder", str(tmp_path / "run")]) == 0
     said = capfd.readouterr().out
     assert "all_reduce" in said and "2 ranks" in said
+    (drawn,) = read_journal(tmp_path / "run", kind="timeline")
+    assert [lane["rank"] for lane in drawn["lanes"]] == [0, 1]
+    assert all(span["seconds"] > 0 for lane in drawn["lanes"] for span in lane["spans"])
+    (talk,) = read_journal(tmp_path / "run", kind="collectives")
+    assert talk["seconds"]["all_reduce"] > 0
     assert {path.name for path in (tmp_path / "run" / "profile").iterdir()} == {
         "trace-rank0.json.gz", "trace-rank1.json.gz"
     }  # fmt: skip

@@ -68,8 +68,7 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
     from .ranks import legal, spread
 
     chosen = spread(plan or Plan(), options.ranks)
-    batch = replace(chosen.batch, sequences=chosen.batch.sequences or recipe.train.batch)
-    legal(replace(chosen, batch=batch), recipe, options.ranks)
+    legal(chosen, recipe, options.ranks, uneven=False)
     words = ["-m", "stepladder.cli.rank", "profile", *([options.recipe] if options.recipe else [])]
     words += ["--plan", str(chosen), "--steps", str(options.steps)]
     words += ["--memory"] * options.memory + ["--json"] * options.json
@@ -89,10 +88,19 @@ def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> i
             found = session.run.profile(feed, steps=options.steps, folder=kept)
             memory = watch_memory(session, next(iter(feed)), kept) if options.memory else None
         if session.first:
-            session.journal.write("profile", **found.to_dict())
+            write(session, found)
             conclude(options, session, found, memory, kept)
         leave_together(session)
     return 0
+
+
+def write(session: Session, found: Profile) -> None:
+    """Keep a profile in the journal, and what the page draws of it in the words it reads."""
+    step = session.run.index
+    session.journal.write("profile", **{**found.to_dict(), "lanes": None})
+    session.journal.write("collectives", step=step, seconds=dict(found.collectives))
+    lanes = [{"rank": rank, "spans": list(spans)} for rank, spans in enumerate(found.lanes)]
+    session.journal.write("timeline", step=step, lanes=lanes)
 
 
 def leave_together(session: Session) -> None:

@@ -49,6 +49,8 @@ class Profile:
     bytes_per_second: float | None = None  # of memory-bound work while it runs
     peak_bytes_per_second: float | None = None
     own_seconds: tuple[tuple[float, ...], ...] = ()  # outside collectives, by rank and step
+    # One step by rank: {name: a cause, start, seconds}, each stretch by what took most of it.
+    lanes: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     bound: str = ""  # the verdict in a sentence
     findings: tuple[Finding, ...] = ()
     files: tuple[str, ...] = ()

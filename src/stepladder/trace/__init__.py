@@ -3,6 +3,7 @@
 from .capture import Capture, marked
 from .detail import Detail
 from .graphs import find_retained_graphs, live_graphs
+from .lanes import lane_of
 from .offers import Offer, Outlook
 from .reduce import Reduced, reduce_spans
 from .spans import DATA, STEP, SYNC, UPDATE, Span
@@ -23,6 +24,7 @@ __all__ = [
     "find_retained_graphs",
     "find_stragglers",
     "judge",
+    "lane_of",
     "live_graphs",
     "marked",
     "reduce_spans",

@@ -51,8 +51,9 @@ class Reduced:
     update_operations: int = 0  # that the optimizer's own step asks for
     busy: int = 0  # of the device; on a processor in operations
     waits: int = 0  # of the host for the device, inside steps
-    exposed: list[Interval] = field(default_factory=list)  # when it only communicated
-    own: list[int] = field(default_factory=list)  # of each step, the rest
+    claimed: Claims = field(default_factory=lambda: defaultdict(list))  # which moments
+    windows: list[Interval] = field(default_factory=list)  # of the steps
+    own: list[int] = field(default_factory=list)  # of each step, without exposed communication
     launching: float | None = None  # share of operations' time, undisturbed; on a processor
 
 
@@ -67,8 +68,7 @@ class Turn:
         mine = common(self.left, union(moments))
         self.left = without(self.left, mine)
         self.found.causes[cause] += length(mine)
-        if cause in TALK:
-            self.found.exposed += mine
+        self.found.claimed[cause] += mine
         return length(mine)
 
     def claim_talk(self, talk: dict[str, list[Interval]]) -> None:
@@ -113,16 +113,17 @@ def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> Reduced:
     steps = union(phases[STEP])
     waits = [s for s in spans if s.name in SYNCHRONISING and inside(s.start, steps)]
     found.waits = length(union(span.interval for span in waits))
-    found.own = own_times(phases, union(found.exposed))
+    exposed = union(moment for cause in TALK for moment in found.claimed[cause])
+    found.windows = windows_of(phases)
+    found.own = [b - a - length(common(exposed, [(a, b)])) for a, b in found.windows]
     return found
 
 
-def own_times(phases: dict[str, list[Interval]], exposed: Intervals) -> list[int]:
-    """Each step's time without its exposed communication, from one wait for data to the next."""
+def windows_of(phases: dict[str, list[Interval]]) -> list[Interval]:
+    """Each step, from one wait for data to the next."""
     last = max((end for moments in phases.values() for _, end in moments), default=0)
     starts = sorted(start for start, _ in phases[DATA] or phases[STEP])
-    windows = zip(starts, [*starts[1:], last])
-    return [end - start - length(common(exposed, [(start, end)])) for start, end in windows]
+    return list(zip(starts, [*starts[1:], last]))
 
 
 def asked_in(lane: Sequence[Span], moments: Intervals) -> int:

@@ -36,6 +36,7 @@ from stepladder.trace import (
     Reduced,
     find_retained_graphs,
     judge,
+    lane_of,
     live_graphs,
     marked,
     reduce_spans,
@@ -73,7 +74,8 @@ def profile(
     detail = look_closely(run, sample)
     graphs = find_retained_graphs(ignore=known)
     measured = summary(run, found, steps, spent, plain, sample, detail)
-    measured = replace(measured, own_seconds=share_own(run.world, found, run.index))
+    own, lanes = share_notes(run.world, found, run.index)
+    measured = replace(measured, own_seconds=own, lanes=lanes)
     if folder is not None:
         measured = replace(measured, files=(keep(capture, folder, run.world),))
     seen = Evidence(
@@ -172,17 +174,17 @@ def device_name(world: World) -> str:
     return torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
 
 
-def share_own(world: World, found: Reduced, moment: int) -> tuple[tuple[float, ...], ...]:
-    """Every rank's seconds outside collectives, step by step, left for each other as notes."""
-    mine = tuple(spent * NS for spent in found.own)
+def share_notes(world: World, found: Reduced, moment: int) -> tuple[Any, Any]:
+    """Every rank's seconds outside collectives, step by step, and its lane, left as notes."""
+    mine = (tuple(spent * NS for spent in found.own), lane_of(found))
     if world.place.num_ranks == 1:
-        return (mine,)
+        return (mine[0],), (mine[1],)
     world.board.post(f"profile/{moment}/{world.place.rank}", json.dumps(mine))
-    notes = (
-        world.board.read(f"profile/{moment}/{rank}", HEARD_SECONDS)
+    notes = [
+        json.loads(world.board.read(f"profile/{moment}/{rank}", HEARD_SECONDS))
         for rank in range(world.place.num_ranks)
-    )
-    return tuple(tuple(json.loads(note)) for note in notes)
+    ]
+    return tuple(tuple(own) for own, _ in notes), tuple(tuple(lane) for _, lane in notes)
 
 
 def keep(capture: Capture, folder: str | Path, world: World) -> str:
