@@ -252,6 +252,26 @@ def test_a_save_in_the_background_that_fails_is_an_event_and_training_goes_on(tm
     assert good.exists() and (tmp_path / "step-000002" / "committed").exists()
 
 
+def test_no_memory_for_the_copy_costs_that_checkpoint_only(tmp_path, monkeypatch):
+    import stepladder.train.snapshot as snapshot
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
+
+    run = start("fp32", "sgd lr=0.1", net())
+    monkeypatch.setattr(snapshot, "place_for", full)
+    run.save(tmp_path, wait=False)
+    run.step(pairs(1)[0]).read()
+    monkeypatch.undo()
+    run.save(tmp_path, wait=False)
+    run.finish_saving()
+    (event,) = run.events
+    assert (
+        "step-000000 cannot be written (CUDA out of memory. Tried to allocate 2.00 GiB.)" in event
+    )
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-000001"]
+
+
 def test_generators_of_python_and_numpy_go_on_too(tmp_path):
     run = start("fp32", "sgd lr=0.1", net())
     random.random(), np.random.rand()

@@ -32,7 +32,7 @@ from stepladder.checkpoint import (
     write_files,
 )
 from stepladder.errors import RecordError, StepladderError
-from stepladder.rungs import average_buffers
+from stepladder.rungs import average_buffers, is_out_of_memory
 from stepladder.world import Board
 
 from .engine import Engine
@@ -61,7 +61,7 @@ class Saver:
         self._meet(run)
         self.count += 1
         average_buffers(run.module, run.world)  # one copy writes them for all
-        taken = take_snapshot(run, self.buffers if not wait else None)
+        taken = self._take(run, wait)
         if wait:
             self._write(run, taken, root, final)
             self._raise()
@@ -71,6 +71,16 @@ class Saver:
             self.thread = threading.Thread(target=write, name="checkpoint")
             self.thread.start()
         return final
+
+    def _take(self, run: Engine, wait: bool) -> Snapshot:
+        """What to write; without the memory for a copy of it, only why there is none."""
+        try:
+            return take_snapshot(run, self.buffers if not wait else None)
+        except Exception as short:
+            if not is_out_of_memory(short):
+                raise
+            self.buffers.clear()
+            return Snapshot(run.index, {}, {}, {}, refused=str(short).partition("\n")[0])
 
     def finish(self, events: list[str] | None = None) -> None:
         """Wait for the save in flight; what went wrong with it is an event, or is raised."""
@@ -102,11 +112,13 @@ class Saver:
         rank, ranks = run.world.place.rank, run.world.place.num_ranks
         note = f"save/{self.count}"
         try:
+            if taken.refused:
+                raise MemoryError(taken.refused)
             if taken.copying is not None:
                 taken.copying.finish()
             part = write_part(taken, partly)
             self.board.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
-        except (OSError, StepladderError) as refused:
+        except (OSError, MemoryError, RuntimeError, StepladderError) as refused:
             self.failure = refusal(final, refused)
             self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
         try:

@@ -28,6 +28,7 @@ class Snapshot:
     files: dict[str, dict[str, Tensor]]  # by file, by key
     places: dict[str, list[tuple[Holding, str]]]  # of each tensor: its boxes, and in which file
     copying: Copying | None = None  # None: these are the run's own tensors
+    refused: str = ""  # why there is nothing to write
 
 
 def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
