@@ -45,6 +45,8 @@ def answer(capsys, *words: str) -> tuple[int, list[str]]:
 @given(models, clusters, typed)
 @example("gpt-tiny", "8 x A100-80GB", "fp32 shard=1000000000000")
 @example("gpt-tiny", "8 x A100-80GB", "fp32 micro=9007199254740991")
+@example("gpt-tiny", "--", "fp32")
+@example("9" * 5000, "1 x T4", "fp32")
 def test_any_plan_of_any_model_on_any_cluster_is_answered(capsys, model, cluster, plan):
     code, said = answer(capsys, "plan", f"--on={cluster}", f"--plan={plan}", "--", model)
     assert code in (0, 1) or (code == 2 and said)
@@ -64,6 +66,7 @@ def test_any_run_file_with_a_mistake_is_refused_before_anything_starts(
 
 @fuzz
 @given(typed, typed)
+@example("fp32", "--")
 @pytest.mark.parametrize("what", ["parity", "resume"])
 def test_any_plans_to_prove_are_read_or_refused(capsys, what, plans, optimizer):
     # An unknown model is found after all words were read, and before any rank starts.

@@ -82,8 +82,17 @@ def run_command(name: str, words: list[str]) -> int:
     if settings and not parser.get_default("settings"):
         parser.error(f"{settings[0]} is not an option of this command")
     options = parser.parse_args(words)
+    refuse_lost_values(parser, options)
     options.settings = settings
     return command.run(options)
+
+
+def refuse_lost_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse `--on=--`, of which argparse (Python 3.11) makes a list of nothing."""
+    for action in parser._actions:
+        value = getattr(options, action.dest, None)
+        if action.nargs is None and isinstance(value, list) and (not value or [] in value):
+            parser.error(f"{'/'.join(action.option_strings)} has no value")
 
 
 def split_settings(words: list[str]) -> tuple[list[str], list[str]]:
