@@ -151,7 +151,7 @@ def disturb(folder: Path, *, cut: bool = True) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="gpt-small", help="trained over slow links")
+    parser.add_argument("--model", default="gpt-tiny", help="trained over slow links")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--no-links", action="store_true", help="leave out the slow links")
     parser.add_argument("--out", type=Path, default=RESULTS)
