@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -12,8 +11,8 @@ RESULTS = HERE.parent / "benchmarks" / "results"
 
 def kills(found: dict) -> str:
     head = (
-        f"{found['kills']} kills in {found['minutes']:g} minutes on {found['machine']}, {found['date']}; "
-        f"ranks trained again after a median of "
+        f"{found['kills']} kills in {found['minutes']:g} minutes on {found['machine']}, "
+        f"{found['date']}; ranks trained again after a median of "
         f"{found['median seconds until ranks trained again']:g} s:"
     )
     return f"{head}\n\n{found['table']}"
@@ -53,10 +52,9 @@ def main() -> None:
     for name, file, write in (("kills", "chaos.json", kills), ("hosts", "hosts.json", hosts)):
         if (RESULTS / file).exists():
             block = write(json.loads((RESULTS / file).read_text()))
-            pattern = rf"<!-- {name} -->\n.*?<!-- end -->"
-            text = re.sub(
-                pattern, lambda _, b=block: f"<!-- {name} -->\n{b}\n<!-- end -->", text, flags=re.S
-            )
+            start, end = f"<!-- {name} -->\n", "<!-- end -->"
+            before, _, rest = text.partition(start)
+            text = f"{before}{start}{block}\n{end}{rest.partition(end)[2]}"
     page.write_text(text)
 
 

@@ -160,7 +160,7 @@ def main() -> int:
         result = disturb(Path(space))
     rows = [] if options.no_links else [
         asdict(row)
-        for row in measure_compression(options.model, batch=2, sequence=64, steps=options.steps)
+        for row in measure_compression(options.model, batch=4, sequence=64, steps=options.steps)
     ]  # fmt: skip
     result = {
         "date": datetime.date.today().isoformat(),
