@@ -192,3 +192,11 @@ def test_a_steps_own_time_leaves_out_what_it_waited_for_others():
         ]
     )
     assert found.own == [25, 50]
+
+
+def test_a_hook_that_waits_inside_autograd_is_communication():
+    assert causes(
+        phase(STEP, 0, 100),
+        op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 10, 60),
+        Span("gloo:all_gather", 20, 50, LOADER, "travel"),
+    ) == {"communication": 30, "launch": 20, "host": 50}

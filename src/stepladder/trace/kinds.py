@@ -52,7 +52,12 @@ def op_cause(name: str) -> str | None:
 
 def is_launch(name: str) -> bool:
     """Whether an operation only prepares others."""
-    return name in VIEWS or name.startswith("autograd::engine")
+    return name in VIEWS or is_engine(name)
+
+
+def is_engine(name: str) -> bool:
+    """Whether this is autograd at work on a node, hooks in Python and their waits included."""
+    return name.startswith("autograd::engine")
 
 
 def kernel_cause(name: str) -> str:

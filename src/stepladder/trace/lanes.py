@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +18,7 @@ def lane_of(found: Reduced) -> tuple[dict[str, Any], ...]:
     if not found.windows:
         return ()
     window = found.windows[-1]
-    taken: list[Counter[str]] = [Counter() for _ in range(STRETCHES)]
+    taken: list[dict[str, float]] = [defaultdict(float) for _ in range(STRETCHES)]
     for cause, moments in found.claimed.items():
         for at, spent in spread(common(union(moments), [window]), window):
             taken[at][cause] += spent

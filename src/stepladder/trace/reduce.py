@@ -27,6 +27,7 @@ from .kinds import (
     BETWEEN_STAGES,
     SYNCHRONISING,
     collective_of,
+    is_engine,
     is_launch,
     kernel_cause,
     op_cause,
@@ -102,8 +103,9 @@ def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> Reduced:
         ops = claims_of_host(lanes, update, floor, talk)
         found.busy = sum(turn.claim(cause, ops[cause]) for cause in HOST_ORDER)
         turn.claim("launch", ops["launch"])
-        turn.claim_talk(talk)
+        turn.claim_talk(talk)  # before autograd's own time, in which hooks wait for collectives
         turn.claim("optimizer", update)
+        turn.claim("launch", ops["engine"])
         found.operations = sum(not is_launch(span.name) for lane in lanes for span in lane)
         found.launching = launching_share(lanes, sorted(phases[STEP]), update, floor)
     turn.claim("host", phases[STEP] + phases[SYNC])
@@ -165,6 +167,9 @@ def claims_of_host(
             if cause == "communication":
                 talk.setdefault(collective_of(named[0][1]), []).extend(own.intervals)
                 continue
+            if is_engine(own.chain[-1]) and not named:
+                claims["engine"] += own.intervals
+                continue
             first, rest = cut(own.intervals, floor)
             if is_launch(own.chain[-1]) and not named:
                 first, rest = [*first, *rest], []
@@ -194,7 +199,7 @@ def working_lanes(spans: Sequence[Span], main: str) -> list[list[Span]]:
     for span in spans:
         if span.kind in ("op", "runtime"):
             lanes[span.lane].append(span)
-        if span.name.startswith("autograd::engine"):
+        if is_engine(span.name):
             autograd.add(span.lane)
     return [lane for name, lane in lanes.items() if name in autograd]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .intervals import Intervals, length
-from .kinds import is_launch, op_cause
+from .kinds import is_engine, is_launch, op_cause
 from .spans import Span, own_moments
 
 Timed = list[tuple[str, int]]  # operations in order, and nanoseconds of their own
@@ -32,7 +32,8 @@ def launching_share(
 
 
 def timed(lanes: Sequence[Sequence[Span]], step: tuple[int, int], update: Intervals) -> Timed:
-    """The operations of one step's passes; of collectives none, which wait for others."""
+    """The operations of one step's passes, but for collectives and autograd's own time, in which
+    a hook may wait for one: both are as long as others take."""
     ends = next((start for start, _ in update if start >= step[0]), step[1])
     inside = [
         [span for span in lane if step[0] <= span.start < min(ends, step[1])] for lane in lanes
@@ -41,5 +42,5 @@ def timed(lanes: Sequence[Sequence[Span]], step: tuple[int, int], update: Interv
         (own.chain[-1], length(own.intervals))
         for lane in inside
         for own in own_moments(lane)
-        if op_cause(own.chain[-1]) != "communication"
+        if op_cause(own.chain[-1]) != "communication" and not is_engine(own.chain[-1])
     ]
