@@ -175,6 +175,7 @@ PLANS = (  # precision and recomputation, rows of a pass, passes
     ("fp16", 4, 1),
     ("fp16 recompute=selective", 4, 2),
 )
+KERNELS = (("bf16 kernels=on", 8, 1), ("bf16-master kernels=on", 4, 2))  # on a GPU alone
 COMPILED = (  # measured on a GPU alone: only there does the compiler pay
     ("bf16 compile=on", 8, 1),
     ("bf16 compile=on recompute=blocks", 8, 1),
@@ -202,7 +203,7 @@ class Case:
 
 def cases(device: str) -> list[Case]:
     """Every case for a device type; a module without blocks has nothing to recompute."""
-    plans = PLANS + (COMPILED if device == "cuda" else ())
+    plans = PLANS + (KERNELS + COMPILED if device == "cuda" else ())
     every = [Case(model, *plan) for model, plan in product(MODELS, plans)]
     return [case for case in every if runs(case, device)]
 
@@ -212,6 +213,8 @@ def runs(case: Case, device: str) -> bool:
         return False  # torch convolves in fp16 on a processor, but half a minute a step
     if device == "cpu" and case.model == "hugging-gpt2" and case.passes == 2:
         return False  # the other Hugging Face model has them all, and minutes count
+    if "kernels" in case.words and case.on(device).kind == "images":
+        return False  # calibration times convolutions in torch's own order of channels
     return case.model != "odd" or "recompute" not in case.words
 
 

@@ -46,7 +46,8 @@ from stepladder.workload import find_facts
 from stepladder.world import synchronize
 
 NAME = "planner_gpu.json"
-SHARES = {"calibrate": 0.105, "eager": 0.33, "sweep": 0.36}  # of the budget; compiled: the rest
+SHARES = {"calibrate": 0.15, "eager": 0.27, "sweep": 0.42}  # of the budget; compiled: the rest
+ROUNDS = 2  # of timed steps: a host is not equally fast at all times
 LONG = 0.4  # seconds of a step after which two are timed instead of five
 WHOLE, WHOLE_SECONDS = ("resnet", "odd"), 60.0  # compiled in one piece, which takes a while
 GIB = 2**30
@@ -71,17 +72,19 @@ def words(precision: str, micro: int, depth: str, *, compiled: bool = False) -> 
 def plans(micros: tuple[int, ...], wide: tuple[int, ...], *, compiled: bool) -> tuple[str, ...]:
     """Compiled bf16 first: that is where the best are, and what a search picks among."""
     descending, depths = tuple(reversed(micros)), ("none", "selective", "blocks")
-    fused = [words("bf16", micro, "none", compiled=True) for micro in descending]
-    fused.append(words("bf16", micros[-1], "selective", compiled=True))
+    best = words("bf16", micros[-1], "none", compiled=True)
+    fused = [f"{words('bf16', m, 'none', compiled=True)} kernels=on" for m in descending[:2]]
     eager = [words("bf16", m, depth) for m, depth in product(descending, depths)]
+    eager += [f"{words('bf16', m, 'none')} kernels=on" for m in descending[:2]]
+    eager += [words("bf16", m, "every:2") for m in descending[:2]]
     wider = [words("tf32", m, depth) for m, depth in product(wide, ("none", "blocks"))]
-    return (*fused[:2], *eager, *fused[2:], *wider) if compiled else (*eager, *wider)
+    return (*fused[:1], best, *eager, *wider, *fused[1:]) if compiled else (*eager, *wider)
 
 
 SWEEPS = {
     "cuda": (
-        Sweep("gpt2", 1024, 32, plans((4, 8, 16, 32), (8, 32), compiled=True)),
-        Sweep("llama3.2-1b", 2048, 8, plans((1, 2, 4, 8), (2, 8), compiled=True)),
+        Sweep("gpt2", 1024, 32, plans((4, 8, 16, 32), (16, 32), compiled=True)),
+        Sweep("llama3.2-1b", 2048, 8, plans((1, 2, 4, 8), (4, 8), compiled=True)),
     ),
     "cpu": (Sweep("gpt-tiny", 64, 4, plans((2, 4), (4,), compiled=False)),),
 }
@@ -122,10 +125,13 @@ def measure(
     first += [one_step(run, batch) for _ in range(warmup - 2)]
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    seconds = [one_step(run, batch) for _ in range(steps)]
+    rounds = []
+    for _ in range(ROUNDS):
+        gc.collect()
+        rounds.append([one_step(run, batch) for _ in range(steps)])
     found = {
-        "step_seconds": statistics.median(seconds),
-        "all_seconds": seconds,
+        "step_seconds": statistics.median(s for each in rounds for s in each),
+        "all_seconds": rounds,
         "warmup_seconds": first,
         "build_seconds": built,
         "before_bytes": before,
@@ -233,7 +239,7 @@ def ordered(cases: list[Any], compiled: bool) -> Iterator[Any]:
 def measure_sweeps(results: Results, device: str, seconds: float, calibration: Calibration) -> None:
     began, sweeps = time.monotonic(), SWEEPS[device]
     for index, sweep in enumerate(sweeps):
-        deadline = began + seconds * ((index + 1) / len(sweeps)) ** 1.2  # later ones are larger
+        deadline = began + seconds * (index + 1) / len(sweeps)
         table: dict[str, Any] = {**asdict(sweep), "rows": []}
         results.table["sweeps"].append(table)
         for text in [*picked(sweep, results.table["device"], calibration), *sweep.plans]:
@@ -294,7 +300,7 @@ def run(options: argparse.Namespace) -> Path:
     head = {"machine": shown, "device": device_name(here), "torch": torch.__version__}
     results = Results(Path(options.out), {**head, "date": time.strftime("%Y-%m-%d")})
     began, budget = time.monotonic(), options.budget
-    seconds = min(45.0, budget * SHARES["calibrate"])
+    seconds = min(90.0, budget * SHARES["calibrate"])
     found = calibrate(here, seconds)
     results.table["calibration"] = asdict(found)
     results.write()
@@ -302,7 +308,7 @@ def run(options: argparse.Namespace) -> Path:
     eager = time.monotonic() + budget * SHARES["eager"]
     measure_cases(results, device, eager, compiled=False, most=options.cases)
     note(began, "eager cases done")
-    measure_sweeps(results, device, min(150.0, budget * SHARES["sweep"]), found)
+    measure_sweeps(results, device, budget * SHARES["sweep"], found)
     note(began, "sweeps done")
     measure_cases(results, device, began + budget, compiled=True, most=options.cases)
     note(began, "compiled cases done")
@@ -342,19 +348,51 @@ class Line:
     problem: str = ""
 
 
-def report(path: Path, *, cases: bool = True) -> int:
-    """Forecast everything anew and print how far each forecast is off."""
-    table = json.loads(path.read_text())
-    cluster = cluster_of(table["device"])
-    calibration = refitted(table["calibration"])
-    if calibration:
-        print(f"{table['machine']}, torch {table['torch']}: {summary(calibration)}")
-    entries = case_entries(table) if cases else ()
-    lines = [case_line(entry, cluster, calibration) for entry in entries]
-    show_cases(lines)
-    picks = [sweep_report(sweep, cluster, calibration) for sweep in table["sweeps"]]
-    found = {"cases": [asdict(line) for line in lines], "sweeps": picks, **verdict(lines)}
-    path.with_name("planner_gpu_report.json").write_text(json.dumps(found, indent=1) + "\n")
+@dataclass(frozen=True)
+class Session:
+    """One lease of the machine: its measurements, and the calibration of that very hour."""
+
+    table: dict[str, Any]
+    cluster: Cluster
+    calibration: Calibration | None
+
+
+def sessions_of(paths: list[Path]) -> list[Session]:
+    """Newest first. A host is not equally fast in every lease, so each is held against its own
+    launches; what an older calibration did not time of the device it takes from the newest."""
+    tables = [json.loads(path.read_text()) for path in paths]
+    newest = tables[0]["calibration"]
+    found = []
+    for table in tables:
+        own = table["calibration"]
+        if own and own is not newest:
+            kinds = {(t["kind"], t["compute"]) for t in own["timings"]}
+            own["timings"] += [
+                t for t in newest["timings"] if (t["kind"], t["compute"]) not in kinds
+            ]
+        found.append(Session(table, cluster_of(table["device"]), refitted(own)))
+    return found
+
+
+def report(paths: list[Path], *, cases: bool = True) -> int:
+    """Forecast everything anew and print how far each forecast is off; a case's newest counts."""
+    lines: dict[str, Line] = {}
+    measured: dict[str, list[tuple[Session, dict[str, Any]]]] = {}
+    for session in sessions_of(paths):
+        table = session.table
+        if session.calibration:
+            print(f"{table['machine']}, torch {table['torch']}: {summary(session.calibration)}")
+        for entry in case_entries(table) if cases else ():
+            if entry[0]["case"] not in lines:
+                line = case_line(entry, session.cluster, session.calibration)
+                lines[line.name] = line
+        for sweep in table["sweeps"]:
+            measured.setdefault(sweep["model"], []).append((session, sweep))
+    show_cases(list(lines.values()))
+    picks = [sweep_report(each) for each in measured.values()]
+    every = list(lines.values())
+    found = {"cases": [asdict(line) for line in every], "sweeps": picks, **verdict(every)}
+    paths[0].with_name("planner_gpu_report.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 
@@ -449,17 +487,22 @@ def verdict(lines: list[Line]) -> dict[str, dict[str, float]]:
     return summed
 
 
-def sweep_report(
-    sweep: dict[str, Any], cluster: Cluster, calibration: Calibration | None
-) -> dict[str, Any]:
+def sweep_report(sweeps: list[tuple[Session, dict[str, Any]]]) -> dict[str, Any]:
     """Every plan's forecast beside its measurement, and the search's pick against the best."""
+    session, sweep = sweeps[0]
+    cluster, calibration = session.cluster, session.calibration
     facts = find_facts(sweep["model"], sweep["sequence"])
-    measured = {row["plan"]: row for row in sweep["rows"] if "error" not in row}
+    measured: dict[str, dict[str, Any]] = {}
+    hour: dict[str, Calibration | None] = {}
+    for then, table in sweeps:
+        for row in table["rows"]:
+            if "error" not in row and row["plan"] not in measured:
+                measured[row["plan"]], hour[row["plan"]] = row, then.calibration
     print(
         f"\n{sweep['model']}, batch {sweep['batch']} x {sweep['sequence']}: {len(measured)} plans"
     )
     for text, row in sorted(measured.items(), key=lambda item: item[1]["step_seconds"]):
-        said = forecast(facts, settled(text, sweep["batch"]), cluster, calibration)
+        said = forecast(facts, settled(text, sweep["batch"]), cluster, hour[text])
         seconds = said.time.step_seconds if said.time else None
         slow = cell(off(seconds, row["step_seconds"]))
         full = cell(off(said.memory.allocated_bytes, row["allocated_bytes"]))
@@ -493,13 +536,18 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=420.0, help="seconds for everything")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--cases", type=int, default=1000, help="at most so many of each kind")
-    parser.add_argument("--report", metavar="FILE", help="no measuring: forecast these anew")
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        nargs="+",
+        help="no measuring: forecast these anew, newest first",
+    )
     options = parser.parse_args()
     if options.report:
-        return report(Path(options.report))
+        return report([Path(each) for each in options.report])
     path = run(options)
     try:  # tracing the cases' models needs no GPU, and its time is dear
-        return report(path, cases=options.device == "cpu")
+        return report([path], cases=options.device == "cpu")
     except Exception:  # measured is measured: the report can be made later
         traceback.print_exc()
         return 1

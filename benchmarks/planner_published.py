@@ -172,7 +172,9 @@ def software_of_row(row: dict[str, str], device: str) -> Software:
             attention_flops_per_second=TRITON_FLASH[device[0]],
         )
     if re.search("nanotron|megatron|nemo", row["source"], re.I):
-        return Software(keeps_logits=True, regathers=True, masters=True, gradient="float32")
+        return Software(
+            keeps_logits=True, regathers=True, masters=True, gradient="float32", adds_later=True
+        )
     if "InternEvo" in row["source"]:
         return Software(keeps_logits=True, regathers=True, masters=True)
     if re.search("torchtitan|/ao", row["source"]):

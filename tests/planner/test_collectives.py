@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Layout
-from stepladder.planner.collectives import BETWEEN, CONGESTION, INSIDE, network_of, spread
+from stepladder.planner.collectives import BETWEEN, CONGESTION, INSIDE, Group, network_of, spread
 from stepladder.record import Calibration
 
 CLUSTER = Cluster.parse("4 nodes x 8 H100-80GB, NVLink 900 GB/s, 3200 Gb/s")
@@ -72,3 +72,9 @@ def test_measured_links_replace_the_usual_share() -> None:
     assert network.group(Layout(tensor=8, shard=4), "tensor").gather(1) == pytest.approx(7e-3)
     assert network.group(Layout(tensor=8, shard=4), "tensor").bytes_per_second == 1e11
     assert network.group(Layout(shard=16), "shard").bytes_per_second == 1e10
+
+
+def test_inside_a_node_a_tree_is_as_high_as_its_ranks_ask() -> None:
+    group = Group(8, 1, 1e12, 1e-6, 9e-6)
+    assert group.tree_latency == pytest.approx(2 * 3 * 1e-6), "no network is crossed"
+    assert Group(16, 2, 1e12, 1e-6, 9e-6).tree_latency == pytest.approx(2 * 9e-6 + 2e-6)

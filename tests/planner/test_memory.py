@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
-from stepladder.planner import OURS, Software, forecast, forecast_moments
+from stepladder.planner import OURS, Software, forecast, forecast_moments, forecast_state
 from stepladder.planner.memory import forecast_memory
 from stepladder.record import Calibration, Memory
 from stepladder.workload import find_facts
@@ -207,3 +207,18 @@ def test_the_moments_of_a_step_hold_the_forecast_peak():
     assert forecast(facts, plan, cluster).memory.allocated_bytes == peak
     last, first = (memory for name, memory in moments if name == "blocks")
     assert last.activations > first.activations, "in the order of a backward pass"
+
+
+def test_what_is_frozen_gets_neither_gradients_nor_state() -> None:
+    facts = find_facts("gpt-tiny")
+    frozen = replace(
+        facts,
+        parts=tuple(replace(part, frozen_parameters=part.parameters) for part in facts.parts[:-1])
+        + facts.parts[-1:],
+    )
+    plan = Plan.parse("fp32 micro=1").settle(1)
+    whole, rest = (forecast_state(each, plan)[0] for each in (facts, frozen))
+    held = sum(part.parameters * part.count for part in facts.parts[:-1])
+    assert rest.parameters == whole.parameters
+    assert whole.gradients - rest.gradients == 4 * held
+    assert whole.optimizer - rest.optimizer == 8 * held

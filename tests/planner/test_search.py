@@ -215,7 +215,7 @@ def test_families_are_named_in_the_fields_own_words() -> None:
 
 
 def test_recomputing_less_is_a_rung_where_memory_forced_more() -> None:
-    choices = search(find_facts("llama2-13b"), Cluster.parse("8 x A100-40GB"), batch=64)
+    choices = search(find_facts("llama3-8b", 16384), Cluster.parse("8 x A100-40GB"), batch=8)
     assert choices.best.plan.recompute.kind != "none"
     assert explain(choices).next_rungs[-1].startswith("recompute=none: ")
     assert explain(choices).next_rungs[-1].endswith("GiB more")

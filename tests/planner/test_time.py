@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner import OURS, Software
+from stepladder.planner.speed import KERNEL_SECONDS
 from stepladder.planner.time import forecast_time
 from stepladder.record import Time
 from stepladder.workload import find_facts
@@ -41,8 +42,9 @@ def test_recomputing_a_block_repeats_all_but_its_last_product() -> None:
 def test_selective_recomputation_repeats_cheap_work_only() -> None:
     none, some = time("bf16 zero3 micro=1"), time("bf16 zero3 micro=1 recompute=selective")
     assert some.matrix == none.matrix and some.attention == none.attention
-    moved_bytes = 2 * sum(block.moved.eager for block in FACTS.blocks)
-    extra = some.memory_bound - none.memory_bound
+    moved_bytes = sum(block.moved.eager.num_bytes(2, 2) for block in FACTS.blocks)
+    starts = sum(block.launches.eager for block in FACTS.blocks) * KERNEL_SECONDS
+    extra = some.memory_bound - none.memory_bound - starts
     assert extra == pytest.approx(moved_bytes / (3.352e12 * 0.85)), "forward's cheap work, once"
 
 
@@ -147,7 +149,14 @@ def test_many_nodes_wait_for_the_slowest() -> None:
 
 def test_every_pass_casts_parameters_and_adds_its_gradients_to_the_others() -> None:
     def moved(text: str) -> float:
-        return time(text).memory_bound * 3.352e12 * 0.85 / FACTS.parameters
+        kernels = sum(
+            launches.mixed * part.count
+            for part in FACTS.parts
+            for launches in (part.launches, part.launches_back)
+        )
+        passes = Plan.parse(text).batch.passes or 1
+        streamed = time(text).memory_bound - passes * kernels * KERNEL_SECONDS
+        return streamed * 3.352e12 * 0.85 / FACTS.parameters
 
     cast = 2 * (2 + 4)
     assert 2 * moved("bf16 ddp micro=1") - moved("bf16 ddp micro=2") == pytest.approx(cast)
@@ -187,3 +196,15 @@ def test_more_samples_never_take_less_time(word: str, power: int) -> None:
     small, large = (time(f"bf16 {word} micro={2 ** (power + more)}") for more in (0, 1))
     assert large.step_seconds > small.step_seconds
     assert large.step_seconds < 2.01 * small.step_seconds, "and never less per sample"
+
+
+def test_zero2_gathers_once_a_batch_and_zero3_for_every_pass() -> None:
+    slow = Cluster.parse("8 nodes x 8 H100-80GB, 50 Gb/s")
+
+    def talk(text: str) -> float:
+        return time(text, on=slow).communication
+
+    once, twice = (talk(f"bf16 zero2 micro=1 accumulate={n}") for n in (1, 2))
+    again, often = (talk(f"bf16 zero3 micro=1 accumulate={n}") for n in (1, 2))
+    assert twice < 1.75 * once, "only gradients travel again"
+    assert often > 1.9 * again

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from stepladder.hardware import find
@@ -5,10 +7,11 @@ from stepladder.plan import BF16, FP8, FP32
 from stepladder.planner.depths import Depths
 from stepladder.planner.speed import speed_of
 from stepladder.planner.work import Share, Work, block_work, last_share, part_work
-from stepladder.workload import find_facts
+from stepladder.workload import Kept, Matrix, Moved, Part, Slow, find_facts
 
 BLOCK = find_facts("llama3-8b", 4096).parts[1]
 SPEED = speed_of(find("H100-80GB"), BF16)
+STARTS = BLOCK.launches.eager * SPEED.kernel_seconds  # of kernels, whatever they move
 
 
 def test_backward_multiplies_twice_and_attends_two_and_a_half_times() -> None:
@@ -21,7 +24,7 @@ def test_tensor_ways_divide_work_but_not_evenly() -> None:
     whole, _ = part_work(BLOCK, Share(8), SPEED)
     cut, _ = part_work(BLOCK, Share(8, tensor=8), SPEED)
     assert whole.matrix / 8 < cut.matrix < whole.matrix / 5, "narrow products are slower"
-    assert cut.memory_bound == pytest.approx(whole.memory_bound / 8)
+    assert cut.memory_bound - STARTS == pytest.approx((whole.memory_bound - STARTS) / 8)
 
 
 def test_recomputed_work_is_what_the_depths_say() -> None:
@@ -49,7 +52,36 @@ def test_fp8_casts_are_memory_bound() -> None:
 
 def test_float32_moves_twice_the_bytes() -> None:
     wide = part_work(BLOCK, Share(1), speed_of(find("H100-80GB"), FP32))[0]
-    assert wide.memory_bound == pytest.approx(2 * part_work(BLOCK, Share(1), SPEED)[0].memory_bound)
+    narrow = part_work(BLOCK, Share(1), SPEED)[0]
+    assert wide.memory_bound - STARTS == pytest.approx(2 * (narrow.memory_bound - STARTS))
+
+
+def test_a_convolution_of_few_channels_is_slower_than_one_of_many_and_both_than_a_product() -> None:
+    product = Part("", 0, matrices=(Matrix(196, 4608, 512),))
+    colours = Part("", 0, matrices=(Matrix(196, 4608, 512, "", 3, 1),))
+    many = Part("", 0, matrices=(Matrix(196, 4608, 512, "", 512),))
+    seconds = [part_work(part, Share(64), SPEED)[0].matrix for part in (product, many, colours)]
+    assert seconds == sorted(seconds) and seconds[2] > 5 * seconds[1]
+    forward, backward = part_work(colours, Share(64), SPEED)
+    assert backward.matrix == pytest.approx(forward.matrix), "nobody asks for an image's gradient"
+
+
+def test_a_norm_over_channels_is_as_fast_as_it_has_channels() -> None:
+    def seconds(lanes: int) -> float:
+        part = Part("", 0, moved=Moved(slow=(Slow("channel", 1e7, lanes),)))
+        return part_work(part, Share(1), SPEED)[0].memory_bound
+
+    assert seconds(64) == pytest.approx(2 * seconds(128))
+    assert seconds(10**6) == pytest.approx(1e7 * 2 / SPEED.rough[2]), "memory ends that"
+
+
+def test_what_backward_moves_is_what_was_traced_of_it() -> None:
+    part = Part("", 0, moved=Moved(Kept(work=1e6)), moved_back=Moved(Kept(work=5e6)))
+    forward, backward = part_work(part, Share(1), SPEED)
+    assert backward.memory_bound == pytest.approx(5 * forward.memory_bound)
+    fused = replace(part, moved=Moved(compiled=Kept(work=1e6)))
+    forward, backward = part_work(fused, Share(1, compiled=True), SPEED)
+    assert backward.memory_bound == pytest.approx(2 * forward.memory_bound)
 
 
 def test_short_sequences_attend_less_efficiently() -> None:

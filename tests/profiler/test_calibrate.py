@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stepladder.hardware import Cluster, find
 from stepladder.plan import BF16, FP32, Plan
-from stepladder.planner import forecast, pass_launches
+from stepladder.planner import forecast, part_asking
 from stepladder.planner.speed import speed_of
 from stepladder.profiler import calibrate
 from stepladder.profiler.calibrate import attempt
@@ -73,16 +73,61 @@ def test_attention_faster_than_its_bytes_still_has_a_rate():
     assert fit("H200", [STREAM, timing]).attention_flops_per_second["bf16"] > 0
 
 
-@pytest.mark.parametrize("seconds", [6e6 / 1e12, 6e6 / 3e12])
-def test_tensors_stream_as_slowly_as_the_slowest_size(seconds):
-    small = Timing("stream", "bf16", (10**6,), seconds)
-    rate = min(6e6 / seconds, 2e12)
-    assert fit("H200", [STREAM, small]).bandwidth_bytes_per_second == pytest.approx(rate)
+def test_large_tensors_say_how_fast_a_device_streams_and_small_ones_how_late_it_starts():
+    small = Timing("stream", "bf16", (10**6,), 6e6 / 2e12 + 4e-6)
+    found = fit("H200", [STREAM, small])
+    assert found.bandwidth_bytes_per_second == pytest.approx(2e12)
+    assert found.kernel_seconds == pytest.approx(4e-6)
+
+
+def test_each_way_of_running_is_told_in_launches_of_the_usual_one():
+    block = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1]
+    blocks = {"": 1e-3, "pure": 5e-4, "blocks": 2e-3, "selective": 4e-3}
+    timings = [
+        Timing("launch", way, (depth,), 1e-3 + depth * each)
+        for way, each in blocks.items()
+        for depth in (2, 8)
+    ]
+    found = fit("H200", timings)
+    one, factors = found.launch_seconds, found.launch_factors
+    ahead = block.launches.mixed
+    assert factors["blocks"] * ahead * one == pytest.approx(1e-3)
+    assert factors["selective"] * ahead * one == pytest.approx(3e-3)
+    narrow = block.launches.eager + block.launches_back.eager
+    assert factors["pure"] * narrow * one == pytest.approx(5e-4)
+    assert "compiled" not in factors, "what was not timed stays unknown"
+
+
+def test_convolutions_are_rated_apart_and_those_of_colours_again():
+    shape, colours = (128, 64, 56, 64, 3, 1), (128, 3, 224, 64, 7, 2)
+    flops = 6 * 128 * 56**2 * 64 * 9 * 64
+    found = fit(
+        "H200",
+        [STREAM, Timing("convolution", "bf16", shape, flops / 1e14),
+         Timing("colours", "bf16", colours, 4 * 128 * 112**2 * 3 * 49 * 64 / 2e13)],
+    )  # fmt: skip
+    assert found.convolution_flops_per_second == {"bf16": pytest.approx(1e14)}
+    assert found.colour_flops_per_second == {"bf16": pytest.approx(2e13)}
+
+
+def test_kernels_that_do_not_stream_are_rated_by_type_and_by_their_own_pace():
+    size = 16384 * 4096
+    found = fit(
+        "H200",
+        [Timing("turn", "bf16", (16384, 4096), 4 * size / 1e12),
+         Timing("turn", "fp32", (16384, 4096), 8 * size / 2e12),
+         Timing("channel", "bf16", (64, 256, 56), 5 * 64 * 56**2 / 1.5e9),
+         Timing("pool", "bf16", (64, 256, 56), 3.5 * 64 * 256 * 56**2 / 2e11)],
+    )  # fmt: skip
+    assert found.rough_bytes_per_second == {2: pytest.approx(1e12), 4: pytest.approx(2e12)}
+    assert found.elements_per_second["channel"] == pytest.approx(1.5e9), "of each channel"
+    assert found.elements_per_second["pool"] == pytest.approx(2e11)
 
 
 def test_a_launch_is_what_a_block_more_costs_by_its_kernels():
     block = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1]
-    narrow, wide = (pass_launches(block, autocast=autocast) for autocast in (True, False))
+    narrow = part_asking(block, autocast=True).total
+    wide = part_asking(block, autocast=False, factors={"pure": 1.0}).total
     timings = [Timing("launch", "", (2,), 5e-3), Timing("launch", "", (8,), 5e-3 + 6 * 1e-3)]
     assert fit("CPU", timings).launch_seconds == pytest.approx(1e-3 / wide)
     assert fit("H200", timings).launch_seconds == pytest.approx(1e-3 / narrow), "it is in bf16"

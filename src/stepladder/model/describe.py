@@ -35,7 +35,14 @@ from .find import find_anatomy
 from .holdings import Owns, holdings_of
 from .keeping import compiled_of, eager_of, kept_in, selective_of
 from .kernels import kernels_of
-from .partwork import attention_in, kernels_in, matrices_in, moved_in
+from .partwork import (
+    attention_in,
+    launches_back,
+    launches_in,
+    matrices_in,
+    moved_by,
+    moved_in,
+)
 from .standin import Probe, Rehearsal
 from .trace import Trace, Traced
 from .watch import Held
@@ -177,23 +184,33 @@ def watch_passes(
 
 def make_part(name: str, passes: Passes, owns: Owns, cuts: Mapping[str, str]) -> Part:
     full = passes.few[0]
-    seen = full.parts.get(name, Watched())
+    seen_in = [p.parts.get(name, Watched()) for p in passes.few]
+    seen = seen_in[0]
     entered = [p.inputs[name] for p in passes.few if name in p.inputs]
-    return Part(
+    part = Part(
         name=name,
         parameters=owns.parameters,
         whole_parameters=owns.whole,
+        frozen_parameters=owns.frozen,
         matrices=matrices_in(seen, FEW, name, cuts),
         attention=attention_in(seen),
-        moved=moved_in(seen, FEW),
+        moved=moved_in(seen_in, FEW),
         eager=passes.kept(name, eager_of),
         compiled=passes.kept(name, compiled_of),
         selective=passes.kept(name, selective_of),
         scratch=passes.beside(name, "scratch"),
         passing=passes.beside(name, "passing"),
+        making=passes.beside(name, "making") if name in passes.many[0].making else None,
         output=full.outputs.get(name, Held()).single / FEW,
         input=kept_in(entered, FEW) if entered else None,
-        kernels=kernels_in(seen),
+        launches=launches_in(seen_in),
+        tensors=owns.tensors,
+    )
+    if name not in passes.many[0].back:  # an end: nobody watched its backward alone
+        return part
+    back = [p.back[name] for p in passes.many]
+    return replace(
+        part, moved_back=moved_by(back, passes.further), launches_back=launches_back(back, seen_in)
     )
 
 

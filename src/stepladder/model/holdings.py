@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from .anatomy import Anatomy
 
@@ -14,6 +14,8 @@ from .anatomy import Anatomy
 class Owns:
     parameters: int = 0
     whole: int = 0  # of them, held whole by every rank of the tensor axis
+    frozen: int = 0  # of them, never trained
+    tensors: int = 0  # that hold the trained ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +31,29 @@ def holdings_of(module: nn.Module, anatomy: Anatomy) -> Holdings:
     """By "entry", each block's name, "exit"; a tied head counts in both ends."""
     cuttable = cuttable_parameters(module, anatomy)
     owner = {name: name for name in anatomy.blocks} | dict.fromkeys(anatomy.exit, "exit")
-    grouped: dict[str, list[tuple[str, int]]] = {}
+    grouped: dict[str, list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in module.named_parameters():
         part = next((owner[p] for p in prefixes(name) if p in owner), "entry")
-        grouped.setdefault(part, []).append((name, parameter.numel()))
+        grouped.setdefault(part, []).append((name, parameter))
     parts = {part: owns(rows, cuttable) for part, rows in grouped.items()}
     tied = 0
     if anatomy.tied and anatomy.head is not None:
-        tied = module.get_submodule(anatomy.head).weight.numel()  # type: ignore[operator]
+        head: Tensor = module.get_submodule(anatomy.head).weight  # type: ignore[assignment]
+        tied = head.numel()
         ends = parts.get("exit", Owns())
-        parts["exit"] = Owns(ends.parameters + tied, ends.whole + (0 if anatomy.cuts else tied))
+        frozen = ends.frozen + (0 if head.requires_grad else tied)
+        whole = ends.whole + (0 if anatomy.cuts else tied)
+        parts["exit"] = Owns(ends.parameters + tied, whole, frozen, ends.tensors)
     return Holdings(parts, tied)
 
 
-def owns(rows: Iterable[tuple[str, int]], cuttable: set[str]) -> Owns:
-    rows = list(rows)
-    return Owns(sum(n for _, n in rows), sum(n for name, n in rows if name not in cuttable))
+def owns(rows: list[tuple[str, nn.Parameter]], cuttable: set[str]) -> Owns:
+    return Owns(
+        sum(p.numel() for _, p in rows),
+        sum(p.numel() for name, p in rows if name not in cuttable),
+        sum(p.numel() for _, p in rows if not p.requires_grad),
+        sum(p.requires_grad for _, p in rows),
+    )
 
 
 def cuttable_parameters(module: nn.Module, anatomy: Anatomy) -> set[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from stepladder.workload import Attention, Matrix, Moved
+from stepladder.workload import Attention, Kept, Launches, Matrix, Moved, Slow
 from stepladder.workload.facts import Cut
 
-from .watch import Operation, Part
+from .keeping import kept_in
+from .pace import ROUGH
+from .watch import Held, Operation, Part, total
 
 SIDES: dict[str, Cut] = {"column": "columns", "fused": "columns", "row": "inner"}
 
@@ -20,7 +23,8 @@ def matrices_in(part: Part, rows: int, name: str, cuts: Mapping[str, str]) -> tu
         if done.product is not None:
             height, inner, columns = done.product
             where = done.where.removeprefix(f"{name}.")
-            found.append(Matrix(height // rows, inner, columns, SIDES.get(cuts.get(where, ""), "")))
+            cut = SIDES.get(cuts.get(where, ""), "")
+            found.append(Matrix(height // rows, inner, columns, cut, done.channels, done.wanted))
     return tuple(found)
 
 
@@ -34,24 +38,35 @@ def attention_in(part: Part) -> Attention | None:
     return first
 
 
-def moved_in(part: Part, rows: int) -> Moved:
-    """Elements of one sample that cheap operations move, one by one and fused."""
-    eager = sum(done.moved for done in part.operations if done.product is None and not done.dear)
-    return Moved(eager / rows, sum(fused_moved(part)) / rows)
+def moved_in(parts: Sequence[Part], rows: int) -> Moved:
+    """What one sample's cheap operations move, one by one and fused."""
+    ahead = moved_by([part.operations for part in parts], rows)
+    compiled = kept_in([total(fused_moved(part)) for part in parts], rows)
+    return replace(ahead, compiled=compiled)
 
 
-def fused_moved(part: Part) -> Iterator[float]:
+def moved_by(passes: Sequence[Sequence[Operation]], rows: int) -> Moved:
+    """What these operations move, each by itself."""
+    cheap = [[done for done in each if done.product is None and not done.dear] for each in passes]
+
+    def at(pace: str) -> Kept:
+        return kept_in([total(d.moved for d in each if d.pace == pace) for each in cheap], rows)
+
+    own = [done for done in cheap[0] if done.pace not in ("", ROUGH)]
+    slow = (Slow(d.pace, d.moved.single / rows, d.lanes) for d in own)
+    return Moved(eager=at(""), rough=at(ROUGH), slow=tuple(slow))
+
+
+def fused_moved(part: Part) -> Iterator[Held]:
     """What each stretch of cheap operations reads from outside and leaves for others."""
-    elements = {
-        key: held.narrow + held.single for key, held in {**part.made, **part.inputs}.items()
-    }
+    held = {**part.made, **part.inputs}
     for index, stretch in stretches(part):
         made = {key for done in stretch for key in done.writes}
         others = part.operations[:index] + part.operations[index + len(stretch) :]
         wanted = {key for done in others for key in done.reads} | part.saved.keys()
         wanted |= {*part.operations[-1].writes}  # what the part gives away
         read = {key for done in stretch for key in done.reads} - made
-        yield sum(elements.get(key, 0.0) for key in read | (made & wanted))
+        yield total(held.get(key, Held()) for key in read | (made & wanted))
 
 
 def stretches(part: Part) -> Iterator[tuple[int, list[Operation]]]:
@@ -65,7 +80,21 @@ def stretches(part: Part) -> Iterator[tuple[int, list[Operation]]]:
         index += len(stretch)
 
 
-def kernels_in(part: Part) -> tuple[int, int]:
-    """Launches: one an operation, or one a stretch of cheap ones."""
-    dear = sum(done.dear or done.product is not None for done in part.operations)
-    return len(part.operations), dear + sum(1 for _ in stretches(part))
+def launches_in(parts: Sequence[Part]) -> Launches:
+    """Of forward: one an operation, or one a stretch of cheap ones."""
+    full, mixed, pure = parts
+    dear = sum(done.dear or done.product is not None for done in full.operations)
+    fused = dear + sum(1 for _ in stretches(full))
+    return Launches(len(pure.operations), len(mixed.operations) + mixed.casts, fused)
+
+
+def launches_back(passes: Sequence[Sequence[Operation]], ahead: Sequence[Part]) -> Launches:
+    """Of backward, which also casts the gradient of each parameter that forward cast.
+
+    Fused, its products are twice the forward's and its stretches as many.
+    """
+    full, mixed, pure = passes
+    _, watched, _ = ahead
+    dear = sum(done.dear or done.product is not None for done in full)
+    fused = dear + sum(1 for _ in stretches(ahead[0]))
+    return Launches(len(pure), len(mixed) + watched.casts, fused)

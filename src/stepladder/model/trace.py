@@ -21,7 +21,7 @@ from stepladder.errors import ModelError
 
 from .anatomy import Anatomy
 from .standin import running
-from .watch import Held, Part, Watch, address, held_by, tensors_in, total
+from .watch import Held, Operation, Part, Watch, address, held_by, tensors_in, total
 
 Run = Callable[[], Any]
 
@@ -34,6 +34,8 @@ class Traced:
     order: list[str] = field(default_factory=list)  # for each block, its kind's first block
     scratch: dict[str, Held] = field(default_factory=dict)  # in backward, beside what was kept
     passing: dict[str, Held] = field(default_factory=dict)  # in forward, beside what it keeps
+    making: dict[str, Held] = field(default_factory=dict)  # as the largest weight gets its gradient
+    back: dict[str, list[Operation]] = field(default_factory=dict)  # of backward
     inputs: dict[str, Held] = field(default_factory=dict)
     outputs: dict[str, Held] = field(default_factory=dict)
     answer: tuple[int, ...] = ()  # the shape of what the module returned
@@ -96,8 +98,7 @@ class Trace:
             first = name
             watch.enter(name, (args, kwargs))
             if self.backward:
-                passing, scratch = self.backward_of(forward, args, kwargs)
-                self.found.passing[name], self.found.scratch[name] = passing, scratch
+                self.backward_of(name, forward, args, kwargs)
             self.found.inputs[name] = total(map(self.held, given[:1]))
             answer = forward(*args, **kwargs)
             self.kinds[kind] = name, answer
@@ -133,11 +134,19 @@ class Trace:
         made = self.watch.keys.get(address(tensor))
         return made.held if made is not None else Held()
 
-    def backward_of(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Held, Held]:
-        """What stands beside what a block keeps, at the worst moments of forward and backward."""
+    def backward_of(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Note a block's backward, and what stands beside what it keeps at its worst moments."""
         outer, leaves = self.watch, [t for t in self.owned if t.requires_grad]
         outer.paused = True
         watch = Watch(self.owned, outer.inside)
+        largest = max((t for t in leaves), key=Tensor.numel, default=None)
+        making: list[Held] = []
+
+        def forget(parameter: Tensor) -> None:
+            parameter.grad = None
+            if parameter is largest:
+                making.append(watch.now)
+
         handles = [p.register_post_accumulate_grad_hook(forget) for p in leaves]
         try:
             with watch.watching():
@@ -146,36 +155,42 @@ class Trace:
                 answer = [forward(*args, **kwargs)]
                 # It runs again when the gradient of what it returned has arrived.
                 passing = watch.peak_when_kept + total(map(held_by, tensors_in(answer)[:1]))
-                worst = worst_backward(watch, answer.pop())
+                worst, ahead = worst_backward(watch, answer.pop())
         finally:
             outer.paused = False
             for handle in handles:
                 handle.remove()
-        part = watch.parts["block"]
+        part, found = watch.parts["block"], self.found
         kept = total({**part.inputs, **part.saved}.values()).times(-1)
-        return passing + kept, worst + kept
+        found.passing[name], found.scratch[name] = passing + kept, worst + kept
+        found.back[name] = part.operations[ahead:]
+        if making and name == "entry":  # in a block every weight's gradient meets much the same
+            found.making[name] = making[-1] + kept
 
 
-def worst_backward(watch: Watch, answer: Any) -> Held:
-    """The most that stands while backward runs; its arguments are all that hold the graph."""
+def worst_backward(watch: Watch, answer: Any) -> tuple[Held, int]:
+    """The most that stands while backward runs, and how many operations came before it.
+
+    Its arguments are all that hold the graph.
+    """
     outs = [t for t in tensors_in(answer) if t.is_floating_point() and t.requires_grad]
+    before = [len(watch.part.operations)]
+    for out in outs:  # until their gradients are here, what runs is the loss below
+        out.register_hook(lambda _: before.append(len(watch.part.operations)))
+        del out
     # Multiplied, so that the gradient that comes in is a tensor of its own, as in a longer chain.
     loss = torch.stack([(out * 1.0).sum().float() for out in outs]).sum()
     del outs, answer
     watch.peak = watch.now
     with torch.autocast("cpu", enabled=False):
         loss.backward()
-    return watch.peak
+    return watch.peak, max(before)
 
 
 def apart(value: Any) -> Any:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     return torch.empty_like(value).requires_grad_(value.requires_grad)
-
-
-def forget(parameter: Tensor) -> None:
-    parameter.grad = None
 
 
 def volume(shape: tuple[int, ...]) -> int:

@@ -24,13 +24,20 @@ from torch.utils._pytree import tree_leaves
 from stepladder.workload import Attention
 
 from .dear import is_dear
+from .pace import pace_of
 from .tally import CONVOLUTIONS, PRODUCTS, looks_causal
 
 aten = torch.ops.aten
-BATCHED = (aten.bmm, aten.baddbmm)  # of two activations: neither is a weight
 CASTS = (aten._to_copy, aten._autocast_to_reduced_precision, aten._autocast_to_full_precision)
 # Handing out memory or renaming it launches no kernel.
-SILENT = (aten.empty, aten.empty_like, aten.empty_strided, aten.detach, aten._unsafe_view)
+SILENT = (
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.detach,
+    aten._unsafe_view,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +75,12 @@ class Operation:
     where: str  # the innermost module
     reads: tuple[int, ...]  # keys of storages
     writes: tuple[int, ...]
-    moved: float  # elements read and written
+    moved: Held  # elements read and written, by type
+    pace: str = ""  # "rough", or the name of a kernel with a pace of its own
+    lanes: int = 0  # channels of such a kernel
     product: tuple[int, int, int] | None = None  # rows, inner, columns
-    by_weight: bool = True  # the product's second operand is one
+    channels: int = 0  # of a convolution's window
+    wanted: int = 2  # gradients that the product's operands want
     is_cast: bool = False
     dear: bool = False  # its result is what selective recomputation keeps
 
@@ -84,6 +94,7 @@ class Part:
     saved: dict[int, Held] = field(default_factory=dict)
     inputs: dict[int, Held] = field(default_factory=dict)
     made: dict[int, Held] = field(default_factory=dict)
+    casts: int = 0  # of parameters, by autocast
 
 
 class Watch(TorchDispatchMode):
@@ -112,6 +123,7 @@ class Watch(TorchDispatchMode):
         if packet in CASTS and read and self.keys.get(address(read[0]), 1) is None:
             self.keys[address(out[0])] = None  # autocast keeps it for later, even from a pause
             self.owned.append(out[0].detach())
+            self.part.casts += 1
             return result
         if self.paused:
             return result
@@ -121,26 +133,30 @@ class Watch(TorchDispatchMode):
         writes_in_place = op._schema.is_mutable
         if packet not in SILENT and (fresh or writes_in_place):
             done = self.operation(packet, args, read, out)
-            done.dear = is_dear(op, args, kwargs or {})
+            done.dear = is_dear(op, args, kwargs or {}) or packet is aten.convolution_backward
             self.part.operations.append(done)
         return result
 
     def operation(self, packet: Any, args: Any, read: list[Tensor], out: list[Tensor]) -> Operation:
-        moved = float(sum(t.numel() for t in (*read, *out)))
         reads, writes = self.keys_of(read), self.keys_of(out)
-        done = Operation(self.inside[-1], reads, writes, moved, is_cast=packet in CASTS)
+        # A table is read where it is looked up, row by row of the result.
+        touched = (*out, *out) if packet is aten.embedding else (*read, *out)
+        moved = total(map(counted, touched))
+        done = Operation(self.inside[-1], reads, writes, moved, *pace_of(packet, read, out))
+        done.is_cast = packet in CASTS
         if self.attending:
             return done
         if packet in PRODUCTS:
             first, second = (args[index] for index in PRODUCTS[packet])
             rows = first.numel() // max(first.shape[-1], 1)
             done.product = rows, first.shape[-1], second.shape[-1]
-            done.by_weight = packet not in BATCHED
+            done.wanted = first.requires_grad + second.requires_grad
         elif packet in CONVOLUTIONS:
             weight, image = args[1], args[0] if args[6] else out[0]
             places = image.shape[0] * image[0, 0].numel()
-            outputs = weight.shape[0]
-            done.product = places, weight[0].numel(), outputs
+            done.product = places, weight[0].numel(), weight.shape[0]
+            done.channels = weight.shape[1]
+            done.wanted = args[0].requires_grad + weight.requires_grad
         return done
 
     def note(self, tensor: Tensor) -> Made | None:
@@ -230,6 +246,14 @@ def held_by(tensor: Tensor) -> Held:
     if not tensor.is_floating_point() or tensor.element_size() not in (2, 4):
         return Held(other_bytes=size)
     return Held(narrow=size / 2) if tensor.element_size() == 2 else Held(single=size / 4)
+
+
+def counted(tensor: Tensor) -> Held:
+    """What reading or writing a tensor moves, which of a view is less than its storage."""
+    count = tensor.numel()
+    if not tensor.is_floating_point() or tensor.element_size() not in (2, 4):
+        return Held(other_bytes=count * tensor.element_size())
+    return Held(narrow=count) if tensor.element_size() == 2 else Held(single=count)
 
 
 def total(held: Iterable[Held]) -> Held:

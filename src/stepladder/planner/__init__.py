@@ -5,7 +5,7 @@ from .check import RULES, check, divisors, problems
 from .choices import Choices
 from .explain import Explanation, explain, family_of
 from .forecast import forecast
-from .host import pass_launches
+from .host import part_asking
 from .memory import forecast_moments, forecast_state
 from .search import search
 from .software import OURS, Software
@@ -27,7 +27,7 @@ __all__ = [
     "forecast_moments",
     "forecast_state",
     "in_flight",
-    "pass_launches",
+    "part_asking",
     "problems",
     "search",
     "stages_of",

@@ -56,8 +56,10 @@ class Group:
 
     @property
     def tree_latency(self) -> float:
-        """Up and down a tree of nodes."""
-        return 2 * log2(max(self.nodes, 2)) * self.between_latency + 2 * self.inside_latency
+        """Up and down a tree: of nodes where there are several, else of the ranks inside one."""
+        if self.nodes == 1:
+            return 2 * log2(self.ways) * self.inside_latency
+        return 2 * log2(self.nodes) * self.between_latency + 2 * self.inside_latency
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,38 +1,89 @@
-"""Seconds that the host needs to ask the device for one pass of a part, forward and backward.
+"""Seconds that the host needs to ask the device for one pass of a part.
 
-The unit is what a cheap operation costs the host in both directions, `launch_seconds`, which
-`calibrate` measures on blocks too small to keep the device busy. A product is dearer: a module's
-call, views, two products and a sum in backward, gradients put where they belong (`PRODUCT`), and
-autocast adds a copy of input, weight and bias and of each of their gradients (`AUTOCAST`).
-Compiling a block takes away its cheap operations, but not this: its weights are still cast and
-their gradients still put away one by one, with guards to check instead of calls to make.
+The unit is a launch with autograd around it, `launch_seconds`, which `calibrate` measures on blocks
+too small to keep the device busy. How many there are is counted where a module is traced: every
+operation, and under autocast a cast for each parameter and one for its gradient. Ways of running
+differ in what a launch costs, and the calibration measures each (`FACTORS` where there is none):
 
-The constants were read off steps of an H200 in which the device waited (the sweeps and GPT cases of
-benchmarks/results/planner_gpu.json). A pass of 12 GPT blocks took 37 to 43 ms with autocast, 64 to
-74 with all blocks recomputed and 116 to 136 where only products and attention are kept; without
-autocast, every second block recomputed, 34. Passes of 16 Llama blocks took 52, 94 and 171 ms.
+    pure       no casts to look up, so fewer launches, each of a dearer kind
+    blocks     forward once more, with what checkpointing does around it: hooks, generators
+    selective  forward twice under a mode of Python's that looks at every operation
+    compiled   guards, and a runtime that passes what a graph returns through Python
+
+The device starts nothing it was not asked for, and runs behind otherwise: a pass takes the longest
+of all its work, asking for forward and then backward's work, and asking for everything.
 """
 
 from __future__ import annotations
 
-from stepladder.workload import Part
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepladder.workload import Launches, Part
 
 from .depths import Depths
 
-PRODUCT = 9.0
-AUTOCAST = 6.0
-WHOLE_AGAIN = 0.8  # of a block, by running it forward again and by the bookkeeping for that
-CHEAP_AGAIN = 2.7  # the same where Python looks at every operation to decide what is kept
+KEPT = Depths()  # nothing is computed again
+
+# On an H200 whose host took 28 µs a launch.
+FACTORS = {"pure": 1.2, "blocks": 2.0, "selective": 6.0, "compiled": 1.0}
 
 
-def pass_launches(part: Part, *, autocast: bool, compiled: bool = False) -> float:
-    """Of one pass forward and backward, in units of a cheap operation."""
-    kernels, products = part.kernels[1 if compiled else 0], len(part.matrices)
-    each = PRODUCT + (AUTOCAST if autocast else 0.0)
-    return max(kernels - products, 0) + each * products
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Launches of a pass, in units of one of eager autocast."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def __add__(self, other: Asking) -> Asking:
+        return Asking(self.forward + other.forward, self.backward + other.backward)
+
+    def times(self, factor: float) -> Asking:
+        return Asking(self.forward * factor, self.backward * factor)
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
 
 
-def again_launches(depths: Depths, *, compiled: bool) -> float:
-    """What recomputation adds, as a share of a pass; a compiler decides what is kept only once."""
-    cheap = 0.0 if compiled else CHEAP_AGAIN
-    return WHOLE_AGAIN * depths.whole + cheap * depths.cheap
+def launches_of(launches: Launches, autocast: bool, compiled: bool) -> float:
+    """In one direction; compiled code casts parameters one by one as well."""
+    if compiled:
+        return launches.compiled + (launches.mixed - launches.eager if autocast else 0.0)
+    return launches.mixed if autocast else launches.eager
+
+
+def part_asking(
+    part: Part,
+    depths: Depths = KEPT,
+    *,
+    autocast: bool,
+    compiled: bool = False,
+    added: float = 0.0,
+    factors: Mapping[str, float] | None = None,
+) -> Asking:
+    """What one pass of a part asks for, recomputation included.
+
+    Args:
+        added: the share of passes that find gradients to add theirs to.
+    """
+    known = {**FACTORS, **(factors or {})}
+    ahead, back = (
+        launches_of(each, autocast, compiled) for each in (part.launches, part.launches_back)
+    )
+    back = (back or 2 * ahead) + added * part.tensors  # an end's backward nobody watched
+    if compiled:  # a compiler decides what is kept only once
+        once = known["compiled"]
+        return Asking(once * ahead, once * (back + depths.whole * ahead))
+    once = 1.0 if autocast else known["pure"]
+    # Checkpointing looks at every tensor that forward keeps, whatever casts them.
+    hooks = (known["blocks"] - 1.0) * part.launches.mixed
+    whole, cheap = depths.whole * (once * ahead + hooks), known["selective"] * depths.cheap
+    return Asking((once + cheap / 2) * ahead, once * back + whole + cheap / 2 * ahead)
+
+
+def late_seconds(asked: Asking, forward: float, backward: float) -> float:
+    """By how much a pass is longer than its work, which is so long in each direction."""
+    waits = asked.forward + backward, asked.total
+    return max(*waits, forward + backward) - forward - backward

@@ -23,8 +23,10 @@ Moments = tuple[tuple[str, Memory], ...]  # by name, in the order of a step
 
 CONTEXT_BYTES = 600 * MIB  # driver, kernels and libraries of one process on a recent card
 COMMUNICATOR_BYTES = 200 * MIB  # channels that one group of ranks keeps open
-WORKSPACE_BYTES = 64 * MIB  # what matrix libraries ask for, forward and backward
-FRAGMENTS = 0.06  # of what comes and goes: blocks that fit no later tensor
+# What matrix libraries ask for: 32 MiB for each of two handles, forward's and backward's, and up to
+# a MiB for each processor where they cut a long inner side into pieces that are added up later.
+WORKSPACE_BYTES = (2 * 32 + 100) * MIB
+FRAGMENTS = 0.07  # of what comes and goes: blocks that fit no later tensor
 
 
 def forecast_memory(
@@ -124,8 +126,9 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     """Parameters, all their gradients, and what the optimizer remembers of them."""
     held = stage.parameters(sizes.tensor, facts.tied_parameters)
     sliced = sizes.shard if sizes.wrapped else 1
-    parameters, gradients = held * sizes.parameter / sliced, held * sizes.gradient / sliced
-    return parameters, gradients, held * sizes.state / sizes.shard
+    trained = stage.trained(sizes.tensor, facts.tied_parameters)
+    parameters, gradients = held * sizes.parameter / sliced, trained * sizes.gradient / sliced
+    return parameters, gradients, trained * sizes.state / sizes.shard
 
 
 def context_bytes(layout: Layout, cluster: Cluster, calibration: Calibration | None) -> int:

@@ -100,9 +100,10 @@ class Walk:
         # later passes find them. Several ranks have buckets that stay.
         alone = plan.layout.data_ways * plan.layout.context == 1
         self.lasting = sizes.passes > 1 or not alone
-        held = stage.parameters(sizes.tensor, facts.tied_parameters)
-        self.per_parameter = sizes.gradient / (sizes.shard if sizes.wrapped else 1)
-        self.all_gradients = held * self.per_parameter
+        per_gradient = sizes.gradient + sizes.waiting
+        self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
+        trained = stage.trained(sizes.tensor, facts.tied_parameters)
+        self.all_gradients = trained * self.per_parameter
 
     @property
     def kept_by_all(self) -> float:
@@ -114,11 +115,17 @@ class Walk:
         if self.stage.entry is not None:
             stream = self.stage.entry.output * per_rank(self.sizes) * self.sizes.residual
             fresh = 0.0 if not self.lasting else fresh_bytes(self.stage.entry, self.sizes)
+            scratch = scratch_bytes(self.stage.entry.scratch, self.sizes)
+            copies = copies_bytes(self.stage.entry, self.sizes)
+            making = self.stage.entry.making
+            if making is not None:  # the largest weight's gradient has a moment of its own
+                beside = making.num_bytes(self.sizes.work, self.sizes.residual)
+                kept = self.entry_kept + beside * per_rank(self.sizes)
+                yield self.moment(kept, stream + fresh, copies, self.all_gradients, "entry")
+                fresh = 0.0
             yield self.moment(
-                self.entry_kept,
-                stream + scratch_bytes(self.stage.entry.scratch, self.sizes) + fresh,
-                copies_bytes(self.stage.entry, self.sizes), self.all_gradients, "entry",
-            )  # fmt: skip
+                self.entry_kept, stream + scratch + fresh, copies, self.all_gradients, "entry"
+            )
 
     def loss_moments(self) -> Iterator[Moment]:
         ends = sum(copies_bytes(part, self.sizes) for part in self.stage.ends)

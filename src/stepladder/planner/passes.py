@@ -9,7 +9,7 @@ from stepladder.workload import Facts, Part
 
 from .collectives import Network
 from .depths import Depths
-from .host import again_launches, pass_launches
+from .host import Asking, late_seconds, part_asking
 from .kept import block_depths
 from .loss import logit_traffic_bytes
 from .sizes import Sizes, per_rank, sizes_of
@@ -64,7 +64,8 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
 
 def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
     """Add up the blocks and ends of a stage; the host runs ahead wherever the device is slower."""
-    work, talk, asking, forward, backward = Work(), 0.0, 0.0, 0.0, 0.0
+    work, talk, forward, backward = Work(), 0.0, 0.0, 0.0
+    asked, started = Asking(), 0.0  # started: the ends' forward work
     for part, count in stage.blocks:
         depths = block_depths(part, setting.plan.recompute, stage.num_blocks, setting.sizes)
         block = block_work(part, setting.share, setting.speed, depths)
@@ -73,25 +74,27 @@ def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
         busy = block.seconds + carried.seconds
         work += (block.forward + block.backward + block.again + carried).times(count)
         talk += (ahead + back) * count
-        asking += launch_seconds(part, depths, setting) * count
+        asked += asking(part, depths, setting).times(count)
         forward += (block.forward.seconds + ahead) * count
         backward += (busy - block.forward.seconds + back) * count
     for part in stage.ends:
-        work += end_work(facts, part, part is stage.exit, setting)
-        asking += launch_seconds(part, Depths(), setting)
-    host = max(asking - work.seconds - talk, 0.0)
+        ahead_work, end = end_work(facts, part, part is stage.exit, setting)
+        work, started = work + end, started + ahead_work
+        asked += asking(part, Depths(), setting)
+    ahead_seconds = forward + started
+    host = late_seconds(asked, ahead_seconds, work.seconds + talk - ahead_seconds)
     num_blocks = max(stage.num_blocks, 1)
     return Pass(work, talk, forward / num_blocks, backward / num_blocks, host)
 
 
-def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> Work:
-    """The entry, or the exit with the loss."""
+def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> tuple[float, Work]:
+    """The entry, or the exit with the loss: seconds of its forward, and all of its work."""
     forward, backward = part_work(part, setting.share, setting.speed, wide=True)
     carried = Work(memory_bound=carry_seconds(part, setting))
     if not is_exit or not facts.vocab:
-        return forward + backward + carried
+        return forward.seconds, forward + backward + carried
     traffic = logit_traffic_bytes(facts, setting.sizes) / setting.speed.bandwidth
-    return forward + backward + carried + Work(memory_bound=traffic)
+    return forward.seconds, forward + backward + carried + Work(memory_bound=traffic)
 
 
 def carry_seconds(part: Part, setting: Setting) -> float:
@@ -146,11 +149,15 @@ def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, f
     return ahead, back
 
 
-def launch_seconds(part: Part, depths: Depths, setting: Setting) -> float:
-    sizes = setting.sizes
-    launches = pass_launches(part, autocast=casts_weights(sizes), compiled=sizes.compiled)
-    again = again_launches(depths, compiled=sizes.compiled)
-    return (1 + again) * launches * setting.speed.launch_seconds
+def asking(part: Part, depths: Depths, setting: Setting) -> Asking:
+    """Seconds of the host for one pass of a part."""
+    sizes, speed = setting.sizes, setting.speed
+    asked = part_asking(
+        part, depths,
+        autocast=casts_weights(sizes), compiled=sizes.compiled,
+        added=(sizes.passes - 1) / sizes.passes, factors=speed.launch_factors,
+    )  # fmt: skip
+    return asked.times(speed.launch_seconds)
 
 
 def message_bytes(stage: Stage, setting: Setting) -> float:

@@ -42,7 +42,7 @@ def search(
     calibration: Calibration | None = None,
 ) -> Choices:
     """Rank every legal plan that fits by its throughput; `start` gives what is not searched."""
-    base = start or Plan(precision=usual_precision(cluster), compile=not cluster.device.is_cpu)
+    base = start or usual_start(cluster)
     size = batch or usual_batch(facts, cluster)
     found = look(Search(facts, cluster, base, size, calibration))
     for offload in () if cluster.device.is_cpu else OFFLOADS[1:]:
@@ -132,6 +132,13 @@ def look(question: Search) -> Choices:
     return Choices(facts, cluster, question.batch, ranked, rejected, best, calibration)
 
 
+def usual_start(cluster: Cluster) -> Plan:
+    """What is not searched: compiled, and with the kernels that one device alone may use."""
+    on_gpu = not cluster.device.is_cpu
+    alone = on_gpu and cluster.num_devices == 1
+    return Plan(precision=usual_precision(cluster), compile=on_gpu, kernels=alone)
+
+
 def usual_precision(cluster: Cluster) -> Precision:
     """The fastest type that trains like float32 without being asked for."""
     choices = (BF16, FP16, TF32, FP32)
@@ -163,6 +170,7 @@ def smallest_cluster(choices: Choices, base: Plan) -> Choices | None:
 
 def look_on(choices: Choices, num_nodes: int, base: Plan) -> Choices | None:
     cluster = replace(choices.cluster, num_nodes=num_nodes)
+    base = replace(base, kernels=base.kernels and cluster.num_devices == 1)
     batch = usual_batch(choices.facts, cluster)
     found = look(Search(choices.facts, cluster, base, batch, choices.calibration))
     return found if found.ranked else None

@@ -15,6 +15,7 @@ class Sizes:
 
     parameter: int  # bytes of one, as each rank holds it
     gradient: int
+    waiting: int  # of a gradient that stands beside the one it will be added to
     state: int  # what the optimizer keeps for one parameter
     work: int
     gather: int  # of a parameter on its way to a rank that needs it
@@ -45,6 +46,7 @@ def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
     return Sizes(
         parameter=parameter,
         gradient=BYTES[software.gradient] if software.gradient else parameter,
+        waiting=work if software.adds_later else 0,
         state=moment * plan.optimizer.moments + masters,
         work=work,
         gather=BYTES[software.gather] if software.gather else work,

@@ -15,7 +15,8 @@ is the same in every type. A `Calibration` replaces what it has measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stepladder.hardware import Device
 from stepladder.plan import BYTES, Precision
@@ -44,7 +45,20 @@ BANDWIDTH = 0.85  # of the datasheet's, by a kernel that only streams
 FLASH = {"A": 0.50, "H": 0.36, "G": 0.36, "B": 0.30}
 USUAL_FLASH = 0.36
 
+# Kernels that do not stream, as shares of the bandwidth they have: by rows, across strides or
+# between types half of it or less is reached; where bytes do not set the pace, elements a second.
+# Read off an H200's kernels one by one (benchmarks/results/planner_gpu.md).
+ROUGH = {2: 0.38, 4: 0.5}  # by an element's bytes
+GROUP_ELEMENTS, POOL_ELEMENTS = 0.1, 0.035  # a second, per byte/s of bandwidth
+CHANNEL_ELEMENTS = 1.5e9  # a second, of one channel's group of threads
+
+# Convolutions, as shares of what products reach: a library moves images into the order its kernels
+# read and back again, and three colours fill few of the lanes that matrix units have.
+CONVOLUTION, COLOURS = 0.35, 0.04
+FEW_CHANNELS = 8  # below which matrix units read padding
+
 LAUNCH_SECONDS = 6e-6  # of the host, per kernel of eager torch with autograd
+KERNEL_SECONDS = 3e-6  # of the device, until a kernel is at its pace, and after
 NOMINAL = (1e12, 50e9)  # FLOP/s and bytes/s that rank plans where the device's own are unknown
 
 
@@ -62,12 +76,32 @@ class Speed:
     edges: float = EDGES
     wide_edges: float = EDGES
     update_bandwidth: float = 0.0  # bytes/s of the optimizer's update; 0: as `bandwidth`
+    rough: Mapping[int, float] = field(default_factory=dict)  # bytes/s, by an element's bytes
+    paces: Mapping[str, float] = field(default_factory=dict)  # elements/s; "channel": of a lane
+    convolution: float = 0.0  # FLOP/s
+    convolution_edges: float = EDGES
+    colours: float = 0.0  # FLOP/s of convolutions of few channels
+    kernel_seconds: float = KERNEL_SECONDS
+    launch_factors: Mapping[str, float] = field(default_factory=dict)
 
     def product(self, flops: float, elements: float, *, wide: bool = False) -> float:
         """Seconds of products that do this much and touch so many elements."""
         rate, size = (self.wide, self.work_bytes) if wide else (self.matrix, self.operand_bytes)
         edges = self.wide_edges if wide else self.edges
         return flops / rate + edges * elements * size / self.bandwidth
+
+    def convolve(self, flops: float, elements: float, channels: int) -> float:
+        """Seconds of a convolution whose window is so many channels deep."""
+        if channels < FEW_CHANNELS:
+            return flops / self.colours
+        moved = self.convolution_edges * elements * self.work_bytes
+        return flops / self.convolution + moved / self.bandwidth
+
+    def slow(self, kind: str, elements: float, lanes: int) -> float:
+        """Seconds of a kernel with a pace of its own; where it is unknown, a rough one."""
+        pace = self.paces.get(kind)
+        rough = elements * self.work_bytes / self.rough[self.work_bytes]
+        return rough if pace is None else max(rough, elements / (pace * max(lanes, 1)))
 
 
 def speed_of(device: Device, precision: Precision, calibration: Calibration | None = None) -> Speed:
@@ -80,12 +114,15 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
     known = bool((precision.compute in measured or peak) and (stream or flat))
     share = sustained_share(device)
     half = device.peak("bf16") or device.peak("fp16") or wide or NOMINAL[0]
+    matrix = measured.get(precision.compute) or (peak or NOMINAL[0]) * share
+    head = measured.get(work) or (wide or NOMINAL[0]) * share
+    bandwidth = stream or (flat or NOMINAL[1]) * BANDWIDTH
     return Speed(
-        matrix=measured.get(precision.compute) or (peak or NOMINAL[0]) * share,
-        wide=measured.get(work) or (wide or NOMINAL[0]) * share,
+        matrix=matrix,
+        wide=head,
         attention=found.attention_flops_per_second.get(work)
         or flash_rate(device, min(half, wide or half)),
-        bandwidth=stream or (flat or NOMINAL[1]) * BANDWIDTH,
+        bandwidth=bandwidth,
         launch_seconds=found.launch_seconds or LAUNCH_SECONDS,
         work_bytes=BYTES[precision.work],
         operand_bytes=1 if precision.compute == "fp8" else BYTES[precision.work],
@@ -94,7 +131,33 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
         edges=found.matrix_edges.get(precision.compute, EDGES),
         wide_edges=found.matrix_edges.get(work, EDGES),
         update_bandwidth=found.optimizer_bytes_per_second or 0.0,
+        rough={**usual_rough(device, bandwidth), **found.rough_bytes_per_second},
+        paces=found.elements_per_second or usual_paces(device, bandwidth),
+        convolution=found.convolution_flops_per_second.get(work)
+        or head * (1.0 if device.is_cpu else CONVOLUTION),
+        convolution_edges=found.convolution_edges.get(work, EDGES),
+        colours=found.colour_flops_per_second.get(work)
+        or head * (1.0 if device.is_cpu else COLOURS),
+        kernel_seconds=kernel_seconds_of(device, found),
+        launch_factors=found.launch_factors,
     )
+
+
+def kernel_seconds_of(device: Device, found: Calibration) -> float:
+    if found.kernel_seconds is not None:
+        return found.kernel_seconds
+    return 0.0 if device.is_cpu else KERNEL_SECONDS
+
+
+def usual_rough(device: Device, bandwidth: float) -> dict[int, float]:
+    return {size: bandwidth * (1.0 if device.is_cpu else share) for size, share in ROUGH.items()}
+
+
+def usual_paces(device: Device, bandwidth: float) -> dict[str, float]:
+    if device.is_cpu:
+        return {}
+    pool, group = POOL_ELEMENTS * bandwidth, GROUP_ELEMENTS * bandwidth
+    return {"pool": pool, "group": group, "channel": CHANNEL_ELEMENTS}
 
 
 def sustained_share(device: Device) -> float:

@@ -36,6 +36,13 @@ class Stage:
         ends = sum(held_parameters(part, tensor) for part in self.ends)
         return blocks + ends - (tied / tensor if len(self.ends) == 2 else 0)
 
+    def trained(self, tensor: int, tied: int = 0) -> float:
+        """Of them, those that get gradients and an optimizer's state."""
+        blocks = sum(part.frozen_parameters * count for part, count in self.blocks)
+        frozen = blocks + sum(part.frozen_parameters for part in self.ends)
+        held = self.parameters(tensor, tied)
+        return held * (1 - frozen / total) if (total := self.parameters(1, tied)) else held
+
 
 def held_parameters(part: Part, tensor: int) -> float:
     return (part.parameters - part.whole_parameters) / tensor + part.whole_parameters

@@ -104,7 +104,11 @@ def data_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Tra
 
 
 def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
-    """Parameters gathered before use and gradients reduced after it, block by block, every pass."""
+    """Parameters gathered before use and gradients reduced after it, block by block.
+
+    Gradients leave after every pass. Parameters come for every pass, and under ZeRO 3 for backward
+    once more; ZeRO 2 keeps what it gathered for the batch's first pass until its last is done.
+    """
     sizes, layout, count = setting.sizes, setting.plan.layout, stage.num_blocks
     shard = setting.network.group(layout, "shard", "context")
     copies = setting.network.group(layout, "replicate")
@@ -116,18 +120,20 @@ def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
     block = sum(held_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
     ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
     gather, leave = shard.gather(block * sizes.gather), reduce(block)
-    again = gather if sizes.zero == 3 else 0.0
-    late = max(gather - one.block_forward, 0.0) + max(again + leave - one.block_backward, 0.0)
-    alone = shard.gather(ends * sizes.gather) + reduce(ends)
-    exposed = alone + gather + leave + count * late
-    total = alone + count * (gather + again + leave)
-    return Traffic(exposed * sizes.passes, max(total - exposed, 0.0) * sizes.passes)
+    gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(ends)
+    again, gathers = (gather, sizes.passes) if sizes.zero == 3 else (0.0, 1)
+    came = gather_ends + gather + count * max(gather - one.block_forward, 0.0)
+    left = leave_ends + leave + count * max(again + leave - one.block_backward, 0.0)
+    every_gather, every_leave = gather_ends + count * gather, leave_ends + count * (again + leave)
+    hidden = gathers * max(every_gather - came, 0.0)
+    hidden += sizes.passes * max(every_leave - left, 0.0)
+    return Traffic(gathers * came + sizes.passes * left, hidden)
 
 
 def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Traffic:
     """Whole gradients reduced during the last backward; then sliced owners send parameters out."""
     sizes, layout = setting.sizes, setting.plan.layout
-    held = stage.parameters(sizes.tensor, facts.tied_parameters)
+    held = stage.trained(sizes.tensor, facts.tied_parameters)
     group = setting.network.group(layout, "replicate", "shard", "context")
     size = held * sizes.reduce * compressed(setting.plan.compress, stage)
     total = group.all_reduce(size)
@@ -158,7 +164,8 @@ def hand_over_seconds(stage: Stage, setting: Setting) -> float:
 
 
 def local_parameters(facts: Facts, stage: Stage, setting: Setting) -> float:
-    return stage.parameters(setting.sizes.tensor, facts.tied_parameters) / setting.sizes.shard
+    """Those that this rank updates."""
+    return stage.trained(setting.sizes.tensor, facts.tied_parameters) / setting.sizes.shard
 
 
 def optimizer_seconds(

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepladder.workload import Attention, Matrix, Part
+from stepladder.workload import Attention, Kept, Matrix, Moved, Part
 
 from .depths import Depths
+from .host import launches_of
 from .speed import Speed
 
 ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value and weights
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
 CAST_BYTES = 6.0  # to make an fp8 operand: read for the scale, read again, write it twice
-WIDE_BYTES = 14.0  # autocast, per element of an fp32 stream: what sum, norm and cast move more
-WIDE_FUSED_BYTES = 4.0  # the same where they are one kernel: only the stream itself is wider
-RECAST_BYTES = 6.0  # of a norm's output that is read in fp32 and written narrow once more
+SINGLE = 4  # bytes of float32, which autocast leaves the stream between blocks in
 SCORE_BYTES = 26.0  # plain attention forward, per score: scale, mask, softmax in fp32, cast, use
 
 
@@ -76,25 +75,30 @@ class PartWork:
 
 def part_work(part: Part, share: Share, speed: Speed, *, wide: bool = False) -> tuple[Work, Work]:
     """Forward and backward of one part; `wide` products stay in the work type."""
-    products = sum(product_seconds(m, share, speed, wide) for m in part.matrices)
+    each = [product_seconds(m, share, speed, wide) for m in part.matrices]
+    products, back = sum(each), sum(s * m.backward for s, m in zip(each, part.matrices))
     casts = (
         0.0
         if wide or not speed.casts
         else sum(cast_seconds(m, share, speed) for m in part.matrices)
     )
-    cheap = moved_seconds(part, share, speed)
+    cheap, cheap_back = moved_seconds(part, share, speed)
     attend, scores = attention_seconds(part.attention, share, speed)
     forward = Work(products, attend, cheap + casts + scores)
     backward = Work(
-        2 * products, ATTENTION_BACKWARD * attend, CHEAP_BACKWARD * (cheap + scores) + 2 * casts
+        back, ATTENTION_BACKWARD * attend, cheap_back + CHEAP_BACKWARD * scores + 2 * casts
     )
     return forward, backward
 
 
 def product_seconds(matrix: Matrix, share: Share, speed: Speed, wide: bool) -> float:
     rows, inner, columns = cut_product(matrix, share)
+    flops = 2 * rows * inner * columns
+    if matrix.channels:
+        elements = rows * (matrix.channels + columns) + inner * columns
+        return speed.convolve(flops, elements, matrix.channels)
     elements = rows * inner + rows * columns + inner * columns
-    return speed.product(2 * rows * inner * columns, elements, wide=wide)
+    return speed.product(flops, elements, wide=wide)
 
 
 def cut_product(matrix: Matrix, share: Share) -> tuple[float, float, float]:
@@ -111,18 +115,40 @@ def cast_seconds(matrix: Matrix, share: Share, speed: Speed) -> float:
     return CAST_BYTES * elements / 3 / speed.bandwidth
 
 
-def moved_seconds(part: Part, share: Share, speed: Speed) -> float:
-    elements = part.moved.compiled if share.compiled else part.moved.eager
+def moved_seconds(part: Part, share: Share, speed: Speed) -> tuple[float, float]:
+    """Cheap operations, forward and backward; each kernel also takes its time to start and end."""
     split = share.samples / share.tensor / share.context
-    size = elements * speed.work_bytes + (wide_bytes(part, share) if share.autocast else 0.0)
-    return size * split / speed.bandwidth
+    starts, starts_back = (num_kernels(part, share, back) for back in (False, True))
+    if share.compiled or part.moved_back is None:
+        one = pass_seconds(part.moved, share, speed) * split
+        ahead, back = one, CHEAP_BACKWARD * one
+    else:
+        ahead = pass_seconds(part.moved, share, speed) * split
+        back = pass_seconds(part.moved_back, share, speed) * split
+    return ahead + starts * speed.kernel_seconds, back + starts_back * speed.kernel_seconds
 
 
-def wide_bytes(part: Part, share: Share) -> float:
-    """What one sample moves in a forward pass because autocast keeps norms and sums in fp32."""
+def pass_seconds(moved: Moved, share: Share, speed: Speed) -> float:
+    """Of one sample in one direction."""
+    residual = SINGLE if share.autocast else speed.work_bytes
     if share.compiled:
-        return WIDE_FUSED_BYTES * part.eager.residual
-    return WIDE_BYTES * part.eager.residual + RECAST_BYTES * max(part.eager.cast, 0.0)
+        return moved.compiled.num_bytes(speed.work_bytes, residual) / speed.bandwidth
+    stream = moved.eager.num_bytes(speed.work_bytes, residual) / speed.bandwidth
+    slow = sum(speed.slow(s.kind, s.elements, s.lanes) for s in moved.slow)
+    return stream + rough_seconds(moved.rough, speed, residual) + slow
+
+
+def rough_seconds(rough: Kept, speed: Speed, residual: int) -> float:
+    """Each element at the pace of its type."""
+    narrow = rough.work + (rough.cast if residual > speed.work_bytes else 0.0)
+    wide = SINGLE * rough.single + rough.other_bytes
+    by_type = ((narrow, speed.work_bytes), (rough.residual, residual))
+    return wide / speed.rough[SINGLE] + sum(n * size / speed.rough[size] for n, size in by_type)
+
+
+def num_kernels(part: Part, share: Share, back: bool) -> float:
+    launches = part.launches_back if back else part.launches
+    return launches_of(launches, share.autocast, share.compiled)
 
 
 def attention_seconds(

@@ -20,11 +20,12 @@ from stepladder.rungs import is_out_of_memory, matrix_units
 from stepladder.world import limit_bytes, synchronize
 
 from .efficiency import fit
-from .probes import PRECISIONS, WORKS, Probe, Work, probes_of
+from .probe import PRECISIONS, Probe, Work
+from .probes import WORKS, probes_of
 
 Progress = Callable[[str, float], None]  # what is being timed, and the share that is done
 
-EACH_SECONDS = 0.2
+EACH_SECONDS = 0.15
 WARM_SECONDS = 1.0  # until the chip is as hot as training makes it
 
 

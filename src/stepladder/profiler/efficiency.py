@@ -6,39 +6,63 @@ Apart from the timing, so that numbers timed once on a rare machine can be fitte
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stepladder.hardware import Cluster
 from stepladder.plan import BYTES, PRECISIONS, Batch, Plan
-from stepladder.planner import forecast, pass_launches
+from stepladder.planner import forecast, part_asking
 from stepladder.record import Calibration, Timing
-from stepladder.workload import Attention, find_facts
+from stepladder.workload import Attention, Part, find_facts
 
 UPDATE_BYTES = 40  # of one fp32 parameter: AdamW's 28 and clipping's 12, as planner.time counts
 TINY = "gpt:layers={},hidden=64,heads=2,vocab=256,sequence=16"
 STEP_MODEL = "gpt:layers=2,hidden=256,heads=4,vocab=512,sequence=128"
 BACKWARD = 2.5  # of attention, in forwards
+# Bytes that an element's way through a rough kernel moves, forward and backward where both run.
+ROUGH_BYTES: dict[str, Callable[[int], float]] = {
+    "norm": lambda size: 5.0 * size,
+    "widen": lambda size: size + 4.0,
+    "turn": lambda size: 2.0 * size,
+    "spread": lambda size: 2.0 * size,
+}
+OWN_ELEMENTS = {"channel": 5.0, "group": 5.0, "pool": 3.5}  # read and written, both directions
+SINGLE = 4  # bytes of float32
+PRODUCT_KERNELS, SHORTEST = 3, 25.0  # that a timing has, and needs, in kernel starts
 LEAST_SHARE = 0.2  # of attention's time that is arithmetic, whatever moving its operands would take
 
 
 def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None) -> Calibration:
     """The calibration that these timings amount to."""
-    bandwidth = stream_rate(timings)
+    bandwidth, starts = stream_rate(timings), kernel_seconds(timings) or 0.0
     rates, edges = {}, {}
     for compute in sorted({t.compute for t in timings if t.kind == "product"}):
-        rates[compute], edges[compute] = product_rate(of(timings, "product", compute), bandwidth)
+        rates[compute], edges[compute] = product_rate(
+            of(timings, "product", compute), bandwidth, starts
+        )
     attention = {
         compute: attention_rate(of(timings, "attention", compute), bandwidth)
         for compute in sorted({t.compute for t in timings if t.kind == "attention"})
     }
+    convolution = {
+        compute: product_rate(of(timings, "convolution", compute), bandwidth, starts)
+        for compute in sorted({t.compute for t in timings if t.kind == "convolution"})
+    }
+    launch = launch_seconds(timings, device)
     found = Calibration(
         device=device,
+        convolution_flops_per_second={c: rate for c, (rate, _) in convolution.items()},
+        convolution_edges={c: edges for c, (_, edges) in convolution.items()},
+        colour_flops_per_second=colour_rates(timings),
+        rough_bytes_per_second=rough_rates(timings),
+        elements_per_second=own_paces(timings),
+        kernel_seconds=kernel_seconds(timings),
+        launch_factors=launch_factors(timings, launch) if launch else {},
         matrix_flops_per_second=rates,
         matrix_edges=edges,
         attention_flops_per_second=attention,
         bandwidth_bytes_per_second=bandwidth,
         optimizer_bytes_per_second=update_rate(timings),
-        launch_seconds=launch_seconds(timings, device),
+        launch_seconds=launch,
         context_bytes=context_bytes,
         timings=tuple(timings),
     )
@@ -64,11 +88,55 @@ def of(timings: Sequence[Timing], kind: str, compute: str = "") -> list[Timing]:
 
 
 def stream_rate(timings: Sequence[Timing]) -> float | None:
-    """The slowest: small tensors do not fill a device, large ones fit no processor's cache."""
-    rates = [
-        3 * operand_bytes(t.compute) * t.shape[0] / t.seconds for t in timings if t.kind == "stream"
-    ]
-    return min(rates, default=None)
+    """Of the largest: small tensors do not last, and a processor's cache holds them."""
+    streams = sorted((t for t in timings if t.kind == "stream"), key=lambda t: t.shape)
+    return stream_bytes(streams[-1]) / streams[-1].seconds if streams else None
+
+
+def stream_bytes(timing: Timing) -> float:
+    return 3.0 * operand_bytes(timing.compute) * timing.shape[0]
+
+
+def kernel_seconds(timings: Sequence[Timing]) -> float | None:
+    """What a small stream takes longer than its bytes do at the large one's rate."""
+    streams = sorted((t for t in timings if t.kind == "stream"), key=lambda t: t.shape)
+    if len(streams) < 2:
+        return None
+    small, large = streams[0], streams[-1]
+    return max(small.seconds - stream_bytes(small) * large.seconds / stream_bytes(large), 0.0)
+
+
+def rough_rates(timings: Sequence[Timing]) -> dict[int, float]:
+    """The middle one of kernels that go by rows, across strides, or from type to type, by type."""
+    rates: dict[int, list[float]] = {}
+    for timing in (t for t in timings if t.kind in ROUGH_BYTES):
+        size = operand_bytes(timing.compute)
+        moved = ROUGH_BYTES[timing.kind](size) * timing.shape[0] * timing.shape[1]
+        wide = SINGLE if timing.kind == "widen" else size
+        rates.setdefault(wide, []).append(moved / timing.seconds)
+    return {size: statistics.median(each) for size, each in rates.items()}
+
+
+def own_paces(timings: Sequence[Timing]) -> dict[str, float]:
+    """Elements a second of norms and pools over images; of norms by channel, for each channel."""
+    found = {}
+    for kind, touched in OWN_ELEMENTS.items():
+        own = [t for t in timings if t.kind == kind]
+        rates = [
+            touched * t.shape[0] * t.shape[2] ** 2 * (1 if kind == "channel" else t.shape[1])
+            / t.seconds
+            for t in own
+        ]  # fmt: skip
+        if rates:
+            found[kind] = statistics.median(rates)
+    return found
+
+
+def colour_rates(timings: Sequence[Timing]) -> dict[str, float]:
+    rates: dict[str, list[float]] = {}
+    for timing in (t for t in timings if t.kind == "colours"):
+        rates.setdefault(timing.compute, []).append(product_flops(timing) / timing.seconds)
+    return {compute: statistics.median(each) for compute, each in rates.items()}
 
 
 def update_rate(timings: Sequence[Timing]) -> float | None:
@@ -76,13 +144,18 @@ def update_rate(timings: Sequence[Timing]) -> float | None:
     return UPDATE_BYTES * found[0].shape[0] / found[0].seconds if found else None
 
 
-def product_rate(timings: Sequence[Timing], bandwidth: float | None) -> tuple[float, float]:
+def product_rate(
+    timings: Sequence[Timing], bandwidth: float | None, starts: float = 0.0
+) -> tuple[float, float]:
     """The rate of large products, and how often operands are moved: least squares of both.
 
     Seconds = flops / rate + edges · bytes / bandwidth, each timing weighing the same whatever its
-    size. A coefficient below zero means that the shapes do not show it, so it is left out.
+    size. A coefficient below zero means that the shapes do not show it, so it is left out. What
+    starting kernels takes is taken off, and what is hardly longer than that says nothing.
     """
-    rows = [(product_flops(t) / t.seconds, product_bytes(t) / t.seconds) for t in timings]
+    told = [(t, t.seconds - PRODUCT_KERNELS * starts) for t in timings]
+    lasting = [(t, s) for t, s in told if s > SHORTEST * starts] or told
+    rows = [(product_flops(t) / s, product_bytes(t) / s) for t, s in lasting]
     aa, bb = sum(a * a for a, _ in rows), sum(b * b for _, b in rows)
     ab, a1, b1 = sum(a * b for a, b in rows), sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
@@ -94,14 +167,24 @@ def product_rate(timings: Sequence[Timing], bandwidth: float | None) -> tuple[fl
 
 
 def product_flops(timing: Timing) -> float:
-    """Of a product and the two of its backward pass."""
+    """Of a product, or a convolution, and the two of its backward; images want one less."""
+    if timing.kind in ("convolution", "colours"):
+        samples, into, side, out, window, stride = timing.shape
+        pixels = samples * (side // stride) ** 2
+        products = 4.0 if timing.kind == "colours" else 6.0
+        return products * pixels * into * window**2 * out
     rows, inner, columns = timing.shape
     return 6.0 * rows * inner * columns
 
 
 def product_bytes(timing: Timing) -> float:
+    size = 3.0 * operand_bytes(timing.compute)
+    if timing.kind == "convolution":
+        samples, into, side, out, window, stride = timing.shape
+        pixels = samples * (side // stride) ** 2
+        return size * (pixels * (into + out) + into * window**2 * out)
     rows, inner, columns = timing.shape
-    return 3.0 * (rows * inner + rows * columns + inner * columns) * operand_bytes(timing.compute)
+    return size * (rows * inner + rows * columns + inner * columns)
 
 
 def operand_bytes(compute: str) -> int:
@@ -126,11 +209,40 @@ def launch_seconds(timings: Sequence[Timing], device: str) -> float | None:
 
     The probe trains in bf16, with autocast, but on a processor, where it trains in fp32.
     """
-    found = sorted(of(timings, "launch"), key=lambda t: t.shape)
+    a_block = block_seconds(timings, "")
+    if a_block is None:
+        return None
+    on_gpu = device != "CPU"
+    factors = None if on_gpu else {"pure": 1.0}  # the unit, there
+    return a_block / part_asking(tiny_block(), autocast=on_gpu, factors=factors).total
+
+
+def launch_factors(timings: Sequence[Timing], launch: float) -> dict[str, float]:
+    """What each way of running costs, in launches of the usual one; see planner.host."""
+    block, plain = tiny_block(), block_seconds(timings, "")
+    found, ones = {}, dict.fromkeys(("pure", "blocks", "selective", "compiled"), 1.0)
+    for way in ones:
+        seconds = block_seconds(timings, way)
+        if seconds is None or plain is None:
+            continue
+        if way in ("pure", "compiled"):
+            compiled = way == "compiled"
+            asked = part_asking(block, autocast=compiled, compiled=compiled, factors=ones)
+            found[way] = seconds / launch / asked.total
+        else:
+            ahead = part_asking(block, autocast=True).forward
+            found[way] = max(seconds - plain, 0.0) / launch / ahead
+    return found
+
+
+def block_seconds(timings: Sequence[Timing], way: str) -> float | None:
+    found = sorted(of(timings, "launch", way), key=lambda t: t.shape)
     if len(found) < 2:
         return None
     fewer, more = found[0], found[-1]
     a_block = (more.seconds - fewer.seconds) / (more.shape[0] - fewer.shape[0])
-    block = find_facts(TINY.format(fewer.shape[0])).blocks[0]
-    launches = pass_launches(block, autocast=device != "CPU")
-    return a_block / launches if a_block > 0 else None
+    return a_block if a_block > 0 else None
+
+
+def tiny_block() -> Part:
+    return find_facts(TINY.format(2)).blocks[0]

@@ -6,8 +6,7 @@ backward pass, attention forward and backward, an update with the clipping befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import torch
@@ -15,16 +14,22 @@ from torch.nn import functional
 
 from stepladder.data import Batch
 from stepladder.model import build
-from stepladder.plan import BF16, FP8, FP16, FP32, TF32, Plan, Precision
+from stepladder.plan import FP32, Plan
 from stepladder.train import climb
 
 from .efficiency import STEP_MODEL, TINY
+from .images import (
+    COLOURS,
+    CONVOLUTIONS,
+    CONVOLVED,
+    IMAGES,
+    channel_work,
+    convolution_work,
+    group_work,
+    pool_work,
+)
+from .probe import PRECISIONS, Probe, Shapes, Work, backward_of, draw
 
-Work = Callable[[], object]
-Shapes = dict[str, tuple[tuple[int, ...], ...]]  # by kind of device
-
-TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-PRECISIONS = {p.compute: p for p in (BF16, FP16, TF32, FP32, FP8)}
 PRODUCTS: Shapes = {  # rows, inner, columns
     "cuda": (
         (8192, 768, 3072), (16384, 768, 768), (8192, 768, 50304), (2048, 1024, 1024),
@@ -40,24 +45,22 @@ ATTENTIONS: Shapes = {  # samples, heads, length, head width
     "cpu": ((4, 4, 256, 32), (2, 8, 256, 64)),
 }
 STREAMS = {"cuda": (2**28, 2**24), "cpu": (2**24, 2**20)}  # elements: beyond any cache, and mid
-NORMS: Shapes = {"cuda": ((16384, 1024), (8192, 4096)), "cpu": ((512, 384),)}
+NORMS: Shapes = {"cuda": ((32768, 1024), (16384, 4096)), "cpu": ((512, 384),)}
 LOSSES: Shapes = {"cuda": ((8192, 50304),), "cpu": ((512, 2048),)}
 PARAMETERS = {"cuda": 2**27, "cpu": 2**22}  # of the update that is timed
 # Fewer bits may slow a processor down whatever its products say: a small whole step tells.
 STEPPED: dict[str, tuple[str, ...]] = {"cuda": (), "cpu": ("fp32", "bf16")}
 STEP = (4, 128)  # rows and tokens
-DEPTHS = (2, 8)  # blocks of two models so small that only their launches count
+# Blocks of two models so small that only their launches count, in each way of running them; a
+# compiler takes its time, so there they are fewer.
+DEPTHS = {"": (2, 8), "pure": (2, 8), "blocks": (2, 8), "selective": (2, 8), "compiled": (1, 3)}
+WAYS = {
+    "": "bf16", "pure": "bf16-pure", "blocks": "bf16 recompute=blocks",
+    "selective": "bf16 recompute=selective", "compiled": "bf16 compile=on",
+}  # fmt: skip
+LATE = ("compiled",)  # after everything else
 MOST_FLOPS = {"fp32": 2e12}  # types too slow for the largest shapes
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    kind: str
-    compute: str
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.compute} {'×'.join(map(str, self.shape))}".replace("  ", " ")
+MOST_CONVOLVED = {"fp16": 3, "tf32": 3, "fp32": 3}  # shapes, of types that few convolve in
 
 
 def probes_of(device: torch.device) -> Iterator[Probe]:
@@ -67,7 +70,9 @@ def probes_of(device: torch.device) -> Iterator[Probe]:
     usual = "bf16" if kind == "cuda" else "fp32"  # what runs on it mostly move
     yield from (Probe("stream", usual, (size,)) for size in STREAMS[kind])
     yield Probe("update", "", (PARAMETERS[kind],))
-    yield from (Probe("launch", "", (depth,)) for depth in DEPTHS)
+    ways = list(WAYS) if kind == "cuda" else [""]
+    for way in (w for w in ways if w not in LATE):
+        yield from (Probe("launch", way, (depth,)) for depth in DEPTHS[way])
     yield from (Probe("step", compute, STEP) for compute in STEPPED[kind])
     for compute in computes:
         limit = MOST_FLOPS.get(compute, float("inf"))
@@ -76,9 +81,25 @@ def probes_of(device: torch.device) -> Iterator[Probe]:
         for shape in ATTENTIONS[kind] if compute != "fp8" else ():
             yield Probe("attention", compute, shape)
             yield Probe("attention forward", compute, shape)
+        if compute == computes[0]:  # what most runs need, before other types
+            yield from cheap_probes(kind)
+        if compute in CONVOLVED[kind]:
+            limit = MOST_CONVOLVED.get(compute, len(CONVOLUTIONS[kind]))
+            yield from (Probe("convolution", compute, s) for s in CONVOLUTIONS[kind][:limit])
+            yield from (Probe("colours", compute, s) for s in COLOURS[kind][:limit])
+    for way in LATE if kind == "cuda" else ():
+        yield from (Probe("launch", way, (depth,)) for depth in DEPTHS[way])
+
+
+def cheap_probes(kind: str) -> Iterator[Probe]:
     for compute, shape in product(("bf16", "fp32"), NORMS[kind]):
         yield Probe("norm", compute, shape)
         yield Probe("activation", compute, shape)
+    yield Probe("widen", "bf16", NORMS[kind][-1])
+    for rough, compute in product(("turn", "spread"), ("bf16", "fp32")):
+        yield Probe(rough, compute, NORMS[kind][-1])
+    for own, shape in product(("channel", "group", "pool"), IMAGES[kind]):
+        yield Probe(own, "bf16", shape)
     yield from (
         Probe("loss", compute, shape) for compute in ("bf16", "fp32") for shape in LOSSES[kind]
     )
@@ -138,17 +159,28 @@ def activation_work(probe: Probe, device: torch.device) -> Work:
     return backward_of(functional.gelu, draw(probe.shape, probe, device))
 
 
+def widen_work(probe: Probe, device: torch.device) -> Work:
+    x = draw(probe.shape, probe, device)
+    return lambda: x.float()
+
+
+def turn_work(probe: Probe, device: torch.device) -> Work:
+    """Rows and heads change places, as around attention."""
+    rows, width = probe.shape
+    x = draw((rows // 64, 64, width), probe, device)
+    return lambda: x.transpose(0, 1).contiguous()
+
+
+def spread_work(probe: Probe, device: torch.device) -> Work:
+    x, bias = draw(probe.shape, probe, device), draw(probe.shape[1:], probe, device)
+    return lambda: x + bias
+
+
 def loss_work(probe: Probe, device: torch.device) -> Work:
     """The loss as a step computes it: in fp32, whatever the logits are."""
     classes = torch.randint(probe.shape[1], probe.shape[:1], device=device)
     logits = draw(probe.shape, probe, device)
     return backward_of(lambda x: functional.cross_entropy(x.float(), classes), logits)
-
-
-def backward_of(function: Callable[..., torch.Tensor], *leaves: torch.Tensor) -> Work:
-    asked = [leaf.requires_grad_() for leaf in leaves]
-    dout = torch.ones_like(function(*asked))
-    return lambda: torch.autograd.grad(function(*asked), asked, dout)
 
 
 def update_work(probe: Probe, device: torch.device) -> Work:
@@ -172,7 +204,7 @@ def update_work(probe: Probe, device: torch.device) -> Work:
 
 def launch_work(probe: Probe, device: torch.device) -> Work:
     """Forward and backward of a model so small that only asking for its work takes time."""
-    plan = Plan(precision=BF16 if device.type == "cuda" else FP32)
+    plan = Plan.parse(WAYS[probe.compute]) if device.type == "cuda" else Plan(precision=FP32)
     return gradients_work(TINY.format(probe.shape[0]), plan, (1, 16), device)
 
 
@@ -200,15 +232,17 @@ WORKS: dict[str, Callable[[Probe, torch.device], Work]] = {
     "attention forward": attention_forward_work,
     "stream": stream_work,
     "norm": norm_work,
+    "widen": widen_work,
+    "turn": turn_work,
+    "spread": spread_work,
+    "channel": channel_work,
+    "group": group_work,
+    "pool": pool_work,
+    "convolution": convolution_work,
+    "colours": convolution_work,
     "activation": activation_work,
     "loss": loss_work,
     "update": update_work,
     "launch": launch_work,
     "step": step_work,
 }
-
-
-def draw(shape: Sequence[int], probe: Probe, device: torch.device) -> torch.Tensor:
-    """Random numbers: zeros would spare the chip the power that real ones cost."""
-    precision: Precision = PRECISIONS[probe.compute]
-    return torch.randn(tuple(shape), device=device, dtype=TYPES[precision.work])

@@ -52,9 +52,16 @@ class Calibration:
     matrix_flops_per_second: Mapping[str, float] = field(default_factory=dict)  # by compute type
     matrix_edges: Mapping[str, float] = field(default_factory=dict)  # times an operand is moved
     attention_flops_per_second: Mapping[str, float] = field(default_factory=dict)  # forward
+    convolution_flops_per_second: Mapping[str, float] = field(default_factory=dict)
+    convolution_edges: Mapping[str, float] = field(default_factory=dict)
+    colour_flops_per_second: Mapping[str, float] = field(default_factory=dict)  # of few channels
     bandwidth_bytes_per_second: float | None = None  # reached by element-wise kernels
+    rough_bytes_per_second: Mapping[int, float] = field(default_factory=dict)  # by element's bytes
+    elements_per_second: Mapping[str, float] = field(default_factory=dict)  # by kind, or by lane
+    kernel_seconds: float | None = None  # until a kernel is at its pace, and after
     optimizer_bytes_per_second: float | None = None  # reached by the update
     launch_seconds: float | None = None  # of the host, per kernel
+    launch_factors: Mapping[str, float] = field(default_factory=dict)  # by way of running
     inside_bytes_per_second: float | None = None  # of a collective inside a node
     inside_latency_seconds: float | None = None  # of one hop of it
     between_bytes_per_second: float | None = None  # of a collective between nodes, per node
@@ -103,9 +110,11 @@ class Calibration:
                 for each in table.get("timings", ())
             )
             corrections = {k: Correction(**v) for k, v in table.get("corrections", {}).items()}
-        except (TypeError, KeyError, AttributeError) as foreign:
+            rough = {int(k): v for k, v in table.get("rough_bytes_per_second", {}).items()}
+        except (TypeError, KeyError, AttributeError, ValueError) as foreign:
             raise RecordError("calibration", f"{path} holds something else", REMEDY) from foreign
-        return cls(**{**table, "timings": timings, "corrections": corrections})
+        read = {"timings": timings, "corrections": corrections, "rough_bytes_per_second": rough}
+        return cls(**{**table, **read})
 
 
 def calibration_path(device: str) -> Path:

@@ -2,7 +2,7 @@
 
 from .config import read_config, shape_of_config
 from .convnet import RESNETS
-from .facts import Attention, Facts, Kept, Matrix, Moved, Part
+from .facts import Attention, Facts, Kept, Launches, Matrix, Moved, Part, Slow
 from .find import facts_of_config, find_facts
 from .presets import PRESETS, find_shape
 from .shape import Shape, parse_shape
@@ -14,10 +14,12 @@ __all__ = [
     "Attention",
     "Facts",
     "Kept",
+    "Launches",
     "Matrix",
     "Moved",
     "Part",
     "Shape",
+    "Slow",
     "facts_of_config",
     "facts_of_shape",
     "find_facts",

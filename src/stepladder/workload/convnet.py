@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .facts import Facts, Kept, Matrix, Moved, Part
+from .facts import Facts, Kept, Launches, Matrix, Moved, Part, Slow
 
 RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
-IMAGE, CLASSES, STEM, EXPANSION = 224, 1000, 64, 4
+IMAGE, CLASSES, STEM, EXPANSION, COLOURS = 224, 1000, 64, 4, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,9 @@ class Convolution:
 
     @property
     def matrix(self) -> Matrix:
-        return Matrix(self.pixels, self.into * self.kernel**2, self.out)
+        window = self.into * self.kernel**2
+        first = self.into == COLOURS  # nobody asks for the gradient of an image
+        return Matrix(self.pixels, window, self.out, "", self.into, 1 if first else 2)
 
     @property
     def parameters(self) -> int:
@@ -80,13 +82,17 @@ def part_of(name: str, convolutions: tuple[Convolution, ...], count: int) -> Par
     out = convolutions[2].outputs
     outputs = sum(c.outputs for c in convolutions)
     kept = Kept(work=float(outputs + convolutions[0].outputs + convolutions[1].outputs + out))
-    # A norm reads twice and writes, rectifying reads and writes; the shortcut is added.
-    moved = Moved(5.0 * outputs + 3.0 * out, 3.0 * outputs + 3.0 * out)
+    # Rectifying reads and writes, the shortcut is added; norms go at their own pace. Backward
+    # reads once more, and hands the shortcut's gradient on without moving it.
+    fused = Kept(work=3.0 * outputs + 3.0 * out)
+    ahead = Moved(Kept(work=2.0 * outputs + 3.0 * out), fused, slow=norms_of(convolutions, 2.0))
+    back = Moved(Kept(work=3.0 * outputs), slow=norms_of(convolutions, 3.0))
     return Part(
         name=name,
         parameters=sum(c.parameters for c in convolutions),
         matrices=tuple(c.matrix for c in convolutions),
-        moved=moved,
+        moved=ahead,
+        moved_back=back,
         eager=kept,
         compiled=kept,
         selective=Kept(work=float(outputs + convolutions[0].inputs)),
@@ -94,13 +100,25 @@ def part_of(name: str, convolutions: tuple[Convolution, ...], count: int) -> Par
         passing=Kept(work=3.0 * out),
         output=float(out),
         input=Kept(work=float(convolutions[0].inputs)),
-        kernels=(4 * len(convolutions), 3 * len(convolutions)),
+        launches=launches(4 * len(convolutions), 3 * len(convolutions)),
+        launches_back=launches(4 * len(convolutions), 3 * len(convolutions)),
+        tensors=3 * len(convolutions),
         count=count,
     )
 
 
+def norms_of(convolutions: tuple[Convolution, ...], touched: float) -> tuple[Slow, ...]:
+    """The norm behind each convolution, which reads or writes every element so often."""
+    return tuple(Slow("channel", touched * c.outputs, c.out) for c in convolutions)
+
+
+def launches(eager: int, compiled: int) -> Launches:
+    """Autocast casts a weight for each convolution, which is one of four or five kernels."""
+    return Launches(eager, 1.25 * eager, compiled)
+
+
 def stem_of() -> Part:
-    stem = Convolution(3, STEM, 7, IMAGE // 2)
+    stem = Convolution(COLOURS, STEM, 7, IMAGE // 2)
     pooled = stem.outputs / 4
     # The convolution's output, the rectified one, the pooled one with its indices. The image is the
     # batch's own in fp32; in fewer bits it is a copy, which these two terms add up to.
@@ -110,12 +128,21 @@ def stem_of() -> Part:
         name="stem",
         parameters=stem.parameters,
         matrices=(stem.matrix,),
-        moved=Moved(7.0 * stem.outputs, 5.0 * stem.outputs),
+        moved=Moved(
+            Kept(work=2.0 * stem.outputs),
+            Kept(work=5.0 * stem.outputs),
+            slow=(*norms_of((stem,), 2.0), Slow("pool", stem.outputs + 2.0 * pooled)),
+        ),
+        moved_back=Moved(
+            Kept(work=3.0 * stem.outputs),
+            slow=(*norms_of((stem,), 3.0), Slow("pool", 2.0 * stem.outputs + pooled)),
+        ),
         eager=kept,
         compiled=kept,
         selective=kept,
         output=pooled,
-        kernels=(5, 4),
+        launches=launches(5, 4),
+        launches_back=launches(6, 5),
     )
 
 
@@ -125,9 +152,10 @@ def exit_of(into: int) -> Part:
         name="classifier",
         parameters=into * CLASSES + CLASSES,
         matrices=(Matrix(1, into, CLASSES),),
-        moved=Moved(2.0 * into, 2.0 * into),
+        moved=Moved(Kept(work=2.0 * into), Kept(work=2.0 * into)),
         eager=kept,
         compiled=kept,
         selective=kept,
-        kernels=(4, 3),
+        launches=launches(4, 3),
+        launches_back=launches(6, 5),
     )

@@ -25,6 +25,8 @@ class Matrix:
     inner: int
     columns: int
     cut: Cut = ""
+    channels: int = 0  # of a convolution: those that one output pixel reads of one input pixel
+    backward: int = 2  # products in backward; a frozen weight or the data itself needs one less
 
     @property
     def flops(self) -> int:
@@ -84,11 +86,31 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """Elements that one sample's cheap operations read and write in the forward pass."""
+class Slow:
+    """Elements of kernels whose pace is their own, whatever an element's bytes."""
 
-    eager: float
-    compiled: float  # neighbours fused: what stays in registers is not counted
+    kind: str  # "channel" and "group" norms, "pool"
+    elements: float
+    lanes: int = 0  # channels that work side by side, where they bound it
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Elements that one sample's cheap operations read and write in one direction."""
+
+    eager: Kept = Kept()  # one after another in memory, all of one type
+    compiled: Kept = Kept()  # neighbours fused: what stays in registers is not counted
+    rough: Kept = Kept()  # eager: by rows, across strides, from one type to another
+    slow: tuple[Slow, ...] = ()  # eager: beside both
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Kernels that one pass asks for in one direction; autocast adds those that cast."""
+
+    eager: float = 0.0
+    mixed: float = 0.0  # with autocast
+    compiled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +118,24 @@ class Part:
     name: str
     parameters: int
     whole_parameters: int = 0  # of them, held whole by every rank of the tensor axis
+    frozen_parameters: int = 0  # of them, never trained
     matrices: tuple[Matrix, ...] = ()
     attention: Attention | None = None
-    moved: Moved = Moved(0.0, 0.0)
+    moved: Moved = Moved()
+    moved_back: Moved | None = None  # in backward; None: as `CHEAP_BACKWARD` forwards
     eager: Kept = Kept()  # kept when each operation runs by itself
     compiled: Kept = Kept()  # kept when neighbours are fused and cheap ones run again
     selective: Kept = Kept()  # kept when only products and attention are
     scratch: Kept = Kept()  # alive at once in backward beside what forward kept
     passing: Kept = Kept()  # alive at once when forward runs again, beside what it keeps
+    making: Kept | None = (
+        None  # beside it where the largest weight gets its gradient; None: scratch
+    )
     output: float = 0.0  # elements of the residual stream that flow out
     input: Kept | None = None  # what flows in; None: as much, in the stream's type
-    kernels: tuple[int, int] = (0, 0)  # launches of one forward pass, eager and compiled
+    launches: Launches = Launches()
+    launches_back: Launches = Launches()
+    tensors: int = 0  # of parameters: each pass but the first adds to the gradient of each
     count: int = 1  # how many like it follow each other
 
     @property

@@ -20,13 +20,14 @@ Selective recomputation keeps the block's input and what products and attention 
 
 from __future__ import annotations
 
-from .facts import Attention, Facts, Kept, Matrix, Moved, Part
+from .facts import Attention, Facts, Kept, Launches, Matrix, Moved, Part
 from .shape import Shape
 
-# Launches of one forward pass: products, norms, rotations, attention, element-wise work, views
-# that copy. Counted on the built-in models; they matter only where kernels are tiny.
-LLAMA_KERNELS = (31, 15)
-GPT_KERNELS = (12, 11)
+# Launches of one pass: products, norms, rotations, attention, element-wise work, views that copy,
+# casts. Counted on the built-in models, forward and back; they matter where kernels are tiny.
+LLAMA_LAUNCHES = Launches(33, 45, 15), Launches(47, 68, 22)
+GPT_LAUNCHES = Launches(12, 28, 11), Launches(26, 56, 17)
+LLAMA_TENSORS, GPT_TENSORS = 9, 16  # of parameters, in one block
 
 
 def facts_of_shape(shape: Shape, sequence: int | None = None, *, name: str = "") -> Facts:
@@ -49,9 +50,10 @@ def entry_of(shape: Shape, length: int) -> Part:
         name="embedding",
         parameters=shape.embedding_parameters,
         whole_parameters=positions,
-        moved=Moved(4.0 * width, 3.0 * width),
+        moved=Moved(Kept(4.0 * width), Kept(3.0 * width)),
         output=width,
-        kernels=(4, 2),
+        launches=Launches(4, 4, 2),
+        launches_back=Launches(6, 6, 4),
     )
 
 
@@ -59,6 +61,7 @@ def block_of(shape: Shape, length: int) -> Part:
     statistics = Kept(single=length * (shape.heads + (4 if shape.biased else 2)))
     count = count_llama if shape.gated else count_gpt
     moved, eager, compiled, selective = count(shape, length)
+    ahead, back = LLAMA_LAUNCHES if shape.gated else GPT_LAUNCHES
     biases = shape.attention_parameters + shape.mlp_parameters - weights_of(shape)
     return Part(
         name="block",
@@ -77,7 +80,9 @@ def block_of(shape: Shape, length: int) -> Part:
             cast=1.0 * length * shape.hidden,
         ),
         output=length * shape.hidden,
-        kernels=LLAMA_KERNELS if shape.gated else GPT_KERNELS,
+        launches=ahead,
+        launches_back=back,
+        tensors=LLAMA_TENSORS if shape.gated else GPT_TENSORS,
         count=shape.layers,
     )
 
@@ -104,7 +109,11 @@ def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     """Element-wise traffic, and what eager, compiled and selective execution keep."""
     d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
     # Norms 4d, additions 6d, rotation 4(d + k), silu and product 5f; fused: 8d, 2(d + k), 3f.
-    moved = Moved(14.0 * d + 4.0 * k + 5.0 * f, 10.0 * d + 2.0 * k + 3.0 * f)
+    # Autocast has the stream and what norms give in fp32, and casts each for every product.
+    moved = Moved(
+        Kept(work=4.0 * k + 5.0 * f, residual=14.0 * d, cast=9.0 * d),
+        Kept(work=6.0 * d + 2.0 * k + 3.0 * f, residual=4.0 * d),
+    )
     eager = Kept(residual=2.0 * d, work=5.0 * d + 2.0 * k + 4.0 * f, cast=3.0 * d)
     compiled = Kept(residual=1.0 * d, work=6.0 * d + 2.0 * k + 3.0 * f)
     selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f)
@@ -114,7 +123,10 @@ def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
 def count_gpt(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
     # Norms 4d, residual additions 6d, gelu 2f; fused: 8d, 2f.
-    moved = Moved(10.0 * d + 2.0 * f, 8.0 * d + 2.0 * f)
+    moved = Moved(
+        Kept(work=2.0 * f, residual=10.0 * d, cast=10.0 * d),
+        Kept(work=4.0 * d + 2.0 * f, residual=4.0 * d),
+    )
     eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f, cast=2.0 * d)
     compiled = Kept(residual=1.0 * d, work=5.0 * d + 2.0 * k + 2.0 * f)
     selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 1.0 * f)
@@ -129,10 +141,11 @@ def exit_of(shape: Shape, length: int) -> Part:
         parameters=shape.norm_parameters + shape.vocab * shape.hidden,
         whole_parameters=shape.norm_parameters,
         matrices=(Matrix(length, shape.hidden, shape.vocab, "columns"),),
-        moved=Moved(2.0 * width, 2.0 * width),
+        moved=Moved(Kept(residual=2.0 * width, cast=5.0 * width), Kept(residual=2.0 * width)),
         eager=norm,
         compiled=norm,
         selective=norm,
         scratch=Kept(residual=1.0 * width, work=1.0 * width),
-        kernels=(6, 4),
+        launches=Launches(6, 8, 4),
+        launches_back=Launches(8, 12, 6),
     )
