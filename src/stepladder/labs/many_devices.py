@@ -43,6 +43,23 @@ MANY_DEVICES = Course(
             rungs=("precision", "shard"),
             picture=Picture("case", ("loss", "moved", "sent_kib")),
         ),
+        Lab(
+            "many-nodes",
+            "Many nodes: bandwidth, and checkpoints that survive",
+            seconds=4,
+            ranks=2,
+            library="torch.distributed.checkpoint.save",
+            picture=Picture("kib", ("mb_per_s",), log="x"),
+        ),
+        Lab(
+            "overlap",
+            "Profiling: find the bottleneck, hide the talking",
+            seconds=3,
+            ranks=2,
+            library="torch.nn.parallel.DistributedDataParallel",
+            rungs=("replicate",),
+            picture=Picture("layers_each", ("efficiency",), log="x"),
+        ),
     ),
 )
 
@@ -81,7 +98,7 @@ MANY_DEVICES_BONUS = Course(
             seconds=2,
             ranks=2,
             library="torch.distributed.optim.ZeroRedundancyOptimizer",
-            rungs=("shard",),
+            rungs=("shard", "sliced"),
         ),
         Lab(
             "context-parallel",
@@ -91,6 +108,23 @@ MANY_DEVICES_BONUS = Course(
             library="stepladder.climb",
             rungs=("context", "gathered"),
             picture=Picture("rank", ("pairs",), by="ranks"),
+        ),
+        Lab(
+            "powersgd",
+            "PowerSGD: gradients as two thin matrices",
+            seconds=2,
+            ranks=2,
+            library="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.powerSGD_hook",
+            rungs=("compress",),
+            picture=Picture("steps", ("error",), by="how", log="xy"),
+        ),
+        Lab(
+            "elastic",
+            "Elastic training through a node's failure",
+            seconds=4,
+            ranks=3,
+            library="torch.distributed.launcher.api.elastic_launch",
+            picture=Picture("step", ("loss", "ranks"), by="case"),
         ),
     ),
 )

@@ -125,8 +125,20 @@ def collect(connections: list[Connection], timeout_seconds: float) -> list[Any]:
                 good, value = pickle.loads(connection.recv_bytes())
             except EOFError:
                 raise LostRank("ranks", f"rank {rank} ended without a result") from None
+            waiting.remove(connection)
             if not good:
+                blame_the_lost(connections, waiting)
                 raise value
             results[rank] = value
-            waiting.remove(connection)
     return [results[rank] for rank in range(len(connections))]
+
+
+def blame_the_lost(connections: list[Connection], waiting: list[Connection]) -> None:
+    """A rank that ended explains the errors of those that waited for it."""
+    for connection in wait(waiting, 0.1):
+        assert isinstance(connection, Connection)
+        try:
+            connection.recv_bytes()
+        except EOFError:
+            rank = connections.index(connection)
+            raise LostRank("ranks", f"rank {rank} ended without a result") from None
