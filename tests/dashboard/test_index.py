@@ -153,11 +153,12 @@ def test_what_happened_is_told_by_sort(tmp_path):
             "out of memory at step 4: half the micro-batch",
             "step 5: loss 9, and the last 64 were about 2",
             "save failed: no room",
+            "rank 3 is 2.1 × slower than the median",
             "hello",
         ):
             journal.write("event", step=4, text=text)
     sorts = [event["sort"] for event in read(tmp_path).events]
-    assert sorts == ["nonfinite", "skipped", "save", "memory", "spike", "failure", "note"]
+    assert sorts == ["nonfinite", "skipped", "save", "memory", "spike", "failure", "slow", "note"]
 
 
 def test_owners_collectives_and_ranks_become_columns(tmp_path):

@@ -61,7 +61,7 @@ def environment(world: World) -> dict[str, Any]:
         "host": socket.gethostname(),
         "device": f"{device.type}: {name}",
         "ranks": world.place.num_ranks,
-        "command": shlex.join(without_secrets(sys.argv)),
+        "command": shlex.join(["stepladder", *without_secrets(sys.argv[1:])]),
         "commit": commit(),
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }

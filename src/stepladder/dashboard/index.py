@@ -256,4 +256,5 @@ SORTS = {
     "skipped": ("skipped", "not finite", "left out"),
     "spike": ("and the last", "spike"),
     "failure": ("failed", "lost", "damaged"),
+    "slow": ("slower than",),
 }

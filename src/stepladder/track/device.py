@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -38,12 +39,11 @@ class DeviceSampler:
 
     def _sample(self) -> None:
         pause = min(FIRST_SECONDS, self._every)
-        while not self._stop.wait(pause):
-            pause = self._every
-            try:
+        with suppress(Exception):  # a driver that stops answering, a full disk: the run will tell
+            self._read()  # a thread's first answer about the processor is about nothing
+            while not self._stop.wait(pause):
                 self._write("device", step=self._step(), **self._read())
-            except Exception:  # a driver that stops answering, a full disk: the run will tell
-                return
+                pause = self._every
 
     def __enter__(self) -> DeviceSampler:
         self._thread.start()
@@ -64,7 +64,6 @@ def reader(card: str | None) -> Callable[[], Sample]:
             return lambda: read_card(driver, handle)
         except Exception:  # no library, no driver, a card it does not know
             pass
-    psutil.cpu_percent()  # the first answer is about nothing
     return read_processor
 
 

@@ -30,6 +30,8 @@ export const SECTIONS = [
 
 export const settings = { log: false, smooth: 0, memoryLimit: null, device: null };
 export const color = (index) => `var(--c${index % 10})`;
+const OWNERS = ["parameters", "working", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context", "reserved"];
+const rank = (owner) => (OWNERS.includes(owner) ? OWNERS.indexOf(owner) : OWNERS.length); // from what stays to what passes
 const STROKES = [undefined, "5 4", "2 3"];
 
 // The lines of one chart over the chosen runs: a colour a run, or a colour a line where there is one.
@@ -50,7 +52,7 @@ export function linesOf(spec, runs) {
 function take(series, [kind, column, label, look = {}]) {
   const table = series?.[kind];
   if (!table) return [];
-  const names = column === "*" ? Object.keys(table.columns).filter((name) => !look.leaveOut?.includes(name)) : [column];
+  const names = column === "*" ? Object.keys(table.columns).sort((a, b) => rank(a) - rank(b)).filter((name) => !look.leaveOut?.includes(name)) : [column];
   return names.filter((name) => table.columns[name]).map((name) => {
     const { mean, low = mean, high = mean } = table.columns[name];
     const band = table.rows_per_point > 1 || settings.smooth > 0;

@@ -4,8 +4,8 @@ import { color } from "./curves.js";
 import { bytes, seconds, share, short, whole } from "./format.js";
 
 const UNITS = { s: seconds, B: bytes, "/s": (value) => short(value) };
-const SORTS = { save: "saved", restart: "restart", skipped: "skipped", spike: "spike", memory: "memory", failure: "failure", nonfinite: "not finite", note: "note" };
-export const markColor = (sort) => ({ save: "var(--c2)", restart: "var(--c0)", skipped: "var(--c4)", spike: "var(--c4)", memory: "var(--c3)", failure: "var(--bad)", nonfinite: "var(--bad)" })[sort] ?? "var(--soft)";
+const SORTS = { save: "saved", restart: "restart", skipped: "skipped", spike: "spike", memory: "memory", failure: "failure", nonfinite: "not finite", slow: "slow rank", note: "note" };
+export const markColor = (sort) => ({ save: "var(--c2)", restart: "var(--c0)", skipped: "var(--c4)", spike: "var(--c4)", memory: "var(--c3)", slow: "var(--c6)", failure: "var(--bad)", nonfinite: "var(--bad)" })[sort] ?? "var(--soft)";
 
 export function headline(facts, listing, several) {
   const newest = facts.newest ?? {};
@@ -58,12 +58,14 @@ function card(title, size, ...body) {
 export function forecast(rows) {
   if (!rows.length) return null;
   const off = (value) => value === null ? element("td", { class: "n" }, "–")
-    : element("td", { class: `n ${Math.abs(value) <= 0.1 ? "good" : Math.abs(value) <= 0.25 ? "warn" : "bad"}` }, `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)} %`);
+    : element("td", { class: `n ${Math.abs(value) <= 0.1 ? "good" : Math.abs(value) <= 0.25 ? "warn" : "bad"}` }, far(value));
   const body = rows.map((row) => element("tr", {}, element("td", {}, row.what.replaceAll("_", " ")),
     element("td", { class: "n" }, UNITS[row.unit](row.forecast)), element("td", { class: "n" }, UNITS[row.unit](row.measured)), off(row.off)));
   const head = element("tr", {}, element("th", { scope: "col" }, ""), ...["forecast", "measured", "off"].map((name) => element("th", { class: "n", scope: "col" }, name)));
   return card("Forecast against measured", "half", element("div", { class: "scroll", tabindex: "0", "aria-label": "Forecast against measured" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...body))));
 }
+
+const far = (value) => (value >= 9 ? `× ${whole(value + 1)}` : `${value > 0.0005 ? "+" : ""}${(100 * value).toFixed(1).replace("-0.0", "0.0")} %`);
 
 export function ranks(rows) {
   if (rows.length < 2) return null;
@@ -132,7 +134,7 @@ export function profile(entry) {
 
 export function texts(facts) {
   const environment = Object.entries(facts.environment ?? {}).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join("\n");
-  const summary = Object.entries(facts.summary ?? {}).filter(([name]) => name !== "kind").map(([name, value]) => `${name}: ${typeof value === "number" ? short(value) : value}`).join("\n");
+  const summary = Object.entries(facts.summary ?? {}).filter(([name]) => name !== "kind").map(([name, value]) => `${name}: ${value === null ? "unknown" : typeof value === "number" ? short(value) : value}`).join("\n");
   const plan = [facts.plan, facts.because ? `because: ${facts.because}` : null].filter(Boolean).join("\n");
   return [["Plan", plan, true], ["Result", summary, true], ["Environment", environment, false], ["Recipe", facts.recipe, false]]
     .filter((part) => part[1]).map(([name, text, open]) => element("section", { class: "card half" }, element("details", open ? { open: "", id: `text-${name}` } : { id: `text-${name}` }, element("summary", {}, name), element("pre", {}, text))));
