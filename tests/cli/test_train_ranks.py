@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from stepladder.cli.main import main
-from stepladder.cli.ranks import choose_folder, facts_of, spread
+from stepladder.cli.ranks import choose_folder, facts_of, fit_ranks, spread, tell_restart
 from stepladder.plan import REST, Layout, Plan, Recipe, read_recipe
-from stepladder.record import read_journal
+from stepladder.record import Journal, read_journal
 
 from .test_train import TINY
 
@@ -235,3 +235,32 @@ def test_every_rule_a_plan_breaks_is_told_before_any_rank_is_started(tmp_path, c
     assert fields.count("layout.tensor") >= 2  # heads, and the sequence it slices
     assert "compress" in fields and "offload" in fields
     assert not (tmp_path / "run").exists()
+
+
+def test_machines_that_meet_need_a_folder_of_one_name(capsys):
+    assert main(["train", *TINY, "--nodes", "1:2", "--rendezvous", "h:1"]) == 2
+    assert capsys.readouterr().err == (
+        "run.folder: has no name, and machines that meet need the same one. "
+        "Add --run.folder DIR, a folder that every machine sees.\n"
+    )
+
+
+def test_a_plan_is_fitted_to_the_ranks_only_where_they_may_change():
+    plan, recipe = Plan.parse("fp32 tensor=2"), Recipe()
+    assert fit_ranks(plan, recipe, 1, elastic=False) == (plan, "")
+    assert fit_ranks(None, recipe, 1, elastic=True) == (None, "")
+    fitted, said = fit_ranks(plan, recipe, 1, elastic=True)
+    assert fitted.layout == Layout() and fitted.batch.sequences == recipe.train.batch
+    assert said == "plan refitted to 1 rank: tensor 2 to 1; the global batch stays 16"
+
+
+def test_a_run_says_that_it_goes_on_and_on_how_many_ranks(tmp_path):
+    assert tell_restart(tmp_path, 0, 2) == []
+    with Journal(tmp_path) as journal:
+        journal.write("start", step=0, ranks=2)
+    assert tell_restart(tmp_path, 20, 2) == [
+        "start 2 of this run, on 2 ranks: going on from step 20"
+    ]
+    assert tell_restart(tmp_path, 20, 1) == [
+        "start 2 of this run, on 1 rank, 2 before: going on from step 20"
+    ]

@@ -18,10 +18,10 @@ from stepladder.launch.local import surroundings
 HEAD = "import os, sys, time, signal, subprocess\nrank = int(os.environ['RANK'])\n"
 
 
-def launch(tmp_path, body, ranks=2):
+def launch(tmp_path, body, ranks=2, **how):
     script = tmp_path / "train.py"
     script.write_text(HEAD + textwrap.dedent(body))
-    return launch_local([str(script)], ranks=ranks, folder=tmp_path / "run")
+    return launch_local([str(script)], ranks=ranks, folder=tmp_path / "run", **how)
 
 
 def test_rank_0_speaks_and_others_are_labelled_and_each_has_a_file(tmp_path, capsys):
@@ -158,3 +158,80 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path
     (tmp_path / "run").write_text("")
     with pytest.raises(RecordError, match=r"run/ranks cannot be written \(Not a directory\)"):
         launch(tmp_path, "")
+
+
+def test_ranks_that_were_lost_start_again_and_each_start_keeps_its_words(tmp_path, capsys):
+    body = f"""
+        first = not os.path.exists({str(tmp_path / "seen")!r})
+        print("first" if first else "again", rank, flush=True)
+        while first and rank == 0:
+            time.sleep(1)
+        if first:
+            time.sleep(0.5)
+            open({str(tmp_path / "seen")!r}, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert launch(tmp_path, body, restarts=2) == 0
+    said = capsys.readouterr()
+    assert sorted(said.out.splitlines()) == [
+        "[rank 1] again 1", "[rank 1] first 1", "again 0", "first 0"
+    ]  # fmt: skip
+    assert said.err.splitlines() == [
+        "[rank 1] ended by SIGKILL, which is how a machine short of memory ends a process.",
+        f"Its log: {tmp_path}/run/ranks/rank-1.err",
+        "Starting again (1 of 2).",
+    ]
+    kept = tmp_path / "run" / "ranks"
+    assert (kept / "rank-1.out").read_text() == "first 1\n"
+    assert (kept / "restart-1" / "rank-1.out").read_text() == "again 1\n"
+
+
+def test_what_fails_twice_the_same_way_is_not_tried_a_third_time(tmp_path, capsys):
+    code = launch(tmp_path, """
+        from stepladder.launch import record_failure
+        print("start", flush=True)
+        try:
+            raise ValueError("broken for good")
+        except ValueError as error:
+            record_failure(error)
+        sys.exit(1)
+    """, ranks=1, restarts=9)  # fmt: skip
+    said = capsys.readouterr()
+    assert code == 1 and said.out == "start\nstart\n"
+    assert said.err.count("Starting again (1 of 9).") == 1 and "(2 of 9)" not in said.err
+
+
+def test_a_users_mistake_is_not_tried_again(tmp_path, capsys):
+    code = launch(tmp_path, """
+        from stepladder.errors import PlanError
+        from stepladder.launch import record_failure
+        record_failure(PlanError("batch", "3 is odd", "Use 4."))
+        sys.exit(2)
+    """, ranks=1, restarts=9)  # fmt: skip
+    assert code == 2 and capsys.readouterr().err == "[rank 0] batch: 3 is odd. Use 4.\n"
+
+
+def test_a_stopped_rank_that_nobody_misses_is_ended(tmp_path, capsys):
+    body = f"""
+        if not os.path.exists({str(tmp_path / "seen")!r}):
+            open({str(tmp_path / "seen")!r}, "w").close()
+            os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    assert launch(tmp_path, body, ranks=1, restarts=1, wait_seconds=1) == 0
+    assert "[rank 0] was stopped for 1 s." in capsys.readouterr().err
+
+
+def test_notices_of_a_scheduler_do_not_cut_a_save_short(tmp_path, capsys):
+    send_when_ready(tmp_path / "run", [signal.SIGUSR1, signal.SIGTERM])
+    code = launch(tmp_path, """
+        asked = []
+        signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+        signal.signal(signal.SIGTERM, lambda *_: asked.append(2))
+        print("ready", flush=True)
+        while not asked:
+            time.sleep(0.05)
+        time.sleep(1)
+        print("saved", flush=True)
+        sys.exit(143)
+    """, restarts=3)  # fmt: skip
+    assert code == 143 and capsys.readouterr().out.count("saved") == 2

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from stepladder.world import Stop, signals
+from stepladder.world import Stop, signals, stop_code
 from stepladder.world.signals import CAUGHT, ECHO_SECONDS
 
 LOOP = textwrap.dedent("""
@@ -110,3 +110,42 @@ def test_another_thread_may_use_it_and_sets_no_handler():
     thread.start()
     thread.join()
     assert seen == [(None, before)]
+
+
+def test_a_scheduler_is_answered_with_one_code_and_a_person_with_another():
+    assert (stop_code("SIGTERM"), stop_code("SIGUSR1"), stop_code("SIGINT")) == (143, 143, 130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_process_that_is_not_done_in_time_leaves_with_the_code_and_a_line(number):
+    loop = LOOP.replace("Stop() as", "Stop(0.3) as")
+    process = subprocess.Popen(
+        [sys.executable, "-c", loop, signals.__file__, "stubborn"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert said == (
+        f"{number.name}: not done within 0.3 s (run.grace_seconds); "
+        "leaving with the last checkpoint that was whole.\n"
+    )
+
+
+def test_a_person_has_all_the_time():
+    process = start_with("Stop(0.2) as")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.6)
+    assert process.poll() is None
+    process.kill()
+
+
+def start_with(how):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOP.replace("Stop() as", how), signals.__file__, "stubborn"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    return process

@@ -124,7 +124,7 @@ class Agent(LocalElasticAgent):
 
     def _judge(self, ending: Ending) -> None:
         """Decide whether to start again; torch's own count of what is left is the decision."""
-        failure = (*ending.lines, newest(self.policy.folder))
+        failure = (*ending.lines[:1], newest(self.policy.folder))
         hopeless = ending.code == MISTAKE or (ending.told and failure == self._last)
         self._last = failure
         stopped = ending.code > STOPPED

@@ -106,6 +106,8 @@ def keep_running(job: Job, logs: RankLogs, signals: Signals) -> Ending:
         try:
             return run_agent(job, logs, signals)
         except RendezvousClosedError:
+            if signals.asked:
+                return Ending(signals.code)
             return Ending(FAILED, ("The run was ended by another machine; its log says why.",))
         except RendezvousTimeoutError as waited:
             raise LostRank(
@@ -116,6 +118,8 @@ def keep_running(job: Job, logs: RankLogs, signals: Signals) -> Ending:
             ) from waited
         except (RendezvousError, dist.DistError) as cut:
             now = time.monotonic()
+            if signals.asked:  # the others left first
+                return Ending(signals.code)
             if not job.nodes.host:
                 raise
             if not lost or now - began > 3 * ANSWER_SECONDS:  # it was there in between
