@@ -79,30 +79,7 @@ def precision(top: Section) -> Iterator[str]:
 
 def zero(section: Section) -> Iterator[str]:
     yield data_word(section, "stage")
-    homes = {
-        "optimizer": section.section("offload_optimizer"),
-        "parameters": section.section("offload_param"),
-    }
-    moved = []
-    for what, home in homes.items():
-        device = str(home.take("device", "none"))
-        if device == "nvme":
-            home.leave("device", "unsupported", "disks; host memory (cpu) is as far as it goes")
-        if device == "cpu":
-            moved.append(what)
-        home.leave_all(
-            "not needed", TUNING, "pin_memory", "buffer_count", "buffer_size", "max_in_cpu",
-            "fast_init", "pipeline_read", "pipeline_write", "nvme_path",
-        )  # fmt: skip
-        if home.number("ratio") not in (None, 1, 1.0):
-            home.leave("ratio", "unsupported", "part of the state; ours is moved whole")
-        home.rest()
-    if section.switch("cpu_offload"):  # the word of older files
-        moved.append("optimizer")
-    if "parameters" in moved:  # fetched with their optimizer's state, which lies beside them
-        moved = ["parameters"]
-    if moved:
-        yield f"offload={','.join(dict.fromkeys(moved))}"
+    yield from offload(section)
     section.leave_all(
         "not needed", TUNING, "overlap_comm", "contiguous_gradients", "reduce_scatter",
         "reduce_bucket_size", "allgather_partitions", "allgather_bucket_size", "sub_group_size",
@@ -128,6 +105,34 @@ def zero(section: Section) -> Iterator[str]:
         "mics_shard_size", "mics_hierarchical_params_gather",
     )  # fmt: skip
     section.rest()
+
+
+def offload(section: Section) -> Iterator[str]:
+    """What lies in host memory."""
+    homes = {
+        "optimizer": section.section("offload_optimizer"),
+        "parameters": section.section("offload_param"),
+    }
+    moved = []
+    for what, home in homes.items():
+        device = str(home.take("device", "none"))
+        if device == "nvme":
+            home.leave("device", "unsupported", "disks; host memory (cpu) is as far as it goes")
+        if device == "cpu":
+            moved.append(what)
+        home.leave_all(
+            "not needed", TUNING, "pin_memory", "buffer_count", "buffer_size", "max_in_cpu",
+            "fast_init", "pipeline_read", "pipeline_write", "nvme_path",
+        )  # fmt: skip
+        if home.number("ratio") not in (None, 1, 1.0):
+            home.leave("ratio", "unsupported", "part of the state; ours is moved whole")
+        home.rest()
+    if section.switch("cpu_offload"):  # the word of older files
+        moved.append("optimizer")
+    if "parameters" in moved:  # fetched with their optimizer's state, which lies beside them
+        moved = ["parameters"]
+    if moved:
+        yield f"offload={','.join(dict.fromkeys(moved))}"
 
 
 def batch(top: Section) -> Iterator[str]:

@@ -72,7 +72,6 @@ def climb(
         world = with_mesh(world)  # the engine that fetches them wants one, even of one rank
     held = take_share(module, plan, loss, world, costs, seed, inputs)
     blocks, line = held.blocks, held.line
-
     # After the move: memory layouts are the device's. Before compilation, which must see them.
     fused = fuse(module, held.anatomy, loss, world, plan.kernels)
     # Before compilation: the compiler must see which activations it may drop.
@@ -93,8 +92,8 @@ def climb(
         working=fused.around(forward_context(module, plan, world)),
         intake=fused.reading(partial(read_inputs, plan.precision)),
         micro=plan.batch.micro,
+        choosing=fused.choosing,
     )
-    run.choosing = fused.choosing
     if held.hollow:  # after slicing: no rank ever holds the whole
         fill(module, home(plan, world), seed)
     if held.sequences:
