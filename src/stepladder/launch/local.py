@@ -33,7 +33,7 @@ from stepladder.errors import LostRank, RecordError
 from .agent import Agent, Policy
 from .failure import FAILED, Ending
 from .logs import LiveLog, RankLogs
-from .nodes import ANSWER_SECONDS, JOIN_SECONDS, Nodes, own_stores, rendezvous, unreachable, way_to
+from .nodes import JOIN_SECONDS, Nodes, own_stores, rendezvous, unreachable, way_to
 from .signals import Signals
 
 LOOPBACK = ("lo", "lo0")
@@ -102,7 +102,7 @@ def keep_running(job: Job, logs: RankLogs, signals: Signals) -> Ending:
     """Run the agent; where it loses the place to meet, come back to it as long as may be."""
     lost = 0.0
     while True:
-        began = time.monotonic()
+        before = logs.starts
         try:
             return run_agent(job, logs, signals)
         except RendezvousClosedError:
@@ -122,7 +122,7 @@ def keep_running(job: Job, logs: RankLogs, signals: Signals) -> Ending:
                 return Ending(signals.code)
             if not job.nodes.host:
                 raise
-            if not lost or now - began > 3 * ANSWER_SECONDS:  # it was there in between
+            if not lost or logs.starts > before:  # it was there in between
                 lost = now
                 where = f"{job.nodes.host}:{job.nodes.port}"
                 print(f"{where} does not answer; trying again.", file=sys.stderr)  # noqa: T201
