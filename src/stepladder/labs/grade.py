@@ -91,13 +91,13 @@ def explain(raised: BaseException, path: Path) -> str:
     said = f"{type(raised).__name__}: {raised}".rstrip(": ")
     if isinstance(raised, NotImplementedError) and lines:
         return f"{lines[-1]}\nThis part is not written yet."
-    if "ellipsis" in str(raised):
+    if "'ellipsis'" in str(raised):  # as Python names the type of ...
         said = "A part is not written yet: '...' still stands where a value should be."
     elif not lines:
         said = f"What your code gave back could not be used. {said}"
     return "\n".join([*lines, said])
 
 
-def own_lines(raised: BaseException, path: Path) -> list[str]:
+def own_lines(raised: BaseException, path: Path | str) -> list[str]:
     frames = [*traceback.extract_tb(raised.__traceback__), *getattr(raised, "frames", ())]
     return [f"line {f.lineno}: {f.line}" for f in frames if f.filename == str(path)]
