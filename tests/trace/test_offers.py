@@ -43,3 +43,10 @@ def test_where_nothing_is_known_nothing_is_offered():
     assert Outlook(unknown="why").offers(PLAN) == []
     cpu = Cluster.parse("1 x CPU")
     assert Outlook(find_facts("gpt-tiny"), cpu).offers(Plan.parse("fp32 batch=4")) == []
+
+
+def test_a_gain_within_the_forecasts_own_error_is_not_offered():
+    fp8 = Plan.parse("fp8 zero3 shard=16 micro=1 batch=64 recompute=blocks")
+    now, then = (forecast(FACTS, plan, CLUSTER).time.step_seconds for plan in (PLAN, fp8))
+    assert 1 < now / then < 1.03, "communication bounds it"
+    assert "fp8" not in [offer.words for offer in Outlook(FACTS, CLUSTER).offers(PLAN)]
