@@ -220,6 +220,11 @@ def any_line(folder):
     return (folder / NAME).exists()
 
 
+def visible(name):
+    """A name as a message shows it: what is no letter cannot act on a terminal."""
+    return name.replace("\0", r"\x00")
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -233,7 +238,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, name, why):
     with pytest.raises(RecordError) as caught:
         Journal(tmp_path / name)
     assert str(caught.value) == (
-        f"run folder: {tmp_path / name} cannot be written ({why}). "
+        f"run folder: {tmp_path / visible(name)} cannot be written ({why}). "
         "Name another folder, or give this user the right to write there."
     )
 
@@ -244,7 +249,7 @@ def test_a_folder_without_a_journal_is_named(tmp_path, name):
     with pytest.raises(RecordError) as caught:
         entries(tmp_path / name)
     assert str(caught.value) == (
-        f"run folder: {tmp_path / name / NAME} cannot be read ({why}). "
+        f"run folder: {tmp_path / visible(name) / NAME} cannot be read ({why}). "
         "Name a folder that a run wrote, such as runs/first."
     )
 
