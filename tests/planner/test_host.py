@@ -85,3 +85,12 @@ def test_the_host_runs_ahead_while_the_entry_keeps_the_device_busy() -> None:
     facts = replace(TINY, parts=(heavy, *TINY.parts[1:]))
     found = forecast_time(facts, Plan.parse("bf16 micro=1").settle(1), ONE)
     assert found is not None and found.host == 0
+
+
+def test_what_is_recorded_needs_no_asking() -> None:
+    plain, recorded = (
+        forecast_time(TINY, Plan.parse(f"bf16 compile=on{word} batch=1").settle(1), ONE)
+        for word in ("", " graphs=on")
+    )
+    assert plain is not None and recorded is not None
+    assert recorded.host == 0 < plain.host
