@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -120,13 +121,14 @@ class Saver:
             self.board.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
         except (OSError, MemoryError, RuntimeError, StepladderError) as refused:
             self.failure = refusal(final, refused)
-            self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
+            with suppress(RuntimeError):  # the store may have gone with its machine
+                self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
         try:
             if rank == 0:
                 self.board.post(f"{note}/end", self._commit(taken, note, partly, final, ranks))
             self._learn(self.board.read(f"{note}/end", WAIT_SECONDS))
-        except StepladderError as alone:
-            self.failure = self.failure or alone
+        except (RuntimeError, StepladderError) as alone:
+            self.failure = self.failure or refusal(final, alone)
 
     def _commit(self, taken: Snapshot, note: str, partly: Path, final: Path, ranks: int) -> str:
         """Put every rank's part together; what became of it, in words for all."""
