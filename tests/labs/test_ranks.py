@@ -1,54 +1,104 @@
-"""Ranks of a lesson: real processes that meet, and whose errors come home."""
+"""Ranks for lessons: forks that meet, whose answers and errors come home."""
 
 import os
-import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from stepladder.errors import LostRank
-from stepladder.labs.grade import own_lines
+from stepladder.errors import LostRank, OutOfMemory
+from stepladder.labs import ranks
+from stepladder.labs.limit import MemoryLimit
 from stepladder.labs.ranks import on_ranks
+from stepladder.labs.traffic import Traffic
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
 
-def test_ranks_meet_and_results_come_in_their_order():
-    base = 10  # a closure: nothing is pickled on the way out
-
-    def add_up() -> tuple[int, float]:
-        total = torch.tensor(float(base + dist.get_rank()))
+def test_every_rank_answers_in_order_with_tensors_of_its_own():
+    def add(value):
+        total = torch.full((3,), float(dist.get_rank() + value))
         dist.all_reduce(total)
-        return dist.get_rank(), total.item()
+        return dist.get_rank(), total
 
-    assert on_ranks(add_up, 2) == [(0, 21.0), (1, 21.0)]
+    found = on_ranks(add, 3, 1)
+    assert [rank for rank, _ in found] == [0, 1, 2]
+    assert all(torch.equal(total, torch.full((3,), 6.0)) for _, total in found)
 
 
-def test_a_ranks_error_comes_home_with_its_lines():
-    def fail() -> None:
+def test_a_function_that_joins_by_itself_gets_its_place():
+    def join(rank, num_ranks, meeting, word):
+        dist.init_process_group("gloo", meeting, rank=rank, world_size=num_ranks)
+        return word, dist.get_rank(), os.environ["WORLD_SIZE"]
+
+    assert on_ranks(join, 2, "hello", join=False) == [("hello", 0, "2"), ("hello", 1, "2")]
+
+
+def test_an_error_comes_home_with_its_lines():
+    def fail():
         if dist.get_rank() == 1:
-            raise ValueError("rank 1 had enough")
+            raise KeyError("here")
+        dist.barrier()
 
-    with pytest.raises(ValueError, match="rank 1 had enough") as caught:
+    with pytest.raises(KeyError, match="here") as raised:
         on_ranks(fail, 2)
-    assert any('raise ValueError("rank 1' in line for line in own_lines(caught.value, __file__))
+    assert any(frame.line == 'raise KeyError("here")' for frame in raised.value.frames)
 
 
-def test_a_rank_that_ends_is_named():
-    def leave() -> None:
+def test_a_rank_that_ends_is_named_though_others_fail_for_it():
+    def vanish():
         if dist.get_rank() == 1:
-            os._exit(0)
-        time.sleep(30)
+            os._exit(9)
+        dist.barrier()
 
     with pytest.raises(LostRank, match="rank 1 ended without a result"):
-        on_ranks(leave, 2)
+        on_ranks(vanish, 2)
 
 
-def test_ranks_that_wait_for_ever_are_said_to():
-    def wait() -> None:
+def test_a_rank_that_waits_for_one_that_is_done_is_named(monkeypatch):
+    monkeypatch.setattr(ranks, "LEFT_ALONE_SECONDS", 0.5)
+
+    def wait():
         if dist.get_rank() == 0:
-            time.sleep(60)
+            dist.barrier()
 
-    with pytest.raises(LostRank, match="1 of 2 ranks did not answer in 2 s"):
-        on_ranks(wait, 2, timeout_seconds=2)
+    with pytest.raises(LostRank, match="rank 0 still waits for something when rank 1 is done"):
+        on_ranks(wait, 2)
+
+
+def test_ranks_that_never_answer_are_given_up():
+    def wait():
+        dist.recv(torch.zeros(1), 1 - dist.get_rank())
+
+    with pytest.raises(LostRank, match="2 ranks did not answer in time"):
+        on_ranks(wait, 2, timeout_seconds=1)
+
+
+def test_traffic_counts_what_a_ring_would_send():
+    def talk():
+        tensor, whole = torch.zeros(4), torch.zeros(8)
+        with Traffic() as traffic:
+            dist.all_reduce(tensor)
+            dist.all_gather(list(whole.chunk(2)), tensor)
+            dist.reduce_scatter(tensor, list(whole.chunk(2)))
+        return dict(traffic.calls), dict(traffic.bytes), traffic.sent_bytes
+
+    calls, sizes, sent = on_ranks(talk, 2)[0]
+    assert calls == {"all_reduce": 1, "all_gather": 1, "reduce_scatter": 1}
+    assert sizes == {"all_reduce": 16, "all_gather": 32, "reduce_scatter": 32}
+    assert sent == 2 * 16 / 2 + 32 / 2 + 32 / 2
+
+
+def test_memory_beyond_the_limit_fails_and_views_cost_nothing():
+    with MemoryLimit(4096) as memory:
+        first = torch.zeros(512)
+        _ = first.view(2, 256), first[:10]
+        assert memory.live_bytes == 2048
+        del first, _
+        assert memory.live_bytes == 0
+        kept = torch.zeros(512)
+        kept.untyped_storage().resize_(0)
+        assert memory.live_bytes == 0
+        with pytest.raises(OutOfMemory, match="made it 8 KiB of tensors on this rank.* hold 4"):
+            torch.zeros(2048)
+    assert memory.peak_bytes == 8192

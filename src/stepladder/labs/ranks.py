@@ -12,6 +12,7 @@ does not have. What a lesson compares with is computed on a rank as well, if nee
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import sys
@@ -27,6 +28,8 @@ import torch._dynamo  # an optimizer's first step imports it: once here rather t
 import torch.distributed as dist
 
 from stepladder.errors import LostRank
+
+LEFT_ALONE_SECONDS = 15.0  # how long a rank may work on when another is done
 
 
 def on_ranks(
@@ -110,14 +113,9 @@ def collect(connections: list[Connection], timeout_seconds: float) -> list[Any]:
     results: dict[int, Any] = {}
     waiting = list(connections)
     while waiting:
-        ready = wait(waiting, timeout_seconds)
+        ready = wait(waiting, min(timeout_seconds, LEFT_ALONE_SECONDS if results else math.inf))
         if not ready:
-            raise LostRank(
-                "ranks",
-                f"{len(waiting)} of {len(connections)} ranks did not answer in "
-                f"{timeout_seconds:.0f} s",
-                "Every rank must call the same collectives in the same order.",
-            )
+            raise LostRank("ranks", *late([connections.index(one) for one in waiting], results))
         for connection in ready:
             assert isinstance(connection, Connection)
             rank = connections.index(connection)
@@ -131,6 +129,15 @@ def collect(connections: list[Connection], timeout_seconds: float) -> list[Any]:
                 raise value
             results[rank] = value
     return [results[rank] for rank in range(len(connections))]
+
+
+def late(ranks: list[int], results: dict[int, Any]) -> tuple[str, str]:
+    """Who still waits, and for whom."""
+    remedy = "Every rank must call the same collectives in the same order."
+    if results:
+        done = ", ".join(map(str, sorted(results)))
+        return f"rank {ranks[0]} still waits for something when rank {done} is done", remedy
+    return f"{len(ranks)} ranks did not answer in time", remedy
 
 
 def blame_the_lost(connections: list[Connection], waiting: list[Connection]) -> None:

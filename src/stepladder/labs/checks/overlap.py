@@ -118,7 +118,7 @@ def by_torch() -> tuple[float, list[Tensor]]:
     model = DistributedDataParallel(bare, bucket_cap_mb=2 * WIDTH * WIDTH * 4 / 2**20)
     sent: list[Pending] = []
 
-    def hook(_, bucket):  # type: ignore[no-untyped-def]  # DDP cannot read annotations as text
+    def hook(_, bucket):  # bare: DDP cannot read annotations that are text
         sent.append(machine.send(bucket.buffer()))
         return sent[-1].work.get_future().then(lambda done: done.value()[0] / 2)
 

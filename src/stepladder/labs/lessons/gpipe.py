@@ -79,12 +79,13 @@ def run(stage: nn.Module, x: Tensor, y: Tensor, micro_batches: int) -> Clock:
         # <<< inputs.append(xs[micro])
         outputs.append(stage(inputs[micro]))
         clock.work(1)
+        # >>> On the last rank the output becomes the loss, this micro-batch's share of the batch's
+        # >>> mean; elsewhere clock.send it to the rank after.
         if rank == last:
-            # >>> The output becomes the loss, this micro-batch's share of the batch's mean.
             outputs[micro] = (outputs[micro] - ys[micro]).square().mean() / micro_batches
-            # <<< outputs[micro] = (outputs[micro] - ys[micro]).square().mean()
         else:
             clock.send(outputs[micro], rank + 1)
+        # <<< outputs[micro] = (outputs[micro] - ys[micro]).square().mean()
     for micro in reversed(range(micro_batches)):
         # >>> The gradient of the output: None on the last rank, else from the rank after. Go
         # >>> backward, work 2 ticks, and send the input's gradient to the rank before, if any.
