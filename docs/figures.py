@@ -1,0 +1,255 @@
+"""Draws the site's pictures: `python docs/figures.py` (the site's build does it too).
+
+Each page that compares plans (see docs/tables.py) gets a picture of the same forecasts, memory by
+owner and step time by cause. The rest is drawn from what the benchmarks left. The pictures are
+never committed; they lie in docs/figures.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepladder.cli.plots import COLOURS, draw_steps, figure, store
+from stepladder.plan import Schedule
+from stepladder.planner import bubble_share
+from stepladder.record import Forecast
+
+DOCS = Path(__file__).parent
+FIGURES = DOCS / "figures"
+OWNERS = {  # colour of each owner; what has none of its own is grey
+    "parameters": "#2458a6",
+    "working": "#7fa3d6",
+    "gradients": "#3a8f5c",
+    "optimizer": "#8a5fa8",
+    "activations": "#d1603d",
+    "logits": "#eba58c",
+    "communication": "#a38a2f",
+    "other": "#b4bcc4",
+}
+CAUSES = {
+    "matrix": "#2458a6",
+    "attention": "#7fa3d6",
+    "memory bound": "#3a8f5c",
+    "communication": "#a38a2f",
+    "bubble": "#d1603d",
+    "optimizer": "#8a5fa8",
+    "other": "#b4bcc4",
+}
+
+
+def load_tables() -> Any:
+    """docs/tables.py, which is no package's: the site's build and the tests come by path."""
+    if "docs_tables" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("docs_tables", DOCS / "tables.py")
+        assert spec is not None and spec.loader is not None
+        module = sys.modules["docs_tables"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules["docs_tables"]
+
+
+def sorted_into(amounts: dict[str, float], kinds: Sequence[str]) -> dict[str, float]:
+    """Amounts by the kinds that have a colour; the rest is other."""
+    named = {name.replace("_", " "): amount for name, amount in amounts.items()}
+    known = {kind: named.get(kind, 0.0) for kind in kinds if kind != "other"}
+    return {**known, "other": sum(named.values()) - sum(known.values())}
+
+
+def stacked(axes: Any, rows: Sequence[dict[str, float]], colours: dict[str, str]) -> None:
+    for place, row in enumerate(rows):
+        left = 0.0
+        for kind, amount in row.items():
+            axes.barh(place, amount, left=left, color=colours[kind], height=0.62, label=kind)
+            left += amount
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    seen = dict(zip(*reversed(axes.get_legend_handles_labels())))
+    shown = {k: h for k, h in seen.items() if sum(row[k] for row in rows) > 0.01 * left}
+    axes.legend(
+        shown.values(), shown.keys(), loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3,
+        frameon=False, fontsize=8, handlelength=1, columnspacing=1,
+    )  # fmt: skip
+
+
+def shorten(plans: Sequence[str]) -> list[str]:
+    """Plans without the words they all share."""
+    common = set.intersection(*(set(plan.split()) for plan in plans))
+    kept = [" ".join(w for w in plan.split() if w not in common) for plan in plans]
+    return [textwrap.fill(words, 30) or "plain" for words in kept]
+
+
+def draw_forecasts(path: Path, found: Sequence[tuple[str, Forecast]], where: str) -> None:
+    """Memory by owner, with the device's limit, beside step time by cause."""
+    drawn, (memory, seconds) = figure(11, 1.7 + 0.46 * len(found), panels=2)
+    owners = [
+        sorted_into({k: v / 2**30 for k, v in f.memory.by_owner().items()}, list(OWNERS))
+        for _, f in found
+    ]
+    stacked(memory, owners, OWNERS)
+    memory.set_yticks(range(len(found)), shorten([plan for plan, _ in found]), fontsize=9)
+    memory.set_xlabel("GiB on the fullest device")
+    if limit := found[0][1].memory_limit_bytes:
+        memory.axvline(limit / 2**30, color="#20262c", linestyle="--", linewidth=1)
+        memory.text(
+            limit / 2**30, len(found) - 0.55, " limit", fontsize=8, va="bottom", ha="left",
+            color="#20262c",
+        )  # fmt: skip
+        widest = max(sum(row.values()) for row in owners)
+        memory.set_xlim(0, 1.08 * max(widest, limit / 2**30))
+    causes = [sorted_into(f.time.by_cause() if f.time else {}, list(CAUSES)) for _, f in found]
+    stacked(seconds, causes, CAUSES)
+    seconds.set_yticks(range(len(found)), [""] * len(found))
+    for place, (_, one) in enumerate(found):
+        if not one.fits:
+            total = sum(causes[place].values())
+            seconds.text(total, place, "  does not fit", va="center", fontsize=8, color="#a02020")
+    seconds.set_xlim(0, 1.25 * max(sum(row.values()) for row in causes))
+    seconds.set_xlabel("seconds a step")
+    drawn.suptitle(where, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    store(drawn, path)
+
+
+def draw_precision(path: Path) -> None:
+    kept = load_tables().read("precisions_gpu")
+    drawn, axes = figure(10, 3.2, panels=len(kept["tables"]))
+    for axis, table in zip(axes, kept["tables"]):
+        rows = [row for row in table["rows"] if row["step_ms"]]
+        bars = axis.bar(
+            [row["name"].replace(" compile=on", "\ncompiled") for row in rows],
+            [rows[0]["step_ms"] / row["step_ms"] for row in rows],
+            color=[COLOURS[0] if row["name"] != "fp32" else COLOURS[5] for row in rows],
+        )
+        axis.bar_label(bars, fmt="%.1f ×", fontsize=8)
+        axis.tick_params(axis="x", labelsize=7)
+        axis.grid(visible=False, axis="x")
+        axis.set_title(f"{table['model']}, batch {table['batch']}, {kept['machine']}", fontsize=10)
+    axes[0].set_ylabel("times as fast as fp32")
+    store(drawn, path)
+
+
+def draw_accumulation(path: Path) -> None:
+    rows = load_tables().read("accumulation")["rows"]
+    drawn, (loss, held) = figure(10, 3.4, panels=2, widths=[3, 2])
+    for index, row in enumerate(rows):
+        # Curves that are the same lie on each other: the first are drawn wide.
+        width = 1.2 + 1.5 * (len(rows) - 1 - index)
+        loss.plot(row["losses"], linewidth=width, alpha=0.75, label=f"{row['passes']} passes")
+    loss.set(xlabel="step", ylabel="loss")
+    loss.legend(frameon=False, fontsize=8)
+    bars = held.bar(
+        [str(row["passes"]) for row in rows],
+        [row["activation_bytes"] / 2**20 for row in rows],
+        color=COLOURS[1],
+    )
+    held.bar_label(bars, fmt="%.1f", fontsize=8)
+    held.grid(visible=False, axis="x")
+    held.set(xlabel="passes a step", ylabel="activations, MiB")
+    store(drawn, path)
+
+
+def draw_compression(path: Path) -> None:
+    rows = [row for row in load_tables().read("compression")["rows"] if not row["problem"]]
+    links = list(dict.fromkeys(row["link"] for row in rows))
+    ways = list(dict.fromkeys(row["compress"] for row in rows))
+    drawn, axes = figure(8, 3.4)
+    for index, way in enumerate(ways):
+        heights = [
+            next((r["against_none"] for r in rows if (r["link"], r["compress"]) == (link, way)), 0)
+            for link in links
+        ]
+        places = [place + 0.2 * (index - (len(ways) - 1) / 2) for place in range(len(links))]
+        bars = axes.bar(places, heights, width=0.18, label=way, color=COLOURS[index])
+        axes.bar_label(bars, fmt="%.1f", fontsize=7)
+    axes.axhline(1, color="#20262c", linewidth=0.8)
+    axes.set_xticks(range(len(links)), links)
+    axes.grid(visible=False, axis="x")
+    axes.set(xlabel="link between the ranks", ylabel="times as fast as uncompressed")
+    axes.legend(frameon=False, fontsize=8)
+    store(drawn, path)
+
+
+def draw_bubbles(path: Path) -> None:
+    ranks, counts = 8, [8, 12, 16, 24, 32, 48, 64, 96, 128]
+    drawn, axes = figure(7.5, 3.6)
+    for words in ("1f1b", "gpipe", "interleaved:2", "interleaved:4", "zero-bubble"):
+        idle = bubble_share(Schedule.parse(words), ranks)
+        shown = [count for count in counts if words != "zero-bubble" or count >= 2 * ranks]
+        shares = [100 * idle / (count + idle) for count in shown]
+        style = "--" if words == "gpipe" else "-"  # it lies on 1f1b
+        width = 3.5 if words == "1f1b" else 1.8
+        axes.plot(shown, shares, style, linewidth=width, label=words, marker=".")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([8, 16, 32, 64, 128], ["8", "16", "32", "64", "128"])
+    axes.set(xlabel=f"micro-batches a step, {ranks} stages", ylabel="idle, % of a step")
+    axes.legend(frameon=False, fontsize=9)
+    store(drawn, path)
+
+
+def draw_ring(path: Path) -> None:
+    drawn, axes = figure(10, 3.6)
+    draw_steps(axes, 4)
+    store(drawn, path)
+
+
+def draw_kernels(path: Path) -> None:
+    rows = [row for row in load_tables().read("kernels")["rows"] if row["ours_ms"]]
+    drawn, axes = figure(9, 3.6)
+    for index, against in enumerate(("eager", "compiled")):
+        places = [place + 0.4 * (index - 0.5) for place in range(len(rows))]
+        gains = [row[f"{against}_ms"] / row["ours_ms"] for row in rows]
+        bars = axes.barh(
+            places, gains, height=0.36, label=f"against {against}", color=COLOURS[index]
+        )
+        axes.bar_label(bars, fmt="%.2f ×", fontsize=7, padding=2)
+    names = [f"{row['kernel']}  {' × '.join(map(str, row['shape']))}" for row in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(1, color="#20262c", linewidth=0.8)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("times as fast")
+    axes.legend(frameon=False, fontsize=8)
+    store(drawn, path)
+
+
+OWN: dict[str, Callable[[Path], None]] = {  # picture: who draws it
+    "precision-measured.png": draw_precision,
+    "accumulation-measured.png": draw_accumulation,
+    "compression-measured.png": draw_compression,
+    "bubbles.png": draw_bubbles,
+    "ring.png": draw_ring,
+    "kernels.png": draw_kernels,
+}
+
+
+def forecast_figures() -> dict[str, Any]:
+    """Picture of each page that compares plans: what it asks for."""
+    tables = load_tables()
+    found = {}
+    for page in sorted(DOCS.rglob("*.md")):
+        name = page.parent.name if page.stem == "index" and page.parent != DOCS else page.stem
+        for index, case in enumerate(tables.asked(page.read_text())):
+            found[f"{name}{'' if index == 0 else f'-{index + 1}'}.png"] = case
+    return found
+
+
+def names() -> set[str]:
+    return {*OWN, *forecast_figures()}
+
+
+def main() -> None:
+    FIGURES.mkdir(exist_ok=True)
+    for name, case in forecast_figures().items():
+        shape, colon, _ = case.model.partition(":")
+        model = f"a {shape} shape" if colon else case.model
+        where = f"Forecast: {model} on {case.cluster}"
+        draw_forecasts(FIGURES / name, case.forecasts(), where)
+    for name, draw in OWN.items():
+        draw(FIGURES / name)
+
+
+if __name__ == "__main__":
+    main()

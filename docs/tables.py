@@ -1,0 +1,286 @@
+"""Fills the tables of the pages in docs: `python docs/tables.py` (a test holds the pages to it).
+
+A page asks for one by a comment, and everything up to `<!-- end -->` is written here:
+
+    <!-- forecast: llama3-8b on 8 x H100-80GB        <!-- measured: zero -->
+    bf16 ddp micro=1 batch=8
+    bf16 zero3 micro=1 batch=8
+    -->
+
+A forecast is the planner's, of today's code. What was measured is what the benchmarks left in
+benchmarks/results, with its date and machine. The pictures of docs/figures.py show the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+from stepladder.planner import forecast
+from stepladder.record import Forecast
+from stepladder.workload import find_facts
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
+ASKED = re.compile(r"<!-- (forecast|measured): (.*?)-->\n.*?<!-- end -->", re.DOTALL)
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The plans a page compares, on one model and cluster."""
+
+    model: str
+    cluster: str
+    plans: tuple[str, ...]
+
+    @classmethod
+    def read(cls, words: str) -> Asked:
+        head, *plans = words.strip().splitlines()
+        model, _, cluster = head.partition(" on ")
+        return cls(model.strip(), cluster.strip(), tuple(plans))
+
+    def forecasts(self) -> list[tuple[str, Forecast]]:
+        facts, cluster = find_facts(self.model), Cluster.parse(self.cluster)
+        return [(words, forecast(facts, Plan.parse(words), cluster)) for words in self.plans]
+
+
+def asked(page: str) -> list[Asked]:
+    return [Asked.read(words) for kind, words in ASKED.findall(page) if kind == "forecast"]
+
+
+def lines(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(columns)
+    table = [heads, ["---"] * len(heads), *map(list, rows)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in table)
+
+
+def forecast_table(words: str) -> str:
+    case = Asked.read(words)
+    rows = []
+    for plan, found in case.forecasts():
+        seconds, speed = found.time, found.tokens_per_second_per_device
+        rows.append(
+            [
+                f"`{plan}`",
+                f"{found.memory.peak_bytes / GIB:.1f}",
+                "yes" if found.fits else "**no**",
+                f"{seconds.step_seconds:.3g} s" if seconds else "unknown",
+                f"{speed:,.0f}" if speed else "unknown",
+                f"{found.mfu:.0%}" if found.mfu else "unknown",
+            ]
+        )
+    head = f"Forecast, not measured: `{case.model}` on {case.cluster}."
+    columns = ["plan", "GiB a device", "fits", "step", "tokens/s a device", "MFU"]
+    return f"{head}\n\n{lines(columns, rows)}"
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def origin(kept: dict[str, Any], command: str) -> str:
+    torch = f", torch {kept['torch']}" if "torch" in kept else ""
+    return f"Measured on {kept['date']}: {kept['machine']}{torch}, `{command}`."
+
+
+def precision() -> str:
+    kept = read("precisions_gpu")
+    rows = []
+    for table in kept["tables"]:
+        ran = [row for row in table["rows"] if row["step_ms"]]
+        for row in ran:
+            faster = ran[0]["step_ms"] / row["step_ms"]
+            rows.append(
+                [
+                    f"{table['model']}, {table['batch']}",
+                    f"`{row['name']}`",
+                    f"{row['step_ms']:.1f}",
+                    f"{faster:.2f} ×",
+                    f"{row['peak_gib']:.1f}",
+                ]
+            )
+    columns = ["model, batch", "plan", "ms a step", "against fp32", "peak GiB"]
+    return origin(kept, "python benchmarks/precisions_gpu.py") + "\n\n" + lines(columns, rows)
+
+
+def accumulation() -> str:
+    kept = read("accumulation")
+    rows = [
+        [
+            str(row["passes"]),
+            str(row["micro"]),
+            f"{row['step_ms']:.0f}",
+            f"{row['activation_bytes'] / 2**20:.1f}",
+            f"{row['losses'][-1]:.4f}",
+            f"{row['difference']:.1e}",
+        ]
+        for row in kept["rows"]
+    ]
+    columns = ["passes", "micro", "ms a step", "activations MiB", "last loss", "largest difference"]
+    return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
+
+
+def recomputation() -> str:
+    kept = read("planner_gpu")
+    cases = {row["case"]: row for row in kept["cases"]}
+    rows = []
+    for model in ("gpt", "llama", "vit", "hugging-gpt2", "hugging-llama"):
+        plain = cases[f"{model}: bf16 rows=8x1"]
+        for how, case in (
+            ("none", plain),
+            ("selective", cases[f"{model}: bf16 recompute=selective rows=8x1"]),
+            ("blocks", cases[f"{model}: bf16 recompute=blocks rows=8x2"]),
+        ):
+            per_row = case["step_seconds"] / rows_of(case)
+            rows.append(
+                [
+                    model,
+                    f"`recompute={how}`",
+                    f"{case['allocated_bytes'] / GIB:.1f}",
+                    f"{per_row * 1e3:.2f}",
+                    f"{per_row / (plain['step_seconds'] / rows_of(plain)):.2f} ×",
+                ]
+            )
+    columns = ["model", "plan", "allocated GiB", "ms a sample", "time"]
+    command = "python benchmarks/planner_gpu.py --out benchmarks/results"
+    return origin(kept, command) + "\n\n" + lines(columns, rows)
+
+
+def rows_of(case: dict[str, Any]) -> int:
+    return Plan.parse(case["plan"]).batch.sequences or 1
+
+
+def scaling() -> str:
+    kept = read("scaling")
+    rows = [
+        [
+            row["kind"],
+            str(row["ranks"]),
+            str(row["batch"]),
+            f"{row['step_ms']:.0f}",
+            f"{row['samples_per_second']:.0f}",
+            f"{row['efficiency']:.0%}",
+        ]
+        for row in kept["rows"]
+    ]
+    columns = ["scaling", "ranks", "batch", "ms a step", "samples/s", "efficiency"]
+    return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
+
+
+def zero() -> str:
+    kept = read("zero")
+    rows = [
+        [
+            f"`{row['plan']}`",
+            *(f"{row['measured'][owner] / 2**20:.2f}" for owner in ZERO_OWNERS),
+            f"{row['error']:.1%}",
+        ]
+        for row in kept["rows"]
+    ]
+    columns = ["plan", *(f"{owner} MiB" for owner in ZERO_OWNERS), "off the forecast"]
+    return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
+
+
+ZERO_OWNERS = ("parameters", "gradients", "optimizer")
+
+
+def compression() -> str:
+    kept = read("compression")
+    rows = [
+        [
+            row["link"],
+            f"`compress={row['compress']}`",
+            f"{row['step_ms']:.0f}",
+            f"{row['against_none']:.2f} ×",
+            f"{row['loss']:.4f}",
+        ]
+        for row in kept["rows"]
+        if not row["problem"]
+    ]
+    columns = ["link", "plan", "ms a step", "times faster", "loss"]
+    return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
+
+
+def kernels() -> str:
+    kept = read("kernels")
+    rows = [
+        [
+            f"`{row['kernel']}`",
+            " × ".join(map(str, row["shape"])),
+            f"{row['eager_ms'] / row['ours_ms']:.2f} ×",
+            f"{row['compiled_ms'] / row['ours_ms']:.2f} ×",
+        ]
+        for row in kept["rows"]
+        if row["ours_ms"]
+    ]
+    head = (
+        f"Measured: {kept['device']}, torch {kept['torch']}, `python benchmarks/kernels.py`; "
+        "above 1 is faster than torch."
+    )
+    columns = ["kernel", "shape", "against eager", "against compiled"]
+    return f"{head}\n\n{lines(columns, rows)}"
+
+
+def parity(word: str) -> str:
+    """Rows of the parity table whose plan says `word`."""
+    kept = read("parity")
+    rows = [
+        [
+            row["model"],
+            f"`{row['plan']}`",
+            str(row["ranks"]),
+            f"{row['sgd']['loss']:.1e}",
+            f"{row['sgd']['norm']:.1e}",
+            row["state"]["word"],
+        ]
+        for row in kept["rows"]
+        if word in row["plan"]
+    ]
+    columns = ["model", "plan", "ranks", "loss, SGD", "gradient norm", "bytes against forecast"]
+    return origin(kept, "python benchmarks/parity.py") + "\n\n" + lines(columns, rows)
+
+
+MEASURED: dict[str, Callable[[], str]] = {
+    "precision": precision,
+    "accumulation": accumulation,
+    "recomputation": recomputation,
+    "scaling": scaling,
+    "zero": zero,
+    "compression": compression,
+    "kernels": kernels,
+}
+
+
+def measured_table(words: str) -> str:
+    name, _, word = words.strip().partition(" ")
+    return parity(word) if name == "parity" else MEASURED[name]()
+
+
+def filled(page: str) -> str:
+    """The page with every table written anew."""
+
+    def write(found: re.Match[str]) -> str:
+        kind, words = found[1], found[2]
+        table = forecast_table(words) if kind == "forecast" else measured_table(words)
+        return f"<!-- {kind}: {words}-->\n{table}\n<!-- end -->"
+
+    return ASKED.sub(write, page)
+
+
+def main() -> None:
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text()
+        if (new := filled(text)) != text:
+            path.write_text(new)
+            print(path.relative_to(DOCS))
+
+
+if __name__ == "__main__":
+    main()
