@@ -98,6 +98,6 @@ def explain(raised: BaseException, path: Path) -> str:
     return "\n".join([*lines, said])
 
 
-def own_lines(raised: BaseException, path: Path | str) -> list[str]:
+def own_lines(raised: BaseException, path: Path) -> list[str]:
     frames = [*traceback.extract_tb(raised.__traceback__), *getattr(raised, "frames", ())]
     return [f"line {f.lineno}: {f.line}" for f in frames if f.filename == str(path)]
