@@ -209,3 +209,15 @@ def test_a_module_that_reads_no_tokens_needs_a_sample() -> None:
 def test_something_else_is_refused() -> None:
     with pytest.raises(PlanError, match="a int is neither a name"):
         describe(7)
+
+
+def test_frozen_blocks_have_no_backward_and_trained_ones_after_them_a_whole_one() -> None:
+    module = build("gpt:layers=2,hidden=32,heads=2,vocab=64,sequence=8")
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.startswith("blocks.1"))
+    facts = describe(module, sequence=8)
+    frozen, trained = facts.parts[1:3]
+    assert frozen.frozen_parameters == frozen.parameters and not trained.frozen_parameters
+    assert {m.backward for m in frozen.matrices} == {0}
+    assert {m.backward for m in trained.matrices} == {2}
+    assert frozen.moved_back is not None and frozen.moved_back.eager.num_bytes(4, 4) == 0

@@ -110,11 +110,14 @@ class Trace:
         return answer
 
     def kind_of(self, block: nn.Module, given: list[Tensor]) -> Any:
-        parameters = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+        parameters = tuple(
+            (name, tuple(p.shape), p.requires_grad) for name, p in block.named_parameters()
+        )
         saved = {key for part in self.watch.parts.values() for key in part.saved}
         # What an earlier part has saved already costs this one nothing.
         inputs = tuple(
-            (tuple(t.shape), t.dtype, bool(saved & {*self.watch.keys_of([t])})) for t in given
+            (tuple(t.shape), t.dtype, t.requires_grad, bool(saved & {*self.watch.keys_of([t])}))
+            for t in given
         )
         return type(block), parameters, inputs
 
@@ -175,6 +178,8 @@ def worst_backward(watch: Watch, answer: Any) -> tuple[Held, int]:
     """
     outs = [t for t in tensors_in(answer) if t.is_floating_point() and t.requires_grad]
     before = [len(watch.part.operations)]
+    if not outs:  # all of it is frozen, and so is what it was given: backward never comes here
+        return watch.now, before[0]
     for out in outs:  # until their gradients are here, what runs is the loss below
         out.register_hook(lambda _: before.append(len(watch.part.operations)))
         del out
