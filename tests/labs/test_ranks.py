@@ -9,7 +9,7 @@ import torch.distributed as dist
 from stepladder.errors import LostRank, OutOfMemory
 from stepladder.labs import ranks
 from stepladder.labs.limit import MemoryLimit
-from stepladder.labs.ranks import on_ranks
+from stepladder.labs.ranks import hushed, on_ranks
 from stepladder.labs.traffic import Traffic
 
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -102,3 +102,10 @@ def test_memory_beyond_the_limit_fails_and_views_cost_nothing():
         with pytest.raises(OutOfMemory, match="made it 8 KiB of tensors on this rank.* hold 4"):
             torch.zeros(2048)
     assert memory.peak_bytes == 8192
+
+
+def test_hushed_hides_what_is_written_past_python(capfd):
+    with hushed():
+        os.write(2, b"for experts")
+    os.write(2, b"for all")
+    assert capfd.readouterr().err == "for all"

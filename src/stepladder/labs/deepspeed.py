@@ -50,6 +50,7 @@ def train(
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,  # torch's own Adam, so that only ZeRO differs
         "zero_force_ds_cpu_optimizer": False,
+        "gradient_clipping": 0.0,  # it clips at 1 unless it is told not to
     }
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=Adam(model.parameters(), lr=rate), config=settings

@@ -18,7 +18,7 @@ import pickle
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -95,6 +95,20 @@ def variables(rank: int, num_ranks: int) -> dict[str, str]:
     place = {"RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_RANK": rank}
     found = {name: str(value) for name, value in place.items()}
     return {**found, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+@contextlib.contextmanager
+def hushed() -> Iterator[None]:
+    """Block in which torch's warnings to experts (written past Python) are not shown."""
+    sys.stderr.flush()
+    shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(nowhere)
 
 
 def portable(raised: Exception) -> Exception:

@@ -14,7 +14,7 @@ stepped alone, and the result is the same.
 
 Claim: on 2 ranks stages 1 and 2 end with the weights of ZeroRedundancyOptimizer to six digits;
 a rank keeps 12 and 10 bytes a parameter where data parallel keeps 16. Where DeepSpeed is installed,
-measure() trains with its ZeRO as well.
+measure() trains with its stages 1, 2 and 3 too, to the same loss.
 
 Often wrong:
 - every rank keeps moments for all parameters
