@@ -53,7 +53,8 @@ def test_compiled_steps_are_recorded_too():
     plain, *_ = train("bf16 compile=on", "sgd lr=0.5")
     recorded, _, run = train("bf16 compile=on graphs=on", "sgd lr=0.5")
     assert run.climbed.forward_backward.kept
-    assert recorded == plain
+    # Compiled, an embedding's gradient is summed by whoever comes first: bits differ run by run.
+    assert recorded == pytest.approx(plain, rel=1e-6)
 
 
 def test_a_new_shape_of_batch_is_taken_plainly_and_then_recorded():
