@@ -122,7 +122,9 @@ def test_several_ranks_are_refused_before_anything_starts():
 
 
 def test_a_policy_must_be_known():
-    with pytest.raises(PlanError, match="'ignore' is not a policy. Choose one of: stop, skip, backoff."):
+    with pytest.raises(
+        PlanError, match="'ignore' is not a policy. Choose one of: stop, skip, backoff."
+    ):
         climb(gpt(), loss="cross_entropy", plan="fp32", nonfinite="ignore")
 
 

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from stepladder.model import build
-from stepladder.rungs.memory_format import channels_innermost, read_images, timed_convolutions
-from stepladder.world import deterministic
+from stepladder.rungs.memory_format import channels_innermost, read_images
 
 
 def test_a_convolutional_net_answers_the_same_in_other_strides():
@@ -28,12 +27,3 @@ def test_only_images_change_their_order():
     read = read_images(inputs)
     assert read["image"].stride() == (48, 1, 12, 3)
     assert read["ids"].stride() == inputs["ids"].stride()
-
-
-def test_kernels_are_timed_inside_the_block_and_never_where_bits_must_repeat():
-    assert not torch.backends.cudnn.benchmark
-    with timed_convolutions():
-        assert torch.backends.cudnn.benchmark
-    with deterministic(True), timed_convolutions():
-        assert not torch.backends.cudnn.benchmark
-    assert not torch.backends.cudnn.benchmark

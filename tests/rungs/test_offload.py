@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from stepladder.plan import Recompute
-from stepladder.trace.graphs import find_retained_graphs, live_graphs
 from stepladder.rungs.offload import Offload, offload_activations
 from stepladder.rungs.recompute import recompute
+from stepladder.trace.graphs import find_retained_graphs, live_graphs
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")

@@ -2,9 +2,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stepladder.trace.graphs import find_retained_graphs, live_graphs
 from stepladder.rungs.budget import BlockCost
 from stepladder.rungs.saved import measure_blocks, measure_saved_bytes
+from stepladder.trace.graphs import find_retained_graphs, live_graphs
 
 torch.set_num_threads(1)
 ROWS, WIDTH = 8, 16

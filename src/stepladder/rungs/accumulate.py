@@ -37,7 +37,6 @@ class Accumulate:
     world: World
     intake: Callable[[Any], Any] = lambda inputs: inputs  # inputs in the type the module reads
     micro: int | None = None  # rows of one pass; None: all of them
-    choosing: Callable[[], AbstractContextManager[Any]] = nullcontext  # around all passes
     share: Share = nullcontext  # block in which a batch is cut to this rank's part of its sequences
     total: int | torch.Tensor = 0  # valid targets of the last global batch
     # Of the last batch, on the device: each pass's rows and its weighed loss on this rank.
@@ -47,7 +46,7 @@ class Accumulate:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
         counted, self.parts = self.counting(batch), []
         loss = torch.zeros((), device=self.world.device)
-        with self.choosing(), self.share(batch) as mine:
+        with self.share(batch) as mine:
             turns = self.turns(batch, mine)
             for index, (part, counts) in enumerate(turns):
                 with self.exchange.passing(index == len(turns) - 1):

@@ -92,7 +92,6 @@ def climb(
         working=fused.around(forward_context(module, plan, world)),
         intake=fused.reading(partial(read_inputs, plan.precision)),
         micro=plan.batch.micro,
-        choosing=fused.choosing,
     )
     if held.hollow:  # after slicing: no rank ever holds the whole
         fill(module, home(plan, world), seed)

@@ -7,7 +7,7 @@ no combination is made that was not measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from stepladder.world import World
 
 from .head import FusedHead, fuse_head
 from .loss import Loss
-from .memory_format import channels_innermost, read_images, timed_convolutions
+from .memory_format import channels_innermost, read_images
 
 Context = Callable[[], AbstractContextManager[Any]]
 Intake = Callable[[Any], Any]
@@ -49,11 +49,6 @@ class Fused:
                 yield
 
         return both
-
-    @property
-    def choosing(self) -> Context:
-        """The block all passes of a batch run in, backward too."""
-        return timed_convolutions if self.images else nullcontext
 
     def reading(self, intake: Intake) -> Intake:
         """Inputs as the changed module reads them."""

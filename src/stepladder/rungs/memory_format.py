@@ -1,14 +1,13 @@
 """Rung: store images with their channels innermost, as convolutions on matrix units read them.
 
 cuDNN's 16-bit kernels multiply along channels. Given images row by row it moves each one into that
-order and back around every convolution; stored so from the start, nothing is moved. And it has many
-kernels for each: asked to, it times them on the first batch of a shape instead of guessing.
+order and back around every convolution; stored so from the start, nothing is moved.
+Letting it time its kernels (`cudnn.benchmark`) gained nothing on an H200: ResNet-50 40.9 ms a step
+with and without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,15 +31,3 @@ def read_images(inputs: Any) -> Any:
         return leaf.contiguous(memory_format=torch.channels_last) if image else leaf
 
     return tree_map(order, inputs)
-
-
-@contextmanager
-def timed_convolutions() -> Iterator[None]:
-    """Have cuDNN time its kernels inside the block; which is fastest may differ from run to run, so
-    not where the same bits are wanted each time."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before

@@ -93,7 +93,7 @@ def update_(
 
 
 def multiple(rows: Sequence[tuple[Tensor, ...]]) -> int:
-    """What all sizes are a multiple of: only then are whole stretches read at once up to the end."""
+    """What all sizes are a multiple of: else no stretch is read at once, for fear of the end."""
     return ALIGNED if all(row[0].numel() % ALIGNED == 0 for row in rows) else 1
 
 
