@@ -17,6 +17,7 @@ import os
 import pickle
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -30,6 +31,7 @@ import torch.distributed as dist
 from stepladder.errors import LostRank
 
 LEFT_ALONE_SECONDS = 15.0  # how long a rank may work on when another is done
+NOTICED_SECONDS = 1.0  # in which the end of a rank is seen here, once other ranks have seen it
 
 
 def on_ranks(
@@ -139,7 +141,8 @@ def collect(connections: list[Connection], timeout_seconds: float) -> list[Any]:
                 raise LostRank("ranks", f"rank {rank} ended without a result") from None
             waiting.remove(connection)
             if not good:
-                blame_the_lost(connections, waiting)
+                if isinstance(value, RuntimeError):  # gloo's, when the other end is gone
+                    blame_the_lost(connections, waiting)
                 raise value
             results[rank] = value
     return [results[rank] for rank in range(len(connections))]
@@ -156,10 +159,14 @@ def late(ranks: list[int], results: dict[int, Any]) -> tuple[str, str]:
 
 def blame_the_lost(connections: list[Connection], waiting: list[Connection]) -> None:
     """A rank that ended explains the errors of those that waited for it."""
-    for connection in wait(waiting, 0.1):
-        assert isinstance(connection, Connection)
-        try:
-            connection.recv_bytes()
-        except EOFError:
-            rank = connections.index(connection)
-            raise LostRank("ranks", f"rank {rank} ended without a result") from None
+    deadline = time.monotonic() + NOTICED_SECONDS
+    others = list(waiting)
+    while ready := wait(others, max(0.0, deadline - time.monotonic())) if others else []:
+        for connection in ready:
+            assert isinstance(connection, Connection)
+            others.remove(connection)
+            try:
+                connection.recv_bytes()
+            except EOFError:
+                rank = connections.index(connection)
+                raise LostRank("ranks", f"rank {rank} ended without a result") from None

@@ -146,7 +146,7 @@ def check_torch_saves_the_same(lesson: ModuleType) -> None:
     def through_torch(folder: Path) -> bool:
         rank = dist.get_rank()
         lesson.train(folder)
-        state = torch.load(folder / f"step-{lesson.STEPS}-rank-{rank}.pt")
+        state = torch.load(folder / f"step-{lesson.STEPS}-rank-{rank}.pt", weights_only=True)
         for part in ("model", "optimizer", "stream"):
             expect(part in state, f"the checkpoint has no '{part}': the next step needs it.")
         mine: dict[str, Any] = {f"rank{rank}": {"model": state["model"], "stream": state["stream"]}}

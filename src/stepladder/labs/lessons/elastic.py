@@ -61,7 +61,7 @@ def train(rank: int, num_ranks: int, meeting: str, folder: Path) -> list[dict[st
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     first, rows = 0, []
     if (folder / "state.pt").exists():
-        state = torch.load(folder / "state.pt")
+        state = torch.load(folder / "state.pt", weights_only=True)
         # >>> Take back from the state all that was saved: model and optimizer with
         # >>> load_state_dict, the next step as `first`, the rows of what happened.
         model.load_state_dict(state["model"])

@@ -88,7 +88,8 @@ def train(folder: Path) -> list[float]:
     model, stream = nn.Linear(8, 1), torch.Generator().manual_seed(dist.get_rank())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     if first := newest(folder):
-        state = torch.load(folder / f"step-{first}-rank-{dist.get_rank()}.pt")
+        path = folder / f"step-{first}-rank-{dist.get_rank()}.pt"
+        state = torch.load(path, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         stream.set_state(state["stream"])
