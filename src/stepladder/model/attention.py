@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from stepladder.errors import ModelError, PlanError, nearest
 
 from .rotary import Rotary
+
+if torch.cuda.is_available():  # it brings the compiler along: two seconds of a start, for a kernel
+    from torch.nn.attention.bias import causal_lower_right  # that only these devices have
+
 
 Attend = Callable[..., Tensor]
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
+from itertools import count
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
-from torch.distributed.tensor import _redistribute, debug
 
 from stepladder.errors import WorldError
 from stepladder.plan import AXES, Layout
@@ -102,6 +103,9 @@ class World:
             dist.destroy_process_group()
 
 
+WORLDS = count()  # that this process was part of before
+
+
 def join(
     layout: Layout, device: str = "auto", *, timeout_seconds: float = 600, plan: str = ""
 ) -> World:
@@ -110,7 +114,8 @@ def join(
     place, here = gather(device, timeout_seconds=timeout_seconds, facts=facts)
     if not place.launched:
         return World(place, here, layout)
-    forget_routes()
+    if next(WORLDS):
+        forget_routes()
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
     for group in (dist.group.WORLD, *map(mesh.get_group, AXES)):
         _set_pg_timeout(limit(dist.get_backend(), timeout_seconds), group)
@@ -124,9 +129,12 @@ def forget_routes() -> None:
     It remembers that by a mesh's shape, together with the groups and the place of an earlier world
     of this process, which ended.
     """
-    routes = getattr(_redistribute, "_gen_transform_infos", None)  # private: may go any time
-    getattr(routes, "cache_clear", lambda: None)()
-    getattr(debug, "_clear_sharding_prop_cache", lambda: None)()
+    # Loaded here: its tools bring the whole compiler along, a second of every rank's start.
+    tensor = "torch.distributed.tensor"
+    routes = getattr(import_module(f"{tensor}._redistribute"), "_gen_transform_infos", None)
+    getattr(routes, "cache_clear", lambda: None)()  # private: may go any time
+    clear = getattr(import_module(f"{tensor}.debug"), "_clear_sharding_prop_cache", lambda: None)
+    clear()
 
 
 def gather(
