@@ -50,7 +50,7 @@ def test_a_packed_corpus_keeps_files_apart(folder):
     (folder / "zz.txt").write_bytes(b"y" * 6)
     held = text_corpus(folder, length=9, split="validation", packed=True)
     assert held[0][0]["documents"].tolist() == [0] * 4 + [1] * 5
-    assert held.starts.tolist() == [0, 4]
+    assert held.documents.starts.tolist() == [0, 4]
 
 
 def test_a_folder_without_text_says_what_it_looked_for(folder):

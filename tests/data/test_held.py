@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from stepladder.data import Arrays, Part, TokenFile
+from stepladder.data import Arrays, Part, TokenFile, TokenShards
+from stepladder.data.nearby import Nearby
+from stepladder.data.source import order_of
+
+from .shardwriters import write_parquet
 
 
 @pytest.mark.parametrize("length", [1, 9, 10, 97, 1000])
@@ -34,3 +38,14 @@ def test_a_part_knows_its_window_and_where_a_sample_lies(tmp_path):
     assert Part([1, 2], "train").where(0).startswith("sample ")
     with pytest.raises(AttributeError):
         _ = part.nothing
+
+
+def test_the_held_tenth_of_a_table_is_its_last_and_neighbours_stay_together(tmp_path):
+    rows = [[number] * 10 for number in range(200)]
+    source = TokenShards(write_parquet(tmp_path / "a.parquet", rows, group=20), 10)
+    train, held = (Part(source, split) for split in ("train", "validation"))
+    assert len(train) == 180 and train.block == 20
+    firsts = [part.fetch(np.arange(len(part)))[0][:, 0].tolist() for part in (train, held)]
+    assert firsts == [list(range(180)), list(range(180, 199))]
+    assert isinstance(order_of(train, 0, True), Nearby)
+    assert held.where(0) == source.where(180)

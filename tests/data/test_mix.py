@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepladder.data import Mix, batches
+from stepladder.data import Mix, TokenShards, batches
 from stepladder.data.mix import interleave, whole_draws
 from stepladder.errors import DataError
+
+from .shardwriters import write_megatron
 
 
 @given(draws=st.lists(st.integers(1, 60), min_size=1, max_size=7))
@@ -75,3 +78,31 @@ def test_wrong_weights_are_refused():
         Mix([[1], [2]], [1, 0])
     with pytest.raises(DataError, match=r"a share of 1e-06 is less than one sample in 100000"):
         Mix([[1], [2]], [1, 1e-6])
+
+
+def test_a_mixture_is_fetched_as_it_is_read_one_by_one(tmp_path):
+    for name, first in (("a", 0), ("b", 100)):
+        write_megatron(tmp_path / f"{name}.bin", [[first + one] * 9 for one in range(50)])
+    for packed in (False, True):
+        mix = Mix(
+            [TokenShards(tmp_path / f"{name}.bin", 8, packed=packed) for name in "ab"], [2, 1]
+        )
+        indices = mix.order(0, True).indices(np.arange(30))
+        inputs, targets = mix.fetch(indices)
+        for row, index in enumerate(indices.tolist()):
+            alone, its_targets = mix[index]
+            assert torch.equal(targets[row], its_targets)
+            for name in alone if packed else [...]:
+                assert torch.equal(inputs[name][row] if packed else inputs[row], alone[name])
+    assert mix.length == 8
+
+
+def test_sources_of_different_make_are_not_fetched_together(tmp_path):
+    write_megatron(tmp_path / "a.bin", [[1, 2, 3]] * 9)
+    plain, packed = (TokenShards(tmp_path / "a.bin", 4, packed=packed) for packed in (False, True))
+    longer = TokenShards(tmp_path / "a.bin", 5)
+    for other in (packed, longer, [1] * 9):
+        mix = Mix([plain, other], [1, 1])
+        assert mix.fetch(np.array([0, len(plain)])) is None
+        assert hasattr(mix, "length") == (other is packed)
+    assert mix.fetch(np.array([0, 1])) is not None  # of one source only

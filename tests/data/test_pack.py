@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.data import TokenFile, batches, pack
-from stepladder.data.pack import document_starts
+from stepladder.data.pack import AfterEnds
 from stepladder.errors import DataError
 
 
@@ -68,11 +68,15 @@ def test_masked_targets_are_not_counted_as_valid(tmp_path):
     assert batch.valid == 12 and batch.valid_by_row == (6, 6)
 
 
-def test_an_index_built_in_chunks_is_the_whole_index():
+@given(begin=st.integers(0, 999), length=st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_documents_begin_after_each_end_token_and_at_borders(begin, length):
     tokens = np.random.default_rng(0).integers(0, 4, 1000)
-    whole = document_starts(tokens, 3)
-    assert np.array_equal(document_starts(tokens, 3, chunk=7), whole)
-    assert whole[0] == 0 and all(tokens[start - 1] == 3 for start in whole[1:])
+    end = min(begin + length, 1000)
+    found = AfterEnds(tokens, 3, np.array([0, 500])).between(begin, end)
+    after = [place for place in range(begin, end) if place and tokens[place - 1] == 3]
+    borders = [place for place in (0, 500) if begin <= place < end]
+    assert set(found.tolist()) == {*after, *borders}
 
 
 def test_too_few_documents_are_refused_with_the_numbers():

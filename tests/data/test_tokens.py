@@ -45,7 +45,7 @@ def test_a_raw_file_gives_its_windows(tmp_path, dtype):
 def test_a_numpy_file_is_mapped_not_read(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(100, dtype=np.uint16))
     source = TokenFile(tmp_path / "a.npy", 9)
-    assert isinstance(source._rows.tokens.base, np.memmap)
+    assert isinstance(source._rows.tokens.opened(0).tokens.base, np.memmap)
     assert source[10][1].tolist() == list(range(91, 100))
 
 
@@ -160,3 +160,9 @@ def test_a_file_of_shorter_ids_read_as_longer_ones_is_caught_by_the_vocabulary(t
 def test_a_window_says_where_it_is(tmp_path):
     path = write(tmp_path / "a.bin", range(99))
     assert TokenFile(path, 8).where(2) == f"tokens 16 to 24 of '{path}'"
+
+
+def test_an_id_below_zero_is_refused(tmp_path):
+    path = write(tmp_path / "a.bin", [1, -7] * 50, "int32")
+    with pytest.raises(DataError, match=r"a.bin' holds the id -7, which is below 0. Name the dty"):
+        TokenFile(path, 8, "int32", vocabulary=50)

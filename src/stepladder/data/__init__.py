@@ -18,6 +18,7 @@ from .order import Order
 from .pack import IGNORED, pack
 from .prefetch import Prefetcher
 from .reading import Reading
+from .shards import TokenShards
 from .source import Arrays, Source
 from .tokens import TokenFile
 from .workers import Workers
@@ -36,6 +37,7 @@ __all__ = [
     "Source",
     "Split",
     "TokenFile",
+    "TokenShards",
     "Workers",
     "batches",
     "cifar",

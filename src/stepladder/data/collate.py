@@ -62,6 +62,29 @@ def check_longest(samples: Any, policy: Reading) -> Any:
     return shorten(samples, policy.longest)
 
 
+def joined(parts: Sequence[Any], rows: torch.Tensor) -> Any | None:
+    """Stacked samples of several sources as one stack, each row at its place; None if unlike."""
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        kinds = {(one.shape[1:], one.dtype) for one in parts if isinstance(one, torch.Tensor)}
+        if len(kinds) != 1 or not all(isinstance(one, torch.Tensor) for one in parts):
+            return None
+        whole = first.new_empty(len(rows), *first.shape[1:])
+        whole[rows] = torch.cat(list(parts))
+        return whole
+    if isinstance(first, dict) and all(
+        isinstance(one, dict) and one.keys() == first.keys() for one in parts
+    ):
+        found = {key: joined([one[key] for one in parts], rows) for key in first}
+        return None if any(each is None for each in found.values()) else found
+    if isinstance(first, tuple) and all(
+        isinstance(one, tuple) and len(one) == len(first) for one in parts
+    ):
+        columns = tuple(joined(column, rows) for column in zip(*parts))
+        return None if any(each is None for each in columns) else columns
+    return None
+
+
 def _column(values: Sequence[Any], names: Sequence[str], policy: Reading, key: str) -> Any:
     """One part of every sample, stacked."""
     if isinstance(values[0], dict) or (isinstance(values[0], tuple) and not _is_numbers(values[0])):

@@ -16,7 +16,7 @@ import numpy as np
 from stepladder.errors import DataError, nearest
 
 from .files import existing_folder, files_below, read_bytes
-from .pack import PackedRows
+from .pack import Listed, PackedRows
 from .tokens import Windows, check_window
 
 HELD_OUT = 10  # the last tenth is for validation
@@ -50,7 +50,8 @@ def text_corpus(
     if not packed:
         return Windows(tokens[begin:end], length, name=name)
     inside = starts[(starts > begin) & (starts < end)] - begin
-    return PackedRows(tokens[begin:end], np.concatenate([[0], inside]), length, name=name)
+    documents = Listed(np.concatenate([[0], inside]))
+    return PackedRows(tokens[begin:end], documents, length, name=name)
 
 
 def _root(

@@ -15,7 +15,11 @@ SEED = 10  # any number: it only has to stay the same, so that no run ever train
 
 
 class Part:
-    """Nine tenths of a source, or the tenth that training never sees."""
+    """Nine tenths of a source, or the tenth that training never sees.
+
+    The tenth is drawn from everywhere; of a source whose neighbours are read together, it is the
+    last, so that no part has to read everything.
+    """
 
     def __init__(self, source: Source, split: Split) -> None:
         self.source, self.split = source, split
@@ -24,7 +28,7 @@ class Part:
 
     def __getattr__(self, name: str) -> Any:
         # What a source tells of itself (its window, whether reading in parallel pays) stays true.
-        if name in ("length", "parallel"):
+        if name in ("length", "parallel", "block", "together"):
             return getattr(self.source, name)
         raise AttributeError(name)
 
@@ -45,5 +49,9 @@ class Part:
         return fetch(self._indices(indices)) if fetch else None
 
     def _indices(self, indices: Integers) -> Integers:
+        if getattr(self.source, "block", 0):
+            return np.asarray(indices) + (len(self.source) - self._held) * (
+                self.split == "validation"
+            )
         first = 0 if self.split == "validation" else self._held
         return self._order.indices(np.asarray(indices) + first)

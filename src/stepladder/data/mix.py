@@ -21,9 +21,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import torch
 
 from stepladder.errors import DataError
 
+from .collate import joined
 from .order import Integers
 from .source import Source, as_source, order_of
 
@@ -50,6 +52,13 @@ class Mix:
         """The shares as drawn: what was asked, rounded to the schedule's period."""
         return tuple(draws / sum(self.draws) for draws in self.draws)
 
+    def __getattr__(self, name: str) -> Any:
+        # The window is the mixture's too where all agree on it, so that it can be shortened.
+        lengths = {getattr(source, "length", None) for source in vars(self).get("sources", ())}
+        if name == "length" and len(lengths) == 1 and None not in lengths:
+            return lengths.pop()
+        raise AttributeError(name)
+
     def __len__(self) -> int:
         return int(self.ends[-1])
 
@@ -58,6 +67,21 @@ class Mix:
             raise IndexError(index)  # a for loop over a sequence ends on this
         number, inner = self._find(index)
         return self.sources[number][inner]
+
+    def fetch(self, indices: Integers) -> Any:
+        """Many samples at once, where every source can and their samples are alike."""
+        numbers = self.ends.searchsorted(indices, side="right")
+        drawn = np.unique(numbers).tolist()
+        parts = []
+        for number in drawn:
+            fetch = getattr(self.sources[number], "fetch", None)
+            inner = indices[numbers == number] - (self.ends[number - 1] if number else 0)
+            found = fetch(inner) if fetch else None
+            if found is None:
+                return None
+            parts.append(found)
+        rows = torch.from_numpy(np.concatenate([np.flatnonzero(numbers == one) for one in drawn]))
+        return joined(parts, rows)
 
     def where(self, index: int) -> str:
         number, inner = self._find(index)

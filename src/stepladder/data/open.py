@@ -1,41 +1,107 @@
-"""Opening the data a recipe names: a word, a folder or a file, told apart by what is there."""
+"""Opening the data a recipe names: a word, a folder, a pattern or a file, by what is there.
+
+python   digits   mnist:FOLDER   images:FOLDER   text:FOLDER   tokens/*.bin   saved/train
+0.7: web/*.bin, 0.3: code/      several of token files or text, mixed by weight
+"""
 
 from __future__ import annotations
 
+import glob
+import re
 from pathlib import Path
 
 from stepladder.errors import DataError, nearest
 from stepladder.plan import DataChoice
 
 from .classics import cifar, digits, mnist
-from .corpus import text_corpus
+from .corpus import TEXT, text_corpus
 from .held import Part, Split
 from .images import ImageFolder
+from .mix import Mix
+from .shardfiles import ENDINGS, holds_shards
+from .shards import TokenShards
 from .source import Source
-from .tokens import TokenFile
 
-TOKENS = (".bin", ".npy")
 CLASSICS = {"mnist": mnist, "cifar": cifar}  # they come with a test part of their own
-WORDS = ("python", "digits", "images:FOLDER", *(f"{word}:FOLDER" for word in CLASSICS))
+WORDS = (
+    "python",
+    "digits",
+    "text:FOLDER",
+    "images:FOLDER",
+    *(f"{word}:FOLDER" for word in CLASSICS),
+)
+PROSE = tuple(ending for ending in TEXT if ending not in (".json", ".md"))  # those tell of a set
+WEIGHED = re.compile(r"\s*(?P<weight>[0-9]*\.?[0-9]+)\s*:\s*(?P<source>\S.*?)\s*", re.ASCII)
 
 
 def open_source(choice: DataChoice, *, length: int, vocabulary: int, split: Split) -> Source:
     """The training or the validation part of the source named."""
-    word, _, rest = choice.source.partition(":")
-    path = Path(choice.source)
-    if word == "python":
-        return text_corpus(None, length=length, split=split, packed=choice.packed)
+    parts = [WEIGHED.fullmatch(part) for part in choice.source.split(",")]
+    if not any(parts):
+        return _one(choice, choice.source, length, vocabulary, split)
+    weights, sources = [], []
+    for part, text in zip(parts, choice.source.split(",")):
+        if part is None:
+            raise DataError(
+                "data.source",
+                f"'{text.strip()}' has no weight and others have",
+                "Write each as WEIGHT: SOURCE, such as '0.7: web/*.bin, 0.3: code/'.",
+            )
+        weights.append(float(part["weight"]))
+        sources.append(_one(choice, part["source"], length, vocabulary, split))
+    return Mix(sources, weights)
+
+
+def _one(choice: DataChoice, name: str, length: int, vocabulary: int, split: Split) -> Source:
+    word, _, rest = name.partition(":")
+    path = Path(name).expanduser()
+    known = word in (*CLASSICS, "python", "text", "digits", "images")
+    if not known and (path.suffix in ENDINGS or glob.has_magic(name) or _of_tokens(path)):
+        return Part(_shards(choice, name, length, vocabulary), split)
+    _refuse_words_of_tokens(choice, name)
     if word == "digits":
         return Part(digits(), split)
     if word in CLASSICS:
         return CLASSICS[word](rest, split=split)
     if word == "images":
         return Part(ImageFolder(rest), split)
-    if path.suffix in TOKENS:
-        limit = choice.vocabulary or vocabulary
-        return Part(TokenFile(path, length=length, vocabulary=limit), split)
-    if path.is_dir() or "/" in choice.source:
-        return text_corpus(path, length=length, split=split, packed=choice.packed)
-    raise DataError(
-        "data.source", f"'{choice.source}' is neither a source nor a path", nearest(word, WORDS)
+    if known or path.is_dir() or "/" in name:
+        folder = None if word == "python" else rest if known else path
+        return text_corpus(folder, length=length, split=split, packed=choice.packed)
+    raise DataError("data.source", f"'{name}' is neither a source nor a path", nearest(word, WORDS))
+
+
+def _shards(choice: DataChoice, name: str, length: int, vocabulary: int) -> TokenShards:
+    return TokenShards(
+        name,
+        length,
+        dtype=choice.dtype or None,
+        column=choice.column or None,
+        packed=choice.packed,
+        document_end=choice.document_end if choice.document_end >= 0 else None,
+        vocabulary=choice.vocabulary or vocabulary,
     )
+
+
+def _refuse_words_of_tokens(choice: DataChoice, name: str) -> None:
+    for key, default in (("dtype", ""), ("column", ""), ("document_end", -1)):
+        if (given := getattr(choice, key)) != default:
+            raise DataError(
+                f"data.{key}",
+                f"'{given}' says nothing of '{name}', which is not made of token files",
+                "Leave it out.",
+            )
+
+
+def _of_tokens(folder: Path) -> bool:
+    """Whether a folder holds token shards; one that also holds text could mean either."""
+    if not folder.is_dir() or not holds_shards(folder):
+        return False
+    text = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PROSE)
+    if text:
+        raise DataError(
+            "data.source",
+            f"'{folder}' holds token files and text, such as '{text[0]}'",
+            f"Write a pattern for the tokens, '{folder}/*.bin', or 'text:{folder}'.",
+        )
+    return True

@@ -12,7 +12,7 @@ Whole documents fitted into bins were not used: they pad, and they drop the tail
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,14 +22,50 @@ from stepladder.errors import DataError
 from .order import Integers
 
 IGNORED = -100  # what torch's cross entropy leaves out
-CHUNK = 1 << 24  # tokens scanned at a time, so that indexing a file needs no more memory than this
+
+
+class Tokens(Protocol):
+    """One long row of ids: an array, or pieces that are opened when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> np.ndarray: ...
+
+
+class Documents(Protocol):
+    """Where documents begin, asked for one row at a time so that nothing is scanned before."""
+
+    def between(self, begin: int, end: int) -> np.ndarray: ...
+
+
+class Listed:
+    """Documents whose beginnings are a rising list of places."""
+
+    def __init__(self, starts: np.ndarray) -> None:
+        self.starts = starts
+
+    def between(self, begin: int, end: int) -> np.ndarray:
+        first, last = self.starts.searchsorted((begin, end))
+        return self.starts[first:last]
+
+
+class AfterEnds:
+    """Documents that each begin after an end token, and at the borders of files."""
+
+    def __init__(self, tokens: Tokens, end: int, borders: np.ndarray) -> None:
+        self.tokens, self.end, self.borders = tokens, end, Listed(borders)
+
+    def between(self, begin: int, end: int) -> np.ndarray:
+        before = max(begin - 1, 0)
+        after = np.flatnonzero(self.tokens[before : end - 1] == self.end) + before + 1
+        return np.concatenate([after, self.borders.between(begin, end)])
 
 
 class PackedRows:
-    """Rows of `length` tokens over documents that begin at `starts`."""
+    """Rows of `length` tokens over documents."""
 
     def __init__(
-        self, tokens: np.ndarray, starts: np.ndarray, length: int, *, name: str = "documents"
+        self, tokens: Tokens, documents: Documents, length: int, *, name: str = "documents"
     ) -> None:
         if len(tokens) < length + 1:
             raise DataError(
@@ -39,7 +75,7 @@ class PackedRows:
                 if len(tokens) > 1
                 else "Give more documents.",
             )
-        self.tokens, self.starts, self.length, self.name = np.asarray(tokens), starts, length, name
+        self.tokens, self.documents, self.length, self.name = tokens, documents, length, name
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.length
@@ -56,8 +92,7 @@ class PackedRows:
         for row, index in enumerate(indices.tolist()):
             begin = index * self.length
             rows[row] = self.tokens[begin : begin + self.length + 1]
-            first, last = np.searchsorted(self.starts, (begin, begin + self.length + 1))
-            opens[row, self.starts[first:last] - begin] = True
+            opens[row, self.documents.between(begin, begin + self.length + 1) - begin] = True
         targets = np.where(opens[:, 1:], IGNORED, rows[:, 1:])
         inputs = {"tokens": rows[:, :-1].copy(), **_places(opens[:, :-1])}
         return {name: torch.from_numpy(array) for name, array in inputs.items()}, torch.from_numpy(
@@ -75,15 +110,7 @@ def pack(documents: Sequence[Any], length: int) -> PackedRows:
     if not rows:
         raise DataError("documents", "none of them has a token", "Give at least one document.")
     ends = np.cumsum([len(row) for row in rows])
-    return PackedRows(np.concatenate(rows), np.concatenate([[0], ends[:-1]]), length)
-
-
-def document_starts(tokens: np.ndarray, document_end: int, chunk: int = CHUNK) -> np.ndarray:
-    """Where documents begin: the start of the file and after each end token."""
-    found = [np.zeros(1, np.int64)]
-    for begin in range(0, len(tokens), chunk):
-        found.append(np.flatnonzero(tokens[begin : begin + chunk] == document_end) + begin + 1)
-    return np.concatenate(found)
+    return PackedRows(np.concatenate(rows), Listed(np.concatenate([[0], ends[:-1]])), length)
 
 
 def _places(opens: np.ndarray) -> dict[str, np.ndarray]:

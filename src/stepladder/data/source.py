@@ -6,6 +6,7 @@ may offer more:
 
     fetch(indices) -> batch     many samples at once, already stacked
     order(seed, shuffle)        its own walk (a mixture has one)
+    block, together             neighbours that are read at once, and how many such (0: any order)
     where(index) -> str         the file behind a sample, for messages
     parallel = True             reading from several threads at once is safe and pays
 
@@ -24,6 +25,7 @@ import torch
 
 from stepladder.errors import DataError
 
+from .nearby import Nearby
 from .order import Integers, Order
 
 
@@ -90,7 +92,11 @@ def as_source(data: Any) -> Source:
 def order_of(source: Source, seed: int, shuffle: bool) -> Any:
     """The source's own walk where it has one, else every index once per epoch."""
     own = getattr(source, "order", None)
-    return own(seed, shuffle) if callable(own) else Order(len(source), seed, shuffle)
+    if callable(own):
+        return own(seed, shuffle)
+    if shuffle and (block := getattr(source, "block", 0)):
+        return Nearby(len(source), block, getattr(source, "together", 1), seed)
+    return Order(len(source), seed, shuffle)
 
 
 def _addressable(data: Any) -> bool:

@@ -29,13 +29,16 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class DataChoice:
-    source: str = "python"  # python, digits, a folder of text or images, a token file
+    source: str = "python"  # python, digits, a folder, token files; several as "0.7: a, 0.3: b"
     seed: int = 0
     workers: str = "auto"
     packed: bool = False  # documents side by side that do not see each other
     lengths: str = ""  # such as "64@0,128@100": shorter windows first
     longest: int = 0  # refuse samples beyond this many tokens; 0: no limit
     vocabulary: int = 0  # of a token file; 0: the model's
+    dtype: str = ""  # of raw token files; empty: uint16
+    column: str = ""  # of tables of tokens; empty: input_ids or tokens
+    document_end: int = -1  # the id that ends a document of raw token files, which packs them
     faults: str = "retry:2 then stop"  # or "retry:2 then skip": what cannot be read is left out
 
 
@@ -76,6 +79,7 @@ LEAST = {
     "model.sequence": 1,
     "data.longest": 0,
     "data.vocabulary": 0,
+    "data.document_end": -1,
     "train.steps": 1,
     "train.batch": 1,
     "train.report_every": 1,

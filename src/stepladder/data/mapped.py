@@ -1,0 +1,73 @@
+"""Mapped files: raw ids in a `.bin` file, or a flat array in a `.npy` file, used where they lie."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from stepladder.errors import DataError, nearest
+
+from .files import unreadable
+from .stretches import Opened, Piece
+
+WIDTHS = {
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "int32": np.int32,
+    "int64": np.int64,
+}
+
+
+def width(name: str) -> np.dtype:
+    """The type of id that a word names."""
+    if name not in WIDTHS:
+        raise DataError("dtype", f"'{name}' is not a type of token id", nearest(name, WIDTHS))
+    return np.dtype(WIDTHS[name])
+
+
+def mapped_piece(path: Path, dtype: str) -> Piece:
+    """A `.bin` or `.npy` file as one piece."""
+    kind = width(dtype)
+    tokens = _map(path, kind)
+    opening, size = partial(_open, path, kind), path.stat().st_size
+    return Piece(path, f"'{path}'", len(tokens), tokens.dtype, opening, documents=False, size=size)
+
+
+def _open(path: Path, kind: np.dtype) -> Opened:
+    return Opened(np.asarray(_map(path, kind)), None)
+
+
+def _map(path: Path, kind: np.dtype) -> np.ndarray:
+    try:
+        if path.suffix == ".npy":
+            return _flat(np.load(path, mmap_mode="r", allow_pickle=False), path)
+        _check_whole(path, kind)
+        return np.memmap(path, kind, "r")
+    except (OSError, ValueError) as error:
+        raise unreadable(path, "token file", error) from error
+
+
+def _flat(array: np.ndarray, path: Path) -> np.ndarray:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise DataError(
+            "token file",
+            f"'{path}' holds {array.dtype} of shape {array.shape}",
+            "Save one flat row of integers.",
+        )
+    return array
+
+
+def _check_whole(path: Path, kind: np.dtype) -> None:
+    size = path.stat().st_size
+    if size % kind.itemsize:
+        raise DataError(
+            "dtype",
+            f"'{path}' has {size} bytes, which is not a whole number of {kind} ids "
+            f"({kind.itemsize} bytes each)",
+            "Name the type it was written with.",
+        )
+    if size == 0:
+        raise DataError("tokens", f"'{path}' is empty", "Write it again.")
