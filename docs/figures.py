@@ -8,6 +8,7 @@ never committed; they lie in docs/figures.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -236,19 +237,23 @@ def forecast_figures() -> dict[str, Any]:
     return found
 
 
-def names() -> set[str]:
-    return {*OWN, *forecast_figures()}
+def shown() -> set[str]:
+    """Pictures that some page shows: only these are drawn."""
+    pages = (page.read_text() for page in DOCS.rglob("*.md"))
+    return {name for text in pages for name in re.findall(r"figures/([\w-]+\.png)", text)}
 
 
 def main() -> None:
     FIGURES.mkdir(exist_ok=True)
+    wanted = shown()
     for name, case in forecast_figures().items():
-        shape, colon, _ = case.model.partition(":")
-        model = f"a {shape} shape" if colon else case.model
-        where = f"Forecast: {model} on {case.cluster}"
-        draw_forecasts(FIGURES / name, case.forecasts(), where)
+        if name in wanted:
+            shape, colon, _ = case.model.partition(":")
+            model = f"a {shape} shape" if colon else case.model
+            draw_forecasts(FIGURES / name, case.forecasts(), f"Forecast: {model} on {case.cluster}")
     for name, draw in OWN.items():
-        draw(FIGURES / name)
+        if name in wanted:
+            draw(FIGURES / name)
 
 
 if __name__ == "__main__":

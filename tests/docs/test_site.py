@@ -1,0 +1,136 @@
+"""The site builds without a network and without a warning; its links, tables and pictures hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+from tests.docs.blocks import PAGES, ROOT, page_name, prose
+
+DOCS = ROOT / "docs"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The built site; every warning is an error."""
+    made = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(
+        [*command, "--config-file", str(ROOT / "mkdocs.yml"), "--site-dir", str(made)],
+        capture_output=True, text=True, timeout=220,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
+    return made
+
+
+class Links(HTMLParser):
+    """What a built page loads, where it leads, and where it can be led to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.leads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
+        if tag == "a" and "href" in given:
+            self.leads.append(given["href"])
+        elif tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.loads.append(given.get("href", ""))
+        elif "src" in given:
+            self.loads.append(given["src"])
+
+
+def test_the_site_needs_no_network_and_no_link_is_broken(site: Path) -> None:
+    pages = {page: Links(page.read_text()) for page in site.rglob("*.html")}
+    assert len(pages) > len(PAGES)
+    broken = []
+    for page, links in pages.items():
+        broken += [f"{page.name} loads {url}" for url in links.loads if "//" in url]
+        for url in [*links.loads, *links.leads]:
+            if "//" in url or url.startswith(("mailto:", "data:")) or page.name == "404.html":
+                continue
+            path, _, anchor = unquote(url).partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if target.is_dir():
+                target /= "index.html"
+            if not target.exists():
+                broken.append(f"{page.name} leads to {url}")
+            elif anchor and target in pages and anchor not in pages[target].anchors:
+                broken.append(f"{page.name} leads to {url}, which has no such place")
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_between_the_sources_lead_somewhere(page: Path) -> None:
+    """As they are read in the repository, where no site was built."""
+    pictures = load("figures").shown()
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        path, _, _ = target.partition("#")
+        if "://" in target or not path or path.rpartition("/")[2] in pictures:
+            continue
+        assert (page.parent / path).exists(), target
+
+
+def test_every_picture_has_somebody_who_draws_it() -> None:
+    figures = load("figures")
+    assert figures.shown() <= {*figures.OWN, *figures.forecast_figures()}
+
+
+def test_a_page_that_compares_plans_shows_the_picture() -> None:
+    figures = load("figures")
+    for page in (DOCS / "rungs").glob("*.md"):
+        assert "figures/" in page.read_text(), page.name
+    assert {"rungs.png", "zero.png", "pipeline.png"} <= figures.shown()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_tables_are_what_the_planner_and_the_benchmarks_say(page: Path) -> None:
+    text = page.read_text()
+    assert load("tables").filled(text) == text, "run: python docs/tables.py"
+
+
+def test_a_stale_table_is_noticed() -> None:
+    page = (DOCS / "rungs" / "zero.md").read_text()
+    assert load("tables").filled(page.replace("| yes |", "| maybe |", 1)) == page
+
+
+def test_every_rung_page_says_what_a_reader_asks() -> None:
+    for page in (DOCS / "rungs").glob("*.md"):
+        if page.stem == "index":
+            continue
+        text = page.read_text()
+        for part in ("**Idea.**", "**When.**", "**Cost.**", "| word |", "## Try it", "## Measured"):
+            assert part in text, f"{page.name} lacks {part}"
+        assert "<!-- forecast: " in text and "<!-- measured: " in text, page.name
+
+
+def test_every_page_stands_in_the_contents() -> None:
+    listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text())
+    assert sorted(listed) == sorted(str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md"))
+
+
+def test_the_theme_brings_nothing_from_elsewhere() -> None:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert settings["theme"]["font"] is False and settings["strict"] is True

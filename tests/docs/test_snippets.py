@@ -1,0 +1,230 @@
+"""Every command and snippet in the README and the documentation runs, and gives what is shown."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import struct
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import stepladder as sl
+from stepladder.plan import Recipe
+from tests import ranks
+from tests.docs.blocks import PAGES, Command, blocks, inline_commands, page_name
+from tests.docs.running import (
+    Parsed,
+    assert_shown,
+    check,
+    check_other,
+    rank_of_command,
+    rank_of_script,
+    run_here,
+    run_script,
+    small,
+    without,
+)
+
+READERS = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
+DONE: dict[str, tuple[int, str]] = {}  # what was run already, on any page
+TRAIN = """
+import torch
+import stepladder as sl
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+data = torch.utils.data.TensorDataset(torch.randn(512, 64), torch.randint(0, 10, (512,)))
+run = sl.climb(model, loss="cross_entropy", optimizer="adamw lr=3e-3", plan="auto", device="cpu")
+with run.batches(data, size=64, seed=0) as batches:
+    for report in sl.fit(run, batches, steps=2):
+        print(report.step, report.loss)
+"""
+MINE = """
+import torch
+
+def make():
+    rows = [(torch.randn(8), torch.tensor(index % 4)) for index in range(64)]
+    return torch.nn.Linear(8, 4), rows, "cross_entropy"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A reader's folder: a recipe, a script, a model, some text and tokens, two finished runs."""
+    made = tmp_path_factory.mktemp("reader")
+    (made / "text").mkdir()
+    (made / "text" / "words.txt").write_text("every rung leaves the mathematics alone. " * 200)
+    (made / "tokens.bin").write_bytes(struct.pack("<4096H", *(n % 256 for n in range(4096))))
+    (made / "train.py").write_text(TRAIN)
+    (made / "mine.py").write_text(MINE)
+    (made / "RUN.toml").write_text(
+        '[model]\nname = "gpt:layers=2,hidden=16,heads=2,vocab=256"\nsequence = 16\n'
+    )
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language in READERS and block.title:
+                (made / block.title).write_text(block.body)
+    for name in ("first", "second"):
+        words = small(Parsed.read("stepladder train RUN.toml --plan fp32"), f"runs/{name}")
+        assert run_here(words, made)[0] == 0
+    return made
+
+
+def commands(page: Path) -> list[Command]:
+    return [command for block in blocks(page) for command in block.commands()]
+
+
+def starts_ranks(text: str) -> bool:
+    """Whether it is run on the two ranks that are kept for such tests."""
+    if text.startswith("torchrun"):
+        return "--nnodes" not in text
+    return text.startswith("stepladder train") and Parsed.read(text).ranks == 2
+
+
+def ask(command: Command, folder: Path) -> None:
+    """Run a command that needs one process, or read it where it is not for a test to run."""
+    text = command.text
+    if not text.startswith("stepladder "):
+        if text == "python train.py":
+            DONE.setdefault(text, run_script("train.py", folder))
+        else:
+            check_other(text)
+        return
+    if command.synopsis:
+        check_options(text)
+        return
+    check(text, folder)
+    parsed = Parsed.read(text)
+    if command.block.needs or parsed.elsewhere:
+        return
+    assert parsed.ranks == 1, f"{text}: say in the block's title what it needs"
+    if text not in DONE:
+        DONE[text] = run_here(small(parsed, f"runs/{len(DONE)}"), folder)
+    code, output = DONE[text]
+    assert code == 0 or command.shown or starter(parsed), f"{text}: exit {code}\n{output}"
+    assert_shown(command, output, exact=parsed.name == "plan")
+
+
+def starter(parsed: Parsed) -> bool:
+    """A lab's starter must fail its check."""
+    return parsed.words[:1] == ["check"]
+
+
+def check_options(text: str) -> None:
+    """Words in brackets: every option is one of the command's."""
+    _, name, *words = shlex.split(text.replace("[", " ").replace("]", " "))
+    bare = [word for word in words if not word.startswith("-") and word.islower()]
+    parser = Parsed.parser(name)
+    for word in words:
+        if word.startswith("--") and "." not in word:
+            assert word in parser._option_string_actions, f"{name} has no {word}"
+    assert all(word.isidentifier() for word in bare)
+
+
+def single(page: Path) -> list[Command]:
+    return [c for c in commands(page) if c.block.needs or c.synopsis or not starts_ranks(c.text)]
+
+
+def several(page: Path) -> list[Command]:
+    return [c for c in commands(page) if c not in single(page)]
+
+
+@pytest.mark.xdist_group("docs")
+@pytest.mark.parametrize("page", [p for p in PAGES if single(p)], ids=page_name)
+def test_commands_run_and_give_what_is_shown(page: Path, folder: Path) -> None:
+    for command in single(page):
+        ask(command, folder)
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("page", [p for p in PAGES if several(p)], ids=page_name)
+def test_commands_on_two_ranks_run(page: Path, folder: Path) -> None:
+    for command in several(page):
+        text = command.text
+        if text not in DONE:
+            DONE[text] = on_ranks(text, folder, f"runs/ranks-{len(DONE)}")
+        code, output = DONE[text]
+        assert code == 0, f"{text}: exit {code}\n{output}"
+        assert_shown(command, output, exact=False)
+
+
+def on_ranks(text: str, folder: Path, run: str) -> tuple[int, str]:
+    """A command as its ranks see it: what the launcher says is left out, and tested with it."""
+    if text.endswith("train.py"):
+        return ranks.run(rank_of_script, 2, "train.py", str(folder), init=False)[0]
+    text = text.replace("torchrun --nproc-per-node 2 -m stepladder.cli.main", "stepladder")
+    check(text, folder)
+    words = without(small(Parsed.read(text), run), "--ranks", "--restarts")
+    return ranks.run(rank_of_command, 2, words, str(folder), init=False)[0]
+
+
+@pytest.mark.xdist_group("docs")
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_between_the_words_are_ones(page: Path, folder: Path) -> None:
+    for text in inline_commands(page):
+        if "[" in text or "|" in text or text.count(" ") == 1 or text.endswith("--ranks"):
+            assert text.split()[1] in sl_commands(), text
+        else:
+            check(text.replace(" N", " 2"), folder)
+
+
+def sl_commands() -> set[str]:
+    from stepladder.cli.main import COMMANDS
+
+    return set(COMMANDS)
+
+
+def with_language(*languages: str) -> list[Path]:
+    return [page for page in PAGES if any(b.language in languages for b in blocks(page))]
+
+
+def reader(folder: Path) -> dict[str, Any]:
+    """What a fragment may take for granted: a model, some data, a run."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    rows = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
+    run = sl.climb(model, loss="cross_entropy", plan="fp32", device="cpu")
+    return {"sl": sl, "torch": torch, "model": model, "dataset": rows, "run": run}
+
+
+@pytest.mark.xdist_group("docs")
+@pytest.mark.parametrize("page", with_language("python"), ids=page_name)
+def test_snippets_run_from_the_first_to_the_last(page: Path, folder: Path) -> None:
+    names = reader(folder)
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        for block in blocks(page):
+            if block.language == "python" and not block.needs:
+                exec(compile(block.body, f"{page.name}:{block.line}", "exec"), names)
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("page", with_language("py"), ids=page_name)
+def test_code_of_other_projects_is_python(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "py":
+            ast.parse(block.body)
+
+
+@pytest.mark.parametrize("page", with_language(*READERS), ids=page_name)
+def test_files_are_what_they_say(page: Path) -> None:
+    for block in blocks(page):
+        if block.language in READERS:
+            table = READERS[block.language](block.body)
+            if block.language == "toml":
+                Recipe.from_table(table)
+
+
+def test_no_block_is_of_a_language_that_nobody_runs() -> None:
+    known = {"", "sh", "bash", "console", "python", "py", "text", *READERS}
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in known, f"{page_name(page)}:{block.line}: {block.language}"
