@@ -6,6 +6,7 @@ from .build import build
 from .count import Flops, count_flops
 from .dear import is_dear
 from .describe import describe, inputs_of
+from .documents import read_documents, their_inputs
 from .find import find_anatomy
 from .gpt import GPT
 from .huggingface import their_config, their_tensors
@@ -37,8 +38,10 @@ __all__ = [
     "is_dear",
     "last_queries",
     "precision_table",
+    "read_documents",
     "set_attention",
     "their_config",
+    "their_inputs",
     "their_tensors",
     "uncompiled",
 ]
