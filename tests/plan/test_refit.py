@@ -81,7 +81,7 @@ def test_more_ranks_than_rows_are_refused_with_the_numbers():
 small = st.integers(1, 8)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     plans, st.builds(Layout, small, small, small, small, small), small, small, st.integers(1, 64)
 )
