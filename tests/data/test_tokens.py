@@ -1,3 +1,4 @@
+import mmap
 import pickle
 import time
 
@@ -45,7 +46,7 @@ def test_a_raw_file_gives_its_windows(tmp_path, dtype):
 def test_a_numpy_file_is_mapped_not_read(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(100, dtype=np.uint16))
     source = TokenFile(tmp_path / "a.npy", 9)
-    assert isinstance(source._rows.tokens.opened(0).tokens.base, np.memmap)
+    assert isinstance(source._rows.tokens.opened(0).tokens.base.obj, mmap.mmap)
     assert source[10][1].tolist() == list(range(91, 100))
 
 

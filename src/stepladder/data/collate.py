@@ -63,15 +63,13 @@ def check_longest(samples: Any, policy: Reading) -> Any:
 
 
 def joined(parts: Sequence[Any], rows: torch.Tensor) -> Any | None:
-    """Stacked samples of several sources as one stack, each row at its place; None if unlike."""
+    """Stacked samples of several sources as one stack, `rows` first to last; None if unlike."""
     first = parts[0]
     if isinstance(first, torch.Tensor):
         kinds = {(one.shape[1:], one.dtype) for one in parts if isinstance(one, torch.Tensor)}
         if len(kinds) != 1 or not all(isinstance(one, torch.Tensor) for one in parts):
             return None
-        whole = first.new_empty(len(rows), *first.shape[1:])
-        whole[rows] = torch.cat(list(parts))
-        return whole
+        return torch.cat(list(parts))[rows]
     if isinstance(first, dict) and all(
         isinstance(one, dict) and one.keys() == first.keys() for one in parts
     ):

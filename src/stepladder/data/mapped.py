@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from functools import partial
 from pathlib import Path
 
@@ -36,21 +37,31 @@ def mapped_piece(path: Path, dtype: str) -> Piece:
     return Piece(path, f"'{path}'", len(tokens), tokens.dtype, opening, documents=False, size=size)
 
 
+def map_file(path: Path, kind: np.dtype, offset: int = 0) -> np.ndarray:
+    """A file's bytes from `offset` on, as numbers of this kind."""
+    with open(path, "rb") as file:
+        held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    # Windows are drawn from everywhere: reading on behind each costs more than the window itself.
+    held.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(held, kind, offset=offset)
+
+
 def _open(path: Path, kind: np.dtype) -> Opened:
-    return Opened(np.asarray(_map(path, kind)), None)
+    return Opened(_map(path, kind), None)
 
 
 def _map(path: Path, kind: np.dtype) -> np.ndarray:
     try:
         if path.suffix == ".npy":
-            return _flat(np.load(path, mmap_mode="r", allow_pickle=False), path)
+            array = _flat(np.load(path, mmap_mode="r", allow_pickle=False), path)
+            return map_file(path, array.dtype, array.offset)
         _check_whole(path, kind)
-        return np.memmap(path, kind, "r")
+        return map_file(path, kind)
     except (OSError, ValueError) as error:
         raise unreadable(path, "token file", error) from error
 
 
-def _flat(array: np.ndarray, path: Path) -> np.ndarray:
+def _flat(array: np.memmap, path: Path) -> np.memmap:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise DataError(
             "token file",

@@ -19,6 +19,7 @@ import numpy as np
 from stepladder.errors import DataError, nearest
 
 from .files import existing, unreadable
+from .mapped import map_file
 from .pack import Listed
 from .stretches import Opened, Piece
 from .tables import COLUMNS
@@ -104,7 +105,7 @@ class Shard:
 
     def _map(self) -> np.ndarray:
         try:
-            return np.asarray(np.memmap(self.path, np.uint8, "r"))
+            return map_file(self.path, np.dtype(np.uint8))
         except (OSError, ValueError) as error:
             raise unreadable(self.path, "token shards", error) from error
 

@@ -17,6 +17,7 @@ import numpy as np
 from stepladder.errors import DataError
 
 from .files import existing, unreadable
+from .mapped import map_file
 from .stretches import Opened, Piece
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -30,7 +31,7 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         try:
-            held = np.asarray(np.memmap(path, np.uint8, "r"))
+            held = map_file(path, np.dtype(np.uint8))
         except (OSError, ValueError) as error:
             raise unreadable(path, "token index", error) from error
         if len(held) < HEADER.size or bytes(held[: len(MAGIC)]) != MAGIC:
@@ -84,7 +85,7 @@ def indexed_piece(path: Path, dtype: str | None) -> Piece:
 
 def _open(path: Path, where: Path) -> Opened:
     index = Index(where)
-    return Opened(np.asarray(np.memmap(path, index.kind, "r")), index)
+    return Opened(map_file(path, index.kind), index)
 
 
 def _broken(index: Path, problem: str) -> DataError:

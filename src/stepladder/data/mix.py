@@ -80,8 +80,8 @@ class Mix:
             if found is None:
                 return None
             parts.append(found)
-        rows = torch.from_numpy(np.concatenate([np.flatnonzero(numbers == one) for one in drawn]))
-        return joined(parts, rows)
+        places = np.concatenate([np.flatnonzero(numbers == number) for number in drawn])
+        return joined(parts, torch.from_numpy(np.argsort(places)))
 
     def where(self, index: int) -> str:
         number, inner = self._find(index)
