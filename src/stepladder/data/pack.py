@@ -1,7 +1,7 @@
 """Packing: documents laid end to end in rows of one length, each token knowing its document.
 
-A row's inputs are three tensors: `tokens`; `document`, the number of its document within the row,
-so attention can stay inside it; and `position` within the document, which starts again at the row's
+A row's inputs are three tensors: `tokens`; `documents`, the number of its document within the row,
+so attention can stay inside it; and `positions` within the document, which start again at the row's
 edge since the model cannot see what came before. The target at a document's last token would be
 another document's first, so it is -100. Nothing is padded and nothing is thrown away but the last
 part row.
@@ -87,14 +87,17 @@ class PackedRows:
         return {name: tensor[0] for name, tensor in inputs.items()}, targets[0]
 
     def fetch(self, indices: Integers) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        rows = np.empty((len(indices), self.length + 1), np.int64)
-        opens = np.zeros(rows.shape, bool)  # where a document's first token stands
+        tokens = np.empty((len(indices), self.length), np.int64)
+        targets = np.empty_like(tokens)
+        opens = [np.arange(len(indices)) * self.length]  # a row's first token opens what is seen
         for row, index in enumerate(indices.tolist()):
             begin = index * self.length
-            rows[row] = self.tokens[begin : begin + self.length + 1]
-            opens[row, self.documents.between(begin, begin + self.length + 1) - begin] = True
-        targets = np.where(opens[:, 1:], IGNORED, rows[:, 1:])
-        inputs = {"tokens": rows[:, :-1].copy(), **_places(opens[:, :-1])}
+            window = self.tokens[begin : begin + self.length + 1]
+            tokens[row], targets[row] = window[:-1], window[1:]
+            first = self.documents.between(begin + 1, begin + self.length + 1) - begin
+            targets[row, first - 1] = IGNORED
+            opens.append(first[first < self.length] + row * self.length)
+        inputs = {"tokens": tokens, **_places(np.concatenate(opens), tokens.shape)}
         return {name: torch.from_numpy(array) for name, array in inputs.items()}, torch.from_numpy(
             targets
         )
@@ -113,10 +116,17 @@ def pack(documents: Sequence[Any], length: int) -> PackedRows:
     return PackedRows(np.concatenate(rows), Listed(np.concatenate([[0], ends[:-1]])), length)
 
 
-def _places(opens: np.ndarray) -> dict[str, np.ndarray]:
-    """Number the documents of each row from 0, and the tokens of each document from 0."""
-    opens = opens.copy()
-    opens[:, 0] = True  # a row's first token opens what the model sees of its document
-    steps = np.broadcast_to(np.arange(opens.shape[1]), opens.shape)
-    last_open = np.maximum.accumulate(np.where(opens, steps, 0), axis=1)
-    return {"documents": np.cumsum(opens, axis=1) - 1, "positions": steps - last_open}
+def _places(opens: np.ndarray, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Number the documents of each row from 0, and the tokens of each document from 0.
+
+    `opens` are the places of documents' first tokens with all rows laid end to end.
+    """
+    firsts, size = np.unique(opens), shape[0] * shape[1]
+    lengths = np.diff(firsts, append=size)
+    rows = firsts // shape[1]
+    numbers = np.arange(len(firsts)) - np.searchsorted(rows, rows)
+    positions = np.arange(size) - np.repeat(firsts, lengths)
+    return {
+        "documents": np.repeat(numbers, lengths).reshape(shape),
+        "positions": positions.reshape(shape),
+    }

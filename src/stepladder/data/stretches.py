@@ -7,8 +7,8 @@ any position is found by a search among the pieces, whatever lies in them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -52,16 +52,16 @@ class Piece:
 
         One that was removed is still there for those that mapped it.
         """
-        if not self.size:
+        try:
+            now = os.stat(self.path).st_size if self.size else 0
+        except FileNotFoundError:
             return
-        with suppress(FileNotFoundError):
-            now = self.path.stat().st_size
-            if now < self.size:
-                raise DataError(
-                    "token file",
-                    f"'{self.path}' has {now} bytes and had {self.size} when it was opened",
-                    "Restore it; a run goes on from its last checkpoint.",
-                )
+        if now < self.size:
+            raise DataError(
+                "token file",
+                f"'{self.path}' has {now} bytes and had {self.size} when it was opened",
+                "Restore it; a run goes on from its last checkpoint.",
+            )
 
 
 class Stretches:
