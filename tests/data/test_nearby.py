@@ -25,6 +25,7 @@ def test_few_blocks_are_walked_at_a_time_and_mixed_with_each_other():
     found = Nearby(10_000, 100, 4).indices(np.arange(10_000)).reshape(25, 400)
     assert all(len(set((row // 100).tolist())) == 4 for row in found)
     assert all(len(set((row[:40] // 100).tolist())) == 4 for row in found)
+    assert (found[0] % 100).tolist() != (found[1] % 100).tolist()  # each few in an order of its own
     assert found[0][0] // 100 != 0 or found[1][0] // 100 != 4  # the blocks are shuffled too
 
 
