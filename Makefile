@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV_READY := .venv/.dev-ready
 
-.PHONY: train test lint types unit clean
+.PHONY: train test lint types unit docs clean
 
 train: $(READY)
 	$(BIN)/stepladder train
@@ -22,6 +22,10 @@ types: $(DEV_READY)
 # worker (xdist_group), so ranks never fight over the cores.
 unit: $(DEV_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# The site, in site/: pictures are drawn, every warning is an error, nothing is fetched.
+docs: $(DEV_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The stamps make the second run quick: pip works again only when the pins or the project change.
 $(READY): pyproject.toml constraints.txt

@@ -76,7 +76,25 @@ def overhead() -> str:
     )
 
 
-FIGURES = {"precisions": precisions, "owners": owners, "kernels": kernels, "overhead": overhead}
+def first() -> str:
+    if not (RESULTS / "first_step.json").exists():
+        return "`python benchmarks/first_step.py` measures how long a newcomer waits, on a fresh clone."
+    found = read("first_step")
+    return (
+        f"From `git clone` to a first trained step {found['clone to first step seconds']:.0f} s, "
+        f"to a first passed lab {found['clone to first lab seconds']:.0f} s,\nof which "
+        f"{found['install seconds']:.0f} s are downloads and installation into a fresh environment "
+        f"({found['machine']}, {found['date']},\n`python benchmarks/first_step.py`)."
+    )
+
+
+FIGURES = {
+    "first": first,
+    "precisions": precisions,
+    "owners": owners,
+    "kernels": kernels,
+    "overhead": overhead,
+}
 
 
 def filled(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Bring the outputs on docs/planner.md up to date: `python docs/refresh_planner.py`.
+"""Bring the planner's outputs in docs up to date: `python docs/refresh_planner.py`.
 
-The page shows chosen lines of each command's output. Each is replaced by the line of today's
+A page shows chosen lines of each command's output. Each is replaced by the line of today's
 output that is most like it, in the same order; a line that nothing resembles is reported. The words
 between the outputs are people's: read them after a refresh.
 """
@@ -14,6 +14,8 @@ import re
 import shlex
 from difflib import SequenceMatcher
 from pathlib import Path
+from textwrap import dedent
+from textwrap import indent as indented
 
 from stepladder.cli import plan as command
 from stepladder.errors import PlanError
@@ -21,7 +23,7 @@ from stepladder.hardware import Cluster
 from stepladder.planner import search
 from stepladder.workload import find_facts
 
-PAGE = Path(__file__).parent / "planner.md"
+PAGES = sorted(Path(__file__).parent.rglob("*.md"))
 
 
 def output(words: str) -> list[str]:
@@ -63,23 +65,31 @@ def chart_row(row: re.Match[str]) -> str:
     )
 
 
-def main() -> None:
-    page = PAGE.read_text()
+def refresh(page: str) -> str:
     page = re.sub(
-        r"```console\n\$ stepladder plan (.*?)\n(.*?)```",
-        lambda block: (
-            f"```console\n$ stepladder plan {block[1]}\n{refreshed(block[1], block[2])}```"
-        ),
+        r"^( *)```console\n *\$ stepladder plan (.*?)\n(.*?)```",
+        rewritten,
         page,
-        flags=re.DOTALL,
+        flags=re.DOTALL | re.MULTILINE,
     )
-    page = re.sub(
+    return re.sub(
         r'\| `stepladder plan (?P<model>\S+) --on "(?P<cluster>.*?)" --batch (?P<batch>\d+)` '
         r"\| `.*?` \| \d+% \|",
         chart_row,
         page,
     )
-    PAGE.write_text(page)
+
+
+def rewritten(block: re.Match[str]) -> str:
+    """A block with today's lines, as deep in its list as it was."""
+    indent, words, shown = block.groups()
+    text = f"```console\n$ stepladder plan {words}\n{refreshed(words, dedent(shown))}```"
+    return indented(text, indent)
+
+
+def main() -> None:
+    for path in PAGES:
+        path.write_text(refresh(path.read_text()))
 
 
 if __name__ == "__main__":

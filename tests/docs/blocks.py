@@ -46,7 +46,7 @@ class Block:
             words = line.removeprefix("$ ") if prompted else line
             typed = line.startswith("$ ") if prompted else re.match(PROGRAMS, line)
             if typed:
-                found.append(Command(self, words.split("  #")[0].strip(), []))
+                found.append(Command(self, re.split(r"  #| \|\| ", words)[0].strip(), []))
             elif prompted and found and line.strip():
                 found[-1].shown.append(line)
             elif self.language in ("sh", "bash") and line.strip():

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.cli.main import COMMANDS, main, split_settings
+from stepladder.cli.ranks import spread
 from stepladder.labs import all_labs
 from stepladder.plan import Plan, composition_problems, read_recipe
 from tests.docs.blocks import ROOT, Command
@@ -44,10 +45,8 @@ ELSEWHERE = {  # started for real, with its processes, by a test of its own: fil
     "bench collectives": ("tests/cli/test_communication.py", '"collectives"'),
     "bench ring": ("tests/cli/test_communication.py", '"ring"'),
     "bench dp": ("tests/cli/test_communication.py", '"dp"'),
-    "bench pipeline": ("tests/cli/test_bench.py", '"pipeline"'),
     "bench zero": ("tests/cli/test_sharing.py", '"zero"'),
     "bench scaling": ("tests/cli/test_sharing.py", '"scaling"'),
-    "bench compression": ("tests/cli/test_sharing.py", '"compression"'),
     "watch": ("tests/cli/test_watch.py", '["watch"'),
     "doctor": ("tests/cli/test_doctor.py", '["doctor"'),
     "calibrate": ("tests/cli/test_calibrate.py", '["calibrate"'),
@@ -85,7 +84,10 @@ class Parsed:
     @property
     def recipe(self) -> bool:
         """Whether it trains what a recipe says."""
-        return self.name in ("train", "profile") or self.words[:1] == ["precision"]
+        return self.name in ("train", "profile") or (self.name, *self.words[:1]) == (
+            "verify",
+            "precision",
+        )
 
     @property
     def elsewhere(self) -> tuple[str, str] | None:
@@ -106,7 +108,8 @@ def check(text: str, folder: Path) -> None:
     for words in plans_of(options):
         plan = Plan.parse(words)
         machines = int((getattr(options, "nodes", None) or "1").rpartition(":")[2])
-        plan = plan.settle(parsed.ranks * machines) if parsed.ranks > 1 else plan
+        if parsed.ranks > 1:
+            plan = spread(plan, parsed.ranks).settle(parsed.ranks * machines)
         assert not composition_problems(plan), composition_problems(plan)
     if parsed.elsewhere:
         file, words = parsed.elsewhere

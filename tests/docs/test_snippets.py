@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import itertools
 import json
 import os
 import shlex
 import struct
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,10 @@ import torch
 import yaml
 
 import stepladder as sl
-from stepladder.plan import Recipe
+from stepladder.cli.ranks import spread
+from stepladder.plan import Layout, Plan, Recipe
 from tests import ranks
-from tests.docs.blocks import PAGES, Command, blocks, inline_commands, page_name
+from tests.docs.blocks import PAGES, Block, Command, blocks, inline_commands, page_name
 from tests.docs.running import (
     Parsed,
     assert_shown,
@@ -32,6 +36,8 @@ from tests.docs.running import (
     without,
 )
 
+# What the launcher says before it starts ranks; tests/cli/test_train_ranks.py reads it from there.
+NO_LAYOUT = "The plan names no layout: data parallel on 2 ranks, replicate=2.\n"
 READERS = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
 DONE: dict[str, tuple[int, str]] = {}  # what was run already, on any page
 TRAIN = """
@@ -160,8 +166,14 @@ def on_ranks(text: str, folder: Path, run: str) -> tuple[int, str]:
         return ranks.run(rank_of_script, 2, "train.py", str(folder), init=False)[0]
     text = text.replace("torchrun --nproc-per-node 2 -m stepladder.cli.main", "stepladder")
     check(text, folder)
-    words = without(small(Parsed.read(text), run), "--ranks", "--restarts")
-    return ranks.run(rank_of_command, 2, words, str(folder), init=False)[0]
+    parsed = Parsed.read(text)
+    words = without(small(parsed, run), "--ranks", "--restarts")
+    said = ""
+    if parsed.options.plan and (plan := Plan.parse(parsed.options.plan)).layout == Layout():
+        said = NO_LAYOUT
+        words[words.index("--plan") + 1] = str(spread(plan, 2))
+    code, shown = ranks.run(rank_of_command, 2, words, str(folder), init=False)[0]
+    return code, said + shown
 
 
 @pytest.mark.xdist_group("docs")
@@ -189,8 +201,54 @@ def reader(folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     rows = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
-    run = sl.climb(model, loss="cross_entropy", plan="fp32", device="cpu")
-    return {"sl": sl, "torch": torch, "model": model, "dataset": rows, "run": run}
+    small = Fragments()
+    return {
+        "sl": small,
+        "torch": torch,
+        "model": model,
+        "dataset": rows,
+        "loss_fn": torch.nn.functional.cross_entropy,
+        "run": small.climb(model, loss="cross_entropy", plan="fp32", device="cpu"),
+    }
+
+
+class Fragments:
+    """`stepladder` as a fragment sees it: the same, and runs whose data ends."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sl, name)
+
+    def climb(self, *given: Any, **named: Any) -> Any:
+        return Short(sl.climb(*given, **{"device": "cpu", **named}))
+
+
+class Short:
+    """A run whose data ends: a fragment's loop over batches that a reader would let run on."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.run, name)
+
+    def batches(self, source: Any, *, size: int, **how: Any) -> Few:
+        return Few(self.run.batches(source, size=min(size, 16), **how))
+
+
+class Few:
+    """The first few of batches that do not end."""
+
+    def __init__(self, batches: Any) -> None:
+        self.all = batches
+
+    def __enter__(self) -> Few:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.all.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self.all, 4)
 
 
 @pytest.mark.xdist_group("docs")
@@ -202,9 +260,21 @@ def test_snippets_run_from_the_first_to_the_last(page: Path, folder: Path) -> No
     try:
         for block in blocks(page):
             if block.language == "python" and not block.needs:
-                exec(compile(block.body, f"{page.name}:{block.line}", "exec"), names)
+                run_snippet(block, names)
     finally:
         os.chdir(before)
+
+
+def run_snippet(block: Block, names: dict[str, Any]) -> None:
+    """Run a block; of one with prompts, what it answers must be what is shown."""
+    where = f"{block.page.name}:{block.line}"
+    if not block.body.startswith(">>> "):
+        exec(compile(block.body, where, "exec"), names)
+        return
+    asked = doctest.DocTestParser().get_doctest(block.body, names, where, where, block.line)
+    said: list[str] = []
+    result = doctest.DocTestRunner().run(asked, out=said.append)
+    assert result.attempted and not result.failed, "".join(said)
 
 
 @pytest.mark.parametrize("page", with_language("py"), ids=page_name)
