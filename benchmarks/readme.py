@@ -78,7 +78,7 @@ def overhead() -> str:
 
 def first() -> str:
     if not (RESULTS / "first_step.json").exists():
-        return "`python benchmarks/first_step.py` measures how long a newcomer waits, on a fresh clone."
+        return "How long a newcomer waits is measured by `python benchmarks/first_step.py`."
     found = read("first_step")
     return (
         f"From `git clone` to a first trained step {found['clone to first step seconds']:.0f} s, "
