@@ -8,6 +8,14 @@ import sys
 from stepladder.cli.main import main
 
 
+def command(folder, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stepladder.cli.main", "lab", *words],
+        cwd=folder, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
 def test_bare_lab_lists_every_course(capsys):
     assert main(["lab"]) == 0
     said = capsys.readouterr().out
@@ -27,11 +35,7 @@ def test_a_learner_starts_errs_and_passes(tmp_path):
     """Through the real command, once: a new interpreter, a file in the working folder."""
 
     def lab(*words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "stepladder.cli.main", "lab", *words],
-            cwd=tmp_path, capture_output=True, text=True, timeout=200,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        done = command(tmp_path, *words)
         return done.returncode, done.stdout + done.stderr
 
     code, said = lab("start", "memory")
@@ -54,18 +58,18 @@ def test_a_learner_starts_errs_and_passes(tmp_path):
     assert said.endswith("Passed. Done properly by stepladder.climb.\n")
 
 
-def test_a_check_is_also_json_and_what_the_file_prints_goes_elsewhere(tmp_path, monkeypatch, capfd):
+def test_a_check_is_also_json_and_what_the_file_prints_goes_elsewhere(tmp_path, monkeypatch):
+    """In a process of its own: the server that forks checks keeps the streams it was born with."""
     monkeypatch.chdir(tmp_path)
     assert main(["lab", "start", "views", "mine.py"]) == 0
     path = tmp_path / "mine.py"
     path.write_text(path.read_text() + "\nprint('a word of mine')\n")
-    capfd.readouterr()
-    assert main(["lab", "check", "views", "mine.py", "--json"]) == 1
-    out, err = capfd.readouterr()
-    found = json.loads(out)
+    done = command(tmp_path, "check", "views", "mine.py", "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
     assert found["passed"] is False and found["findings"][0]["passed"] is False
     assert len(found["left"]) == 5
-    assert "a word of mine" in err
+    assert "a word of mine" in done.stderr
 
 
 def test_start_overwrites_only_when_forced_and_speaks_json(tmp_path, monkeypatch, capsys):

@@ -23,7 +23,7 @@ from stepladder.profiler.collectives import (
     time_collective,
     uses_of,
 )
-from stepladder.profiler.wire import wire_bytes
+from stepladder.profiler.wire import sent_since, wire_bytes
 from stepladder.record import Calibration
 from stepladder.world import join
 
@@ -77,7 +77,7 @@ def sent(ways: int, size: int) -> dict[str, int]:
         before = wire_bytes()
         call()
         dist.barrier()
-        found[name] = wire_bytes() - before
+        found[name] = sent_since(before)
     world.close()
     return found
 

@@ -19,7 +19,7 @@ from stepladder.profiler.ring import (
     ring_states,
     row_of,
 )
-from stepladder.profiler.wire import wire_bytes
+from stepladder.profiler.wire import sent_since, wire_bytes
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -127,7 +127,7 @@ def sent_by_the_kernel(elements: int) -> tuple[int, int]:
     before = wire_bytes()
     sent = ring_all_reduce(values)
     dist.barrier()
-    return wire_bytes() - before, sent
+    return sent_since(before), sent
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

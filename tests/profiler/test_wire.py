@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stepladder.profiler.wire import wire_bytes
+from stepladder.profiler.wire import sent_since, wire_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux counts, others do not")
 
@@ -21,6 +21,19 @@ def test_the_count_is_what_was_sent_over_tcp_and_nothing_else(tmp_path):
             here.sendall(b"y" * 234)
             file.write(b"z" * 5000)
             there.recv(1000)
-            assert wire_bytes() - before == 1234
+            assert sent_since(before) == 1234
             assert len(os.listdir("/proc/self/fd")) == open_before
             there.sendall(b"x")  # the descriptors themselves still work
+
+
+def test_a_connection_that_closed_in_between_takes_nothing_away():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        old = socket.create_connection(server.getsockname())
+        there = socket.create_connection(server.getsockname())
+        _, here = server.accept(), server.accept()[0]
+        old.sendall(b"x" * 4000)
+        before = wire_bytes()
+        old.close()
+        here.sendall(b"y" * 99)
+        assert sent_since(before) == 99
+        there.close(), here.close()

@@ -29,7 +29,7 @@ from stepladder.world import join
 
 from .collectives import Call, check_messages, median_call
 from .team import Team
-from .wire import wire_bytes
+from .wire import sent_since, wire_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +213,5 @@ def watched(call: Call, device: torch.device, steps: int) -> tuple[float, float 
     before = wire_bytes()
     call()
     dist.barrier()  # all has arrived, so all has been sent; its own bytes are few
-    after = wire_bytes()
-    sent = after - before if before is not None and after is not None else None
+    sent = sent_since(before)
     return median_call(call, device, steps), sent

@@ -18,19 +18,27 @@ INFO_BYTES = 256
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
-def wire_bytes() -> int | None:
-    """Bytes sent so far over the connections now open; None where the kernel does not say."""
+def wire_bytes() -> dict[int, int] | None:
+    """Bytes sent so far over each connection now open; None where the kernel does not say."""
     if sys.platform != "linux":
         return None
-    counts = [sent_by(int(entry.name)) for entry in Path("/proc/self/fd").iterdir()]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    counts = (sent_by(int(entry.name)) for entry in Path("/proc/self/fd").iterdir())
+    return dict(count for count in counts if count is not None) or None
 
 
-def sent_by(descriptor: int) -> int | None:
-    """Bytes sent over one descriptor; None where it is no TCP connection."""
+def sent_since(before: dict[int, int] | None) -> int | None:
+    """Bytes sent since a count; a connection of an earlier world that has closed counts for none."""
+    after = wire_bytes()
+    if before is None or after is None:
+        return None
+    return sum(count - before.get(connection, 0) for connection, count in after.items())
+
+
+def sent_by(descriptor: int) -> tuple[int, int] | None:
+    """A connection and the bytes sent over it; None where a descriptor is no TCP connection."""
     try:
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        kind = os.fstat(descriptor)
+        if not stat.S_ISSOCK(kind.st_mode):
             return None
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.type != socket.SOCK_STREAM or connection.family not in FAMILIES:
@@ -40,4 +48,4 @@ def sent_by(descriptor: int) -> int | None:
         return None
     if len(info) < SENT_OFFSET + 8:
         return None
-    return struct.unpack_from("=Q", info, SENT_OFFSET)[0]
+    return kind.st_ino, struct.unpack_from("=Q", info, SENT_OFFSET)[0]
