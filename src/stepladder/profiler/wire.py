@@ -27,7 +27,7 @@ def wire_bytes() -> dict[int, int] | None:
 
 
 def sent_since(before: dict[int, int] | None) -> int | None:
-    """Bytes sent since a count; a connection of an earlier world that has closed counts for none."""
+    """Bytes sent since a count; one of an earlier world that has closed counts for none."""
     after = wire_bytes()
     if before is None or after is None:
         return None
