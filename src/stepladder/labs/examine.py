@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -76,7 +77,9 @@ def examine(
         os.dup2(2, 1)
     connection.send(("begun", limit_seconds))
     for finding in grade(lab, path, limit_seconds):
+        sys.stdout.flush()  # what the file printed: this process is ended, not left to end
         connection.send(("finding", finding))
+    sys.stdout.flush()
     connection.send(("done", None))
 
 
