@@ -33,11 +33,11 @@ def test_collectives_have_rows_lines_a_picture_and_a_link_that_forecasts_use(
     calibration_path("CPU").parent.mkdir()
     Calibration(device="CPU", launch_seconds=7e-6).save(calibration_path("CPU"))
     plot = tmp_path / "c.png"
-    words = ("--largest", "64", "--json", "--keep", "--plot", str(plot))
+    words = ("--largest", "2048", "--json", "--keep", "--plot", str(plot))
     shown = json.loads(bench(capsys, "collectives", *words))
     names = [line["collective"] for line in shown["lines"]]
     assert names == list(COLLECTIVES)
-    assert len(shown["rows"]) == 4 * len(names)
+    assert len(shown["rows"]) == 6 * len(names)
     first = shown["rows"][0]
     assert (first["ways"], first["bytes"], first["axes"]) == (2, 1024, "all")
     assert first["bus_bytes_per_second"] == pytest.approx(1024 / first["seconds"])
