@@ -1,5 +1,6 @@
 """What a session writes down besides its numbers: where it ran, and nobody's secrets."""
 
+import re
 import subprocess
 
 import pytest
@@ -48,7 +49,8 @@ def test_the_commit_says_whether_files_differ_from_it(tmp_path, monkeypatch):
 def test_a_run_keeps_its_environment_and_tells_its_trackers(tmp_path, capsys):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder = tmp_path / "run"
-    words = ["--run.folder", str(folder), "--train.steps", "4", "--run.track", "tensorboard"]
+    words = ["--run.folder", str(folder), "--train.steps", "4"]
+    words += ["--run.track", "tensorboard,prometheus:0"]
     assert main(["train", *TINY, *words]) == 0
     (start,) = read_journal(folder, kind="start")
     kept = start["environment"]
@@ -57,7 +59,9 @@ def test_a_run_keeps_its_environment_and_tells_its_trackers(tmp_path, capsys):
     found.Reload()
     losses = [entry["loss"] for entry in read_journal(folder, kind="step")]
     assert [e.value for e in found.Scalars("train/loss")] == pytest.approx(losses)
-    capsys.readouterr()
+    assert re.search(
+        r"metrics are served at http://127.0.0.1:[1-9]\d+/metrics", capsys.readouterr().out
+    )
 
 
 def test_a_tracker_nobody_knows_is_told_before_the_first_step(tmp_path, capsys):

@@ -6,8 +6,12 @@ import time
 import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from stepladder.cli.closing import Closing
+from stepladder.cli.instruments import LONGEST_SILENCE, Instruments
 from stepladder.cli.main import main
-from stepladder.record import read_journal
+from stepladder.model import build
+from stepladder.record import Journal, Report, read_journal
+from stepladder.train import climb
 from tests.ranks import run as run_ranks
 
 from .test_train import TINY
@@ -19,16 +23,53 @@ def train(folder, *words):
     return main(["train", *TINY, "--run.folder", str(folder), "--plan", "fp32", *words])
 
 
-def test_memory_by_owner_stands_at_every_report(tmp_path, capsys):
+def test_memory_by_owner_is_told_when_it_moves(tmp_path, capsys):
     assert train(tmp_path / "run", "--train.steps", "4") == 0
     capsys.readouterr()
     entries = list(read_journal(tmp_path / "run", kind="memory"))
     steps = [entry["step"] for entry in read_journal(tmp_path / "run", kind="step")]
-    assert [entry["step"] for entry in entries] == steps
+    assert entries[0]["step"] == steps[0] and {entry["step"] for entry in entries} <= set(steps)
     for entry in entries:
         assert sum(entry["owners"].values()) == entry["peak_bytes"] < entry["limit_bytes"]
     assert entries[0]["owners"].keys() == {"parameters", "context"}, "nothing is measured yet"
     assert {"parameters", "optimizer", "activations"} < entries[-1]["owners"].keys()
+
+
+def test_memory_that_stands_still_is_told_seldom(tmp_path):
+    run = climb(build("gpt-tiny", sequence=16), loss="cross_entropy", plan="fp32", device="cpu")
+    with Journal(tmp_path) as journal, Instruments(run, Closing(run, None)) as instruments:
+        for step in range(1, LONGEST_SILENCE + 2):
+            grown = 2**20 if step > 50 else 0
+            instruments.read(report_of(step, 2**30 + grown + step), journal)
+        instruments.read(report_of(step + 1, 2**31), journal)
+    told = [entry["step"] for entry in read_journal(tmp_path, kind="memory")]
+    assert told == [1, LONGEST_SILENCE + 1, LONGEST_SILENCE + 2]
+
+
+def report_of(step, memory_bytes):
+    return Report(
+        step=step, loss=1.0, grad_norm=1.0, lr=0.1, tokens=1, seconds=1.0,
+        memory_bytes=memory_bytes, tokens_per_second=1.0,
+    )  # fmt: skip
+
+
+def glanced_pipeline(folder):
+    words = ["--model.name", "gpt:layers=2,hidden=16,heads=2,vocab=256", "--train.steps", "5"]
+    words += ["--plan", "fp32 pipeline=2 micro=1", "--train.profile_every", "2"]
+    return train(folder, *words)
+
+
+def test_a_run_that_trains_tells_of_its_collectives_and_stages(tmp_path):
+    """As the page draws them, one step in so many."""
+    assert run_ranks(glanced_pipeline, 2, str(tmp_path / "run"), init=False) == [0, 0]
+    timelines = list(read_journal(tmp_path / "run", kind="timeline"))
+    assert [entry["step"] for entry in timelines] == [2, 4]
+    for entry in timelines:
+        assert [lane["rank"] for lane in entry["lanes"]] == [0, 1]
+        assert all(lane["spans"] for lane in entry["lanes"])
+    told = list(read_journal(tmp_path / "run", kind="collectives"))
+    assert [entry["step"] for entry in told] == [2, 4]
+    assert sum(told[0]["seconds"].values()) > 0
 
 
 def slow_rank(folder):

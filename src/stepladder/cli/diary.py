@@ -35,6 +35,7 @@ def open_diary(
 ) -> TrackedJournal:
     """The run's journal, its trackers told of every entry, its device sampled on the way."""
     journal = stack.enter_context(open_journal(folder, targets))
+    run.events += [f"metrics are served at {address}" for address in journal.addresses]
     card = card_of(run.world.device)
     stack.enter_context(DeviceSampler(journal.write, lambda: run.index, card=card))
     return journal

@@ -17,6 +17,9 @@ from stepladder.world import limit_bytes
 
 from .closing import Closing
 
+NOTICEABLE = 0.001  # of the peak
+LONGEST_SILENCE = 100  # steps without an entry, so that a page's curve reaches the present
+
 
 class Writes(Protocol):
     def write(self, kind: str, **entry: Any) -> None: ...
@@ -38,6 +41,7 @@ class Instruments:
         self.parameters = {"parameters": parameter_bytes(run.module)}
         self.watch = StragglerWatch()
         self.notes: RankNotes | None = None
+        self.told: dict[str, Any] | None = None  # the last entry about memory
 
     def __enter__(self) -> Instruments:
         if self.run.world.place.num_ranks > 1:
@@ -51,12 +55,27 @@ class Instruments:
 
     def read(self, report: Report, journal: Writes) -> list[str]:
         """Write what is known at this report; the ranks that turned out to be slow."""
-        journal.write("memory", **self.memory(report))
+        memory = self.memory(report)
+        if self.moved(memory):
+            self.told = memory
+            journal.write("memory", **memory)
         times = self.notes.leave(report) if self.notes is not None else None
         if times is None:
             return []
         journal.write("ranks", **times.to_dict())
         return self.watch.add(times)
+
+    def moved(self, memory: dict[str, Any]) -> bool:
+        """Whether memory is worth another entry. It is a peak, which seldom moves: an entry at
+        every report would cost as much as the step's own."""
+        if self.told is None or self.told["owners"].keys() != memory["owners"].keys():
+            return True
+        before, now = self.told["owners"], memory["owners"]
+        noticeable = NOTICEABLE * self.told["peak_bytes"]
+        return (
+            any(abs(now[owner] - before[owner]) > noticeable for owner in now)
+            or memory["step"] >= self.told["step"] + LONGEST_SILENCE
+        )
 
     def memory(self, report: Report) -> dict[str, Any]:
         """The peak so far by owner: as measured in the watched step, the rest by what it must be.

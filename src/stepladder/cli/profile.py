@@ -96,11 +96,12 @@ def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> i
 
 def write(session: Session, found: Profile) -> None:
     """Keep a profile in the journal, and what the page draws of it in the words it reads."""
+    from stepladder.train import Glance
+
     step = session.run.index
     session.journal.write("profile", **{**found.to_dict(), "lanes": None})
-    session.journal.write("collectives", step=step, seconds=dict(found.collectives))
-    lanes = [{"rank": rank, "spans": list(spans)} for rank, spans in enumerate(found.lanes)]
-    session.journal.write("timeline", step=step, lanes=lanes)
+    for kind, entry in Glance(dict(found.collectives), found.lanes).entries(step).items():
+        session.journal.write(kind, **entry)
 
 
 def leave_together(session: Session) -> None:

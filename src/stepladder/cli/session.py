@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,6 +21,7 @@ from .closing import Closing, show_closing
 from .costs import draw_devices, run_costs
 from .diary import environment, open_diary
 from .figures import speed_figures
+from .glances import glances
 from .instruments import Instruments, Unwritten
 from .live import Display, display
 from .opening import BYTES, build_model, choose, open_sources
@@ -144,7 +144,8 @@ class Session:
     def follow(self, vote: StopVote, stop: Stop, shown: Display) -> str | None:
         """Take steps from where the run stands: to the last, to a signal, or until it goes back."""
         with self.feed() as feed:
-            steps = fit(self.run, feed, steps=self.recipe.train.steps)
+            taken = fit(self.run, feed, steps=self.recipe.train.steps)
+            steps = glances(taken, self.run, self.journal, self.recipe.train.profile_every)
             for report in self.closing.watch(steps):
                 if self.note(report.step, report, shown):
                     return None
@@ -192,7 +193,8 @@ class Session:
         if saves:
             self.run.health.look()  # what is saved may be what a run goes back to
         went_back = (reports or saves) and self.recovery.answer_spikes(step)
-        for event in drain(self.run.events):
+        while self.run.events:
+            event = self.run.events.pop(0)
             self.journal.write("event", step=step, text=event)
             shown.say(event)
         if went_back:
@@ -234,7 +236,7 @@ class Session:
         return figures
 
     def leave(self, figures: dict[str, Any], told: str) -> None:
-        """Keep what there is; drawing and sampling would use up what time is left."""
+        """Keep what there is: drawing would use up what time is left."""
         self.journal.write("event", step=self.run.index, text=told)
         self.journal.write("summary", **figures)
         if not self.quiet:
@@ -292,8 +294,3 @@ def write(path: Path, text: str) -> None:
         raise RecordError(
             "run folder", f"{path} cannot be written ({refused.strerror})", "Name another folder."
         ) from refused
-
-
-def drain(events: list[str]) -> Iterator[str]:
-    while events:
-        yield events.pop(0)

@@ -20,7 +20,6 @@ class Watches:
     device: torch.device
     leaks: LeakWatch = field(default_factory=lambda: LeakWatch(warmup=3, length=2))  # in reports
     lengths: LengthWatch = field(default_factory=LengthWatch)
-    longest: str = ""
     seen: set[int] = field(default_factory=set)  # lengths: a run of one length needs no report
     leaked: bool = False
 
@@ -28,7 +27,7 @@ class Watches:
         """Sentences about what this report shows; of a leak only once."""
         if report.length:
             self.seen.add(report.length)
-            self.longest = str(self.lengths.add(report.step, report.length, report.memory_bytes))
+            self.lengths.add(report.step, report.length, report.memory_bytes)
         leak = self.leaks.add(report.step, held_bytes(self.device))
         if leak and not self.leaked:
             self.leaked = True
@@ -38,6 +37,6 @@ class Watches:
 
     def closing(self) -> dict[str, str]:
         """What is worth a line at the end."""
-        lines = {"lengths": self.longest} if len(self.seen) > 1 else {}
+        lines = {"lengths": str(self.lengths.longest)} if len(self.seen) > 1 else {}
         fragments = measure_fragmentation(self.device)
         return {**lines, "fragmentation": str(fragments)} if fragments else lines

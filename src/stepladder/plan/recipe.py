@@ -54,6 +54,7 @@ class TrainChoice:
     check_copies_every: int = 0  # steps between comparisons of copies; 0: before each save only
     exact: bool = False  # only deterministic algorithms
     report_every: int = 10
+    profile_every: int = 0  # steps between one under the profiler, for watch; 0: none
     evaluate_every: int = 100
     evaluate_batches: int = 8
     save_every: int = 0  # 0: at the end only
@@ -83,6 +84,7 @@ LEAST = {
     "train.steps": 1,
     "train.batch": 1,
     "train.report_every": 1,
+    "train.profile_every": 0,
     "train.evaluate_every": 0,
     "train.evaluate_batches": 1,
     "train.save_every": 0,

@@ -128,6 +128,10 @@ class LengthWatch:
         if longer:
             self.grown_with_length += growth
             self.length, self.step = length, step
+        return self.longest
+
+    @property
+    def longest(self) -> Longest:
         share = self.grown_with_length / self.grown_bytes if self.grown_bytes else None
         return Longest(self.length, self.step, share)
 

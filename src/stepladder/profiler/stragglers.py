@@ -3,7 +3,7 @@
 At each report every rank leaves a note of its own time a step, which is the step's without what it
 spent blocked in collectives. Rank 0 reads the notes of the report before, which lie there by then:
 no rank waits for another on account of this. A rank that was slower than the others in several
-reports in a row is named, once, and again when it had recovered in between.
+reports in a row is named, once, and again when it had long recovered in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from stepladder.record import Report
 from stepladder.trace import find_stragglers
 from stepladder.world import Waiting, World, peak_bytes
 
-IN_A_ROW = 3  # reports in which a rank was slower, before it is named
+IN_A_ROW = 5  # reports in which a rank was slower, before it is named
+FORGIVEN = 50  # reports without being slow, after which a rank would be named again
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class StragglerWatch:
     """Fed with the times of each report; answers with the ranks that are slow in a row."""
 
     seen: deque[RankTimes] = field(default_factory=lambda: deque(maxlen=IN_A_ROW))
-    named: set[str] = field(default_factory=set)
+    named: dict[str, int] = field(default_factory=dict)  # reports since it was last slow
 
     def add(self, times: RankTimes) -> list[str]:
         self.seen.append(times)
@@ -56,9 +57,9 @@ class StragglerWatch:
             return []
         own: Sequence[Sequence[float]] = list(zip(*(each.own_seconds for each in self.seen)))
         slow = [text for text, _ in find_stragglers(own, times.step_seconds)]
-        ranks = {rank_of(text) for text in slow}
         new = [text for text in slow if rank_of(text) not in self.named]
-        self.named = ranks
+        since = {rank: reports + 1 for rank, reports in self.named.items() if reports < FORGIVEN}
+        self.named = {**since, **{rank_of(text): 0 for text in slow}}
         return [f"step {times.step}: {text}" for text in new]
 
 

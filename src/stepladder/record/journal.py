@@ -20,6 +20,7 @@ from stepladder.errors import RecordError
 from .lock import FolderLock
 
 NAME = "journal.jsonl"
+ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, allow_nan=False)
 BLOCK = 2**16  # bytes looked at in one go for the end of the last whole line
 
 
@@ -49,8 +50,7 @@ class Journal:
         return file
 
     def write(self, kind: str, **entry: Any) -> None:
-        line = json.dumps({"kind": kind, **clean(entry)}, separators=(",", ":"), default=str)
-        data = line.encode() + b"\n"
+        data = as_line({"kind": kind, **entry})
         try:
             written = os.write(self._file, data)
         except OSError as refused:
@@ -96,6 +96,14 @@ def cut_torn_line(file: int) -> None:
 
 def reason(refused: OSError | ValueError) -> str:
     return getattr(refused, "strerror", None) or str(refused)
+
+
+def as_line(entry: dict[str, Any]) -> bytes:
+    try:
+        line = ENCODER.encode(entry)
+    except (ValueError, TypeError):  # a number or a name that JSON has no word for: seldom
+        line = ENCODER.encode(clean(entry))
+    return line.encode() + b"\n"
 
 
 def clean(value: Any) -> Any:

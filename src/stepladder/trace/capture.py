@@ -5,6 +5,7 @@ Nothing here runs, and no hook is set, unless a profile is asked for.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ class Capture:
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
+        # torch 2.13 prints a line at every start and stop, above the level of errors.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         self._profile = profile(activities=activities)
         self.spans: list[Span] = []
         self.floor = 0

@@ -86,6 +86,11 @@ class TrackedJournal:
         if self.trackers:
             self._thread.start()
 
+    @property
+    def addresses(self) -> list[str]:
+        """Where trackers answer; a port of 0 has become the one that was free."""
+        return [one.address for one in self.trackers if isinstance(one, Prometheus)]
+
     def write(self, kind: str, **entry: Any) -> None:
         self.journal.write(kind, **entry)
         if not self.trackers:

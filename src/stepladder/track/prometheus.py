@@ -33,6 +33,7 @@ class Prometheus:
             ) from refused
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
+        self.address = f"http://{host or 'localhost'}:{self.port}/metrics"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

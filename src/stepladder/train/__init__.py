@@ -3,7 +3,7 @@
 from .choose import Choice, choose_plan, cluster_for, facts_for
 from .loop import fit
 from .pending import PendingReport
-from .profile import outlook_of
+from .profile import Glance, glance, outlook_of
 from .rows import rows_of
 from .run import Run
 from .sampling import sample_bytes
@@ -11,6 +11,7 @@ from .start import climb
 
 __all__ = [
     "Choice",
+    "Glance",
     "PendingReport",
     "Run",
     "choose_plan",
@@ -18,6 +19,7 @@ __all__ = [
     "cluster_for",
     "facts_for",
     "fit",
+    "glance",
     "outlook_of",
     "rows_of",
     "sample_bytes",

@@ -45,6 +45,7 @@ from .health import Health, Mark
 from .intake import as_batch
 from .optimizer import set_rate, update
 from .pending import PendingReport
+from .statistics import Statistics
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class Engine:
     index: int = 0  # steps taken
     position: int = 0  # samples consumed
     clock: Clock = field(default_factory=Clock)
+    statistics: Statistics | None = None  # of the layers, where a bad step does not end the run
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
     events: list[str] = field(
         default_factory=list
@@ -88,6 +90,8 @@ class Engine:
         taken = as_batch(batch, self.position, self.plan.layout.data_ways)
         self.events += [f"step {self.index}: {sentence}" for sentence in taken.skipped]
         taken = taken.to(self.world.device, non_blocking=True)
+        if self.statistics is None and self.health.policy != "stop":
+            self.statistics = Statistics(self.module)
         with self.world.explaining():
             try:
                 loss = self.gradients(taken)
@@ -185,6 +189,7 @@ class Engine:
 
     def evaluate(self, batches: Iterable[Any]) -> float:
         """The mean loss over the valid targets of these batches, without learning."""
+        self.look_back()
         self.module.eval()
         average_buffers(self.module, self.world)
         total, count = 0.0, 0
@@ -196,9 +201,15 @@ class Engine:
         self.module.train()
         return total / max(count, 1)
 
+    def look_back(self, last: int | None = None) -> None:
+        """Learn how the steps up to `last` went: see [Note: looking later] in health.py."""
+        self.health.look(last)
+        if self.statistics is not None:
+            self.statistics.mend(self.module)
+
     def look(self, taken: Taken) -> None:
-        """See how the steps up to this one went: see [Note: looking later] in health.py."""
-        self.health.look(taken.step)
+        """See how the steps up to this one went, and answer what is found."""
+        self.look_back(taken.step)
         if faults := self.health.take_faults():
             scene = Scene(self.module, self.climbed.forward_backward, self.world, self.plan)
             if told := answer(faults, scene, self.health, taken.batch):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,35 @@ def profile(
     outlook = outlook_of(run, sample)
     run.clock.restart(run.index)  # none of this is part of a step's time
     return judge(measured, replace(seen, unknown=outlook.unknown), offers_of(run, outlook, sample))
+
+
+def glance(run: Engine, take: Callable[[], Any]) -> tuple[Any, Glance]:
+    """One step that is taken anyway, under the profiler; every rank calls it at the same step."""
+    with Capture(run.world.device) as capture, marked(type(run), "update", UPDATE):
+        with record_function(STEP):
+            taken = take()
+        with record_function(SYNC):
+            synchronize(run.world.device)
+    found = reduce_spans(capture.spans, floor=capture.floor)
+    _, lanes = share_notes(run.world, found, run.index)
+    run.clock.restart(run.index)  # the profiler is not part of a step's time
+    return taken, Glance({name: each * NS for name, each in found.collectives.items()}, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What one step under the profiler showed."""
+
+    collectives: dict[str, float]  # seconds that this rank waited for each kind
+    lanes: tuple[tuple[Mapping[str, Any], ...], ...]  # by rank: what the step was spent on, in order
+
+    def entries(self, step: int) -> dict[str, dict[str, Any]]:
+        """As the journal keeps it, by kind."""
+        lanes = [{"rank": rank, "spans": list(spans)} for rank, spans in enumerate(self.lanes)]
+        return {
+            "collectives": {"step": step, "seconds": self.collectives},
+            "timeline": {"step": step, "lanes": lanes},
+        }
 
 
 class Source:

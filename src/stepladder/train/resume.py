@@ -54,6 +54,7 @@ def load(run: Engine, folder: str | Path) -> Path:
     run.index, run.position, run.seed = state["step"], state["position"], state["seed"]
     run.scale.load_state_dict(state["loss_scale"])
     run.health.load_state_dict(state.get("health", {}))
+    run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     return path
 

@@ -34,8 +34,9 @@ class Run(Engine):
     def save(self, folder: str | Path, *, wait: bool = True) -> Path:
         """Write a checkpoint into `folder/step-NNNNNN`; every rank calls it.
 
-        Without `wait` training goes on once the state is copied; a save that then fails is an
-        event of the run. `finish_saving` waits for it.
+        Without `wait` training goes on and the state is copied beside the next batch's passes;
+        whoever changes parameters by other means than `step` calls `finish_saving` first, which
+        waits for it. A save that fails is then an event of the run.
         """
         return self.saver.save(self, folder, wait=wait)
 

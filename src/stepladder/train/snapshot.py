@@ -81,7 +81,7 @@ def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
 
 
 def describe(run: Engine) -> dict[str, Any]:
-    run.health.look()  # what it decides later must follow from what is saved
+    run.look_back()  # what it decides later must follow from what is saved
     shape = getattr(run.module, "shape", None)  # which a built-in language model has
     return {
         "step": run.index,
