@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -70,6 +72,8 @@ def main() -> None:
         size = (Path(folder) / "journal.jsonl").stat().st_size / options.steps
     cost = statistics.median(spent)
     found = {
+        "date": date.today().isoformat(),
+        "machine": f"{os.cpu_count()} CPU cores",
         "step_ms": STEP_SECONDS * 1e3,
         "written_us_a_step": cost * 1e6,
         "written_us_a_step_mean": statistics.fmean(spent) * 1e6,

@@ -3,6 +3,7 @@
 Writes a journal of a million steps (with memory by owner, ranks and device in between, and a resume
 that repeats ten thousand steps), starts `stepladder watch` on it as a user would, and asks what the
 page asks: at once, while the journal is being read, and afterwards for ranges wide and narrow.
+Where there is a chromium, a browser then opens the page, and the curves' being drawn is timed.
 Exit 1 where an answer takes 300 ms, the page a second, or the server 200 MB.
 Run: python benchmarks/watch.py [--steps N] [--json FILE]
 """
@@ -11,11 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -146,6 +151,32 @@ def measure(server: Server, steps: int) -> list[dict[str, object]]:
     return rows
 
 
+def first_draws(address: str) -> list[float]:
+    """Seconds from asking for the page to the loss being drawn, in a browser; none without one.
+
+    The first, in which the browser itself warms up, is left out.
+    """
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return []
+    if not chromium:
+        return []
+    taken = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for _ in range(REPEATS + 1):
+            page = browser.new_context().new_page()  # of its own: nothing is kept from before
+            began = time.perf_counter()
+            page.goto(address, wait_until="commit")
+            page.wait_for_selector("#chart-loss path.mean")
+            taken.append(time.perf_counter() - began)
+            page.context.close()
+        browser.close()
+    return taken[1:]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000)
@@ -156,6 +187,12 @@ def main() -> int:
         server = Server(Path(folder) / "run")
         try:
             rows = measure(server, options.steps)
+            if draws := first_draws(server.address):
+                drawn = statistics.median(draws)
+                rows.append({"what": "drawn in a browser, median", "seconds": drawn,
+                             "limit": PAGE_SECONDS, "bytes": 0})  # fmt: skip
+                rows.append({"what": "drawn in a browser, slowest", "seconds": max(draws),
+                             "limit": None, "bytes": 0})  # fmt: skip
         finally:
             server.close()
     print(
@@ -168,6 +205,8 @@ def main() -> int:
     print(f"{'memory of the server, at most':<32} {server.most / 1e6:10,.1f} MB")
     if options.json:
         result = {
+            "date": date.today().isoformat(),
+            "machine": f"{os.cpu_count()} CPU cores",
             "steps": options.steps,
             "journal_bytes": size,
             "memory_bytes": server.most,
