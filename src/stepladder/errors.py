@@ -36,6 +36,10 @@ class StepladderError(Exception):
         problem = f"{self.field}: {self.problem.rstrip('.')}." if self.field else self.problem
         return in_one_line(f"{problem} {self.remedy}".rstrip())
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it (IPython asks by this name): no traceback there either."""
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
+
 
 class PlanError(StepladderError):
     """What was asked for cannot be."""

@@ -15,13 +15,27 @@ from .compose import (
 )
 from .deepspeed import read_deepspeed
 from .layout import AXES, REST, Layout
+from .optimizer import MOMENTS as OPTIMIZERS
 from .optimizer import Group, Optimizer
 from .plan import Plan
 from .precision import BF16, BF16_PURE, BYTES, FP8, FP16, FP32, PRECISIONS, TF32, Precision
+from .rate import KINDS as RATES
 from .rate import Rate, scale_rate
-from .recipe import NONFINITE, DataChoice, ModelChoice, Recipe, TrainChoice, read_recipe
+from .recipe import (
+    NONFINITE,
+    SECTIONS,
+    SPIKE,
+    DataChoice,
+    ModelChoice,
+    Recipe,
+    TrainChoice,
+    read_recipe,
+)
 from .refit import Refit, refit
 from .stages import balance_blocks, chunk_indices, cut_blocks, split_blocks
+from .text import ALL_WORDS as PLAN_WORDS
+from .text import ATTENTIONS, OFFLOADS
+from .text import KEYS as PLAN_KEYS
 from .turns import (
     fills,
     interleaving_turns,
@@ -34,6 +48,7 @@ from .turns import (
 )
 
 __all__ = [
+    "ATTENTIONS",
     "AXES",
     "BF16",
     "BF16_PURE",
@@ -42,8 +57,15 @@ __all__ = [
     "FP16",
     "FP32",
     "NONFINITE",
+    "OFFLOADS",
+    "OPTIMIZERS",
+    "PLAN_KEYS",
+    "PLAN_WORDS",
     "PRECISIONS",
+    "RATES",
     "REST",
+    "SECTIONS",
+    "SPIKE",
     "TF32",
     "Batch",
     "Carried",

@@ -1,0 +1,127 @@
+"""A model that is the user's own, named in a recipe as `package.module:function`.
+
+A recipe is words and never code, so a name alone runs little: what is called is a class of modules,
+or a function that says by its return type that it makes one, in a module that is not Python's own.
+It is looked for where Python looks, and then in the working folder, so that a file beside the
+recipe is found by the same command on one rank or many.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import get_type_hints
+
+import torch
+from torch import nn
+
+from stepladder.errors import ModelError, PlanError, StepladderError, nearest
+
+from .build import FAMILIES
+
+NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def names_own(text: str) -> bool:
+    """Whether the text is `package.module:function`; `llama:…` is a shape."""
+    return bool(NAME.fullmatch(text)) and text.partition(":")[0] not in FAMILIES
+
+
+def build_own(text: str, *, seed: int = 0, sequence: int, dropout: float = 0.0) -> nn.Module:
+    """The module that the named function makes, with the first values that it gives it.
+
+    Args:
+        sequence: given where the function has a parameter of that name, as is `dropout`.
+    """
+    function = find_function(text)
+    signature = inspect.signature(function)
+    known: dict[str, float] = {"sequence": sequence, "dropout": dropout}
+    given = {name: value for name, value in known.items() if name in signature.parameters}
+    if dropout and "dropout" not in given:
+        remedy = "Give it one, or leave model.dropout out."
+        raise PlanError("model.dropout", f"{text} has no parameter 'dropout'", remedy)
+    try:
+        signature.bind(**given)
+    except TypeError as wanting:
+        problem = f"{text} cannot be called by its name alone ({wanting})"
+        raise PlanError(
+            "model", problem, "Only sequence and dropout are given: the rest needs defaults."
+        ) from wanting
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return call(text, function, given)
+
+
+def call(text: str, function: Callable[..., object], given: dict[str, float]) -> nn.Module:
+    try:
+        made = function(**given)
+    except StepladderError:
+        raise
+    except Exception as broken:
+        raise ModelError("model", f"{text} failed ({in_a_line(broken)})", "Mend it.") from broken
+    if not isinstance(made, nn.Module):
+        problem = f"{text} returned {type(made).__name__}, not a module"
+        raise ModelError("model", problem, "Return a torch.nn.Module.")
+    return made
+
+
+def find_function(text: str) -> Callable[..., object]:
+    """What the text names, where it may be called for a model."""
+    name, _, attribute = text.partition(":")
+    module = find_module(name, attribute)
+    found = getattr(module, attribute, None)
+    if found is None:
+        makers = [one for one, value in vars(module).items() if makes_module(value)]
+        remedy = nearest(attribute, makers) if makers else "Name one that it has."
+        raise PlanError("model", f"{name} has no '{attribute}'", remedy)
+    if not makes_module(found):
+        raise PlanError(
+            "model",
+            f"{text} does not say that it makes a module",
+            f"Write 'def {attribute}(…) -> torch.nn.Module:', or name a class of modules.",
+        )
+    return found
+
+
+def find_module(name: str, attribute: str) -> ModuleType:
+    if name.endswith(".py"):
+        problem = f"'{name}' is a file, and a model is named by its module"
+        raise PlanError("model", problem, f"Write {name.removesuffix('.py')}:{attribute}.")
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        problem = f"'{name}' is a module of Python's own, which makes no models"
+        raise PlanError("model", problem, "Name one of yours.")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # last: a file of that name must not hide what is installed
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as broken:
+        if isinstance(broken, ModuleNotFoundError) and f"{name}.".startswith(f"{broken.name}."):
+            problem = f"there is no module '{broken.name}', neither installed nor in this folder"
+            raise PlanError("model", problem, "Check its name.") from broken
+        problem = f"{name} cannot be imported ({in_a_line(broken)})"
+        raise ModelError("model", problem, "Mend it.") from broken
+
+
+def makes_module(found: object) -> bool:
+    """Whether this is a class of modules, or a function that says that it returns one."""
+    if not isinstance(found, type):
+        try:
+            found = get_type_hints(found).get("return")
+        except (TypeError, NameError, AttributeError):  # no function, or types that are not there
+            return False
+    return isinstance(found, type) and issubclass(found, nn.Module)
+
+
+def in_a_line(error: BaseException) -> str:
+    """The error's kind, its first line, and where it was raised."""
+    said = str(error).strip().partition("\n")[0]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {said} ({Path(frame.filename).name}:{frame.lineno})"
