@@ -65,11 +65,21 @@ def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs
     assert relay(legs, optimizer, tmp_path / "run") == pytest.approx(straight[0], rel=1e-5)
 
 
-@pytest.mark.parametrize("plan", ["fp32 ddp micro=1", "fp32 zero1 micro=1", "fp32 zero3 micro=1"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "fp32 ddp micro=1",
+        "fp32 ddp",
+        "fp32 zero1 micro=1",
+        "fp32 zero3 micro=1",
+        "fp32 replicate=2 tensor=2 micro=1",
+    ],
+)
 def test_the_same_ranks_go_on_bit_for_bit(tmp_path, plan):
+    """Four of them: two numbers add up to the same in either order, four do not."""
     optimizer = "adamw lr=1e-2"
-    (straight, _) = run(learn, 2, plan, optimizer, 0, 6, str(tmp_path / "straight"), init=False)
-    legs = [(plan, 2, 0, 3), (plan, 2, 3, 6)]
+    straight = run(learn, 4, plan, optimizer, 0, 6, str(tmp_path / "straight"), init=False)[0]
+    legs = [(plan, 4, 0, 3), (plan, 4, 3, 6)]
     assert relay(legs, optimizer, tmp_path / "run", wait=False) == straight
     saved = [tmp_path / name / "step-000006" for name in ("straight", "run")]
     for file in sorted(path.name for path in saved[0].glob("*.safetensors")):

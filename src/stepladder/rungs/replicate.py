@@ -53,11 +53,31 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
     )
     compressed = plan.compress.kind != "none"
     traffic = compress(copy, plan.compress, group) if compressed else None
+    copy.reducer = Steady(copy.reducer)  # type: ignore[assignment]
 
     def passing(last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else copy.no_sync()
 
     return Exchange(copy, group.size(), passing, traffic)
+
+
+class Steady:
+    """DDP's reducer with the buckets it began with.
+
+    DDP sorts its buckets anew after the first batch, in the order in which gradients came. Three
+    ranks or more add up in an order that depends on where in a bucket a gradient lies, so a resumed
+    run's first batch would round otherwise than the same batch of the run that went on. A module
+    that declares its parts declares them in their order, and loses nothing; others are never sorted.
+    """
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
 
 
 def replicate_by_blocks(
