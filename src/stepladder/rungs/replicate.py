@@ -67,7 +67,7 @@ class Steady:
     DDP sorts its buckets anew after the first batch, in the order in which gradients came. Three
     ranks or more add up in an order that depends on where in a bucket a gradient lies, so a resumed
     run's first batch would round otherwise than the same batch of the run that went on. A module
-    that declares its parts declares them in their order, and loses nothing; others are never sorted.
+    that declares its parts has them in their order and loses nothing; others DDP never sorts.
     """
 
     def __init__(self, reducer: Any) -> None:
