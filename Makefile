@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV_READY := .venv/.dev-ready
 
-.PHONY: train test lint types unit docs clean
+.PHONY: train test lint types unit docs wheel packaging clean
 
 train: $(READY)
 	$(BIN)/stepladder train
@@ -26,6 +26,15 @@ unit: $(DEV_READY)
 # The site, in site/: pictures are drawn, every warning is an error, nothing is fetched.
 docs: $(DEV_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The sdist and, made from it, the wheel: in dist/.
+wheel: $(DEV_READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+# The wheel in an environment of its own, the container file, a notebook, completion.
+packaging: $(DEV_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/packaging tests/cli/test_completion.py
 
 # The stamps make the second run quick: pip works again only when the pins or the project change.
 $(READY): pyproject.toml constraints.txt

@@ -106,9 +106,9 @@ def test_the_first_failure_is_a_line_with_that_ranks_last_lines(cell):
         f"WorldError: {error}",
         "The last lines of rank 1:\n"
         "about to fail\n"
-        f'  File "{NAME}", line 34, in fail\n'
+        '  File "a cell", line 34, in fail\n'
         "    def fail(): inner(place()[0])\n"
-        f'  File "{NAME}", line 11, in inner\n'
+        '  File "a cell", line 11, in inner\n'
         '    raise ValueError("no such thing\\nand more of it")\n'
         "ValueError: no such thing\n"
         "and more of it",

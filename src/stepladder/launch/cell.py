@@ -16,6 +16,7 @@ It is called `on_ranks` because that is how it reads, `sl.on_ranks(train, 2)`, a
 
 from __future__ import annotations
 
+import linecache
 import math
 import os
 import pickle
@@ -24,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from selectors import DefaultSelector
 from traceback import FrameSummary, StackSummary
 from typing import Any, TypeVar
@@ -183,10 +185,16 @@ def noted(error: StepladderError, rank: Rank) -> StepladderError:
     lines = list(rank.last)
     if rank.answer is not None:
         answer = rank.answer
-        frames = [FrameSummary(*frame) for frame in answer["frames"][-FRAMES:]]
-        # Formatted here: the text of a cell is known to its kernel and nowhere else.
+        frames = [shown_frame(*frame) for frame in answer["frames"][-FRAMES:]]
         lines += "".join(StackSummary.from_list(frames).format()).splitlines()
         lines += f"{answer['kind']}: {answer['said']}".splitlines()
     if lines:
         error.add_note("\n".join([f"The last lines of rank {rank.index}:", *lines]))
     return error
+
+
+def shown_frame(file: str, line: int, function: str) -> FrameSummary:
+    """A line of a traceback. The text of a cell is known to its kernel and nowhere else."""
+    text = linecache.getline(file, line)
+    where = file if Path(file).exists() else "a cell"
+    return FrameSummary(where, line, function, line=text)

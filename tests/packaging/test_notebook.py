@@ -1,0 +1,65 @@
+"""The notebook of docs/notebook.md, executed by a kernel cell by cell."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.docs.blocks import blocks
+from tests.packaging.conftest import ROOT
+
+pytestmark = pytest.mark.xdist_group("packaging")
+PAGE = ROOT / "docs" / "notebook.md"
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    """The page's cells with what came out of each; those that are meant to fail may."""
+    book = nbformat.v4.new_notebook()
+    for block in blocks(PAGE):
+        if block.language == "python":
+            cell = nbformat.v4.new_code_cell(block.body)
+            cell.metadata["tags"] = ["raises-exception"] * ("# fails" in block.body)
+            book.cells.append(cell)
+    where = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
+    NotebookClient(book, timeout=180, kernel_name="python3", resources=where).execute()
+    return book.cells
+
+
+def written(cell, name="stdout") -> str:
+    return "".join(
+        out.text for out in cell.outputs if out.output_type == "stream" and out.name == name
+    )
+
+
+def test_climb_works_in_a_cell(cells):
+    assert re.fullmatch(r"(\d \d\.\d{4}\n){5}", written(cells[1]))
+
+
+def test_two_ranks_of_a_cell_compute_what_it_computed_alone(cells):
+    shown = written(cells[2]).splitlines()
+    assert sorted(shown)[:10] == sorted(
+        [
+            *written(cells[1]).splitlines(),
+            *(f"[rank 1] {x}" for x in written(cells[1]).splitlines()),
+        ]
+    ), "each rank's lines are in the cell, and are those of one process"
+    assert shown[-1] == "the same on 2 ranks as on one: True"
+
+
+def test_an_error_on_a_rank_is_a_line_and_its_last_lines(cells):
+    (error,) = [out for out in cells[3].outputs if out.output_type == "error"]
+    assert error.ename == "WorldError"
+    first, notes = error.traceback
+    assert first.startswith("WorldError: ranks: rank 1 of 2 failed with ZeroDivisionError: ")
+    assert "1 / 0" in notes and "\n" not in first
+
+
+def test_a_users_mistake_in_a_cell_is_a_line(cells):
+    (error,) = [out for out in cells[4].outputs if out.output_type == "error"]
+    assert error.traceback == [
+        "PlanError: plan: 'bf61' is not a word of a plan. Did you mean 'bf16'?"
+    ]
