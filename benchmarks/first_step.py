@@ -15,10 +15,12 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -39,15 +41,19 @@ def first_step(folder: Path, environment: dict[str, str]) -> None:
     """Start `make train` and return when its journal has a step; the run is then stopped."""
     log = (folder.parent / "make.log").open("w")
     making = subprocess.Popen(
-        ["make", "train"], cwd=folder, env=environment, stdout=log, stderr=log
-    )
+        ["make", "train"], cwd=folder, env=environment, stdout=log, stderr=log,
+        start_new_session=True,
+    )  # fmt: skip
     give_up = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < give_up and not has_step(folder):
         if making.poll() is not None and not has_step(folder):
             sys.exit(f"make train ended:\n{(folder.parent / 'make.log').read_text()}")
         time.sleep(0.05)
-    making.terminate()
+    with suppress(ProcessLookupError):  # the run too: it would save into what is taken away
+        os.killpg(making.pid, signal.SIGKILL)
     making.wait()
+    if not has_step(folder):
+        sys.exit(f"no step within {LIMIT_SECONDS} s")
 
 
 def has_step(folder: Path) -> bool:

@@ -106,7 +106,7 @@ def test_the_first_failure_is_a_line_with_that_ranks_last_lines(cell):
         f"WorldError: {error}",
         "The last lines of rank 1:\n"
         "about to fail\n"
-        '  File "a cell", line 34, in fail\n'
+        '  File "a cell", line 25, in fail\n'
         "    def fail(): inner(place()[0])\n"
         '  File "a cell", line 11, in inner\n'
         '    raise ValueError("no such thing\\nand more of it")\n'
