@@ -11,7 +11,7 @@ def report(step, length=0, memory=0):
 
 
 def test_a_leak_is_named_once_with_its_holder():
-    watches, kept, said = Watches(torch.device("cpu")), [], []
+    watches, kept, said = Watches(torch.device("cpu"), apart_seconds=0), [], []
     weight = torch.ones(1, requires_grad=True)
     for step in range(60):
         kept.append((weight * torch.ones(2**20)).exp())  # 4 MiB and its graph, every step
@@ -20,8 +20,15 @@ def test_a_leak_is_named_once_with_its_holder():
     assert any("held by a list" in line for line in said)
 
 
+def test_memory_is_not_read_more_often_than_a_leak_needs():
+    watches = Watches(torch.device("cpu"), apart_seconds=1000)
+    for step in range(5):
+        list(watches.look(report(step)))
+    assert watches.leaks.seen == 1
+
+
 def test_a_steady_run_is_left_in_peace():
-    watches = Watches(torch.device("cpu"))
+    watches = Watches(torch.device("cpu"), apart_seconds=0)
     assert [line for step in range(60) for line in watches.look(report(step))] == []
 
 

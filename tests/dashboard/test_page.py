@@ -60,6 +60,7 @@ def opened(browser, address, viewport=DESKTOP, scheme="light"):
     page.on("requestfailed", lambda request: complaints.append(request.url))
     page.goto(address)
     page.wait_for_selector("#chart-loss path.mean")
+    page.wait_for_selector("body[data-drawn]")
     yield page
     said = list(complaints)  # what leaving the page cuts off is no complaint
     context.close()

@@ -85,7 +85,8 @@ def test_growth_that_came_with_longer_sequences_is_told_from_other_growth():
     lengths.add(0, 100, 10 * MIB)
     lengths.add(1, 200, 18 * MIB)  # longer: 8 of the growth
     lengths.add(2, 150, 20 * MIB)  # not longer: 2
-    longest = lengths.add(3, 200, 5 * MIB)
+    lengths.add(3, 200, 5 * MIB)
+    longest = lengths.longest
     assert (longest.length, longest.step, longest.share) == (200, 1, 0.8)
     assert str(longest) == (
         "longest sequence: 200 at step 1; 80% of memory's growth came with a new longest sequence."
@@ -93,7 +94,9 @@ def test_growth_that_came_with_longer_sequences_is_told_from_other_growth():
 
 
 def test_without_growth_there_is_no_share():
-    longest = LengthWatch().add(4, 64, MIB)
+    lengths = LengthWatch()
+    lengths.add(4, 64, MIB)
+    longest = lengths.longest
     assert longest.share is None and "64 at step 4; memory has not grown" in str(longest)
 
 

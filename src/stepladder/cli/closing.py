@@ -28,6 +28,7 @@ from stepladder.record import (
 )
 from stepladder.train import Run, cluster_for, facts_for
 
+from .figures import thin
 from .show import table
 
 WATCHED = 1  # of the steps a session takes, counted from 0
@@ -58,7 +59,7 @@ class Closing:
                 num_nodes=place.num_ranks // place.local_ranks,
                 devices_per_node=place.local_ranks,
             )
-            facts = facts_for(run.module, sample)
+            facts = facts_for(run.flops.module, sample)  # as it was before any rung
             calibration = load_calibration(cluster.device.name)
             said = forecast(facts, check(facts, plan, cluster), cluster, calibration)
         except Exception as unable:  # a foreign module may do anything; its run goes on
@@ -86,6 +87,7 @@ class Closing:
         """Count a report that holds no watched step and no warm-up."""
         if report.step > self.first + WATCHED:
             self.reports.append(report)
+            thin(self.reports)
 
     @property
     def step_seconds(self) -> float | None:

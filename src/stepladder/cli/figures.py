@@ -8,6 +8,8 @@ from typing import Any
 
 from stepladder.record import Report
 
+MOST = 10_000  # reports that a run keeps at hand; its journal has them all
+
 
 def speed_figures(reports: Sequence[Report]) -> dict[str, Any]:
     """Medians over the steady reports, and the peak; None for what was not measured."""
@@ -24,3 +26,9 @@ def speed_figures(reports: Sequence[Report]) -> dict[str, Any]:
 
 def median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
+
+
+def thin(items: list[Any], most: int = MOST) -> None:
+    """Keep a list that only grows from filling memory: every second goes, but first and last."""
+    if len(items) > most:
+        del items[1:-1:2]

@@ -20,11 +20,11 @@ from stepladder.world import Place, Stop, StopVote, gather, limit_bytes
 from .closing import Closing, show_closing
 from .costs import draw_devices, run_costs
 from .diary import environment, open_diary
-from .figures import speed_figures
+from .figures import speed_figures, thin
 from .glances import glances
 from .instruments import Instruments, Unwritten
 from .live import Display, display
-from .opening import BYTES, build_model, choose, open_sources
+from .opening import BYTES, build_model, choose, first_row, open_sources
 from .plots import plot_losses
 from .ranks import choose_folder, facts_of, fit_ranks, tell_restart, tell_stop
 from .recovery import Recovery
@@ -76,11 +76,13 @@ class Session:
         gather(recipe.train.device, timeout_seconds=start, facts=facts_of(recipe, plan))
         module = build_model(recipe)
         training, validation = open_sources(recipe, module)
-        choice = choose(recipe, plan, module)
+        sample = first_row(training, module)
+        choice = choose(recipe, plan, module, sample)
         run = climb(
             module,
             loss="cross_entropy",
             plan=choice.plan,
+            sample=sample,
             rate=recipe.rate_choice(),
             seed=recipe.train.seed,
             device=recipe.train.device,
@@ -93,7 +95,7 @@ class Session:
             board.post("folder", str(folder))
         folder = Path(board.read("folder", limit))  # its name may hold the time of day
         journal = open_diary(folder, targets, run, stack) if run.world.first else Unwritten()
-        closing = Closing.start(run, run.plan)
+        closing = Closing.start(run, run.plan, sample)
         session = cls(recipe, run, folder, training, validation, journal, quiet, closing, elastic)
         run.because = choice.because
         run.events += [refitted] if refitted else []
@@ -186,6 +188,8 @@ class Session:
             self.reports.append(report)
             self.closing.note(report)
             self.losses.append((step, report.loss))
+            thin(self.reports)
+            thin(self.losses)
             self.journal.write("step", **report.to_dict())
             shown.show(report)
             self.run.events += self.watches.look(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -22,12 +23,18 @@ class Watches:
     lengths: LengthWatch = field(default_factory=LengthWatch)
     seen: set[int] = field(default_factory=set)  # lengths: a run of one length needs no report
     leaked: bool = False
+    apart_seconds: float = 0.2  # between readings of memory: a leak shows as well in fewer
+    read: float = field(default=float("-inf"), init=False)  # when it was read last
 
     def look(self, report: Report) -> Iterator[str]:
         """Sentences about what this report shows; of a leak only once."""
         if report.length:
             self.seen.add(report.length)
             self.lengths.add(report.step, report.length, report.memory_bytes)
+        now = time.monotonic()
+        if now < self.read + self.apart_seconds:
+            return
+        self.read = now
         leak = self.leaks.add(report.step, held_bytes(self.device))
         if leak and not self.leaked:
             self.leaked = True

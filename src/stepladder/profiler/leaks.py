@@ -120,7 +120,7 @@ class LengthWatch:
         self.length = self.step = self.peak_bytes = 0
         self.grown_bytes = self.grown_with_length = 0
 
-    def add(self, step: int, length: int, peak_bytes: int) -> Longest:
+    def add(self, step: int, length: int, peak_bytes: int) -> None:
         first, longer = self.length == 0, length > self.length
         growth = 0 if first else max(peak_bytes - self.peak_bytes, 0)
         self.grown_bytes += growth
@@ -128,7 +128,6 @@ class LengthWatch:
         if longer:
             self.grown_with_length += growth
             self.length, self.step = length, step
-        return self.longest
 
     @property
     def longest(self) -> Longest:

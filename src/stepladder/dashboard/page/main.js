@@ -120,17 +120,26 @@ function show() {
   settings.device = main.facts.device?.source ?? null;
   const steps = runs.flatMap((run) => run.series.step.steps);
   const view = { first: range?.[0] ?? 0, last: range?.[1] ?? Math.max(1, ...steps), events: main.facts.events.filter((one) => one.step !== null).map((one) => ({ ...one, color: panels.markColor(one.sort) })) };
-  for (const section of SECTIONS) {
-    section.made.forEach((chart) => chart.draw(linesOf(chart.spec, runs), view));
-    section.root.hidden = section.made.every((chart) => chart.root.hidden);
-  }
+  drawFrom(0, runs, view);
   const listing = listings.find((one) => one.name === main.name) ?? {};
   get("headline").replaceChildren(...panels.headline(main.facts, listing, runs.length > 1));
   get("compare").hidden = runs.length < 2;
   if (runs.length > 1) get("compare").replaceChildren(panels.comparison(runs, listings));
   document.title = `${main.name} · stepladder`;
   showRange(main);
-  showCards(main);
+}
+
+// Section by section, the browser painting in between: what is on top is seen first.
+function drawFrom(place, runs, view) {
+  clearTimeout(drawFrom.next);
+  const section = SECTIONS[place];
+  section.made.forEach((chart) => chart.draw(linesOf(chart.spec, runs), view));
+  section.root.hidden = section.made.every((chart) => chart.root.hidden);
+  if (place + 1 < SECTIONS.length) drawFrom.next = setTimeout(() => drawFrom(place + 1, runs, view));
+  else {
+    showCards(runs[0]);
+    document.body.dataset.drawn = view.last; // for whoever waits until all of it is there
+  }
 }
 
 function showCards(main) {
