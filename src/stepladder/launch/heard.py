@@ -75,7 +75,8 @@ class Rank:
     process: subprocess.Popen[bytes]
     connection: Connection
     answer: Mapping[str, Any] | None = None
-    lost: bool = False  # it ended without an answer
+    lost: bool = False  # it ended by itself, without an answer
+    killed: bool = False  # by us
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
 
     @property
@@ -91,7 +92,7 @@ class Rank:
         try:
             self.answer = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
-            self.lost = True
+            self.lost = not self.killed
         return False
 
     def look(self) -> None:
@@ -106,6 +107,7 @@ class Rank:
 
     def kill(self) -> None:
         """End it now, with whatever it started."""
+        self.killed = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
