@@ -50,16 +50,19 @@ def test_two_ranks_of_a_cell_compute_what_it_computed_alone(cells):
     assert shown[-1] == "the same on 2 ranks as on one: True"
 
 
+def shown_errors() -> list[str]:
+    """What the page says comes out of the cells that fail."""
+    return [block.body.strip() for block in blocks(PAGE) if block.language == "text"]
+
+
+def raised(cell):
+    (error,) = [out for out in cell.outputs if out.output_type == "error"]
+    return error.ename, "\n".join(error.traceback)
+
+
 def test_an_error_on_a_rank_is_a_line_and_its_last_lines(cells):
-    (error,) = [out for out in cells[3].outputs if out.output_type == "error"]
-    assert error.ename == "WorldError"
-    first, notes = error.traceback
-    assert first.startswith("WorldError: ranks: rank 1 of 2 failed with ZeroDivisionError: ")
-    assert "1 / 0" in notes and "\n" not in first
+    assert raised(cells[3]) == ("WorldError", shown_errors()[0])
 
 
 def test_a_users_mistake_in_a_cell_is_a_line(cells):
-    (error,) = [out for out in cells[4].outputs if out.output_type == "error"]
-    assert error.traceback == [
-        "PlanError: plan: 'bf61' is not a word of a plan. Did you mean 'bf16'?"
-    ]
+    assert raised(cells[4]) == ("PlanError", shown_errors()[1])
