@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -133,30 +134,41 @@ def test_asking_needs_no_torch():
     assert done.stdout.split() == ["loss-scale", "logits", "False", "False"]
 
 
-def typed_in_bash(keys: str, until: str) -> str:
-    """What a person sees who types this in a bash that was told of the completion."""
+SHELLS = {  # how each is started without its user's files, and what it needs before the script
+    "bash": (["bash", "--norc", "--noprofile", "-i"], ""),
+    "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -D;"),
+}
+
+
+def typed_in(shell: str, keys: str, until: str) -> str:
+    """What a person sees who types this in a shell that was told of the completion."""
+    words, first = SHELLS[shell]
     child, terminal = pty.fork()
     if child == 0:
-        os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], SHELL)
+        os.execvpe(shell, words, SHELL)
     seen, deadline = "", time.monotonic() + 60
-    os.write(terminal, b'PS1=; eval "$(stepladder completion bash)"; echo told-$((40+2))\n')
+    told = f'PS1=; {first} eval "$(stepladder completion {shell})"; echo told-$((40+2))\n'
+    os.write(terminal, told.encode())
     try:
         for wanted, answer in (("told-42", keys), (until, "")):
             while wanted not in seen and time.monotonic() < deadline:
                 if select.select([terminal], [], [], 1)[0]:
-                    seen += os.read(terminal, 4096).decode(errors="replace")
+                    seen += os.read(terminal, 4096).decode(errors="replace").replace("\a", "")
             os.write(terminal, answer.encode())
     finally:
-        os.kill(child, 9)
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(terminal)
     return seen
 
 
-@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="there is no bash here")
-def test_tab_completes_in_bash():
-    seen = typed_in_bash("stepladder trai\t--plan 'bf16 schedule=gp\t", "schedule=gpipe")
-    assert "stepladder train --plan 'bf16 schedule=gpipe" in seen
+@pytest.mark.parametrize("shell", SHELLS)
+def test_tab_completes_a_command_and_a_plan_in_its_quotes(shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    keys = "stepladder trai\t--plan 'bf16 schedule=gp\t"
+    seen = typed_in(shell, keys, until="schedule=gpipe")
+    assert "stepladder train" in seen and "--plan 'bf16 schedule=gpipe" in seen
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
@@ -165,12 +177,3 @@ def test_fish_completes(capsys):
     script = f'{capsys.readouterr().out}\ncomplete -C "stepladder train --plan \'bf16 schedule=gp"'
     done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, env=SHELL)
     assert done.stdout.strip() == "bf16 schedule=gpipe", done.stderr
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_reads_its_script(capsys):
-    main(["completion", "zsh"])
-    script = "autoload -U compinit; compinit -D; " + capsys.readouterr().out
-    asked = f"{script}\nprint -r -- $_comps[stepladder]"
-    done = subprocess.run(["zsh", "-f", "-c", asked], capture_output=True, text=True, env=SHELL)
-    assert done.stdout.strip() == "_stepladder", done.stderr
