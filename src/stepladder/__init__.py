@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepladder.hardware import Cluster as Cluster
+    from stepladder.launch import on_ranks as on_ranks
     from stepladder.model import build as build
     from stepladder.model import describe as describe
     from stepladder.plan import Plan as Plan
@@ -33,6 +34,7 @@ HOMES = {  # public name: the package it lives in
     "describe": "model",
     "fit": "train",
     "forecast": "planner",
+    "on_ranks": "launch",
     "open_journal": "track",
     "search": "planner",
 }

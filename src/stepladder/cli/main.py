@@ -27,6 +27,7 @@ COMMANDS = {
     "checkpoint": "verify, inspect or convert what a run saved",
     "lab": "lessons that run on a laptop and end in a checked number",
     "bench": "the tables people quote, measured here: precision, batch, collectives, ring …",
+    "completion": "what a shell needs to complete all of these: bash, zsh or fish",
 }
 
 FAILED_CHECK, USER_MISTAKE, INTERRUPTED = 1, 2, 130

@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import nn
 
 from stepladder.data import Source, Split, open_source
-from stepladder.model import build
+from stepladder.model import build, build_own, names_own
 from stepladder.plan import Plan, Recipe, scale_rate
 from stepladder.train import Choice, choose_plan
 from stepladder.world import Place
@@ -47,7 +47,9 @@ def open_sources(recipe: Recipe, module: nn.Module) -> tuple[Source, Source]:
 
 
 def build_model(recipe: Recipe) -> nn.Module:
-    choice = recipe.model
+    choice, seed = recipe.model, recipe.train.seed
+    if names_own(choice.name):
+        return build_own(choice.name, seed=seed, sequence=choice.sequence, dropout=choice.dropout)
     reads_tokens = choice.name.startswith(("gpt", "llama", "mistral"))
     sequence = choice.sequence if reads_tokens else None
-    return build(choice.name, seed=recipe.train.seed, sequence=sequence, dropout=choice.dropout)
+    return build(choice.name, seed=seed, sequence=sequence, dropout=choice.dropout)

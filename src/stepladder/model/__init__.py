@@ -14,6 +14,7 @@ from .initialise import initialise
 from .llama import Llama
 from .mlp import MLP
 from .operations import precision_table
+from .own import build_own, names_own
 from .resnet import ResNet
 from .standin import blueprint, uncompiled
 from .vit import ViT
@@ -29,6 +30,7 @@ __all__ = [
     "ViT",
     "blueprint",
     "build",
+    "build_own",
     "count_flops",
     "describe",
     "document_mask",
@@ -37,6 +39,7 @@ __all__ = [
     "inputs_of",
     "is_dear",
     "last_queries",
+    "names_own",
     "precision_table",
     "read_documents",
     "set_attention",
