@@ -9,25 +9,51 @@ from torch import Tensor, nn
 from stepladder.data import Arrays
 
 ROWS, LENGTH, VOCAB = 192, 16, 64
+SMALL = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": LENGTH,
+    "pad_token_id": None,
+}
+Rows = list[dict[str, Tensor]]
+Matrices = tuple[str, ...]
 
 
 def tokens() -> Tensor:
     return torch.randint(0, VOCAB, (ROWS, LENGTH), generator=torch.Generator().manual_seed(3))
 
 
-def labelled() -> list[dict[str, Tensor]]:
+def labelled() -> Rows:
     """As Hugging Face models read them: labels among the inputs, shifted by the model itself."""
     return [{"input_ids": row, "labels": row} for row in tokens()]
 
 
-def hf_gpt2() -> tuple[nn.Module, list[dict[str, Tensor]]]:
+def padded() -> Rows:
+    """Rows of very different lengths, padded and masked as tokenizers do."""
+    lengths = torch.randint(2, LENGTH + 1, (ROWS,), generator=torch.Generator().manual_seed(4))
+    seen = (torch.arange(LENGTH) < lengths.unsqueeze(1)).long()
+    return [
+        {
+            "input_ids": row * mask,
+            "attention_mask": mask,
+            "labels": row.masked_fill(mask == 0, -100),
+        }
+        for row, mask in zip(tokens(), seen)
+    ]
+
+
+def hf_gpt2() -> tuple[nn.Module, Rows]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=VOCAB, n_positions=LENGTH, n_embd=32, n_layer=4, n_head=4)
     return GPT2LMHeadModel(config), labelled()
 
 
-def hf_llama() -> tuple[nn.Module, list[dict[str, Tensor]]]:
+def hf_llama() -> tuple[nn.Module, Rows]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -40,6 +66,84 @@ def hf_llama() -> tuple[nn.Module, list[dict[str, Tensor]]]:
         max_position_embeddings=LENGTH,
     )
     return LlamaForCausalLM(config), labelled()
+
+
+def language_model(kind: str, rows: Rows, **settings: object) -> tuple[nn.Module, Rows]:
+    """Any causal language model of theirs, from a config alone."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(kind, **{**SMALL, **settings})
+    return AutoModelForCausalLM.from_config(config), rows
+
+
+def hf_mistral() -> tuple[nn.Module, Rows]:
+    return language_model("mistral", padded(), sliding_window=None)
+
+
+def hf_qwen2() -> tuple[nn.Module, Rows]:
+    return language_model("qwen2", padded())
+
+
+def hf_gemma() -> tuple[nn.Module, Rows]:
+    return language_model("gemma", labelled(), head_dim=8)  # its head is its embedding
+
+
+def hf_opt() -> tuple[nn.Module, Rows]:
+    sizes = {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.0}
+    return language_model("opt", padded(), **sizes)
+
+
+def hf_neox() -> tuple[nn.Module, Rows]:
+    return language_model("gpt_neox", labelled())
+
+
+def pictures(side: int) -> Rows:
+    """As their image classifiers read them."""
+    draw = torch.Generator().manual_seed(5)
+    pixels = torch.randn(ROWS, 1, side, side, generator=draw)
+    classes = torch.randint(0, 10, (ROWS,), generator=draw)
+    return [{"pixel_values": one, "labels": label} for one, label in zip(pixels, classes)]
+
+
+def classifier(kind: str, side: int, **settings: object) -> tuple[nn.Module, Rows]:
+    from transformers import AutoConfig, AutoModelForImageClassification
+
+    config = AutoConfig.for_model(kind, num_channels=1, num_labels=10, **settings)
+    return AutoModelForImageClassification.from_config(config), pictures(side)
+
+
+def hf_vit() -> tuple[nn.Module, Rows]:
+    sizes = {name: SMALL[name] for name in SMALL if name.startswith(("hidden", "num_h", "num_a"))}
+    return classifier("vit", 8, image_size=8, patch_size=4, intermediate_size=64, **sizes)
+
+
+def hf_resnet() -> tuple[nn.Module, Rows]:
+    sizes = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2]}
+    return classifier("resnet", 16, layer_type="basic", **sizes)
+
+
+def adapted(module: nn.Module, matrices: Matrices, task: str | None) -> nn.Module:
+    """The module frozen, with LoRA beside some of its matrices; none of them starts at zero."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        task_type=task, r=4, lora_alpha=8, init_lora_weights=False, target_modules=list(matrices)
+    )
+    return get_peft_model(module, config)
+
+
+def lora_llama() -> tuple[nn.Module, Rows]:
+    """Beside every matrix of a block that a tensor axis cuts, by column or by row."""
+    module, _ = hf_llama()
+    return adapted(module, ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), "CAUSAL_LM"), (
+        padded()
+    )
+
+
+def lora_gpt2() -> tuple[nn.Module, Rows]:
+    """Linears stored the other way round, queries, keys and values in one; no task is named."""
+    module, rows = hf_gpt2()
+    return adapted(module, ("c_attn", "c_proj"), None), rows
 
 
 class Odd(nn.Module):

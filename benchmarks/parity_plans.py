@@ -13,6 +13,13 @@ MODELS = {
     "hf-gpt2": f"{FOREIGN}:hf_gpt2",
     "hf-llama": f"{FOREIGN}:hf_llama",
     "odd": f"{FOREIGN}:odd",
+    **{
+        name: f"{FOREIGN}:{name.replace('-', '_')}"
+        for name in (
+            *("hf-mistral", "hf-qwen2", "hf-gemma", "hf-opt", "hf-neox", "hf-vit", "hf-resnet"),
+            *("lora-llama", "lora-gpt2"),
+        )
+    },
 }
 
 DATA = """
@@ -109,9 +116,47 @@ hf-llama  fp32 zero3 shard=2 tensor=2
 hf-llama  fp32 pipeline=2
 """
 
+OTHERS = """
+hf-mistral  fp32 zero3 shard=2
+hf-mistral  fp32 tensor=2
+hf-mistral  fp32 pipeline=2
+hf-qwen2    fp32 ddp replicate=2
+hf-qwen2    fp32 tensor=2
+hf-qwen2    fp32 zero3 shard=2 tensor=2
+hf-gemma    fp32 zero2 shard=2
+hf-gemma    fp32 tensor=2
+hf-gemma    fp32 pipeline=2
+hf-opt      fp32 zero3 shard=2
+hf-opt      fp32 tensor=2
+hf-neox     fp32 zero3 shard=2
+hf-neox     fp32 tensor=2
+hf-neox     fp32 pipeline=2
+hf-vit      fp32 ddp replicate=2
+hf-vit      fp32 zero3 shard=2
+hf-vit      fp32 tensor=2
+hf-vit      fp32 pipeline=2
+hf-resnet   fp32 ddp replicate=2
+hf-resnet   fp32 zero3 shard=2
+lora-llama  fp32 ddp replicate=2
+lora-llama  fp32 zero1 shard=2
+lora-llama  fp32 zero2 shard=2
+lora-llama  fp32 zero3 shard=2
+lora-llama  fp32 zero3 shard=2 recompute=blocks
+lora-llama  bf16 zero3 shard=2
+lora-llama  fp32 tensor=2
+lora-llama  fp32 zero3 shard=2 tensor=2
+lora-llama  fp32 pipeline=2
+lora-llama  fp32 zero3 pipeline=2 shard=2
+lora-gpt2   fp32 ddp replicate=2
+lora-gpt2   fp32 zero3 shard=2
+lora-gpt2   fp32 tensor=2
+lora-gpt2   fp32 pipeline=2
+lora-gpt2   fp32 context=2
+"""
+
 
 def every_plan() -> list[tuple[str, str]]:
     """(model, plan) of each row."""
-    lines = [line for line in (DATA + AXES).splitlines() if line]
+    lines = [line for line in (DATA + AXES + OTHERS).splitlines() if line]
     pairs = [line.split(maxsplit=1) for line in lines]
     return [(model, plan) for model, plan in pairs]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stepladder.train import Run as Run
     from stepladder.train import climb as climb
     from stepladder.train import fit as fit
+    from stepladder.train import from_lightning as from_lightning
 
 HOMES = {  # public name: the package it lives in
     "Cluster": "hardware",
@@ -34,6 +35,7 @@ HOMES = {  # public name: the package it lives in
     "describe": "model",
     "fit": "train",
     "forecast": "planner",
+    "from_lightning": "train",
     "on_ranks": "launch",
     "open_journal": "track",
     "search": "planner",

@@ -91,6 +91,18 @@ def write_huggingface(
     return sorted(folder.iterdir())
 
 
+def write_adapter(
+    sources: Iterable[Source], folder: Path, settings: Mapping[str, Any]
+) -> list[Path]:
+    """The two files of one adapter that peft reads; the folder appears when it is whole."""
+    partial = new_folder(folder)
+    write_files({partial / "adapter_model.safetensors": list(sources)}, {"format": "pt"})
+    text = json.dumps({**settings, "inference_mode": True}, indent=2, sort_keys=True)
+    write_text(partial / "adapter_config.json", text)
+    partial.rename(folder)
+    return sorted(folder.iterdir())
+
+
 def grouped(sources: Iterable[Source], limit: int) -> Iterator[list[Source]]:
     """Sources in order, together no larger than the limit where each alone is not."""
     group: list[Source] = []

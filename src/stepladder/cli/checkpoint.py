@@ -2,8 +2,8 @@
 
 verify: read every byte of a checkpoint, or of all checkpoints of a run.
 inspect: where the run stood, on which ranks, and what is kept.
-convert: a checkpoint's model into Hugging Face's files or a plain state_dict, or Hugging Face's
-files into a checkpoint that a run starts from.
+convert: a checkpoint's model into Hugging Face's files, its adapters into peft's, or a plain
+state_dict; or Hugging Face's files into a checkpoint that a run starts from.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stepladder.checkpoint import Huggingface, Manifest, Reader, Source
     from stepladder.workload import Shape
 
-FORMATS = ("huggingface", "state_dict", "checkpoint")
+FORMATS = ("huggingface", "adapters", "state_dict", "checkpoint")
 TYPES = ("float32", "bfloat16", "float16")
 
 
@@ -142,13 +142,46 @@ def out(options: argparse.Namespace, limit: int) -> list[Path]:
     path = next(candidates(options.path))
     manifest = verify(path)
     with Reader(path, manifest) as reader:
+        if options.to == "adapters":
+            return adapters_out(reader, options.out, options.dtype)
+        if options.to == "huggingface":
+            refuse_adapters(manifest)
         shape = None if options.names == "same" else built_in(manifest)
         sources = progress(sources_of(reader, shape, options.dtype), "Converting")
         if options.to == "state_dict":
             write_state_dict(sources, options.out)
             return [options.out]
-        config = their_config(shape) if shape else None
+        config = their_config(shape) if shape else manifest.state.get("config")
         return write_huggingface(sources, options.out, config, limit)
+
+
+def refuse_adapters(manifest: Manifest) -> None:
+    names = ", ".join(manifest.state.get("adapters") or ())
+    if names:
+        raise RecordError(
+            "checkpoint",
+            f"it holds adapters ({names}) beside the weights they were trained on",
+            "Write them with --to adapters; peft's merge_and_unload makes one model of both.",
+        )
+
+
+def adapters_out(reader: Reader, folder: Path, dtype: str | None) -> list[Path]:
+    """Each adapter in peft's layout: the one named default in the folder, others below it."""
+    from dataclasses import replace
+
+    from stepladder.checkpoint import write_adapter
+    from stepladder.model import adapter_key
+
+    adapters = reader.manifest.state.get("adapters") or {}
+    if not adapters:
+        raise RecordError("checkpoint", f"{reader.path} holds no adapters", "Use --to huggingface.")
+    written: list[Path] = []
+    for name, settings in sorted(adapters.items(), key=lambda one: one[0] != "default"):
+        named = [(adapter_key(s.name, name), s) for s in sources_of(reader, None, dtype)]
+        sources = [replace(source, name=key) for key, source in named if key is not None]
+        place = folder if name == "default" else folder / name
+        written += write_adapter(progress(sources, f"Adapter {name}"), place, settings)
+    return [path for path in written if path.is_file()]
 
 
 def sources_of(reader: Reader, shape: Shape | None, dtype: str | None) -> list[Source]:

@@ -1,12 +1,15 @@
-"""Text as bytes: the Python standard library's own source, or any folder of text.
+"""Text: the Python standard library's own source, or any folder of text, as bytes or as tokens.
 
 Every machine that runs stepladder has the standard library, so a newcomer's first run needs no
-download. A byte is a token (vocabulary 256): no tokenizer to install, none to disagree about.
+download. A byte is a token (vocabulary 256) where no tokenizer is named: none to install, none to
+disagree about. With one, all text is encoded when it is opened; a corpus that this takes long for
+is better written once, as token files.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Literal
@@ -17,6 +20,7 @@ from stepladder.errors import DataError, nearest
 
 from .files import existing_folder, files_below, read_bytes
 from .pack import Listed, PackedRows
+from .tokenized import BYTES, encode
 from .tokens import Windows, check_window
 
 HELD_OUT = 10  # the last tenth is for validation
@@ -36,14 +40,18 @@ def text_corpus(
     suffixes: tuple[str, ...] | None = None,
     limit_bytes: int | None = None,
     packed: bool = False,
+    tokenizer: str = BYTES,
+    vocabulary: int | None = None,
 ) -> Windows | PackedRows:
-    """Windows of bytes from a folder's text, or from the standard library's Python files.
+    """Windows of a folder's text, or of the standard library's Python files.
 
     `packed` marks where each file begins, so that attention and targets stay within one file.
+    `tokenizer` is a tokenizer.json or a folder with one; `vocabulary` what the model knows.
     """
     root, suffixes = _root(folder, suffixes)
     without = NOT_LIBRARY if folder is None else frozenset({"__pycache__", ".git"})
-    tokens, starts = _read(root, suffixes, without, limit_bytes)
+    texts = _read(root, suffixes, without, limit_bytes)
+    tokens, starts = encode(texts, tokenizer, vocabulary)
     begin, end = _part(len(tokens), split)
     name = f"the {split} part of '{root}'"
     check_window(end - begin, length, name)
@@ -64,25 +72,24 @@ def _root(
 
 def _read(
     root: Path, suffixes: tuple[str, ...], without: frozenset[str], limit_bytes: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """All files end to end, and where each begins."""
+) -> list[bytes]:
+    """Every file that is not empty, together no longer than the limit."""
     texts: list[bytes] = []
-    starts, total = [], 0
+    left = sys.maxsize if limit_bytes is None else limit_bytes
     for path in files_below(root, suffixes, without):
-        if limit_bytes is not None and total >= limit_bytes:
+        if left <= 0:
             break
-        text = read_bytes(path, "corpus")
+        text = read_bytes(path, "corpus")[:left]
         if text:
-            starts.append(total)
             texts.append(text)
-            total += len(text)
+            left -= len(text)
     if not texts:
         raise DataError(
             "corpus",
             f"'{root}' holds no text in files ending {', '.join(suffixes)}",
             "Name the endings to read: text_corpus(folder, suffixes=('.txt',)).",
         )
-    return np.frombuffer(b"".join(texts)[:limit_bytes], np.uint8), np.array(starts, np.int64)
+    return texts
 
 
 def _part(num_tokens: int, split: str) -> tuple[int, int]:

@@ -18,9 +18,12 @@ from .corpus import TEXT, text_corpus
 from .held import Part, Split
 from .images import ImageFolder
 from .mix import Mix
+from .pack import PackedRows
 from .shardfiles import ENDINGS, holds_shards
 from .shards import TokenShards
 from .source import Source
+from .tokenized import BYTES
+from .tokens import Windows
 
 CLASSICS = {"mnist": mnist, "cifar": cifar}  # they come with a test part of their own
 WORDS = (
@@ -34,25 +37,45 @@ PROSE = tuple(ending for ending in TEXT if ending not in (".json", ".md"))  # th
 WEIGHED = re.compile(r"\s*(?P<weight>[0-9]*\.?[0-9]+)\s*:\s*(?P<source>\S.*?)\s*", re.ASCII)
 
 
-def open_source(choice: DataChoice, *, length: int, vocabulary: int, split: Split) -> Source:
-    """The training or the validation part of the source named."""
-    parts = [WEIGHED.fullmatch(part) for part in choice.source.split(",")]
+def open_source(
+    choice: DataChoice, *, length: int, vocabulary: int, split: Split, tokenizer: str = ""
+) -> Source:
+    """The training or the validation part of the source named.
+
+    Args:
+        tokenizer: for text, where the choice names none.
+    """
+    weights, names = _weighed(choice.source)
+    word = choice.tokenizer or tokenizer
+    sources = [_one(choice, name, length, vocabulary, split, word) for name in names]
+    if choice.tokenizer and not any(isinstance(one, Windows | PackedRows) for one in sources):
+        raise DataError(
+            "data.tokenizer",
+            f"'{choice.tokenizer}' says nothing of '{choice.source}', which is not text",
+            "Leave it out.",
+        )
+    return Mix(sources, weights) if weights else sources[0]
+
+
+def _weighed(text: str) -> tuple[list[float], list[str]]:
+    """The weights and names of several sources; of one that is alone, no weight."""
+    parts = [WEIGHED.fullmatch(part) for part in text.split(",")]
     if not any(parts):
-        return _one(choice, choice.source, length, vocabulary, split)
-    weights, sources = [], []
-    for part, text in zip(parts, choice.source.split(",")):
+        return [], [text]
+    for part, word in zip(parts, text.split(",")):
         if part is None:
             raise DataError(
                 "data.source",
-                f"'{text.strip()}' has no weight and others have",
+                f"'{word.strip()}' has no weight and others have",
                 "Write each as WEIGHT: SOURCE, such as '0.7: web/*.bin, 0.3: code/'.",
             )
-        weights.append(float(part["weight"]))
-        sources.append(_one(choice, part["source"], length, vocabulary, split))
-    return Mix(sources, weights)
+    found = [part for part in parts if part is not None]
+    return [float(part["weight"]) for part in found], [part["source"] for part in found]
 
 
-def _one(choice: DataChoice, name: str, length: int, vocabulary: int, split: Split) -> Source:
+def _one(
+    choice: DataChoice, name: str, length: int, vocabulary: int, split: Split, tokenizer: str
+) -> Source:
     word, _, rest = name.partition(":")
     path = Path(name).expanduser()
     known = word in (*CLASSICS, "python", "text", "digits", "images")
@@ -67,7 +90,14 @@ def _one(choice: DataChoice, name: str, length: int, vocabulary: int, split: Spl
         return Part(ImageFolder(rest), split)
     if known or path.is_dir() or "/" in name:
         folder = None if word == "python" else rest if known else path
-        return text_corpus(folder, length=length, split=split, packed=choice.packed)
+        return text_corpus(
+            folder,
+            length=length,
+            split=split,
+            packed=choice.packed,
+            tokenizer=tokenizer or BYTES,
+            vocabulary=vocabulary,
+        )
     raise DataError("data.source", f"'{name}' is neither a source nor a path", nearest(word, WORDS))
 
 

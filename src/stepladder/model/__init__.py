@@ -4,6 +4,7 @@ from .anatomy import Anatomy
 from .attention import Attention, document_mask, last_queries, set_attention
 from .build import build
 from .count import Flops, count_flops
+from .cuts import carried
 from .dear import is_dear
 from .describe import describe, inputs_of
 from .documents import read_documents, their_inputs
@@ -12,9 +13,12 @@ from .gpt import GPT
 from .huggingface import their_config, their_tensors
 from .initialise import initialise
 from .llama import Llama
+from .lora import add_lora
 from .mlp import MLP
+from .noted import adapter_key, bare, noted, own_shape
 from .operations import precision_table
 from .own import build_own, names_own
+from .pretrained import names_pretrained
 from .resnet import ResNet
 from .standin import blueprint, uncompiled
 from .vit import ViT
@@ -28,9 +32,13 @@ __all__ = [
     "Llama",
     "ResNet",
     "ViT",
+    "adapter_key",
+    "add_lora",
+    "bare",
     "blueprint",
     "build",
     "build_own",
+    "carried",
     "count_flops",
     "describe",
     "document_mask",
@@ -40,6 +48,9 @@ __all__ = [
     "is_dear",
     "last_queries",
     "names_own",
+    "names_pretrained",
+    "noted",
+    "own_shape",
     "precision_table",
     "read_documents",
     "set_attention",

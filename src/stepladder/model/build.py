@@ -1,4 +1,4 @@
-"""The built-in models by name: `gpt2`, `llama:layers=4,hidden=256`, `vit-base` and their like.
+"""Models by name: the built-in ones, as `gpt2`, `llama:layers=4,hidden=256`, `vit-base`; a folder.
 
 A model is laid out on the meta device first, where 405 billion parameters take no memory, and given
 values only where it shall live.
@@ -21,6 +21,7 @@ from .gpt import GPT
 from .initialise import initialise
 from .llama import Llama
 from .mlp import MLP
+from .pretrained import build_pretrained, names_pretrained
 from .resnet import ResNet
 from .vit import ViT
 
@@ -44,9 +45,21 @@ def build(
     seed: int = 0,
     sequence: int | None = None,
     dropout: float = 0.0,
+    weights: str = "",
     **options: object,
 ) -> nn.Module:
-    """The named model on a device, with first values; on "meta" without any."""
+    """The named model on a device, with first values; on "meta" without any.
+
+    A folder with a config.json is a Hugging Face model, `weights` the folder it starts from.
+    """
+    if isinstance(model, str) and names_pretrained(model) and not options:
+        return build_pretrained(
+            model, weights=weights, device=device, seed=seed, sequence=sequence, dropout=dropout
+        )
+    if weights:
+        problem = f"'{weights}' is for a model that is a folder, and '{model}' is none"
+        remedy = "Name that folder as the model, or start from a checkpoint made by convert."
+        raise PlanError("model.weights", problem, remedy)
     maker = maker_of(model, sequence)
     if dropout:  # none asked for is no option, so that models without dropout need not name it
         options["dropout"] = dropout

@@ -6,7 +6,7 @@ own part, are the row-cut linear's input. A Hugging Face model says so itself in
 Otherwise names and shapes must agree, one parent module at a time: a guess, which the rung tries
 before it trusts it. A matrix that holds query, key and value side by side has columns that are not
 heads; it is cut in three ("fused") where its owner keeps the width it splits by in an attribute,
-and never by a guess.
+and never by a guess. A linear that carries adapters (peft's LoRA) counts as the linear it carries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def declared_cuts(module: nn.Module, block: nn.Module) -> dict[str, str]:
     cuts = {}
     for pattern, kind in plan.items():
         name = re.split(r"\*\.", pattern, maxsplit=1)[-1]  # what follows the block's number
-        if kind in KINDS and isinstance(parts.get(name), nn.Linear):
+        if kind in KINDS and isinstance(carried(parts.get(name)), nn.Linear):
             cuts[name] = KINDS[kind]
     return cuts or conv1d_cuts(block)
 
@@ -45,7 +45,7 @@ def conv1d_cuts(block: nn.Module) -> dict[str, str]:
     for name, part in block.named_modules():
         parent, _, end = name.rpartition(".")
         owner = block.get_submodule(parent)
-        if not is_transposed(part) or end not in CONV1D:
+        if not is_transposed(carried(part)) or end not in CONV1D:
             continue
         if "c_attn" in dict(owner.named_children()) and not hasattr(owner, "split_size"):
             continue  # nobody would know that a rank's query, key and value are narrower
@@ -53,7 +53,12 @@ def conv1d_cuts(block: nn.Module) -> dict[str, str]:
     return cuts
 
 
-def is_transposed(part: nn.Module) -> bool:
+def carried(part: nn.Module | None) -> nn.Module | None:
+    """The module beside which a part adds what its adapters make; without any, the part itself."""
+    return part if part is None else part._modules.get("base_layer", part)
+
+
+def is_transposed(part: nn.Module | None) -> bool:
     """Whether a linear stores its weight as (in, out), as Hugging Face's Conv1D does."""
     return type(part).__name__ == "Conv1D" and isinstance(getattr(part, "weight", None), Tensor)
 
@@ -61,7 +66,8 @@ def is_transposed(part: nn.Module) -> bool:
 def shown_cuts(block: nn.Module) -> dict[str, str]:
     cuts: dict[str, str] = {}
     for prefix, parent in block.named_modules():
-        linears = {n: c for n, c in parent.named_children() if isinstance(c, nn.Linear)}
+        found = {name: carried(child) for name, child in parent.named_children()}
+        linears = {name: one for name, one in found.items() if isinstance(one, nn.Linear)}
         kinds = kinds_by_name(linears) or kinds_by_shape(linears)
         cuts.update({f"{prefix}.{name}".lstrip("."): kind for name, kind in kinds.items()})
     return cuts

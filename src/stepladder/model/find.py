@@ -15,7 +15,8 @@ from itertools import groupby
 from torch import nn
 
 from .anatomy import Anatomy
-from .cuts import declared_cuts, find_cuts
+from .cuts import carried, declared_cuts, find_cuts
+from .noted import bare
 
 Named = tuple[str, nn.Module]
 
@@ -25,6 +26,9 @@ def find_anatomy(module: nn.Module) -> Anatomy:
     compiled = module._modules.get("_orig_mod")
     if compiled is not None:  # torch.compile puts the module one name further in
         return prefixed(find_anatomy(compiled), "_orig_mod.")
+    inner = bare(module)
+    if inner is not module:
+        return beside_adapters(module, inner)
     declared = getattr(module, "anatomy", None)
     if isinstance(declared, Anatomy):
         return declared
@@ -42,6 +46,14 @@ def find_anatomy(module: nn.Module) -> Anatomy:
         embedding=embedding,
         tied=is_tied(module, head, embedding),
     )
+
+
+def beside_adapters(module: nn.Module, inner: nn.Module) -> Anatomy:
+    """The anatomy of what is inside; a head that adapters add to is no plain linear any more."""
+    path = next(name for name, part in module.named_modules() if part is inner)
+    found = find_anatomy(inner)
+    head = found.part(inner, found.head)
+    return prefixed(found if carried(head) is head else replace(found, head=None), f"{path}.")
 
 
 def prefixed(anatomy: Anatomy, prefix: str) -> Anatomy:
@@ -112,9 +124,16 @@ def parts_outside(module: nn.Module, prefix: str, blocks: tuple[str, ...]) -> It
 
 
 def find_head(module: nn.Module, exit: tuple[str, ...]) -> str | None:
-    """The last linear after the blocks."""
+    """The last linear after the blocks; none where adapters add to what it answers."""
     names = [f"{part}.{name}".rstrip(".") for part in exit for name in linears(module, part)]
-    return names[-1] if names else None
+    return names[-1] if names and not is_adapted(module, names[-1]) else None
+
+
+def is_adapted(module: nn.Module, name: str) -> bool:
+    """Whether a part stands inside one that carries adapters."""
+    words = name.split(".")
+    above = (module.get_submodule(".".join(words[:count])) for count in range(1, len(words)))
+    return any(carried(part) is not part for part in above)
 
 
 def linears(module: nn.Module, part: str) -> list[str]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from .anatomy import Anatomy
+from .cuts import carried
+
+CUT_BESIDE = {"column": "lora_B.", "row": "lora_A."}  # of an adapter, with the linear's cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,19 @@ def cuttable_parameters(module: nn.Module, anatomy: Anatomy) -> set[str]:
     names.add(f"{anatomy.head}.bias")
     for block in anatomy.blocks:
         for name, kind in anatomy.cuts.items():
-            names.add(f"{block}.{name}.weight")
-            if kind == "column":
-                names.add(f"{block}.{name}.bias")
+            names |= cut_in(
+                module.get_submodule(block).get_submodule(name), f"{block}.{name}", kind
+            )
     return names
+
+
+def cut_in(part: nn.Module, name: str, kind: str) -> set[str]:
+    """Of a linear and the adapters it may carry, what is cut: see rungs/adapters.py."""
+    linear = name if carried(part) is part else f"{name}.base_layer"
+    names = {f"{linear}.weight"} | ({f"{linear}.bias"} if kind == "column" else set())
+    beside = CUT_BESIDE.get(kind)
+    words = [word for word, _ in part.named_parameters() if beside and word.startswith(beside)]
+    return names | {f"{name}.{word}" for word in words}
 
 
 def prefixes(name: str) -> Iterable[str]:

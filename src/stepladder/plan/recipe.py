@@ -22,7 +22,9 @@ from .typed import real, toml_value, whole, word_of, writable
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    name: str = "gpt-tiny"  # a preset, a shape, or package.module:function that builds one
+    name: str = "gpt-tiny"  # a preset, a shape, package.module:function, or a folder with a config
+    weights: str = ""  # of a folder's model: the folder of safetensors to start from
+    lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj,v_proj": train only what this adds
     sequence: int = 128  # tokens of one sample
     dropout: float = 0.0
 
@@ -36,6 +38,7 @@ class DataChoice:
     lengths: str = ""  # such as "64@0,128@100": shorter windows first
     longest: int = 0  # refuse samples beyond this many tokens; 0: no limit
     vocabulary: int = 0  # of a token file; 0: the model's
+    tokenizer: str = ""  # of text: a tokenizer.json or its folder, or bytes; empty: the model's
     dtype: str = ""  # of raw token files; empty: uint16
     column: str = ""  # of tables of tokens; empty: input_ids or tokens
     document_end: int = -1  # the id that ends a document of raw token files, which packs them

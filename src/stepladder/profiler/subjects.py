@@ -49,7 +49,7 @@ class Subject:
 
 
 def find_subject(text: str, dropout: float = 0.0) -> Subject:
-    """A built-in model by name or shape, or a user's function as `path.py:function`.
+    """A model by name, shape or folder, or a user's function as `path.py:function`.
 
     Args:
         dropout: of a built-in model that has any.
@@ -63,16 +63,25 @@ def find_subject(text: str, dropout: float = 0.0) -> Subject:
 
 
 def make_built_in(name: str, dropout: float = 0.0) -> Made:
-    shape = getattr(build(name, device="meta"), "shape", None)
+    drawn = build(name, device="meta")
+    shape, config = getattr(drawn, "shape", None), getattr(drawn, "config", None)
     draw = torch.Generator().manual_seed(1)
+    if vocab := getattr(config, "vocab_size", None):
+        return build(name), Arrays(*ragged_tokens(vocab, LENGTH, draw)), "cross_entropy"
     if shape is None:
-        samples = torch.randn(ROWS, *SAMPLES.get(name, IMAGE), generator=draw)
-        classes = torch.randint(0, 10, (ROWS,), generator=draw)
+        samples = torch.randn(ROWS, *image_of(name, config), generator=draw)
+        classes = torch.randint(0, getattr(config, "num_labels", 10), (ROWS,), generator=draw)
         return build(name), Arrays(samples, classes), "cross_entropy"
     length = min(LENGTH, shape.sequence)
     tokens = ragged_tokens(shape.vocab, length, draw)
     share = dropout if shape.family == "gpt" else 0.0  # the others have none
     return build(name, sequence=length, dropout=share), Arrays(*tokens), "cross_entropy"
+
+
+def image_of(name: str, config: Any) -> tuple[int, ...]:
+    """One sample's shape, for a model that reads no tokens."""
+    channels, side = getattr(config, "num_channels", None), getattr(config, "image_size", 224)
+    return SAMPLES.get(name, IMAGE) if channels is None else (channels, side, side)
 
 
 def ragged_tokens(

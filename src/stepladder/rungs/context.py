@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch, walk
 from stepladder.errors import DataError, ModelError
-from stepladder.model import Attention, document_mask
+from stepladder.model import Attention, bare, document_mask
 from stepladder.plan import Plan
 from stepladder.world import World, seed_moment
 
@@ -99,7 +99,7 @@ class Sequences:
     tested: bool = False
 
     def __post_init__(self) -> None:
-        self.names = list(inspect.signature(self.module.forward).parameters)
+        self.names = list(inspect.signature(bare(self.module).forward).parameters)
 
     @property
     def loss(self) -> Loss:

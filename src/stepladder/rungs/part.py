@@ -40,7 +40,7 @@ class Work:
     shares: bool  # gradients of its whole parameters are this rank's share of a sum
     enter: Change | None = None  # for what flows in
     leave: Change | None = None  # for what flows out
-    apart: frozenset[str] = frozenset()  # parameters that are added after `leave`
+    apart: frozenset[str] = frozenset()  # parameters, in it or below, added after `leave`
     pick: Mapping[str, Change] = field(default_factory=dict)  # of a whole parameter, what is used
 
 
@@ -83,7 +83,7 @@ def forward_on_part(module: Any, *args: Any, **kwargs: Any) -> Any:
         return made
     made = work.leave(made)
     for name in work.apart:
-        made = made + local_of(module._parameters[name], work.shares).to(made.dtype)
+        made = made + local_of(module.get_parameter(name), work.shares).to(made.dtype)
     return made
 
 

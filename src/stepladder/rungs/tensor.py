@@ -25,10 +25,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from stepladder.errors import ModelError, PlanError
-from stepladder.model import Anatomy
+from stepladder.model import Anatomy, carried
 from stepladder.planner import divisors
 from stepladder.world import World
 
+from .adapters import check_adapters, cut_narrowing, cut_widening
 from .part import change_first, distribute, move, run_on_part
 from .stream import SEQUENCE, slice_stream
 from .trial import try_cuts
@@ -56,6 +57,7 @@ def tensor(module: nn.Module, anatomy: Anatomy, world: World, *, whole_output: b
             f"its blocks ({type(blocks[0][1]).__name__}) show no pair of linears that can be cut",
             "Use shard or pipeline, or give it an `anatomy` that names its cuts.",
         )
+    check_adapters(module)
     ties = shared_names(module)
     sliced = is_sliced_between(anatomy, blocks)
     trial = try_cuts(blocks[0], anatomy.cuts, world.device) if anatomy.guessed else None
@@ -76,7 +78,10 @@ def is_sliced_between(anatomy: Anatomy, blocks: Sequence[tuple[str, nn.Module]])
     if anatomy.guessed or anatomy.embedding is None or "" in owners:
         return False
     return all(
-        "Norm" in type(part).__name__ or name.rpartition(".")[0] in owners or name in owners
+        "Norm" in type(part).__name__
+        or name.rpartition(".")[0] in owners
+        or name in owners
+        or name.startswith(tuple(f"{cut}." for cut in anatomy.cuts))
         for _, block in blocks
         for name, part in block.named_modules()
         if part._parameters
@@ -103,8 +108,10 @@ def cut_block(
         for cut, kind in cuts.items():
             if cut.rpartition(".")[0] == owner_name:
                 part = block.get_submodule(cut)
-                check_width(f"{name}.{cut}", owner, part, kind, mesh.size())
-                cut_linear(part, kind, mesh, None if once else enter, leave, sliced=sliced)
+                check_width(f"{name}.{cut}", owner, carried(part), kind, mesh.size())
+                cut_linear(
+                    f"{name}.{cut}", part, kind, mesh, None if once else enter, leave, sliced
+                )
         if once:
             hold_rest(owner, mesh, shares=True)
             enter_at(owner, enter)
@@ -112,29 +119,38 @@ def cut_block(
 
 
 def cut_linear(
-    part: Any, kind: str, mesh: DeviceMesh, enter: Any, leave: Any, *, sliced: bool
+    name: str, part: Any, kind: str, mesh: DeviceMesh, enter: Any, leave: Any, sliced: bool
 ) -> None:
-    across, along = (1, 0) if is_transposed(part) else (0, 1)  # the weight's out and in dimensions
+    """Cut a linear, and the adapters it carries, if any."""
+    linear: Any = carried(part)
+    plain = linear is part
+    across, along = (1, 0) if is_transposed(linear) else (0, 1)  # the weight's out and in
     if kind == "row":
-        distribute(part, mesh, {"weight": Shard(along)}, shares=sliced)
-        run_on_part(part, [part], shares=sliced, leave=leave, apart=biases(part))
+        distribute(linear, mesh, {"weight": Shard(along)}, shares=sliced)
+        own = {"leave": leave} if plain else {}  # adapters add to it before it leaves
+        run_on_part(linear, [linear], shares=sliced, apart=biases(linear), **own)
+        if not plain:
+            cut_narrowing(name, part, mesh, leave, sliced=sliced)
         return
-    if is_transposed(part):
-        part.nf //= mesh.size()
+    if is_transposed(linear):
+        linear.nf //= mesh.size()
+    own, pick = {"enter": enter} if plain else {}, None
     if kind == "fused":
         # Each rank has a third of its columns for queries, keys and values. The bias is whole: a
         # row of numbers cannot be cut in thirds and then sliced again by a shard axis.
-        distribute(part, mesh, {"weight": _StridedShard(across, split_factor=3)}, shares=True)
-        pick = {"bias": partial(pick_thirds, mesh=mesh)}
-        run_on_part(part, [part], shares=True, enter=enter, pick=pick)
-        return
-    distribute(part, mesh, {"weight": Shard(across), "bias": Shard(0)}, shares=False)
-    run_on_part(part, [part], shares=False, enter=enter)
+        weight, pick = _StridedShard(across, split_factor=3), partial(pick_thirds, mesh=mesh)
+        distribute(linear, mesh, {"weight": weight}, shares=True)
+        run_on_part(linear, [linear], shares=True, pick={"bias": pick}, **own)
+    else:
+        distribute(linear, mesh, {"weight": Shard(across), "bias": Shard(0)}, shares=False)
+        run_on_part(linear, [linear], shares=False, **own)
+    if not plain:
+        cut_widening(part, mesh, pick, enter)
 
 
-def pick_thirds(bias: Tensor, mesh: DeviceMesh) -> Tensor:
-    """This rank's part of each third."""
-    return bias.unflatten(0, (3, mesh.size(), -1))[:, mesh.get_local_rank()].flatten()
+def pick_thirds(whole: Tensor, mesh: DeviceMesh) -> Tensor:
+    """This rank's part of each third, of a bias or of rows."""
+    return whole.unflatten(0, (3, mesh.size(), -1))[:, mesh.get_local_rank()].flatten(0, 1)
 
 
 def biases(part: nn.Module) -> frozenset[str]:

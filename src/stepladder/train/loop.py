@@ -57,8 +57,9 @@ def feed(
     if not (uneven and settled.sequences and settled.sequences % ways):
         settled = settled.settle(ways)
     assert settled.sequences is not None
+    whole = getattr(run.module, "samples_of", None)  # a module that reads samples in one piece
     return batches(
-        source,
+        whole(source) if whole else source,
         size=settled.sequences,
         seed=seed,
         start=run.position,

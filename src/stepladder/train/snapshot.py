@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stepladder.model import noted, own_shape
 from stepladder.version import VERSION
-from stepladder.workload import Shape
 
 from .copying import Copying
 from .engine import Engine
@@ -82,12 +82,13 @@ def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
 
 def describe(run: Engine) -> dict[str, Any]:
     run.look_back()  # what it decides later must follow from what is saved
-    shape = getattr(run.module, "shape", None)  # which a built-in language model has
+    shape = own_shape(run.module)
     return {
         "step": run.index,
         "position": run.position,
         "seed": run.seed,
-        "shape": asdict(shape) if isinstance(shape, Shape) else None,
+        "shape": asdict(shape) if shape else None,
+        **noted(run.flops.module),  # as it was before any rung
         "plan": str(run.plan),
         "optimizer": str(run.plan.optimizer),
         "rate": str(run.rate),

@@ -1,0 +1,67 @@
+"""Adapters and the tensor axis: what is found and what refused; tests/parity shows it computes."""
+
+import pytest
+from torch import nn
+
+from stepladder.errors import ModelError
+from stepladder.model import describe, find_anatomy
+from stepladder.rungs.adapters import check_adapters, cut_narrowing
+
+peft = pytest.importorskip("peft", reason="adapters are peft's")
+transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
+
+
+def llama(**settings):
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=16,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    return peft.get_peft_model(model, peft.LoraConfig(r=4, **settings))
+
+
+def test_the_declared_cuts_are_found_through_the_adapters():
+    plain = find_anatomy(llama(target_modules=["gate_proj"]).get_base_model())
+    found = find_anatomy(llama(target_modules=["q_proj", "o_proj"]))
+    assert dict(found.cuts) == dict(plain.cuts) and not found.guessed
+    assert found.blocks == tuple(f"base_model.model.{name}" for name in plain.blocks)
+    assert found.head == "base_model.model.lm_head"
+
+
+def test_a_head_with_adapters_is_not_taken_for_a_plain_linear():
+    found = find_anatomy(llama(target_modules=["lm_head"]))
+    assert found.head is None
+
+
+def test_frozen_weights_are_forecast_as_such():
+    facts = describe(llama(target_modules=["q_proj", "o_proj"]), sequence=16)
+    block = facts.parts[1]
+    trained = block.parameters - block.frozen_parameters
+    assert trained == 2 * (4 * 32 + 32 * 4)
+    assert facts.parts[-1].frozen_parameters == facts.parts[-1].parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"target_modules": ["q_proj"], "use_dora": True}, r"adapters \(Dora.*\) read whole matri"),
+        ({"target_modules": ["embed_tokens"]}, "is an embedding with adapters, which cannot be"),
+    ],
+)
+def test_what_does_more_than_add_a_product_is_refused(settings, said):
+    with pytest.raises(ModelError, match=said):
+        check_adapters(llama(**settings))
+    check_adapters(llama(target_modules=["q_proj"]))
+    check_adapters(nn.Linear(2, 2))
+
+
+def test_a_bias_that_every_rank_would_add_is_refused():
+    layer = llama(target_modules=["o_proj"], lora_bias=True).get_submodule(
+        "base_model.model.model.layers.0.self_attn.o_proj"
+    )
+    with pytest.raises(ModelError, match="its adapters have a bias, which every rank would add"):
+        cut_narrowing("o_proj", layer, None, None, sliced=False)

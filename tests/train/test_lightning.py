@@ -1,0 +1,190 @@
+"""A Lightning module as it is: the same steps as under its own Trainer, on one rank and on two."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import stepladder as sl
+from stepladder.data import Order
+from stepladder.errors import DataError, ModelError, PlanError
+from stepladder.profiler.subjects import Subject
+from stepladder.train import Stepped, Whole
+from stepladder.train.lightning import optimizer_of
+
+from ..parity.pool import compare
+
+lightning = pytest.importorskip("pytorch_lightning", reason="its modules are taken as they are")
+
+ROWS, WIDTH, CLASSES = 192, 8, 4
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Classifier(lightning.LightningModule):
+    """As people write them: a forward of its own, a metric, a logged loss."""
+
+    def __init__(self, make=lambda self: torch.optim.AdamW(self.parameters(), lr=1e-2)) -> None:
+        super().__init__()
+        self.make = make
+        self.scale = nn.Parameter(torch.ones(WIDTH))  # of no part: it lies in the module itself
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        x = x * self.scale
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        logits = self(x)
+        loss = F.cross_entropy(logits, y)
+        self.log("loss", loss)
+        self.log_dict({"hits": (logits.argmax(-1) == y).float().mean()})
+        return {"loss": loss}
+
+    def configure_optimizers(self):
+        return self.make(self)
+
+
+def rows():
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(ROWS, WIDTH, generator=draw)
+    return TensorDataset(x, torch.randint(0, CLASSES, (ROWS,), generator=draw))
+
+
+def classifier(make=None):
+    torch.manual_seed(0)
+    return Classifier(make) if make else Classifier()
+
+
+def decayed(self):
+    weights = [p for p in self.parameters() if p.dim() > 1]
+    others = [p for p in self.parameters() if p.dim() <= 1]
+    kinds = [{"params": weights}, {"params": others, "lr": 1e-3, "weight_decay": 0.0}]
+    return {"optimizer": torch.optim.AdamW(kinds, lr=1e-2, weight_decay=0.1)}
+
+
+@pytest.mark.parametrize("make", [None, decayed])
+def test_steps_are_those_of_its_own_trainer(make, tmp_path):
+    theirs, mine = classifier(make), classifier(make)
+    data, steps = rows(), 4
+    order = Order(ROWS, 0, True).indices(np.arange(steps * 16))
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    trainer = lightning.Trainer(
+        max_steps=steps, accelerator="cpu", gradient_clip_val=0.5, enable_checkpointing=False,
+        accumulate_grad_batches=2, default_root_dir=tmp_path, **quiet,
+    )  # fmt: skip
+    trainer.fit(theirs, DataLoader(Subset(data, order.tolist()), batch_size=8))
+    run = sl.from_lightning(mine, clip=0.5, plan="fp32 accumulate=2", device="cpu")
+    with run.batches(data, size=16, seed=0) as batches:
+        for report in sl.fit(run, batches, steps=steps):
+            report.read()
+    for (name, one), other in zip(theirs.named_parameters(), mine.parameters()):
+        assert torch.allclose(one, other, atol=1e-6), name
+    assert set(run.module.logged) == {"loss", "hits"}
+    assert dict(run.module.named_parameters()).keys() == dict(mine.named_parameters()).keys()
+
+
+def subject():
+    """Whole samples, so that a pipeline's stages are weighed on what a pass is given."""
+    return Stepped(classifier()), Whole(rows()), None
+
+
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("plan", ["fp32 zero3", "fp32 pipeline=2"])
+def test_two_ranks_compute_what_one_does(plan, tmp_path):
+    found = compare(tmp_path, Subject("lightning", subject), plan)
+    assert (found.verdict, found.problem) == ("same", "")
+
+
+def test_a_copy_runs_its_own_parameters():
+    run = Stepped(classifier())
+    other = copy.deepcopy(run)
+    with torch.no_grad():
+        other.head.weight.zero_(), other.head.bias.zero_()
+    batch = rows()[:8]
+    assert other(batch=batch).item() == pytest.approx(torch.tensor(CLASSES).log().item())
+    assert run(batch=batch).item() != other(batch=batch).item()
+
+
+def test_a_batch_that_was_told_apart_is_refused():
+    run = sl.from_lightning(classifier(), plan="fp32", device="cpu")
+    with pytest.raises(DataError, match="a training_step reads whole samples"):
+        run.step(rows()[:8])
+    run.step({"batch": rows()[:8]}).read()
+
+
+def test_a_source_keeps_what_else_it_offers():
+    whole = Whole(sl_arrays := [[torch.zeros(2), torch.tensor(1)]])
+    assert len(whole) == 1 and isinstance(whole[0]["batch"], tuple)
+    assert not hasattr(whole, "fetch") and whole.append == sl_arrays.append
+
+
+REFUSED = [
+    (lambda self: [torch.optim.SGD(self.parameters()), torch.optim.SGD(self.parameters())],
+     "returned 2 optimizers, and a run has one"),
+    (lambda self: torch.optim.RMSprop(self.parameters()), "returned RMSprop, which has no words"),
+    (lambda self: torch.optim.SGD(self.parameters(), momentum=0.9, nesterov=True),
+     "SGD with nesterov has no words"),
+    (lambda self: torch.optim.AdamW(self.head.parameters()),
+     "leaves out 9 trainable parameters, such as 'scale'"),
+    (lambda self: torch.optim.AdamW([
+        {"params": self.blocks.parameters()}, {"params": [self.scale], "betas": (0.5, 0.9)},
+        {"params": self.head.parameters()}]), "its groups differ in betas, and only rate and"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "said"), REFUSED, ids=[said for _, said in REFUSED])
+def test_an_optimizer_without_words_is_refused(make, said):
+    with pytest.raises(PlanError, match=said):
+        sl.from_lightning(classifier(make))
+
+
+def scheduled(self):
+    made = torch.optim.Adam(self.parameters(), lr=1e-2)
+    return [made], [torch.optim.lr_scheduler.LinearLR(made)]
+
+
+def test_a_scheduler_needs_its_words():
+    with pytest.raises(PlanError, match="has a scheduler, which is code"):
+        sl.from_lightning(classifier(scheduled))
+    run = sl.from_lightning(classifier(scheduled), rate="linear steps=10", plan="fp32")
+    assert run.plan.optimizer.name == "adam"
+
+
+def test_words_go_before_configure_optimizers():
+    run = sl.from_lightning(classifier(scheduled), optimizer="sgd lr=0.5", plan="fp32")
+    assert (run.plan.optimizer.name, run.plan.optimizer.lr) == ("sgd", 0.5)
+    assert optimizer_of(classifier(), scheduled=False).betas == (0.9, 0.999)
+
+
+def test_steps_taken_by_hand_are_refused():
+    module = classifier()
+    module.automatic_optimization = False
+    with pytest.raises(ModelError, match="Classifier takes its steps by hand"):
+        sl.from_lightning(module)
+
+
+class Asking(Classifier):
+    def training_step(self, batch):
+        return self.trainer.world_size * self(batch[0]).sum()
+
+
+def test_what_only_a_trainer_has_is_named():
+    run = sl.from_lightning(Asking(), plan="fp32", device="cpu")
+    with pytest.raises(ModelError, match="Asking asks for its Trainer, and there is none"):
+        run.step({"batch": rows()[:8]})
