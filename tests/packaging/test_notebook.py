@@ -24,8 +24,14 @@ def cells(tmp_path_factory):
             cell = nbformat.v4.new_code_cell(block.body)
             cell.metadata["tags"] = ["raises-exception"] * ("# fails" in block.body)
             book.cells.append(cell)
-    where = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
-    NotebookClient(book, timeout=180, kernel_name="python3", resources=where).execute()
+    home = str(tmp_path_factory.mktemp("notebook"))
+    client = NotebookClient(
+        book, timeout=180, kernel_name="python3", resources={"metadata": {"path": home}}
+    )
+    with pytest.MonkeyPatch.context() as environ:  # nothing is left in the home of who runs tests
+        environ.setenv("IPYTHONDIR", home)
+        environ.setenv("JUPYTER_RUNTIME_DIR", home)
+        client.execute()
     return book.cells
 
 
