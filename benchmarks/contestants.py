@@ -32,6 +32,18 @@ def loss_of(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
 
+class WithLoss(nn.Module):
+    """A module that answers with its loss, so that a framework which compiles modules compiles
+    the loss with it, as the tuned loop does."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return loss_of(self.module(inputs), targets)
+
+
 def adamw(module: nn.Module, **options: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=0.1, **options)
 
@@ -81,11 +93,10 @@ def accelerate(module: nn.Module, device: str) -> Contestant:
     from accelerate import Accelerator, __version__
 
     host = Accelerator(mixed_precision="bf16", dynamo_backend="inductor", cpu=device == "cpu")
-    model, optimizer = host.prepare(module, adamw(module, fused=device == "cuda"))
+    model, optimizer = host.prepare(WithLoss(module), adamw(module, fused=device == "cuda"))
 
     def step(batch: Any) -> torch.Tensor:
-        inputs, targets = (t.to(host.device, non_blocking=True) for t in batch)
-        loss = loss_of(model(inputs), targets)
+        loss = model(*(t.to(host.device, non_blocking=True) for t in batch))
         host.backward(loss)
         host.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
@@ -104,11 +115,12 @@ def lightning(module: nn.Module, device: str) -> Contestant:
     from lightning_fabric import Fabric, __version__
 
     fabric = Fabric(accelerator=device, devices=1, precision="bf16-mixed")
-    model, optimizer = fabric.setup(torch.compile(module), adamw(module, fused=device == "cuda"))
+    model, optimizer = fabric.setup(
+        torch.compile(WithLoss(module)), adamw(module, fused=device == "cuda")
+    )
 
     def step(batch: Any) -> torch.Tensor:
-        inputs, targets = (t.to(fabric.device, non_blocking=True) for t in batch)
-        loss = loss_of(model(inputs), targets)
+        loss = model(*(t.to(fabric.device, non_blocking=True) for t in batch))
         fabric.backward(loss)
         fabric.clip_gradients(model, optimizer, max_norm=CLIP, error_if_nonfinite=False)
         optimizer.step()

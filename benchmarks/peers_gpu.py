@@ -69,7 +69,7 @@ CONTESTS = {
         Contest("llama1b", LLAMA_1B, 8, 4096, (f"bf16 {FAST}", f"bf16-master {FAST}"),
                 ("hand", "accelerate", "lightning")),
         Contest("gpt", GPT, 32, 1024, (f"bf16 {FAST}", f"bf16 {FAST} graphs=on",
-                f"bf16-master {FAST}", f"bf16-master {FAST} graphs=on"),
+                f"bf16-master {FAST}", f"bf16-master {FAST} graphs=on", f"fp8-master {FAST}"),
                 ("hand", "accelerate", "lightning")),
         Contest("hf", "hf", 8, 4096, (f"bf16 {FAST}", f"bf16-master {FAST}"), ("trainer",)),
         Contest("memory", LLAMA_1B, 8, 4096, (f"bf16 recompute=selective {FAST}",

@@ -236,8 +236,11 @@ def ordered(cases: list[Any], compiled: bool) -> Iterator[Any]:
     yield from sorted(mine, key=turn)
 
 
-def measure_sweeps(results: Results, device: str, seconds: float, calibration: Calibration) -> None:
-    began, sweeps = time.monotonic(), SWEEPS[device]
+def measure_sweeps(
+    results: Results, device: str, seconds: float, calibration: Calibration, only: str | None = None
+) -> None:
+    began = time.monotonic()
+    sweeps = [sweep for sweep in SWEEPS[device] if only in (None, sweep.model)]
     for index, sweep in enumerate(sweeps):
         deadline = began + seconds * (index + 1) / len(sweeps)
         table: dict[str, Any] = {**asdict(sweep), "rows": []}
@@ -305,6 +308,10 @@ def run(options: argparse.Namespace) -> Path:
     results.table["calibration"] = asdict(found)
     results.write()
     note(began, f"calibrated: {summary(found)}")
+    if options.sweep:
+        left = began + budget - time.monotonic()
+        measure_sweeps(results, device, left, found, options.sweep)
+        return results.path
     eager = time.monotonic() + budget * SHARES["eager"]
     measure_cases(results, device, eager, compiled=False, most=options.cases)
     note(began, "eager cases done")
@@ -536,6 +543,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=420.0, help="seconds for everything")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--cases", type=int, default=1000, help="at most so many of each kind")
+    parser.add_argument("--sweep", metavar="MODEL", help="after calibration, its sweep alone")
     parser.add_argument(
         "--report",
         metavar="FILE",

@@ -110,3 +110,32 @@ def test_a_model_for_which_fp8_does_not_pay_is_refused(torchao) -> None:
         "precision: fp8 pays for none of the 2 linears of Sequential (multiples of 16, "
         "at least 1024 × 1024 or as good). bf16 is as fast for it."
     )
+
+
+class Doubled(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(inputs)
+
+
+def test_a_linear_that_does_more_than_its_product_is_left_alone() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1024, 1024), Doubled(1024, 1024), nn.Linear(1024, 1024))
+    assert float8_linears(model) == {"0"}
+
+
+def test_our_own_products_need_no_package_and_leave_classes_and_names() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 512), nn.Linear(512, 8))
+    inputs, names = torch.randn(16, 1024), dict(model.named_parameters())
+    before = [model[0](inputs), model[1](inputs), model[2](inputs[:, :512])]
+    precision(model, FP8, (), torch.device("cpu"), kernels=True)
+    after = [model[0](inputs), model[1](inputs), model[2](inputs[:, :512])]
+    assert all(type(part) is nn.Linear for part in model)
+    assert all(model.get_parameter(name) is one for name, one in names.items())
+    assert 0.001 < relative(after[0], before[0]) < 0.06
+    assert torch.equal(after[1], before[1]), "1024 × 512 does not pay"
+    assert torch.equal(after[2], before[2]), "the last makes the logits"
+
+
+def relative(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float(((found - exact).norm() / exact.norm()).detach())

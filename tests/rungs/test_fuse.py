@@ -41,3 +41,12 @@ def test_the_head_is_fused_where_it_is_wanted_and_the_rank_is_alone(ranks, wante
     loss = make_loss("cross_entropy", module)
     found = fuse(module, find_anatomy(module), loss, world(ranks), wanted)
     assert (found.head is not None) == fused
+
+
+@pytest.mark.parametrize(("hidden", "asked", "eight"), [(1024, 1, 1), (256, 1, 0), (1024, 0, 0)])
+def test_the_head_multiplies_in_8_bits_where_the_plan_does_and_it_pays(hidden, asked, eight):
+    text = f"gpt:layers=1,hidden={hidden},heads=1,vocab=32768,sequence=4"
+    module = build(text, device="meta")
+    loss = make_loss("cross_entropy", module)
+    found = fuse(module, find_anatomy(module), loss, world(), True, eight=bool(asked))
+    assert found.head.eight == eight

@@ -66,14 +66,15 @@ def climb(
     Args:
         inputs: of one row, by which a pipeline's stages are weighed; tokens need none.
     """
-    unable = (*check_precision(plan.precision, world.device), *graph_problems(plan, world.device))
-    raise_all([*unable, *missing_rungs(plan)])
+    unable = check_precision(plan.precision, world.device, kernels=plan.kernels)
+    raise_all([*unable, *graph_problems(plan, world.device), *missing_rungs(plan)])
     if "parameters" in plan.offload:
         world = with_mesh(world)  # the engine that fetches them wants one, even of one rank
     held = take_share(module, plan, loss, world, costs, seed, inputs)
     blocks, line = held.blocks, held.line
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    fused = fuse(module, held.anatomy, loss, world, plan.kernels)
+    eight = plan.precision.compute == "fp8"
+    fused = fuse(module, held.anatomy, loss, world, plan.kernels, eight=eight)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=held.costs) if plan.recompute.kind != "none" else ()
@@ -139,7 +140,7 @@ def take_share(
     # Before recomputation: what runs again in backward must look across ranks again.
     sequences = context(module, blocks, loss, plan, world) if plan.layout.context > 1 else None
     # Before the move: casting on the host needs no device memory for the wider copy.
-    precision(module, plan.precision, plan.keep, world.device)
+    precision(module, plan.precision, plan.keep, world.device, kernels=plan.kernels)
     if plan.precision.masters and plan.batch.micro is not None:
         sum_in_full(module)
     # Before the move: no device ever holds another stage's parts.

@@ -58,10 +58,22 @@ class Fused:
         return (lambda inputs: read_images(intake(inputs))) if self.images else intake
 
 
-def fuse(module: nn.Module, anatomy: Anatomy, loss: Loss, world: World, wanted: bool) -> Fused:
-    """Change what wins on this rank's device, where it is wanted and the rank is alone."""
+def fuse(
+    module: nn.Module,
+    anatomy: Anatomy,
+    loss: Loss,
+    world: World,
+    wanted: bool,
+    *,
+    eight: bool = False,
+) -> Fused:
+    """Change what wins on this rank's device, where it is wanted and the rank is alone.
+
+    Args:
+        eight: the plan multiplies in 8 bits.
+    """
     if not wanted or world.layout.num_ranks > 1:
         return Fused(loss)
     images = world.device.type == "cuda" and channels_innermost(module)
-    head = fuse_head(module, anatomy, loss)
+    head = fuse_head(module, anatomy, loss, eight=eight)
     return Fused(loss, head, images, head.notes if head else [])

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map
 from stepladder.data import IGNORED
 from stepladder.model import Anatomy
 
+from .float8 import gains
 from .kernels import linear_cross_entropy
 from .loss import Loss
 
@@ -41,6 +42,7 @@ class FusedHead:
     head: Any  # the linear that answers
     plain: Loss
     proven: bool  # that the module's answer is the head's answer
+    eight: bool = False  # its products are of 8-bit numbers
     notes: list[str] = field(default_factory=list)  # where it is said that it did not
     because: str = ""  # why the module kept its own loss; nothing while it has not
     _open: bool = field(default=False, init=False)
@@ -56,8 +58,9 @@ class FusedHead:
         wanted = labels if self.plain.shifted else targets
         hidden = logits_of(outputs)
         return linear_cross_entropy(
-            hidden, self.head.weight, wanted.contiguous(), ignore_index=IGNORED, reduction="mean"
-        )
+            hidden, self.head.weight, wanted.contiguous(), ignore_index=IGNORED, reduction="mean",
+            float8=self.eight,
+        )  # fmt: skip
 
     def intake(self, inputs: Any) -> Any:
         """Inputs as the fused pass wants them: labels would have the module take its own loss."""
@@ -106,7 +109,12 @@ class FusedHead:
 
 
 def fuse_head(
-    module: nn.Module, anatomy: Anatomy, loss: Loss, *, least: int = VOCABULARY
+    module: nn.Module,
+    anatomy: Anatomy,
+    loss: Loss,
+    *,
+    least: int = VOCABULARY,
+    eight: bool = False,
 ) -> FusedHead | None:
     """The head and the loss as one; None where the loss or the head is not of the kind."""
     head: Any = module.get_submodule(anatomy.head) if anatomy.head else None
@@ -117,7 +125,8 @@ def fuse_head(
     head.hands_on = False
     head.forward = MethodType(forward_or_hand_on, head)
     declared = isinstance(getattr(module, "anatomy", None), Anatomy)
-    return FusedHead(module, head, loss, proven=declared)
+    eight = eight and gains(head.in_features, head.out_features)
+    return FusedHead(module, head, loss, proven=declared, eight=eight)
 
 
 def forward_or_hand_on(head: Any, hidden: Tensor) -> Tensor:

@@ -32,7 +32,12 @@ Value = TypeVar("Value")
 
 
 def precision(
-    module: nn.Module, precision: Precision, keep: Sequence[str], device: torch.device
+    module: nn.Module,
+    precision: Precision,
+    keep: Sequence[str],
+    device: torch.device,
+    *,
+    kernels: bool = False,
 ) -> None:
     """Cast what is stored; modules named in `keep` stay in float32 and compute in it."""
     kept = _outermost(_kept_modules(module, keep))
@@ -49,7 +54,7 @@ def precision(
     for part in module.modules():
         _cast(part, torch.float32 if part in full_width else store)
     if precision.compute == "fp8":
-        convert_linears(module, skip=full_width)
+        convert_linears(module, skip=full_width, ours=kernels)
     for one in kept:
         _compute_in_float32(one, device, answer=torch.float32 if precision.mixed else work)
 
@@ -102,7 +107,9 @@ def matrix_units(precision: Precision, device: torch.device) -> Iterator[None]:
             part.fp32_precision = value
 
 
-def check_precision(precision: Precision, device: torch.device) -> list[PlanError]:
+def check_precision(
+    precision: Precision, device: torch.device, *, kernels: bool = False
+) -> list[PlanError]:
     """Every reason why this device cannot work in this precision."""
     has = _compute_types(device)
     if precision.compute not in has:
@@ -111,7 +118,7 @@ def check_precision(precision: Precision, device: torch.device) -> list[PlanErro
             f"{precision} needs matrix units this device ({_device_name(device)}) does not have"
         )
         return [PlanError("precision", problem, f"{other} runs on it.")]
-    return float8_problems() if precision.compute == "fp8" else []
+    return float8_problems() if precision.compute == "fp8" and not kernels else []
 
 
 def compute_types(capability: tuple[int, int]) -> frozenset[str]:

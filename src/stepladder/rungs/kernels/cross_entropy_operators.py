@@ -27,7 +27,7 @@ def _forward(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor
 def _backward(
     dlosses: Tensor, logits: Tensor, targets: Tensor, norms: Tensor, ignore_index: int
 ) -> Tensor:
-    way = tiles.gradient if runs_triton(logits) and logits.numel() else _torch_gradient
+    way = tiles.gradient if runs_triton(logits) and logits.numel() else torch_gradient
     classes = targets.reshape(-1).contiguous()
     return way(_matrix(logits), classes, norms, dlosses, ignore_index).view(logits.shape)
 
@@ -42,7 +42,7 @@ def losses_and_gradient_(
         _count_write(logits)
         return losses
     losses, norms = _torch_losses(rows, classes, ignore_index)
-    rows.copy_(_torch_gradient(rows, classes, norms, share.expand(len(rows)), ignore_index))
+    rows.copy_(torch_gradient(rows, classes, norms, share.expand(len(rows)), ignore_index))
     return losses
 
 
@@ -69,7 +69,7 @@ def _torch_losses(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[T
     return losses, torch.stack((top.squeeze(1), log_sums), 1).masked_fill(~counted[:, None], 0.0)
 
 
-def _torch_gradient(
+def torch_gradient(
     logits: Tensor, targets: Tensor, norms: Tensor, dlosses: Tensor, ignore_index: int
 ) -> Tensor:
     counted, legal, safe = _sort_out(logits, targets, ignore_index)

@@ -17,6 +17,7 @@ from stepladder.errors import ModelError, PlanError
 from .backend import accumulator
 from .cross_entropy import check_reduction, check_targets, early_and_late, share_of_each
 from .cross_entropy_operators import losses_and_gradient_
+from .float8_chunks import float8_chunks
 
 # Each chunk reads and writes a weight-sized float32 sum. Measured on an H200 (32,768 tokens, 2,048
 # wide, 128,256 words, forward and backward): 82.7 ms at 4,096, 81.4 at 8,192, 80.8 at 16,384, with
@@ -32,8 +33,13 @@ def linear_cross_entropy(
     chunk: int = CHUNK,
     ignore_index: int = -100,
     reduction: str = "sum",
+    float8: bool = False,
 ) -> Tensor:
-    """Return cross_entropy(hidden @ weight.T, targets), `chunk` rows of logits at a time."""
+    """Return cross_entropy(hidden @ weight.T, targets), `chunk` rows of logits at a time.
+
+    Args:
+        float8: the three products are of 8-bit numbers (float8_chunks.py).
+    """
     check_targets(hidden.shape, targets)
     check_reduction(reduction, ("sum", "mean"))
     if chunk < 1:
@@ -43,7 +49,13 @@ def linear_cross_entropy(
         raise ModelError("weight", problem, f"Give it shape (vocabulary, {hidden.shape[-1]}).")
     hidden = _as_autocast(hidden)
     share = share_of_each(targets, ignore_index, reduction)
-    return _LinearCrossEntropy.apply(hidden, weight, targets, share, (chunk, ignore_index))
+    op = (
+        torch.ops.stepladder.float8_linear_cross_entropy
+        if float8
+        else (torch.ops.stepladder.linear_cross_entropy)
+    )
+    options = op.default, chunk, ignore_index
+    return _LinearCrossEntropy.apply(hidden, weight, targets, share, options)
 
 
 def _as_autocast(hidden: Tensor) -> Tensor:
@@ -60,12 +72,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         targets: Tensor,
         share: Tensor,
-        options: tuple[int, int],
+        options: tuple[Any, int, int],
     ) -> Tensor:
         early, late = early_and_late(share, hidden.dtype)
-        op = torch.ops.stepladder.linear_cross_entropy.default
+        op, *cut = options
         losses, dhidden, dweight = op(
-            hidden, weight, targets, early, *options, *ctx.needs_input_grad[:2]
+            hidden, weight, targets, early, *cut, *ctx.needs_input_grad[:2]
         )
         ctx.save_for_backward(dhidden, dweight, late)
         ctx.weight_dtype = weight.dtype
@@ -130,15 +142,6 @@ def _waiting(weight: Tensor) -> torch.dtype:
     return torch.float32 if weight.dtype == torch.float16 else weight.dtype
 
 
-torch.library.define(
-    "stepladder::linear_cross_entropy",
-    "(Tensor hidden, Tensor weight, Tensor targets, Tensor share, int chunk, int ignore_index,"
-    " bool for_hidden, bool for_weight) -> (Tensor, Tensor, Tensor)",
-)
-torch.library.impl("stepladder::linear_cross_entropy", ("cpu", "cuda"), _chunks)
-
-
-@torch.library.register_fake("stepladder::linear_cross_entropy")
 def _fake_chunks(
     hidden: Tensor,
     weight: Tensor,
@@ -153,3 +156,17 @@ def _fake_chunks(
     dhidden = hidden.new_empty(hidden.shape if for_hidden else (0, hidden.shape[-1]))
     dweight = weight.new_empty(weight.shape if for_weight else (0,), dtype=_waiting(weight))
     return losses, dhidden, dweight
+
+
+OPERATORS = {
+    "stepladder::linear_cross_entropy": _chunks,
+    "stepladder::float8_linear_cross_entropy": float8_chunks,
+}
+for name, way in OPERATORS.items():
+    torch.library.define(
+        name,
+        "(Tensor hidden, Tensor weight, Tensor targets, Tensor share, int chunk, int ignore_index,"
+        " bool for_hidden, bool for_weight) -> (Tensor, Tensor, Tensor)",
+    )
+    torch.library.impl(name, ("cpu", "cuda"), way)
+    torch.library.register_fake(name, _fake_chunks)
