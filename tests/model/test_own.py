@@ -151,6 +151,15 @@ def test_dropout_needs_a_parameter_of_that_name(models):
     )
 
 
+def test_weights_of_a_folder_are_refused_and_not_ignored(models):
+    with pytest.raises(StepladderError) as caught:
+        build_own("own_models:make", sequence=16, weights="llama")
+    assert str(caught.value) == (
+        "model.weights: 'llama' is for a model that is a folder, and own_models:make gives its own "
+        "values. Load them in it, or leave this out."
+    )
+
+
 def test_a_recipe_trains_a_model_of_the_users_own(models, capsys):
     Path("run.toml").write_text(
         '[model]\nname = "own_models:Wide"\nsequence = 16\n'

@@ -99,7 +99,13 @@ def build_model(recipe: Recipe) -> nn.Module:
 def named_model(recipe: Recipe) -> nn.Module:
     choice, seed = recipe.model, recipe.train.seed
     if names_own(choice.name):
-        return build_own(choice.name, seed=seed, sequence=choice.sequence, dropout=choice.dropout)
+        return build_own(
+            choice.name,
+            seed=seed,
+            sequence=choice.sequence,
+            dropout=choice.dropout,
+            weights=choice.weights,
+        )
     known = choice.name.startswith(("gpt", "llama", "mistral"))
     reads_tokens = known or names_pretrained(choice.name)
     return build(

@@ -34,12 +34,17 @@ def names_own(text: str) -> bool:
     return bool(NAME.fullmatch(text)) and text.partition(":")[0] not in FAMILIES
 
 
-def build_own(text: str, *, seed: int = 0, sequence: int, dropout: float = 0.0) -> nn.Module:
+def build_own(
+    text: str, *, seed: int = 0, sequence: int, dropout: float = 0.0, weights: str = ""
+) -> nn.Module:
     """The module that the named function makes, with the first values that it gives it.
 
     Args:
         sequence: given where the function has a parameter of that name, as is `dropout`.
     """
+    if weights:
+        problem = f"'{weights}' is for a model that is a folder, and {text} gives its own values"
+        raise PlanError("model.weights", problem, "Load them in it, or leave this out.")
     function = find_function(text)
     signature = inspect.signature(function)
     known: dict[str, float] = {"sequence": sequence, "dropout": dropout}
