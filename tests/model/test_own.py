@@ -30,6 +30,11 @@ class Wide(nn.Module):
         return self.head(self.drop(self.embed(tokens)))
 
 
+class Packs(Wide):
+    def forward(self, tokens, documents=None, positions=None):
+        return super().forward(tokens)
+
+
 def make() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256))
 
@@ -158,6 +163,16 @@ def test_weights_of_a_folder_are_refused_and_not_ignored(models):
         "model.weights: 'llama' is for a model that is a folder, and own_models:make gives its own "
         "values. Load them in it, or leave this out."
     )
+
+
+def test_packed_rows_need_a_forward_that_takes_documents(models):
+    with pytest.raises(StepladderError) as caught:
+        build_own("own_models:Wide", sequence=16, packed=True)
+    assert str(caught.value) == (
+        "data.packed: the forward of own_models:Wide takes no 'documents', by which packed rows are "
+        "told apart. Give it tokens, documents and positions, or leave data.packed out."
+    )
+    assert build_own("own_models:Packs", sequence=16, packed=True)
 
 
 def test_a_recipe_trains_a_model_of_the_users_own(models, capsys):

@@ -105,6 +105,7 @@ def named_model(recipe: Recipe) -> nn.Module:
             sequence=choice.sequence,
             dropout=choice.dropout,
             weights=choice.weights,
+            packed=recipe.data.packed or recipe.data.document_end >= 0,
         )
     known = choice.name.startswith(("gpt", "llama", "mistral"))
     reads_tokens = known or names_pretrained(choice.name)

@@ -35,12 +35,19 @@ def names_own(text: str) -> bool:
 
 
 def build_own(
-    text: str, *, seed: int = 0, sequence: int, dropout: float = 0.0, weights: str = ""
+    text: str,
+    *,
+    seed: int = 0,
+    sequence: int,
+    dropout: float = 0.0,
+    weights: str = "",
+    packed: bool = False,
 ) -> nn.Module:
     """The module that the named function makes, with the first values that it gives it.
 
     Args:
         sequence: given where the function has a parameter of that name, as is `dropout`.
+        packed: it will read rows of several documents.
     """
     if weights:
         problem = f"'{weights}' is for a model that is a folder, and {text} gives its own values"
@@ -61,7 +68,22 @@ def build_own(
         ) from wanting
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return call(text, function, given)
+        module = call(text, function, given)
+    if packed:
+        check_documents(text, module)
+    return module
+
+
+def check_documents(text: str, module: nn.Module) -> None:
+    """Refuse packed rows for a module that takes nothing to tell documents apart by."""
+    takes = inspect.signature(module.forward).parameters
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    if "documents" not in takes and not open_ended and not module._forward_pre_hooks:
+        raise PlanError(
+            "data.packed",
+            f"the forward of {text} takes no 'documents', by which packed rows are told apart",
+            "Give it tokens, documents and positions, or leave data.packed out.",
+        )
 
 
 def call(text: str, function: Callable[..., object], given: dict[str, float]) -> nn.Module:
