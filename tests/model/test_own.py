@@ -169,8 +169,8 @@ def test_packed_rows_need_a_forward_that_takes_documents(models):
     with pytest.raises(StepladderError) as caught:
         build_own("own_models:Wide", sequence=16, packed=True)
     assert str(caught.value) == (
-        "data.packed: the forward of own_models:Wide takes no 'documents', by which packed rows are "
-        "told apart. Give it tokens, documents and positions, or leave data.packed out."
+        "data.packed: the forward of own_models:Wide takes no 'documents', by which packed rows "
+        "are told apart. Give it tokens, documents and positions, or leave data.packed out."
     )
     assert build_own("own_models:Packs", sequence=16, packed=True)
 
