@@ -64,6 +64,8 @@ def from_lightning(
 class Stepped(nn.Module):
     """A Lightning module's parts; their answer to a batch is its training_step's loss."""
 
+    inner: Any  # the Lightning module
+
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.__dict__["inner"] = inner  # not a part: each parameter has one name
