@@ -124,7 +124,6 @@ hf-qwen2    fp32 ddp replicate=2
 hf-qwen2    fp32 tensor=2
 hf-qwen2    fp32 zero3 shard=2 tensor=2
 hf-gemma    fp32 zero2 shard=2
-hf-gemma    fp32 tensor=2
 hf-gemma    fp32 pipeline=2
 hf-opt      fp32 zero3 shard=2
 hf-opt      fp32 tensor=2
@@ -134,7 +133,6 @@ hf-neox     fp32 pipeline=2
 hf-vit      fp32 ddp replicate=2
 hf-vit      fp32 zero3 shard=2
 hf-vit      fp32 tensor=2
-hf-vit      fp32 pipeline=2
 hf-resnet   fp32 ddp replicate=2
 hf-resnet   fp32 zero3 shard=2
 lora-llama  fp32 ddp replicate=2
