@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from stepladder.rungs.kernels import float8_linear, linear_cross_entropy
-from stepladder.rungs.kernels.float8 import GRADIENTS, VALUES, cast
+from stepladder.rungs.kernels.float8 import GRADIENTS, VALUES, cast, whole_tiles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS = [VALUES, GRADIENTS]
@@ -66,6 +66,14 @@ def test_a_linear_and_its_gradients_are_those_of_exact_products_but_for_8_bits(s
     assert 1e-3 < off(inputs.grad, exact[0].grad) < 0.08
     assert 1e-3 < off(weight.grad, exact[1].grad) < 0.08
     assert off(bias.grad, exact[2].grad) < 1e-2
+
+
+@pytest.mark.parametrize(("given", "made"), [(0, 0), (1, 16), (16, 16), (21, 32)])
+def test_rows_are_filled_up_to_what_matrix_units_sum_over(given, made):
+    rows = drawn(given, 4)
+    filled = whole_tiles(rows)
+    assert len(filled) == made
+    assert torch.equal(filled[:given], rows) and not filled[given:].any()
 
 
 def test_autocast_decides_what_a_linear_reads():
