@@ -6,6 +6,7 @@ one that runs the tests, through a line in a .pth file, which comes after its ow
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -26,10 +27,15 @@ SOURCES = (
 )
 
 
-def done(*words: str | Path, **how) -> str:
+# Without the path of whoever runs the tests: it would lead back to the sources.
+ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def done(*words: str | Path, cwd: Path | None = None) -> str:
     ended = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=200, **how
-    )
+        [str(word) for word in words],
+        capture_output=True, text=True, timeout=200, cwd=cwd, env=ENVIRON,
+    )  # fmt: skip
     assert ended.returncode == 0, f"{' '.join(map(str, words))}\n{ended.stdout}{ended.stderr}"
     return ended.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stepladder.version import VERSION
-from tests.packaging.conftest import ROOT, SOURCES, done
+from tests.packaging.conftest import ENVIRON, ROOT, SOURCES, done
 
 pytestmark = pytest.mark.xdist_group("packaging")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -120,8 +119,9 @@ def test_the_command_and_its_page_answer_from_the_wheel(installed, folder):
     run.mkdir()
     (run / "journal.jsonl").write_text('{"kind":"step","time":1.0,"step":0,"loss":1.5}\n')
     server = subprocess.Popen(
-        [installed.command, "watch", run, "--port", "0"], stdout=subprocess.PIPE, text=True
-    )
+        [installed.command, "watch", run, "--port", "0"],
+        stdout=subprocess.PIPE, text=True, env=ENVIRON,
+    )  # fmt: skip
     try:
         said = server.stdout.readline().split()
         port = urlsplit(next(word for word in said if word.startswith("http"))).port
@@ -157,9 +157,8 @@ def test_a_consumers_types_are_checked_against_the_wheel(installed, tmp_path):
         "[mypy-torch.*,numpy.*,matplotlib.*]\nfollow_imports = skip\n"
     )
     checker = [sys.executable, "-m", "mypy", "--python-executable", str(installed.python)]
-    environ = {**os.environ, "MYPYPATH": ""}
     asked = subprocess.run(
-        [*checker, "consumer.py"], cwd=tmp_path, capture_output=True, text=True, env=environ
+        [*checker, "consumer.py"], cwd=tmp_path, capture_output=True, text=True, env=ENVIRON
     )
     said = asked.stdout.splitlines()
     assert said[:3] == [
