@@ -23,10 +23,10 @@ from .typed import real, toml_value, whole, word_of, writable
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     name: str = "gpt-tiny"  # a preset, a shape, package.module:function, or a folder with a config
-    weights: str = ""  # of a folder's model: the folder of safetensors to start from
-    lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj,v_proj": train only what this adds
     sequence: int = 128  # tokens of one sample
     dropout: float = 0.0
+    weights: str = ""  # of a folder's model: the folder of safetensors to start from
+    lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj,v_proj": train only what this adds
 
 
 @dataclass(frozen=True, slots=True)
