@@ -68,7 +68,7 @@ def test_the_edge_lies_where_the_products_pay_for_the_casts(shape, gain: bool) -
 def test_a_missing_package_is_named_with_the_way_out() -> None:
     expected = (
         "precision: fp8 needs the package 'torchao', which is not installed. "
-        "Install it: pip install torchao; or use bf16."
+        "Install it: pip install torchao; or add kernels=on, on one device; or use bf16."
     )
     assert [str(problem) for problem in float8_problems()] == [expected]
     with pytest.raises(PlanError) as caught:

@@ -29,6 +29,7 @@ TILE = 16  # what fp8 matrix units take on both sides
 WORTHWHILE = 512  # in · out / (in + out), see above
 # With our own casts: 700 against 1,400 TFLOP/s on an H200, 6 bytes at 4 TB/s, inputs often shared.
 WORTHWHILE_OURS = 384
+REMEDY = "Install it: pip install torchao; or add kernels=on, on one device; or use bf16."
 
 
 def convert_linears(module: nn.Module, skip: Collection[nn.Module], *, ours: bool = False) -> None:
@@ -92,7 +93,7 @@ def float8_problems() -> list[PlanError]:
     if find_spec("torchao") is not None:
         return []
     problem = "fp8 needs the package 'torchao', which is not installed"
-    return [PlanError("precision", problem, "Install it: pip install torchao; or use bf16.")]
+    return [PlanError("precision", problem, REMEDY)]
 
 
 def _count_linears(module: nn.Module) -> int:
