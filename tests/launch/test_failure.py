@@ -4,7 +4,7 @@ import signal
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from stepladder.errors import LostRank, PlanError
+from stepladder.errors import LostRank, PlanError, RankOutOfMemory
 from stepladder.launch.failure import first_failure
 from stepladder.launch.logs import RankLogs
 from stepladder.launch.rank import in_a_line, record_failure
@@ -45,6 +45,18 @@ def test_a_mistake_of_one_rank_carries_its_label(tmp_path, monkeypatch):
         0: failure(logs, monkeypatch, 0, code=-15),
     }
     assert first_failure(found, logs).lines == ("[rank 1] batch: 3 does not divide. Use 4.",)
+
+
+def test_memory_that_ran_out_is_worth_another_start_with_less(tmp_path, monkeypatch):
+    """All ranks leave the step with the same words; only where less is left is it their end."""
+    logs = logs_in(tmp_path)
+    for micro, code in ((2, 1), (0, 2)):
+        short = RankOutOfMemory("step 3", "out of memory on rank 1", "Go on with less.")
+        short.micro = micro
+        found = {rank: failure(logs, monkeypatch, rank, short) for rank in (1, 0)}
+        ending = first_failure(found, logs)
+        said = ("step 3: out of memory on rank 1. Go on with less.",)
+        assert (ending.code, ending.lines, ending.told) == (code, said, True)
 
 
 def test_the_cause_counts_and_not_who_lost_it(tmp_path, monkeypatch):

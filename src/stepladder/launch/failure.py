@@ -42,6 +42,8 @@ def first_failure(failures: Mapping[int, ProcessFailure], logs: RankLogs) -> End
 def of_word(rank: int, word: Mapping[str, Any], told: Mapping[int, Any], logs: RankLogs) -> Ending:
     shared = len(told) > 1 and all(other["line"] == word["line"] for other in told.values())
     line = word["line"] if shared or word["follows"] else f"[rank {rank}] {word['line']}"
+    if word.get("again"):  # it would not fail the same way: the next start takes less
+        return Ending(FAILED, (line,), told=True)
     if word["mistake"]:
         return Ending(MISTAKE, (line,), told=True)
     trace = logs.path(rank, "traceback")

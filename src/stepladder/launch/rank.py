@@ -17,9 +17,9 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
 
-from stepladder.errors import LostRank, StepladderError
+from stepladder.errors import LostRank, RankOutOfMemory, StepladderError
 
-PARENT_DEATH_SIGNAL = 1  # prctl's number for it
+PARENT_DEATH_SIGNAL, ITS_QUESTION = 1, 2  # prctl's numbers: to set it, and to ask which is set
 
 
 def begin_rank() -> None:
@@ -27,7 +27,10 @@ def begin_rank() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        prctl, held = ctypes.CDLL(None).prctl, ctypes.c_int()
+        prctl(ITS_QUESTION, ctypes.byref(held))
+        if not held.value:  # else whoever started it has chosen one
+            prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def record_failure(error: BaseException) -> None:
@@ -52,6 +55,7 @@ class FailureFile(ErrorHandler):
             "moment": moment,
             "line": in_a_line(e),
             "mistake": isinstance(e, StepladderError) and not isinstance(e, LostRank),
+            "again": isinstance(e, RankOutOfMemory) and e.micro > 0,
             "follows": isinstance(e, LostRank),
         }
         Path(file).write_text(json.dumps({"message": message, **told}))
