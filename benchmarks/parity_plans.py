@@ -133,6 +133,7 @@ hf-neox     fp32 pipeline=2
 hf-vit      fp32 ddp replicate=2
 hf-vit      fp32 zero3 shard=2
 hf-vit      fp32 tensor=2
+hf-vit      fp32 pipeline=2
 hf-resnet   fp32 ddp replicate=2
 hf-resnet   fp32 zero3 shard=2
 lora-llama  fp32 ddp replicate=2

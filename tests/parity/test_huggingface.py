@@ -17,6 +17,7 @@ MODELS = [
     ("hf_opt", "fp32 tensor=2"),
     ("hf_neox", "fp32 tensor=2"),  # queries, keys and values of one head side by side
     ("hf_vit", "fp32 tensor=2"),  # cuts that are guessed and tried
+    ("hf_vit", "fp32 pipeline=2"),  # a class token put in, a type asked for, between the parts
     ("hf_resnet", "fp32 ddp"),
 ]
 ADAPTED = [

@@ -2,24 +2,25 @@
 
 Every rank has the whole micro-batch, so every stage runs the forward that the module's author
 wrote, and with it the code that makes masks and positions. Only the parts of other stages are stood
-in for. Earlier blocks answer with what was received, the entry's parts with zeros that nobody
-reads; the first block of the next stage takes what flows and ends the pass.
+in for. Earlier blocks answer with what was received, the entry's parts with zeros of their shape
+that nobody reads; the first block of the next stage takes what flows and ends the pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError
-from stepladder.model import Anatomy
+from stepladder.model import Anatomy, blueprint
 
 from .accumulate import call
+from .glimpse import Glimpse, answers_of, unheld
 from .stages import Link, Stages
 
 
@@ -37,11 +38,19 @@ class Gate:
 
 
 class StandIn(nn.Module):
-    """In place of a part that lives on another stage; it answers to the part's plain attributes."""
+    """In place of a part that lives on another stage; it answers to the part's plain attributes,
+    and where there is a drawing of the part, to questions about its shapes and types."""
 
-    def __init__(self, name: str, part: nn.Module, answer: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        part: nn.Module,
+        answer: Callable[..., Any],
+        drawn: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         own = vars(part)
+        self.__dict__["_drawn"] = drawn  # not a part: nothing of it is trained or moved
         self._held = {*own["_parameters"], *own["_buffers"], *own["_modules"]}
         self._part, self._answer = name, answer
         for word, value in own.items():
@@ -54,11 +63,10 @@ class StandIn(nn.Module):
 
     def __getattr__(self, word: str) -> Any:
         if word in self.__dict__.get("_held", ()):
-            raise ModelError(
-                "layout.pipeline",
-                f"'{word}' of '{self._part}' is read on a stage that does not hold it",
-                "Read it inside that part's forward, or use pipeline=1.",
-            )
+            what = f"'{word}' of '{self._part}'"
+            if self._drawn is None:
+                raise unheld(what)
+            return Glimpse(what, getattr(self._drawn, word))
         return super().__getattr__(word)
 
 
@@ -137,7 +145,10 @@ def make_chunk(module: nn.Module, anatomy: Anatomy, stages: Stages, stage: int) 
             others[name] = StandIn(name, part, leaving(link))
     if stage != 0:
         for name in weighty(module, anatomy.entry):
-            others[name] = StandIn(name, module.get_submodule(name), unread(gate))
+            part = module.get_submodule(name)
+            drawn = blueprint(part).eval()
+            answer = answers_of(drawn, partial(flowing, gate))
+            others[name] = StandIn(name, part, answer, drawn)
     if stage != stages.last:
         others.update(dict.fromkeys(weighty(module, anatomy.exit)))
     own = [anatomy.blocks[index] for index in blocks]
@@ -177,14 +188,9 @@ def received(gate: Gate, link: Link, writes: bool) -> Callable[..., Any]:
     return answer
 
 
-def unread(gate: Gate) -> Callable[..., Any]:
-    """Zeros shaped like what flows, for code between the entry and the first block."""
-
-    def answer(args: Any, kwargs: Any) -> Tensor:
-        assert gate.hidden is not None
-        return torch.zeros_like(gate.hidden, requires_grad=False)
-
-    return answer
+def flowing(gate: Gate) -> Tensor:
+    assert gate.hidden is not None
+    return gate.hidden
 
 
 def leaving(link: Link) -> Callable[..., Any]:
