@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV_READY := .venv/.dev-ready
 
-.PHONY: train test lint types unit docs wheel packaging clean
+.PHONY: train test lint types unit services docs wheel packaging clean
 
 train: $(READY)
 	$(BIN)/stepladder train
@@ -22,6 +22,12 @@ types: $(DEV_READY)
 # worker (xdist_group), so ranks never fight over the cores.
 unit: $(DEV_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# The same run on a real Slurm cluster, on Ray and on two hosts by ssh, all of this machine (root).
+services: $(DEV_READY)
+	apt-get install -y -qq --no-install-recommends slurm-wlm munge openssh-server iproute2
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray]'
+	OMP_NUM_THREADS=1 SERVICES=1 $(BIN)/python -m pytest tests/services -n 0
 
 # The site, in site/: pictures are drawn, every warning is an error, nothing is fetched.
 docs: $(DEV_READY)

@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": "this machine: devices, memory, peaks, what is missing and the fix",
     "plan": "what fits a cluster, how fast, at what price, and why every other plan loses",
     "train": "train a model; with no argument a small GPT on Python's own source",
+    "launch": "the same run elsewhere: ssh, Slurm, Kubernetes, Ray; --dry-run shows what is sent",
     "calibrate": "measure this machine, so that forecasts use what it really does",
     "profile": "where a step's time and memory go, what bounds the run, what would help",
     "verify": "prove that precision, resumption or a plan changes nothing that matters",

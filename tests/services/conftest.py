@@ -1,0 +1,25 @@
+"""The run that every place starts, and the local one that all are held against.
+
+Clusters take minutes to try: these tests run where they are asked for, by `make services`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from .same import Place
+
+ASKED = os.environ.get("SERVICES") == "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not ASKED and "tests/services" in item.nodeid:
+            item.add_marker(pytest.mark.skip(reason="SERVICES=1 asks for it, as make services does"))
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory) -> Place:
+    return Place(tmp_path_factory.mktemp("services") / "run")
