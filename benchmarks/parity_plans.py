@@ -124,6 +124,7 @@ hf-qwen2    fp32 ddp replicate=2
 hf-qwen2    fp32 tensor=2
 hf-qwen2    fp32 zero3 shard=2 tensor=2
 hf-gemma    fp32 zero2 shard=2
+hf-gemma    fp32 tensor=2
 hf-gemma    fp32 pipeline=2
 hf-opt      fp32 zero3 shard=2
 hf-opt      fp32 tensor=2

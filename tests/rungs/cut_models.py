@@ -198,6 +198,19 @@ def normed_table():
     return made
 
 
+class Running(nn.Embedding):
+    """Each row with all rows before it, which no rank has."""
+
+    def forward(self, tokens):
+        return super().forward(tokens).cumsum(-2)
+
+
+def running_table():
+    made = foreign()
+    made.tokens.__class__ = Running
+    return made
+
+
 def half_tied():
     made = foreign()
     made.layers[0].attention.out.weight = made.layers[0].attention.q.weight

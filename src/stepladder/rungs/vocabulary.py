@@ -10,6 +10,7 @@ replaces operations of the whole process, and so is not used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,25 +19,46 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.nn import functional
 
 from stepladder.data import IGNORED
 from stepladder.errors import ModelError, PlanError
 
 from .part import distribute, move, run_on_part
+from .pieces import local
+
+TRIED = 64  # tokens that a table of a class of its own is asked for, whole and cut
 
 
 def cut_embedding(name: str, table: nn.Embedding, mesh: DeviceMesh) -> None:
-    """Give each rank some of the rows."""
-    if type(table) is not nn.Embedding or table.max_norm is not None or table.scale_grad_by_freq:
-        raise ModelError(
-            name,
-            f"is an {type(table).__name__} that does more than look up rows and cannot be cut",
-            "Use shard or pipeline.",
-        )
+    """Give each rank some of the rows.
+
+    What a class of somebody else's does with each row it looked up, Gemma's scaling, it may do on
+    any rank. Whether it does no more than that is tried.
+    """
+    more = ModelError(
+        name,
+        f"is an {type(table).__name__} that does more than look up rows and cannot be cut",
+        "Use shard or pipeline.",
+    )
+    if table.max_norm is not None or table.scale_grad_by_freq:
+        raise more
     check_classes(name, table.num_embeddings, mesh.size())
+    asked = torch.linspace(0, table.num_embeddings - 1, TRIED, device=table.weight.device).long()
+    whole = trial(table, asked)
     distribute(table, mesh, {"weight": Shard(0)}, shares=False)
-    run_on_part(table, [table], shares=False, forward=partial(look_up, table, mesh))
+    first, held = first_class(table.num_embeddings, mesh), len(local(table.weight))
+    padding = -1 if table.padding_idx is None else table.padding_idx - first
+    table.padding_idx = padding if 0 <= padding < held else None
+    read = partial(look_up, table.forward, mesh, first, held)
+    run_on_part(table, [table], shares=False, forward=read)
+    if whole is not None and not torch.equal(whole, table(asked)):
+        raise more
+
+
+@torch.no_grad()
+def trial(table: nn.Embedding, asked: Tensor) -> Tensor | None:
+    """What a table of a class of its own answers; torch's own needs no trial."""
+    return None if type(table) is nn.Embedding else table(asked)
 
 
 def cut_head(name: str, head: nn.Linear, mesh: DeviceMesh, *, whole_output: bool) -> None:
@@ -70,18 +92,12 @@ def first_class(num_classes: int, mesh: DeviceMesh) -> int:
     return min(mesh.get_local_rank() * size, num_classes)
 
 
-def look_up(table: nn.Embedding, mesh: DeviceMesh, tokens: Tensor) -> Tensor:
+def look_up(
+    read: Callable[[Tensor], Tensor], mesh: DeviceMesh, first: int, held: int, tokens: Tensor
+) -> Tensor:
     """Rows of a table of which this rank holds some: its own rows, zeros for others', summed."""
-    weight = table.weight
-    first = first_class(table.num_embeddings, mesh)
-    elsewhere = (tokens < first) | (tokens >= first + len(weight))
-    padding = None if table.padding_idx is None else table.padding_idx - first
-    inside = padding is not None and 0 <= padding < len(weight)
-    rows = functional.embedding(
-        (tokens - first).masked_fill(elsewhere, 0),
-        weight,
-        padding_idx=padding if inside else None,
-    )
+    elsewhere = (tokens < first) | (tokens >= first + held)
+    rows = read((tokens - first).masked_fill(elsewhere, 0))
     mine = rows.masked_fill(elsewhere.unsqueeze(-1), 0)
     return move(mine, mesh, Partial(), Replicate(), Replicate())
 
