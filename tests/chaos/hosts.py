@@ -32,7 +32,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "hosts.json"
 PORT = 29400
 WORDS = [
     "--train.batch", "48", "--model.sequence", "64", "--optimizer.name", "sgd",
-    "--optimizer.lr", "0.1", "--rate.kind", "constant", "--train.save_every", "20",
+    # Small: at 0.1 the rounding of sums in another order grows a thousandfold after 500 steps.
+    "--optimizer.lr", "0.01", "--rate.kind", "constant", "--train.save_every", "20",
     "--model.dropout", "0.0",  # what is dropped depends on the rank, and ranks come and go
 ]  # fmt: skip
 TOLERANCE = 1e-4  # of a loss, relative: sums of fp32 in another order
