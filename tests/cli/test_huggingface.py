@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import stepladder as sl
+from stepladder.checkpoint import candidates, read_manifest
 from stepladder.cli.main import main
 
 from ..ranks import run as on_ranks
@@ -95,6 +96,17 @@ def test_a_run_starts_from_weights_and_packs_documents(folder, converted, capsys
     run = sl.climb(sl.build(str(folder / "model")), loss="cross_entropy", plan="fp32")
     run.load(folder / "second")
     assert torch.equal(run.module.model.embed_tokens.weight, kept.model.embed_tokens.weight)
+
+
+def keep(folder):
+    run = sl.climb(sl.build(str(folder / "model")), plan="fp32 zero3 shard=2", device="cpu")
+    run.save(folder / "sliced")
+
+
+def test_what_is_kept_names_the_class_as_it_was_before_slicing(folder):
+    on_ranks(keep, 2, folder, init=False)
+    state = read_manifest(next(candidates(folder / "sliced"))).state
+    assert state["config"]["architectures"] == ["LlamaForCausalLM"]
 
 
 def adapted(folder):

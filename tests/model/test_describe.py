@@ -132,6 +132,10 @@ def test_hugging_face_models_are_described_like_ours() -> None:
         assert facts.flops_per_sample == 3 * count_flops(module, tokens).forward
     ours = describe("llama:layers=3,hidden=64,heads=4,ffn=128,vocab=256", sequence=32)
     assert describe(llama, sequence=32).flops_per_sample == ours.flops_per_sample
+    # With a mask, a block that is looked at twice must not find its keys twice in the cache.
+    mask = torch.tensor([[1] * 24 + [0] * 8])
+    masked = describe(llama, sample={"input_ids": mask, "attention_mask": mask})
+    assert masked.flops_per_sample == ours.flops_per_sample
 
 
 class Odd(nn.Module):

@@ -6,6 +6,8 @@ from torch import nn
 from stepladder.errors import ModelError
 from stepladder.model import describe, find_anatomy
 from stepladder.rungs.adapters import check_adapters, cut_narrowing
+from stepladder.rungs.loss import make_loss
+from stepladder.rungs.tensor import is_sliced_between
 
 peft = pytest.importorskip("peft", reason="adapters are peft's")
 transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
@@ -30,6 +32,17 @@ def test_the_declared_cuts_are_found_through_the_adapters():
     assert dict(found.cuts) == dict(plain.cuts) and not found.guessed
     assert found.blocks == tuple(f"base_model.model.{name}" for name in plain.blocks)
     assert found.head == "base_model.model.lm_head"
+
+
+def test_the_stream_is_still_sliced_between_cuts():
+    module = llama(target_modules=["q_proj", "o_proj"])
+    found = find_anatomy(module)
+    assert is_sliced_between(found, found.blocks_of(module))
+
+
+def test_labels_are_shifted_by_the_model_inside_whatever_it_is_wrapped_in():
+    module = llama(target_modules=["q_proj"])
+    assert type(module).__name__ == "PeftModel" and make_loss(None, module).shifted
 
 
 def test_a_head_with_adapters_is_not_taken_for_a_plain_linear():

@@ -21,9 +21,11 @@ from .own import build_own, names_own
 from .pretrained import names_pretrained
 from .resnet import ResNet
 from .standin import blueprint, uncompiled
+from .trace import CACHES
 from .vit import ViT
 
 __all__ = [
+    "CACHES",
     "GPT",
     "MLP",
     "Anatomy",

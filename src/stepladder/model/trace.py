@@ -23,6 +23,9 @@ from .anatomy import Anatomy
 from .standin import running
 from .watch import Held, Operation, Part, Watch, address, held_by, tensors_in, total
 
+# A cache of keys would receive a pass's keys twice, so a block that runs again runs without one.
+CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
+
 Run = Callable[[], Any]
 
 
@@ -153,6 +156,7 @@ class Trace:
         handles = [p.register_post_accumulate_grad_hook(forget) for p in leaves]
         try:
             with watch.watching():
+                kwargs = {name: CACHES.get(name, value) for name, value in kwargs.items()}
                 args, kwargs = tree_map(apart, (args, kwargs))
                 watch.enter("block", (args, kwargs))
                 answer = [forward(*args, **kwargs)]

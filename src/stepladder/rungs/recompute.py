@@ -32,13 +32,10 @@ from torch.utils.checkpoint import (
 )
 
 from stepladder.errors import PlanError
-from stepladder.model import is_dear
+from stepladder.model import CACHES, is_dear
 from stepladder.plan import Recompute
 
 from .budget import BlockCost, Depth, fit_budget
-
-# A cache of keys would receive this pass's keys twice, so a recomputed block runs without one.
-CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
 
 
 def recompute(

@@ -19,11 +19,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from stepladder.errors import ModelError, PlanError
-from stepladder.model import Anatomy, blueprint, count_flops, inputs_of
+from stepladder.model import CACHES, Anatomy, blueprint, count_flops, inputs_of
 from stepladder.plan import Plan, chunk_indices, cut_blocks
 from stepladder.world import World
-
-from .recompute import CACHES
 
 REMEDY = "Use pipeline=1, and shard or tensor instead."
 
