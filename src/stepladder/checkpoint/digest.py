@@ -7,53 +7,12 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 STRETCH = 8 * 2**20
 PIECE = 2**18  # read at a time: what was just read is still in the processor's cache
-WAITING = 8  # stretches
-THREADS = max(2, min(8, os.cpu_count() or 1))
-
-
-class Digest:
-    """Takes a file's bytes in order, hashing in the background; nothing is copied.
-
-    Bytes that wait to be hashed cannot be let go of, so only a few stretches ever wait.
-    """
-
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self.pool = pool
-        self.begun: list[Future[bytes]] = []
-        self.rest: list[memoryview] = []  # of the stretch that is not full yet
-        self.missing = STRETCH
-
-    def update(self, data: memoryview) -> None:
-        """Hash these bytes; they must stay as they are until `result`."""
-        while data:
-            part, data = data[: self.missing], data[self.missing :]
-            self.rest.append(part)
-            self.missing -= len(part)
-            if not self.missing:
-                self._start()
-
-    def result(self) -> str:
-        if self.rest:
-            self._start()
-        return hashlib.sha256(b"".join(part.result() for part in self.begun)).hexdigest()
-
-    def _start(self) -> None:
-        self.begun.append(self.pool.submit(hash_stretch, self.rest))
-        self.rest, self.missing = [], STRETCH
-        if len(self.begun) > WAITING:
-            self.begun[-WAITING].result()
-
-
-def hash_stretch(parts: list[memoryview]) -> bytes:
-    running = hashlib.sha256()
-    for part in parts:
-        running.update(part)
-    return running.digest()
+THREADS = max(3, min(8, os.cpu_count() or 1))  # of a few one waits for the disk
 
 
 def hash_bytes(data: bytes) -> str:

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from stepladder.errors import RecordError
 
-from .digest import THREADS, Digest
+from .digest import THREADS
+from .stretches import Stretches
 
 CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -76,25 +77,23 @@ def write_files(
 ) -> dict[Path, Written]:
     """Write files of host tensors and force them to the disk.
 
-    Bytes are hashed beside the writing, and a file goes to the disk while the next is written: a
-    save takes as long as the slowest of the three.
+    A file goes to the disk while the next is hashed and written.
     """
     with ThreadPoolExecutor(THREADS) as pool, ThreadPoolExecutor(1) as forcing:
-        begun = []
+        written, begun = {}, []
         for path, sources in files.items():
-            digest = Digest(pool)
-            size = 0
-            with path.open("wb", buffering=0) as file:
+            with (
+                path.open("wb", buffering=0) as file,
+                Stretches(pool, file.fileno()) as stretches,
+            ):
                 for data in parts(sources, metadata):
-                    digest.update(data)
-                    write_all(file, data)
-                    size += len(data)
+                    stretches.add(data)
+                digest = stretches.result()
+                written[path] = Written(stretches.size, digest)
                 # A handle of its own: this one closes now, that one when the bytes are down.
-                begun.append((path, size, digest, forcing.submit(force, os.dup(file.fileno()))))
-        written = {}
-        for path, size, digest, forced in begun:
+                begun.append(forcing.submit(force, os.dup(file.fileno())))
+        for forced in begun:
             forced.result()
-            written[path] = Written(size, digest.result())
         return written
 
 
@@ -133,11 +132,6 @@ def make_header(sources: Sequence[Source], metadata: Mapping[str, str] | None) -
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
-
-
-def write_all(file: Any, data: memoryview) -> None:
-    while data:
-        data = data[file.write(data) :]
 
 
 def on_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
