@@ -247,6 +247,23 @@ def parity(word: str) -> str:
     return origin(kept, "python benchmarks/parity.py") + "\n\n" + lines(columns, rows)
 
 
+def launchers() -> str:
+    kept = read("launchers")
+    rows = [
+        [
+            f"`{row['place']}`",
+            row["what"],
+            str(row["starts"]),
+            str(row["steps taken again"]),
+            f"{float.fromhex(row['last loss'])!r}",
+            "yes" if row["same bits"] else "**no**",
+        ]
+        for row in kept["rows"]
+    ]
+    columns = ["on", "what happened", "starts", "steps taken again", "last loss", "same bits"]
+    return origin(kept, "python -m tests.services.everywhere") + "\n\n" + lines(columns, rows)
+
+
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
@@ -255,6 +272,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "zero": zero,
     "compression": compression,
     "kernels": kernels,
+    "launchers": launchers,
 }
 
 

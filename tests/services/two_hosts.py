@@ -22,7 +22,7 @@ PasswordAuthentication no
 StrictModes no
 UsePAM no
 PidFile none
-AcceptEnv *
+SetEnv OMP_NUM_THREADS=1 MPLBACKEND=agg
 """
 
 

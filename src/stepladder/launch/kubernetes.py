@@ -23,10 +23,10 @@ from .slurm import TAKEN_OFF
 Manifest = dict[str, Any]
 
 KINDS = ("job", "pytorchjob", "trainjob")
-RESOURCES = {"job": "job", "pytorchjob": "pytorchjob", "trainjob": "trainjob"}  # kubectl's words
 FILES, CHECKPOINTS, SHARED_MEMORY = "/etc/stepladder", "/checkpoints", "/dev/shm"
 LARGEST_FILE = 2**20 - 2**14  # a ConfigMap holds a mebibyte, its own words included
 OTHERS_WORDS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # an operator's, half a set
+TRAINER = "trainer.kubeflow.org"
 NODE = "node"  # the name by which TrainJob knows its trainer's pods
 
 
@@ -241,47 +241,14 @@ def pytorch_job(request: Request, choice: KubernetesChoice) -> list[Manifest]:
 
 def train_job(request: Request, choice: KubernetesChoice) -> list[Manifest]:
     """The trainer's own. Volumes belong to its runtime, so the run brings one along."""
-    first = f"{request.name}-{NODE}-0-0.{request.name}"
-    command = launcher(request, first)
+    command = launcher(request, f"{request.name}-{NODE}-0-0.{request.name}")
     machine = pod(request, choice, container=NODE, command=command)
-    trainer = "trainer.kubeflow.org"
-    replicated = {
-        "name": NODE,
-        "template": {
-            "metadata": {"labels": {f"{trainer}/trainjob-ancestor-step": "trainer"}},
-            "spec": {
-                **retries(request, NODE),
-                "template": {"metadata": {"labels": labels(request)}, "spec": machine},
-            },
-        },
-    }
-    runtime = {
-        "apiVersion": f"{trainer}/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": {
-            **meta(request, choice),
-            "labels": {**labels(request), f"{trainer}/framework": "torch"},
-        },
-        "spec": {
-            "mlPolicy": {"numNodes": request.most, "torch": {"numProcPerNode": request.ranks}},
-            "template": {
-                "spec": {
-                    "failurePolicy": {"maxRestarts": request.restarts},
-                    "replicatedJobs": [replicated],
-                }
-            },
-        },
-    }
     job = {
-        "apiVersion": f"{trainer}/v1alpha1",
+        "apiVersion": f"{TRAINER}/v1alpha1",
         "kind": "TrainJob",
         "metadata": meta(request, choice),
         "spec": {
-            "runtimeRef": {
-                "apiGroup": trainer,
-                "kind": "TrainingRuntime",
-                "name": request.name,
-            },
+            "runtimeRef": {"apiGroup": TRAINER, "kind": "TrainingRuntime", "name": request.name},
             "trainer": {
                 "image": choice.image,
                 "command": command,
@@ -291,4 +258,33 @@ def train_job(request: Request, choice: KubernetesChoice) -> list[Manifest]:
             },
         },
     }
-    return [runtime, job]
+    return [training_runtime(request, choice, machine), job]
+
+
+def training_runtime(request: Request, choice: KubernetesChoice, machine: Manifest) -> Manifest:
+    """What a TrainJob's pods are made of."""
+    about = meta(request, choice)
+    about["labels"] = {**labels(request), f"{TRAINER}/framework": "torch"}
+    replicated = {
+        "name": NODE,
+        "template": {
+            "metadata": {"labels": {f"{TRAINER}/trainjob-ancestor-step": "trainer"}},
+            "spec": {
+                **retries(request, NODE),
+                "template": {"metadata": {"labels": labels(request)}, "spec": machine},
+            },
+        },
+    }
+    jobs = {
+        "failurePolicy": {"maxRestarts": request.restarts},
+        "replicatedJobs": [replicated],
+    }
+    return {
+        "apiVersion": f"{TRAINER}/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": about,
+        "spec": {
+            "mlPolicy": {"numNodes": request.most, "torch": {"numProcPerNode": request.ranks}},
+            "template": {"spec": jobs},
+        },
+    }
