@@ -127,7 +127,7 @@ def adapted(module: nn.Module, matrices: Matrices, task: str | None) -> nn.Modul
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
-        task_type=task, r=4, lora_alpha=8, init_lora_weights=False, target_modules=list(matrices)
+        task_type=task, r=4, lora_alpha=1, init_lora_weights=False, target_modules=list(matrices)
     )
     return get_peft_model(module, config)
 

@@ -125,7 +125,7 @@ def test_each_owner_and_cause_has_a_row():
 
 def test_what_is_unknown_is_said_and_not_guessed(capsys):
     run, _ = start()
-    run.climbed = replace(run.climbed, module=torch.nn.Linear(2, 2))
+    run.flops.module = torch.nn.Linear(2, 2)
     closing = Closing.start(run, run.plan)
     assert closing.forecast is None
     show_closing(closing, None)

@@ -5,6 +5,8 @@ from torch import nn
 
 from stepladder.errors import ModelError
 from stepladder.model import describe, find_anatomy
+from stepladder.plan import Plan
+from stepladder.planner import forecast_state
 from stepladder.rungs.adapters import check_adapters, cut_narrowing
 from stepladder.rungs.loss import make_loss
 from stepladder.rungs.tensor import is_sliced_between
@@ -13,8 +15,9 @@ peft = pytest.importorskip("peft", reason="adapters are peft's")
 transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
 
 
-def llama(**settings):
+def llama(tied=False, **settings):
     config = transformers.LlamaConfig(
+        tie_word_embeddings=tied,
         vocab_size=64,
         hidden_size=32,
         intermediate_size=64,
@@ -56,6 +59,16 @@ def test_frozen_weights_are_forecast_as_such():
     trained = block.parameters - block.frozen_parameters
     assert trained == 2 * (4 * 32 + 32 * 4)
     assert facts.parts[-1].frozen_parameters == facts.parts[-1].parameters
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("plan", "ways"), [("fp32", 1), ("fp32 tensor=2", 2)])
+def test_only_what_is_trained_has_a_gradient_and_of_it_each_ranks_part(plan, ways, tied):
+    module = llama(tied, target_modules=["q_proj", "o_proj"])
+    facts = describe(module, sequence=16)
+    (state,) = forecast_state(facts, Plan.parse(f"{plan} micro=1").settle(ways))
+    held_whole, cut = 4 * 32 + 32 * 4, 32 * 4 + 4 * 32  # q's narrowing, o's widening; the others
+    assert state.gradients == 4 * 2 * (held_whole + cut // ways)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def make_part(name: str, passes: Passes, owns: Owns, cuts: Mapping[str, str]) ->
         parameters=owns.parameters,
         whole_parameters=owns.whole,
         frozen_parameters=owns.frozen,
+        frozen_whole_parameters=owns.frozen_whole,
         matrices=matrices_in(seen, FEW, name, cuts),
         attention=attention_in(seen),
         moved=moved_in(seen_in, FEW),

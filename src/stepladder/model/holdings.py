@@ -18,6 +18,7 @@ class Owns:
     parameters: int = 0
     whole: int = 0  # of them, held whole by every rank of the tensor axis
     frozen: int = 0  # of them, never trained
+    frozen_whole: int = 0  # of those held whole, never trained
     tensors: int = 0  # that hold the trained ones
 
 
@@ -44,9 +45,14 @@ def holdings_of(module: nn.Module, anatomy: Anatomy) -> Holdings:
         head: Tensor = module.get_submodule(anatomy.head).weight  # type: ignore[assignment]
         tied = head.numel()
         ends = parts.get("exit", Owns())
-        frozen = ends.frozen + (0 if head.requires_grad else tied)
-        whole = ends.whole + (0 if anatomy.cuts else tied)
-        parts["exit"] = Owns(ends.parameters + tied, whole, frozen, ends.tensors)
+        frozen, whole = 0 if head.requires_grad else tied, 0 if anatomy.cuts else tied
+        parts["exit"] = Owns(
+            ends.parameters + tied,
+            ends.whole + whole,
+            ends.frozen + frozen,
+            ends.frozen_whole + min(frozen, whole),
+            ends.tensors,
+        )
     return Holdings(parts, tied)
 
 
@@ -55,6 +61,7 @@ def owns(rows: list[tuple[str, nn.Parameter]], cuttable: set[str]) -> Owns:
         sum(p.numel() for _, p in rows),
         sum(p.numel() for name, p in rows if name not in cuttable),
         sum(p.numel() for _, p in rows if not p.requires_grad),
+        sum(p.numel() for name, p in rows if not p.requires_grad and name not in cuttable),
         sum(p.requires_grad for _, p in rows),
     )
 

@@ -38,14 +38,20 @@ class Stage:
 
     def trained(self, tensor: int, tied: int = 0) -> float:
         """Of them, those that get gradients and an optimizer's state."""
-        blocks = sum(part.frozen_parameters * count for part, count in self.blocks)
-        frozen = blocks + sum(part.frozen_parameters for part in self.ends)
-        held = self.parameters(tensor, tied)
-        return held * (1 - frozen / total) if (total := self.parameters(1, tied)) else held
+        blocks = sum(trained_parameters(part, tensor) * count for part, count in self.blocks)
+        ends = sum(trained_parameters(part, tensor) for part in self.ends)
+        # A tied matrix that is frozen is not among them, and need not be taken out again.
+        twice = len(self.ends) == 2 and trained_parameters(self.ends[1], 1) >= tied
+        return blocks + ends - (tied / tensor if twice else 0)
 
 
 def held_parameters(part: Part, tensor: int) -> float:
     return (part.parameters - part.whole_parameters) / tensor + part.whole_parameters
+
+
+def trained_parameters(part: Part, tensor: int) -> float:
+    whole = part.whole_parameters - part.frozen_whole_parameters
+    return (part.parameters - part.frozen_parameters - whole) / tensor + whole
 
 
 def stages_of(facts: Facts, layout: Layout, schedule: Schedule) -> tuple[Stage, ...]:

@@ -119,6 +119,7 @@ class Part:
     parameters: int
     whole_parameters: int = 0  # of them, held whole by every rank of the tensor axis
     frozen_parameters: int = 0  # of them, never trained
+    frozen_whole_parameters: int = 0  # of those held whole, never trained
     matrices: tuple[Matrix, ...] = ()
     attention: Attention | None = None
     moved: Moved = Moved()
