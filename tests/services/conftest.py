@@ -17,7 +17,7 @@ ASKED = os.environ.get("SERVICES") == "1"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not ASKED and "tests/services" in item.nodeid:
-            item.add_marker(pytest.mark.skip(reason="SERVICES=1 asks for it, as make services does"))
+            item.add_marker(pytest.mark.skip(reason="make services asks for it (SERVICES=1)"))
 
 
 @pytest.fixture(scope="session")
