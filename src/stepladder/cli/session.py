@@ -14,7 +14,7 @@ from stepladder.errors import RecordError
 from stepladder.plan import Plan, Recipe
 from stepladder.record import Report
 from stepladder.track import TrackedJournal, parse_targets
-from stepladder.train import Run, climb, fit, sample_bytes
+from stepladder.train import Run, climb, fit
 from stepladder.world import Place, Stop, StopVote, gather, limit_bytes
 
 from .closing import Closing, show_closing
@@ -24,13 +24,13 @@ from .figures import speed_figures, thin
 from .glances import glances
 from .instruments import Instruments, Unwritten
 from .live import Display, display
-from .opening import BYTES, build_model, choose, first_row, open_sources
+from .opening import build_model, choose, first_row, open_sources
 from .plots import plot_losses
 from .ranks import choose_folder, facts_of, fit_ranks, tell_restart, tell_stop
 from .recovery import Recovery
+from .sampled import PROMPT, sample_text
 from .watches import Watches
 
-PROMPT = b"def "
 START_SECONDS = 120  # ranks import torch at their own pace before they meet
 CONCLUDING_SECONDS = 1800  # for rank 0 to draw, print and keep what came out
 
@@ -227,7 +227,7 @@ class Session:
         """Save, plot, sample, and say what was measured; a run asked to stop only saves."""
         saved, loss, text = self.run.save(self.folder), float("nan"), ""
         if not stopped and self.run.index:
-            loss, text = self.evaluate(self.run.index - 1), self.sample()
+            loss, text = self.evaluate(self.run.index - 1), sample_text(self.run, self.recipe)
         figures = self.figures(stopped, loss, saved)
         board = self.run.world.board
         if self.first:
@@ -258,15 +258,6 @@ class Session:
             show_closing(self.closing, refined)
         if text and not self.quiet:
             print(f"\nA sample after '{PROMPT.decode()}':\n{text}\n")
-
-    def sample(self) -> str:
-        shape = getattr(self.run.module, "shape", None)
-        length = self.recipe.train.sample
-        if not length or shape is None or shape.vocab != BYTES:
-            return ""
-        window = self.recipe.model.sequence
-        drawn = sample_bytes(self.run.module, PROMPT, length=length, window=window)
-        return drawn.decode(errors="replace")
 
     def greeting(self) -> str:
         count = sum(p.numel() for p in self.run.module.parameters())
