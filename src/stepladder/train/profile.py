@@ -109,7 +109,7 @@ class Glance:
     """What one step under the profiler showed."""
 
     collectives: dict[str, float]  # seconds that this rank waited for each kind
-    lanes: tuple[tuple[Mapping[str, Any], ...], ...]  # by rank: what the step was spent on, in order
+    lanes: tuple[tuple[Mapping[str, Any], ...], ...]  # by rank, in the order of time
 
     def entries(self, step: int) -> dict[str, dict[str, Any]]:
         """As the journal keeps it, by kind."""
