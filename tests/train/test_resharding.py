@@ -68,7 +68,6 @@ def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs
 @pytest.mark.parametrize(
     "plan",
     [
-        "fp32 ddp micro=1",
         "fp32 ddp",
         "fp32 zero1 micro=1",
         "fp32 zero3 micro=1",
