@@ -15,13 +15,26 @@ pytestmark = pytest.mark.xdist_group("ranks")
 
 def told(make, micro):
     copy = start("fp32 ddp", make, micro=micro).climbed.forward_backward.exchange.module
-    return copy.static_graph, copy.find_unused_parameters, copy.forward_sync_buffers
+    return copy.find_unused_parameters, copy.forward_sync_buffers, copy.static_graph
 
 
-def test_a_known_model_has_a_static_graph_in_one_pass_and_others_may_skip_parameters():
-    assert run(told, 2, llama, None, init=False) == [(True, False, False)] * 2
+def test_a_known_model_uses_all_its_parameters_and_others_may_skip_some():
     assert run(told, 2, llama, 3, init=False) == [(False, False, False)] * 2
-    assert run(told, 2, odd, None, init=False) == [(False, True, False)] * 2
+    assert run(told, 2, odd, None, init=False) == [(True, False, False)] * 2
+
+
+def sorted_again():
+    """Whether DDP still sorts its buckets in the first steps, and what was left in gradients."""
+    taken = start("fp32 ddp", llama)
+    copy = taken.climbed.forward_backward.exchange.module
+    left = [parameter.grad is not None for parameter in copy.module.parameters()]
+    feed(taken, tokens(3))
+    return any(left), getattr(copy, "_has_rebuilt_buckets", False)
+
+
+def test_buckets_are_sorted_before_the_first_batch_and_never_after():
+    """Else a resumed run's first batch rounds otherwise; and what DDP notes for it would grow."""
+    assert run(sorted_again, 2, init=False) == [(False, False)] * 2
 
 
 def exchanged(make, batches, micro):

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate as reduce_by_blocks
 from torch.distributed.fsdp import FSDPModule
@@ -46,14 +47,11 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
         init_sync=False,  # all ranks began alike before any rung
         # Whoever declares its parts uses them all; any other module may skip some, now and then.
         find_unused_parameters=not known,
-        # A static graph is learnt from a first batch whose every pass exchanges. Several passes
-        # would then round otherwise than in later batches, and a resumed run's first batch
-        # otherwise than the same batch of the run that went on.
-        static_graph=known and plan.batch.micro is None,
     )
+    if known:
+        settle_buckets(copy)
     compressed = plan.compress.kind != "none"
     traffic = compress(copy, plan.compress, group) if compressed else None
-    copy.reducer = Steady(copy.reducer)  # type: ignore[assignment]
 
     def passing(last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else copy.no_sync()
@@ -61,23 +59,25 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> Exchange:
     return Exchange(copy, group.size(), passing, traffic)
 
 
-class Steady:
-    """DDP's reducer with the buckets it began with.
+def settle_buckets(copy: DistributedDataParallel) -> None:
+    """Have DDP sort its buckets before the first batch, by how the module lists its parameters.
 
-    DDP sorts its buckets anew after the first batch, in the order in which gradients came. Three
-    ranks or more add up in an order that depends on where in a bucket a gradient lies, so a resumed
-    run's first batch would round otherwise than the same batch of the run that went on. A module
-    that declares its parts has them in their order and loses nothing; others DDP never sorts.
+    By itself it sorts them after the first batch, in the order in which gradients came. Three ranks
+    or more add up in an order that depends on where in a bucket a gradient lies, so a resumed run's
+    first batch would round otherwise than the same batch of the run that went on. So gradients of
+    zero are exchanged here, last parameter first, as in a backward pass. A module that declares its
+    parts lists them in their order and loses nothing; others DDP never sorts.
     """
-
-    def __init__(self, reducer: Any) -> None:
-        self._reducer = reducer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reducer, name)
-
-    def _rebuild_buckets(self) -> bool:
-        return False
+    trained = [parameter for parameter in copy.module.parameters() if parameter.requires_grad]
+    with torch.enable_grad():
+        nothing = torch.zeros((), device=trained[0].device)
+        for parameter in trained:  # what is added last is differentiated first
+            nothing = nothing + parameter.sum().to(nothing.dtype) * 0
+    copy.reducer.prepare_for_backward([])
+    nothing.backward()
+    copy.reducer._rebuild_buckets()
+    for parameter in trained:
+        parameter.grad = None
 
 
 def replicate_by_blocks(
