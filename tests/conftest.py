@@ -5,6 +5,7 @@ need not import it and processes that a test starts inherit it.
 """
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -18,6 +19,11 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 if Path("/sys/class/net/lo").exists():
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of a test find each other without a name server
+
+# A shell starts what it puts into the background deaf to Ctrl-C, and so would be every process
+# that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Cores are shared and examples are many, so no deadline; the same examples each time, so that a
 # failure is a fact about the change and not about the day.
