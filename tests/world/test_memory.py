@@ -2,13 +2,15 @@
 
 import gc
 import mmap
+import os
 import pickle
 import sys
 
+import psutil
 import pytest
 import torch
 
-from stepladder.world import limit_bytes, peak_bytes, reset_peak
+from stepladder.world import held_bytes, limit_bytes, peak_bytes, reset_peak
 
 from ..ranks import Job, Worker
 
@@ -68,3 +70,20 @@ def test_a_gpus_peak_is_its_tensors_and_can_be_started_anew():
     reset_peak(device)
     assert peak_bytes(device) == before
     assert peak_bytes(device) < limit_bytes(device)
+
+
+def test_what_is_held_is_the_kernels_count_of_this_process_and_of_no_other():
+    """A forked one too: what the handle was opened for is its parent."""
+
+    def counted():
+        return held_bytes(CPU) / psutil.Process().memory_info().rss
+
+    assert counted() == pytest.approx(1, rel=0.05)
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        kept = mmap.mmap(-1, 2**28)
+        kept.write(bytes(2**28))  # so that it holds more than its parent
+        os.write(writing, pickle.dumps(counted()))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert pickle.loads(os.read(reading, 1000)) == pytest.approx(1, rel=0.05)
