@@ -80,6 +80,9 @@ REFUSED = {  # words: how every line begins
     ("--nodes", "1:2", "--rendezvous", "h:1", "--plan", "tensor=2"): (
         "rendezvous: no machine is known as 'h'",
     ),
+    ("--nodes", "2", "--rendezvous", "h:1", "--plan", "fp32"): (  # each would say the layout
+        "rendezvous: no machine is known as 'h'",
+    ),
     ("--nodes", "1:9", "--rendezvous", "h:1"): (
         "ranks: no layout of 5 keeps the global batch of 4",
     ),

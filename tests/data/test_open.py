@@ -81,6 +81,27 @@ def test_a_name_that_is_nothing_offers_the_nearest():
     )
 
 
+@pytest.mark.parametrize("word", ["text", "images", "mnist", "cifar", "text:", "text: "])
+def test_a_word_that_needs_a_folder_never_means_the_working_folder(word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("words that nobody asked for " * 100)
+    name = word.partition(":")[0]
+    with pytest.raises(DataError) as raised:
+        opened(word)
+    assert str(raised.value) == f"data.source: '{name}' names no folder. Write '{name}:FOLDER'."
+
+
+def test_a_folder_that_is_called_as_a_word_is_named_by_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("to be or not to be " * 100)
+    with pytest.raises(DataError, match=r"Write 'text:FOLDER', or './text' for the folder of that"):
+        opened("text")
+    assert bytes(opened("./text")[0][0].tolist()).startswith(b"to be or not")
+    with pytest.raises(DataError, match=r"'python' has no folder to name. Write 'python' alone."):
+        opened("python:text")
+
+
 def test_a_missing_folder_says_so(tmp_path):
     with pytest.raises(DataError, match="nowhere"):
         opened(tmp_path / "nowhere")

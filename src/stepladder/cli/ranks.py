@@ -86,7 +86,8 @@ def start_ranks(
     for ranks in start.worlds:
         fitted, _ = fit_ranks(chosen, recipe, ranks, elastic=elastic(start))
         settled = legal(fitted, recipe, ranks, uneven=elastic(start))
-    if chosen != (plan or chosen):
+    # Several machines would all say it; the first line of rank 0 names the layout too.
+    if chosen != (plan or chosen) and start.nodes is None:
         said = f"The plan names no layout: data parallel on {many} ranks, {settled.layout}."
         print(said, file=sys.stderr if options.json else sys.stdout, flush=True)
     folder = choose_folder(recipe, elastic=options.elastic or start.nodes is not None)

@@ -26,13 +26,8 @@ from .tokenized import BYTES
 from .tokens import Windows
 
 CLASSICS = {"mnist": mnist, "cifar": cifar}  # they come with a test part of their own
-WORDS = (
-    "python",
-    "digits",
-    "text:FOLDER",
-    "images:FOLDER",
-    *(f"{word}:FOLDER" for word in CLASSICS),
-)
+ALONE, OF_FOLDERS = ("python", "digits"), ("text", "images", *CLASSICS)
+WORDS = (*ALONE, *(f"{word}:FOLDER" for word in OF_FOLDERS))
 PROSE = tuple(ending for ending in TEXT if ending not in (".json", ".md"))  # those tell of a set
 WEIGHED = re.compile(r"\s*(?P<weight>[0-9]*\.?[0-9]+)\s*:\s*(?P<source>\S.*?)\s*", re.ASCII)
 
@@ -78,7 +73,9 @@ def _one(
 ) -> Source:
     word, _, rest = name.partition(":")
     path = Path(name).expanduser()
-    known = word in (*CLASSICS, "python", "text", "digits", "images")
+    known = word in (*ALONE, *OF_FOLDERS)
+    if known:
+        _check_folder(word, rest)
     if not known and (path.suffix in ENDINGS or glob.has_magic(name) or _of_tokens(path)):
         return Part(_shards(choice, name, length, vocabulary), split)
     _refuse_words_of_tokens(choice, name)
@@ -99,6 +96,16 @@ def _one(
             vocabulary=vocabulary,
         )
     raise DataError("data.source", f"'{name}' is neither a source nor a path", nearest(word, WORDS))
+
+
+def _check_folder(word: str, folder: str) -> None:
+    """Refuse a word that needs a folder and has none, which would be the working folder."""
+    if word in OF_FOLDERS and not folder.strip():
+        named = f", or './{word}' for the folder of that name" if Path(word).is_dir() else ""
+        problem, remedy = f"'{word}' names no folder", f"Write '{word}:FOLDER'{named}."
+        raise DataError("data.source", problem, remedy)
+    if word in ALONE and folder:
+        raise DataError("data.source", f"'{word}' has no folder to name", f"Write '{word}' alone.")
 
 
 def _shards(choice: DataChoice, name: str, length: int, vocabulary: int) -> TokenShards:
