@@ -50,15 +50,14 @@ def find_retained_graphs(ignore: Sequence[Tensor] = ()) -> RetainedGraphs | None
     found = [tensor for tensor in live_graphs() if id(tensor) not in known]
     if not found:
         return None
-    named = [(describe_holder(tensor, found), tensor) for tensor in found]
-    # of equals, the one in a container: a variable of a running function goes by itself
-    holder, largest = max(named, key=lambda pair: (pair[1].nbytes, pair[0] != RUNNING))
+    largest, holder = find_holder(found)
     assert largest.grad_fn is not None
     dtype = str(largest.dtype).removeprefix("torch.")
     made_by = largest.grad_fn.name().removeprefix("torch::autograd::")
     return RetainedGraphs(len(found), tuple(largest.shape), dtype, made_by, holder)
 
 
+MOST_ASKED = 8
 RUNNING = "a variable of a running function, or a graph that saved it"
 
 
@@ -66,15 +65,21 @@ def holds_graph(thing: Any) -> bool:
     return issubclass(type(thing), Tensor) and thing.grad_fn is not None
 
 
-def describe_holder(tensor: Tensor, found: list[Tensor]) -> str:
-    """What refers to a tensor, in words."""
-    for holder in gc.get_referrers(tensor):
-        if holder is found or isinstance(holder, types.FrameType):
-            continue
-        words = describe(holder, tensor)
-        if words:
-            return words
-    return RUNNING
+def find_holder(found: list[Tensor]) -> tuple[Tensor, str]:
+    """The largest of them, and what refers to it in words.
+
+    Of equals the one in a container: a variable of a running function goes by itself. Each question
+    who refers to a tensor walks the whole heap, so few are asked about.
+    """
+    size = max(tensor.nbytes for tensor in found)
+    equals = [tensor for tensor in found if tensor.nbytes == size][:MOST_ASKED]
+    for tensor in equals:
+        for holder in gc.get_referrers(tensor):
+            if holder is found or holder is equals or isinstance(holder, types.FrameType):
+                continue
+            if words := describe(holder, tensor):
+                return tensor, words
+    return equals[0], RUNNING
 
 
 def describe(holder: Any, tensor: Tensor) -> str:
