@@ -36,7 +36,7 @@ TINY = {  # a recipe's settings, unless the command says otherwise
     "train.evaluate_every": "0",
     "train.evaluate_batches": "1",
     "train.sample": "0",
-    "data.source": "text",
+    "data.source": "text:text",
 }
 LARGE = ("train.steps",)  # which are never left as large as they stand
 ELSEWHERE = {  # started for real, with its processes, by a test of its own: file, words in it

@@ -24,7 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TINY = [
     "--model.name", "gpt:layers=1,hidden=16,heads=2,vocab=256", "--model.sequence", "16",
     "--train.batch", "4", "--train.report_every", "1", "--train.evaluate_batches", "1",
-    "--train.sample", "0", "--train.device", "cpu", "--data.source", "text",
+    "--train.sample", "0", "--train.device", "cpu", "--data.source", "text:text",
 ]  # fmt: skip
 
 
