@@ -15,7 +15,7 @@ from .digest import hash_bytes, hash_file
 from .folder import (
     KEPT,
     candidates,
-    check_file,
+    check_files,
     checkpoints,
     clear_partial,
     commit,
@@ -41,7 +41,7 @@ __all__ = [
     "Tensors",
     "Written",
     "candidates",
-    "check_file",
+    "check_files",
     "checkpoints",
     "clear_partial",
     "commit",

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from stepladder.errors import RecordError
 
-from .digest import hash_bytes, hash_file
+from .digest import hash_bytes, hash_files
 from .manifest import Manifest
 from .tensors import Written
 
@@ -119,22 +119,32 @@ def read_manifest(path: Path) -> Manifest:
 def verify(path: Path) -> Manifest:
     """The manifest of a checkpoint whose every byte is as it was written."""
     manifest = read_manifest(path)
-    for name, written in manifest.files.items():
-        check_file(path / name, written)
+    check_files(path, manifest.files)
     return manifest
 
 
-def check_file(path: Path, written: Written) -> None:
-    """Raise where a file is not, to the last bit, what was written."""
-    try:
-        size = path.stat().st_size
+def check_files(folder: Path, files: Mapping[str, Written]) -> None:
+    """Raise where one of these files is not, to the last bit, what was written."""
+    for name, written in files.items():  # first, since it costs nothing
+        with named(folder / name):
+            size = (folder / name).stat().st_size
         if size != written.size:
-            raise damaged(path, f"has {size} bytes, {written.size} were written")
-        same = hash_file(path) == written.digest
+            raise damaged(folder / name, f"has {size} bytes, {written.size} were written")
+    with closing(hash_files([folder / name for name in files])) as hashes:
+        for name, written in files.items():
+            with named(folder / name):
+                digest = next(hashes)
+            if digest != written.digest:
+                raise damaged(folder / name, "is not what was written")
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Say of which file the disk gave nothing."""
+    try:
+        yield
     except OSError as missing:
         raise damaged(path, f"cannot be read ({missing.strerror})") from missing
-    if not same:
-        raise damaged(path, "is not what was written")
 
 
 def candidates(folder: Path) -> Iterator[Path]:

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from stepladder.errors import RecordError
 
@@ -48,7 +50,6 @@ class Reader:
             for _ in pool.map(lambda one: self.fill(*one), wanted):
                 pass
 
-    @torch.no_grad()
     def fill(self, name: str, box: Box, target: Tensor) -> None:
         """Put the box's numbers into a tensor of its shape, whatever its type or device."""
         missing = box.count
@@ -59,7 +60,7 @@ class Reader:
             source = self.file(stored.file).tensor(stored.key)
             if source.shape != torch.Size(stored.box.size):
                 raise self._incomplete(name)
-            common.inside(box).view(target).copy_(common.inside(stored.box).view(source))
+            put(common.inside(stored.box).view(source), common.inside(box).view(target))
             missing -= common.count
         if missing:
             raise self._incomplete(name)
@@ -77,3 +78,18 @@ class Reader:
         return RecordError(
             "checkpoint", f"{self.path} holds only part of '{name}'", "Use an older checkpoint."
         )
+
+
+RAW = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # numpy knows no bfloat16
+
+
+@torch.no_grad()
+def put(source: Tensor, target: Tensor) -> None:
+    """Copy numbers into a tensor of the same shape, whatever its type or device."""
+    if target.device.type != "cpu" or target.dtype != source.dtype:
+        target.copy_(source)
+        return
+    # Not by torch, which would start threads for this below each of the threads that fill.
+    raw = RAW[target.dtype.itemsize]
+    numpy.copyto(target.detach().view(raw).numpy(), source.view(raw).numpy())
+    increment_version(target)

@@ -18,7 +18,7 @@ from stepladder.checkpoint import (
     Manifest,
     Reader,
     candidates,
-    check_file,
+    check_files,
     read_manifest,
 )
 from stepladder.errors import RecordError
@@ -106,8 +106,8 @@ def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
     try:
         manifest = read_manifest(path)
         place = run.world.place
-        for name in sorted(manifest.files)[place.rank :: place.num_ranks]:
-            check_file(path / name, manifest.files[name])
+        share = sorted(manifest.files)[place.rank :: place.num_ranks]
+        check_files(path, {name: manifest.files[name] for name in share})
     except RecordError as found:
         problem, bad = found, 1.0
     agreed = run.world.sum(torch.tensor(bad, device=run.world.device), *AXES)
