@@ -18,10 +18,12 @@ lint: $(DEV_READY)
 types: $(DEV_READY)
 	$(BIN)/mypy
 
-# One thread a process: two workers share two cores. Tests that start several ranks share one
-# worker (xdist_group), so ranks never fight over the cores.
+# One thread a process: two workers share two cores. A file's tests stay together, because they share
+# fixtures and comparisons; in the order of their names, which puts long files first and short ones
+# last. What is compiled beforehand is not compiled again by each of the processes that tests start.
 unit: $(DEV_READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m compileall -q src
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The same run on a real Slurm cluster, on Ray and on two hosts by ssh, all of this machine (root).
 services: $(DEV_READY)

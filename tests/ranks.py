@@ -6,8 +6,7 @@ answer is killed and replaced, so no test sees what another left behind.
 
 A function must be importable (no lambda, no closure) and its result picklable. It finds the
 process group made and the launcher's variables set; with `init=False` only the variables, for
-tests of `stepladder.world.join` itself. Tests that use this carry the mark `xdist_group("ranks")`,
-so that one pool serves them all.
+tests of `stepladder.world.join` itself.
 """
 
 from __future__ import annotations
