@@ -18,8 +18,9 @@ def fresh():
 
 
 def test_a_leak_is_named_once_with_its_holder():
-    watches, kept, said = Watches(torch.device("cpu"), apart_seconds=0), [], []
+    watches, said = Watches(torch.device("cpu"), apart_seconds=0), []
     weight = torch.ones(1, requires_grad=True)
+    kept = [weight * torch.ones(2**24)]  # larger than what any other test may have left alive
     for step in range(60):
         kept.append(weight * fresh())  # every step; its graph keeps both
         said += watches.look(report(step))
