@@ -33,7 +33,9 @@ PORT = 29400
 WORDS = [
     "--train.batch", "48", "--model.sequence", "64", "--optimizer.name", "sgd",
     # Small: at 0.1 the rounding of sums in another order grows a thousandfold after 500 steps.
-    "--optimizer.lr", "0.01", "--rate.kind", "constant", "--train.save_every", "20",
+    "--optimizer.lr", "0.01", "--rate.kind", "constant",
+    # The usual one is shorter in a run of fewer steps, and how many these are is known at the end.
+    "--rate.warmup", "0",
     "--model.dropout", "0.0",  # what is dropped depends on the rank, and ranks come and go
 ]  # fmt: skip
 TOLERANCE = 1e-4  # of a loss, relative: sums of fp32 in another order
@@ -42,10 +44,10 @@ TOLERANCE = 1e-4  # of a loss, relative: sums of fp32 in another order
 class Hosts:
     """Two hosts and what is done to them; every event with the seconds until the run went on."""
 
-    def __init__(self, cable: Cable, folder: Path) -> None:
+    def __init__(self, cable: Cable, folder: Path, save_every: int) -> None:
         meet = ["--nodes", "1:2", "--rendezvous", f"{cable.addresses[0]}:{PORT}", "--ranks", "1"]
         words = [*WORDS, *meet, "--train.steps", "1000000", "--run.timeout_seconds", "10"]
-        words += ["--restarts", "100"]
+        words += ["--restarts", "100", "--train.save_every", str(save_every)]
         self.cable, self.folder = cable, folder
         self.hosts = [
             Victim(folder, words, before=cable.inside(end), name=f"-{'ab'[end]}")
@@ -133,10 +135,10 @@ def compare(run: Victim, steps: int, folder: Path) -> float:
     )
 
 
-def disturb(folder: Path, *, cut: bool = True) -> dict:
+def disturb(folder: Path, *, cut: bool = True, save_every: int = 20) -> dict:
     """Everything that may happen to a host; what came of it."""
     with Cable(None) as cable:
-        hosts = Hosts(cable, folder / "run")
+        hosts = Hosts(cable, folder / "run", save_every)
         try:
             hosts.begin()
             hosts.lose()

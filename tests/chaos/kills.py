@@ -82,8 +82,11 @@ def undisturbed(folder: Path, ranks: int, steps: int, save_every: int) -> Victim
     run = Victim(folder, words(ranks, steps, save_every))
     run.start()
     assert run.launcher is not None
-    if run.launcher.wait(LIMIT_SECONDS):
-        raise RuntimeError(f"the undisturbed run failed: see {folder}/terminal.txt")
+    try:
+        if run.launcher.wait(LIMIT_SECONDS):
+            raise RuntimeError(f"the undisturbed run failed: see {folder}/terminal.txt")
+    finally:
+        run.end()
     return run
 
 

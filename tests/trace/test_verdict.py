@@ -75,6 +75,7 @@ def test_a_wait_for_the_device_without_a_line_is_named_by_its_time():
         ([[1.0, 1.1], [1.0, 0.9], [1.05, 1.0], [1.9, 1.8]], "rank 3 is 1.8 × slower"),
         ([[1.0, 1.0], [1.0, 2.0]], ""),  # once is chance
         ([[0.01, 0.01], [0.02, 0.02]], ""),  # nothing beside the step
+        ([[0.0, 0.0], [1.0, 1.0]], "rank 1 is 50.0 × slower"),  # the other only waited
         ([[1.0, 1.0]], ""),
     ],
 )

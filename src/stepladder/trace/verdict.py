@@ -23,6 +23,7 @@ LEAST_LAUNCH = 0.15  # of them, so that a pause in Python does not pass for many
 ASKING = 0.2  # of the operations' own time: on a processor large ones ask for a few hundredths
 SLOWER = 1.25  # than the median of the other ranks in every step,
 LATE = 0.05  # and by this much of a step
+LEAST = 0.01  # of a step that a rank works
 EACH = 4  # operations a parameter tensor and step; fused kernels need a fraction of one
 SHOWN = 3  # offers
 GROUPS = {
@@ -134,6 +135,7 @@ def find_stragglers(own: Sequence[Sequence[float]], step_seconds: float) -> list
     for rank, mine in enumerate(own):
         others = [*usual[:rank], *usual[rank + 1 :]]
         theirs = statistics.median(others) if others else max(mine)
+        theirs = max(theirs, LEAST * step_seconds)  # of ranks that only waited the clock says 0
         late = usual[rank] - theirs
         if min(mine) > SLOWER * theirs and late > LATE * step_seconds:
             text = (
