@@ -89,6 +89,14 @@ def test_a_cluster_that_refuses_and_a_missing_kubectl_are_one_line(tmp_path, mon
     put(tmp_path, monkeypatch, kubectl=f"echo '{said}' >&2; exit 1")
     with pytest.raises(WorldError, match=r"the cluster refused the job \(jobs\.batch is forbidden"):
         PLACE.start(print, sys.stdout)
+    said = 'error validating data: Get "http://h:1/openapi": dial tcp 10.0.0.1:1: refused; if you'
+    put(tmp_path, monkeypatch, kubectl=f"echo '{said}' >&2; exit 1")
+    with pytest.raises(WorldError) as nobody:
+        PLACE.start(print, sys.stdout)
+    assert str(nobody.value) == (
+        "kubernetes: no cluster answers kubectl (dial tcp 10.0.0.1:1: refused). "
+        "Name one: 'kubectl config use-context NAME'; --dry-run shows the job."
+    )
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(WorldError, match=r"^kubernetes: there is no 'kubectl' on the PATH"):
         PLACE.start(print, sys.stdout)

@@ -64,8 +64,12 @@ def test_a_job_that_sbatch_refuses_is_one_line(monkeypatch, tmp_path):
         submit(request_of(str(tmp_path / "run")), SlurmChoice())
     assert str(refused.value) == (
         "slurm: sbatch refused the job (Batch job submission failed: Requested node configuration "
-        "is not there). Ask for what a partition has: 'sinfo --long' lists them."
+        "is not there). 'sinfo --long' lists what partitions have; --dry-run shows the script."
     )
+    unknown = "echo \"sbatch: unrecognized option '--x'\" >&2; echo 'Try \"--help\" for more' >&2"
+    put(tmp_path / "bin", monkeypatch, sbatch=f"{unknown}; exit 1")
+    with pytest.raises(WorldError, match=r"the job \(sbatch: unrecognized option '--x'\)\."):
+        submit(request_of(str(tmp_path / "run")), SlurmChoice())
     (tmp_path / "file").write_text("")
     with pytest.raises(WorldError, match=r"file/run cannot be written \(Not a directory\)"):
         submit(request_of(str(tmp_path / "file" / "run")), SlurmChoice())
@@ -112,6 +116,24 @@ def test_a_job_is_submitted_followed_and_its_code_returned(monkeypatch, tmp_path
     assert capsys.readouterr().out == "step 1\n"
     assert (tmp_path / "given").read_text() == job.text()
     assert job.start(told.append, sys.stdout, detach=True) == 0
+
+
+def test_a_job_that_would_wait_for_ever_is_taken_back(monkeypatch, tmp_path):
+    states = tmp_path / "states"
+    states.write_text(line("PENDING", "PartitionConfig") + "\n" + line("PENDING", "Priority"))
+    forever = line("PENDING", "PartitionConfig")
+    scontrol = f"head -n 1 {states} | grep . || echo '{forever}'; sed -i 1d {states}"
+    job, told = job_of(tmp_path, monkeypatch, scontrol), []
+    with pytest.raises(WorldError) as refused:
+        job.start(told.append, sys.stdout)
+    assert str(refused.value) == (
+        "slurm: job 7 would wait for ever (PartitionConfig), and was cancelled. "
+        "'sinfo --long' lists what partitions have; --dry-run shows the script."
+    )
+    assert told[1:] == [f"job 7: PENDING ({why})" for why in ("PartitionConfig", "Priority")] + [
+        "job 7: PENDING (PartitionConfig)"
+    ]
+    assert (tmp_path / "cancelled").read_text() == "7\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -3,10 +3,14 @@
 import ast
 import importlib.util
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+from contextlib import closing
 
 import pytest
 
@@ -82,3 +86,56 @@ def test_without_ray_it_is_one_line(tmp_path, monkeypatch):
         "ray: needs the package 'ray', which is not installed. "
         "Install it: pip install 'stepladder[ray]'"
     )
+
+
+@pytest.fixture
+def ray_is_there(monkeypatch):
+    monkeypatch.setattr(ray_run, "find_spec", lambda name: importlib.util.find_spec("json"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def refusal(tmp_path, **request):
+    with pytest.raises(WorldError) as refused:
+        OnRay(request_of(str(tmp_path / "run"), **request)).start(print, sys.stdout)
+    assert not (tmp_path / "run").exists()
+    return str(refused.value)
+
+
+def test_a_cluster_that_does_not_answer_and_a_python_that_is_not_there_are_one_line(
+    tmp_path, monkeypatch, ray_is_there
+):
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert refusal(tmp_path, python=sys.executable) == (
+        f"ray: nobody answers at {address}, as RAY_ADDRESS says (Connection refused). "
+        "Start one there, 'ray start --head', or unset it: then one is started here."
+    )
+    assert refusal(tmp_path, python="/no/python") == (
+        "python: there is no /no/python here. Name another with --python."
+    )
+
+
+def test_a_script_that_starts_no_rank_is_told_of_and_ends_when_asked(
+    tmp_path, monkeypatch, ray_is_there
+):
+    monkeypatch.setattr(ray_run, "SILENT_SECONDS", 0)
+    deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
+    told = []
+    monkeypatch.setattr(ray_run, "ray_script", lambda request: deaf)
+
+    def interrupt():
+        while not told:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    place = OnRay(request_of(str(tmp_path / "run"), python=sys.executable, directory=tmp_path))
+    assert place.start(told.append, sys.stdout) == 130
+    assert told == [
+        f"ray: looking for 1 workers of 1 CPUs each; {tmp_path}/run/ray.log says how it goes"
+    ]
+    monkeypatch.setattr(ray_run, "ray_script", lambda request: "raise SystemExit(1)")
+    monkeypatch.setattr(ray_run, "SILENT_SECONDS", 600)
+    assert place.start(told.append, sys.stdout) == 1
+    assert told[1:] == [f"ray: no rank was started; {tmp_path}/run/ray.log says why"]

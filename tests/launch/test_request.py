@@ -13,9 +13,7 @@ def request_of(folder: str = "/shared/run", **more) -> Request:
         words=("-m", "stepladder.cli.main", "train", "/w/RUN.toml", "--run.folder", folder),
         rank_words=("-m", "stepladder.cli.rank", "train", "/w/RUN.toml"),
         folder=Path(folder),
-        directory=Path("/w"),
-        python="/py",
-        **more,
+        **{"directory": Path("/w"), "python": "/py", **more},
     )
 
 

@@ -6,6 +6,7 @@ Clusters take minutes to try: these tests run where they are asked for, by `make
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,5 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory) -> Place:
-    return Place(tmp_path_factory.mktemp("services") / "run")
+def place(tmp_path_factory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("services") / "run")
+    yield place
+    place.end()

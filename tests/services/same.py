@@ -59,6 +59,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.launched: list[Launched] = []
         (folder / "words").mkdir(parents=True)
         (folder / "words" / "all.txt").write_text("every rung leaves it alone. " * 400)
         (folder / "slow.py").write_text(MODEL)
@@ -70,7 +71,14 @@ class Place:
         (self.folder / "pause").write_text(str(seconds))
 
     def launch(self, on: str, name: str, *words: str, before: Sequence[str] = ()) -> Launched:
-        return Launched(self.folder, on, name, words, before)
+        self.launched.append(Launched(self.folder, on, name, words, before))
+        return self.launched[-1]
+
+    def end(self) -> None:
+        """Leave no launcher behind, where a test failed and did not wait for its own."""
+        for one in self.launched:
+            one.process.kill()
+            one.process.wait()
 
     def reference(self) -> Victim:
         """The run on this machine that nobody touches, made once."""

@@ -65,7 +65,16 @@ def test_a_cancelled_launcher_cancels_its_job_after_saving(slurm, place):
 
 
 def test_what_the_cluster_has_not_is_one_line(slurm, place):
-    job = place.launch("slurm", "too-large", "--nodes", "6")
+    job = place.launch("slurm", "no-partition", "--nodes", "2", "--partition", "none")
     assert job.wait() == 2
     (line,) = job.said().splitlines()
-    assert line.startswith("slurm: sbatch refused the job (Batch job submission failed: ")
+    assert line.startswith("slurm: sbatch refused the job (Batch job submission failed: Invalid p")
+
+
+def test_a_job_that_is_too_large_does_not_wait_for_ever(slurm, place):
+    job = place.launch("slurm", "too-large", "--nodes", "6")
+    assert job.wait() == 2
+    *_, waits, refused = job.said().splitlines()
+    assert waits.endswith("PENDING (PartitionConfig)")
+    assert "would wait for ever (PartitionConfig), and was cancelled." in refused
+    assert slurm.ask("squeue", "--noheader") == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,6 +21,8 @@ from .ssh import verdict
 from .yaml_text import to_yaml
 
 POLL_SECONDS = 3.0
+# What it says, between much else, where nobody is at the other end.
+UNREACHED = re.compile(r"dial tcp [^;\n]*|no configuration has been provided|i/o timeout")
 GOOD, BAD = ("Complete", "Succeeded"), ("Failed",)
 
 
@@ -34,6 +37,9 @@ def apply(request: Request, choice: KubernetesChoice) -> None:
     answer = ask(
         kubectl(choice, "apply", "--filename", "-"), given=to_yaml(manifests(request, choice))
     )
+    if cut := UNREACHED.search(answer.stderr) if answer.returncode else None:
+        remedy = "Name one: 'kubectl config use-context NAME'; --dry-run shows the job."
+        raise WorldError("kubernetes", f"no cluster answers kubectl ({cut[0]})", remedy)
     if answer.returncode:
         raise WorldError(
             "kubernetes",

@@ -88,4 +88,4 @@ class OnRay:
         return ray_script(self.request)
 
     def start(self, tell: Tell, stream: TextIO, *, detach: bool = False) -> int:
-        return run_ray(self.request, stream)
+        return run_ray(self.request, tell, stream)

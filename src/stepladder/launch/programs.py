@@ -36,4 +36,5 @@ def ask(words: Sequence[str], *, given: str = "") -> subprocess.CompletedProcess
 def reason(answer: subprocess.CompletedProcess[str]) -> str:
     """The line in which it says what was wrong, without its own name."""
     said = [line.strip() for line in answer.stderr.splitlines() if line.strip()]
+    said = [line for line in said if not line.startswith("Try ")]  # "sbatch --help" after the error
     return said[-1].rpartition("error: ")[2].rstrip(".") if said else f"code {answer.returncode}"

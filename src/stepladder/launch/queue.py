@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from stepladder.errors import WorldError
 
@@ -28,6 +28,13 @@ LIVE = (
     "CONFIGURING", "COMPLETING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING",
     "RESV_DEL_HOLD", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED",
 )  # fmt: skip
+# What a job may wait for until somebody changes the job or the cluster: nobody's leaving helps.
+NEVER = (
+    "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig",
+    "PartitionTimeLimit", "QOSNotAllowed",
+)  # fmt: skip
+LOOKS = 3  # in which a job waits for such a thing before it is taken back
+PARTITIONS = "'sinfo --long' lists what partitions have; --dry-run shows the script."
 ELSEWHERE = "Run this on a login node of the cluster, or add --dry-run to see the script."
 
 
@@ -45,6 +52,10 @@ class State:
     def ended(self) -> bool:
         return self.state not in LIVE
 
+    @property
+    def hopeless(self) -> bool:
+        return self.state == "PENDING" and self.reason in NEVER
+
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.state == "PENDING" and self.reason != "None" else ""
         again = f", start {self.restarts + 1}" if self.restarts else ""
@@ -60,7 +71,7 @@ def submit(request: Request, choice: SlurmChoice) -> str:
         raise WorldError(
             "slurm",
             f"sbatch refused the job ({reason(answer)})",
-            "Ask for what a partition has: 'sinfo --long' lists them.",
+            PARTITIONS,
         )
     return answer.stdout.strip().partition(";")[0]
 
@@ -86,7 +97,7 @@ def follow(
         if not choice.points:  # the words of a sweep's runs are in their files
             file = Path(output(request, choice).replace("%j", job))
             stack.enter_context(Shown([file], stream))
-        cancelled = False
+        cancelled, hopeless = False, 0
         while True:
             states = look(job)
             for state in states:
@@ -95,12 +106,22 @@ def follow(
                     tell(str(state))
             if states and all(state.ended for state in states):
                 break
+            hopeless = hopeless + 1 if any(state.hopeless for state in states) else 0
+            if hopeless == LOOKS and not asked:
+                take_back(job, next(state for state in states if state.hopeless))
             if asked and not cancelled:
                 cancelled = True
                 tell(f"cancelling job {job}")
                 ask(["scancel", job])
             asked.wait(POLL_SECONDS)
         return asked.code if asked else max(state.code for state in states)
+
+
+def take_back(job: str, state: State) -> NoReturn:
+    """Cancel a job that would wait for ever, and say so."""
+    ask(["scancel", job])
+    problem = f"job {state.name} would wait for ever ({state.reason}), and was cancelled"
+    raise WorldError("slurm", problem, PARTITIONS)
 
 
 def look(job: str) -> list[State]:
