@@ -32,7 +32,7 @@ class Plan:
     compress: Compress = Compress()
     schedule: Schedule = Schedule()
     compile: bool = False
-    kernels: bool = False  # fused loss and memory layouts, where they are faster
+    kernels: bool = False  # fused loss, memory layouts, tried products, where they are faster
     graphs: bool = False  # a step's passes are recorded once and replayed without the host
     attention: str = "auto"
     memory_bytes: int | None = None  # a ceiling for the process on its device

@@ -1,5 +1,6 @@
 """What happened, or would: one type for forecast and measurement. Standard library only."""
 
+from .cache import cache_path
 from .calibration import (
     Calibration,
     Correction,
@@ -28,6 +29,7 @@ __all__ = [
     "Report",
     "Time",
     "Timing",
+    "cache_path",
     "calibration_path",
     "clean",
     "dollars",

@@ -8,14 +8,14 @@ corrections.
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from stepladder.errors import RecordError
+
+from .cache import cache_path
 
 REMEDY = "Write it again with 'stepladder calibrate'."
 LEAST, MOST = 0.25, 4.0  # what a run may say of a forecast before it is the run that is odd
@@ -119,9 +119,7 @@ class Calibration:
 
 def calibration_path(device: str) -> Path:
     """Where this user keeps what was measured on such a device."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    word = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    return Path(cache) / "stepladder" / f"calibration-{word}.json"
+    return cache_path("calibration", device)
 
 
 def load_calibration(device: str) -> Calibration | None:

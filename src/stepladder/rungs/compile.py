@@ -13,6 +13,8 @@ make the compiler work again for each and give up after eight; then it is the wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 from torch import nn
 
@@ -25,16 +27,26 @@ def compile_module(
     *,
     whole: bool = False,
     stage: bool = False,
+    tried: bool = False,
 ) -> None:
     """Compile each of several like blocks, or the whole module where that is faster or asked.
 
     Args:
         stage: the module is a pipeline's stage, whose forward is left in the middle: blocks alone.
+        tried: large products go the way that a trial finds fastest (product_pass.py).
     """
     parts = [block for _, block in blocks]
     by_block = stage or (alike(parts) and not (whole and are_small(parts)))
+    options = trying() if tried else None  # the same for all: else each block is compiled anew
     for part in parts if by_block else [module]:
-        part.compile()
+        part.compile(options=options)
+
+
+def trying() -> dict[str, Any]:
+    """The compiler's options by which products are tried."""
+    # Imported only here: it brings all of the compiler along, which takes seconds.
+    passes = import_module(".product_pass", __package__)
+    return {"post_grad_custom_post_pass": passes.ProductPass()}
 
 
 def are_small(blocks: Sequence[nn.Module]) -> bool:

@@ -18,6 +18,7 @@ from .backend import accumulator
 from .cross_entropy import check_reduction, check_targets, early_and_late, share_of_each
 from .cross_entropy_operators import losses_and_gradient_
 from .float8_chunks import float8_chunks
+from .products import multiply, plainly
 
 # Each chunk reads and writes a weight-sized float32 sum. Measured on an H200 (32,768 tokens, 2,048
 # wide, 128,256 words, forward and backward): 82.7 ms at 4,096, 81.4 at 8,192, 80.8 at 16,384, with
@@ -117,24 +118,16 @@ def _chunks(
     buffer = hidden.new_empty(min(chunk, len(features)), len(matrix))
     for start in range(0, len(features), chunk):
         now = slice(start, start + chunk)
-        logits = torch.mm(features[now], matrix.T, out=buffer[: len(features) - start])
+        # What is left over has another size in every batch: no choice would pay for it.
+        product = multiply if len(features) - start >= chunk else plainly
+        logits = product(features[now], matrix.T, buffer[: len(features) - start])
         losses[now] = losses_and_gradient_(logits, classes[now], share, ignore_index)
         if for_hidden:
-            torch.mm(logits, matrix, out=dhidden[now])
-        if for_weight:
-            _add_product(sums, logits.T, features[now])
+            product(logits, matrix, dhidden[now])
+        if for_weight:  # added without being rounded to fewer bits first
+            product(logits.T, features[now], sums, add=True)
     shape = hidden.shape if for_hidden else dhidden.shape
     return losses, dhidden.view(shape), sums.to(_waiting(weight))
-
-
-def _add_product(sums: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right to the sums without rounding the product to fewer bits first."""
-    if sums.dtype == left.dtype:
-        sums.addmm_(left, right)
-    elif left.is_cuda:  # summed as the product is written: a sum of its own would be a third pass
-        torch.addmm(sums, left, right, out_dtype=sums.dtype, out=sums)
-    else:
-        sums.addmm_(left.to(sums.dtype), right.to(sums.dtype))
 
 
 def _waiting(weight: Tensor) -> torch.dtype:
