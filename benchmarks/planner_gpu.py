@@ -8,7 +8,12 @@ out; a case that fails leaves its error. The second needs none: it makes every f
 what was measured, so that formulas can be improved long after the machine is gone.
 
 Order: calibration, eager cases, the two sweeps, compiled cases; each has its share of the budget.
-Peaks are the allocator's over the timed steps. `--device cpu` tries the script on small things.
+`--cases-alone` leaves out the sweeps, and `--first` puts the cases whose plan has one of its words
+in front. Eager cases stand side by side in groups and are timed in turns, a few steps at a time,
+because a host is not equally fast at all times; what is shown is the median of all their steps and,
+as spread, how far apart the medians of the turns are. Nothing tells Python's garbage collector when
+to work. Peaks are the allocator's over the first turn. `--device cpu` tries the script on small
+things.
 """
 
 from __future__ import annotations
@@ -47,9 +52,12 @@ from stepladder.world import synchronize
 
 NAME = "planner_gpu.json"
 SHARES = {"calibrate": 0.15, "eager": 0.27, "sweep": 0.42}  # of the budget; compiled: the rest
-ROUNDS = 2  # of timed steps: a host is not equally fast at all times
+ROUNDS = 4  # of timed steps, in turns with the others of a group
+GROUP = 6  # eager cases that stand side by side
 LONG = 0.4  # seconds of a step after which two are timed instead of five
 WHOLE, WHOLE_SECONDS = ("resnet", "odd"), 60.0  # compiled in one piece, which takes a while
+LEAST_CALIBRATION = 75.0  # seconds: what it misses, every forecast misses
+HOST = ("launch", "launch llama", "ask for an update")  # what the host, and not the device, takes
 GIB = 2**30
 
 
@@ -108,43 +116,51 @@ class Results:
 # Measuring.
 
 
-def measure(
-    make: Callable[[], nn.Module], batch: Batch, plan: Plan, device: str, vocab: int,
-    *, warmup: int, steps: int, owners: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """Seconds of each step, the allocator's peaks, and the owners of one step's memory."""
-    clear(device)
-    before = torch.cuda.memory_allocated() if device == "cuda" else 0
-    began = time.perf_counter()
-    run = climb(make(), loss="cross_entropy", plan=plan, device=device)
-    batch = batch.to(run.world.device)
-    built = time.perf_counter() - began
-    first = [one_step(run, batch) for _ in range(2)]
-    if first[-1] > LONG:  # long steps are steady ones, and dear
-        warmup, steps = 2, 2
-    first += [one_step(run, batch) for _ in range(warmup - 2)]
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    rounds = []
-    for _ in range(ROUNDS):
-        gc.collect()
-        rounds.append([one_step(run, batch) for _ in range(steps)])
-    found = {
-        "step_seconds": statistics.median(s for each in rounds for s in each),
-        "all_seconds": rounds,
-        "warmup_seconds": first,
-        "build_seconds": built,
-        "before_bytes": before,
-        **peaks(device),
-        "events": list(run.events),
-    }
-    if owners:
-        found["owners"] = asdict(
+class Trial:
+    """One plan that trains: its peaks in the first round of steps, its seconds in all."""
+
+    def __init__(
+        self, make: Callable[[], nn.Module], batch: Batch, plan: Plan, device: str, *, warmup: int
+    ) -> None:
+        clear(device)
+        self.device, self.plan, self.rounds = device, plan, list[list[float]]()
+        held, reserved = held_bytes(device)
+        began = time.perf_counter()
+        self.run = climb(make(), loss="cross_entropy", plan=plan, device=device)
+        self.batch = batch.to(self.run.world.device)
+        built = time.perf_counter() - began
+        first = [one_step(self.run, self.batch) for _ in range(2)]
+        self.long = first[-1] > LONG  # long steps are steady ones, and dear
+        first += [one_step(self.run, self.batch) for _ in range(0 if self.long else warmup - 2)]
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        self.time(5)
+        self.found: dict[str, Any] = {
+            "warmup_seconds": first,
+            "build_seconds": built,
+            **peaks(device, held, reserved),
+        }
+
+    def time(self, steps: int) -> None:
+        count = 2 if self.long else steps
+        self.rounds.append([one_step(self.run, self.batch) for _ in range(count)])
+
+    def results(self) -> dict[str, Any]:
+        return {
+            "step_seconds": statistics.median(s for each in self.rounds for s in each),
+            "all_seconds": self.rounds,
+            **self.found,
+            "events": list(self.run.events),
+        }
+
+    def owners(self, vocab: int) -> dict[str, Any]:
+        """What a step's memory is held for, where no allocator counts it."""
+        run, batch = self.run, self.batch
+        return asdict(
             measure_memory(
                 lambda: run.step(batch), run.module, run.optimizer, run.world.device, vocab=vocab
             )
         )
-    return found
 
 
 def one_step(run: Any, batch: Batch) -> float:
@@ -155,12 +171,19 @@ def one_step(run: Any, batch: Batch) -> float:
     return time.perf_counter() - began
 
 
-def peaks(device: str) -> dict[str, int | None]:
+def held_bytes(device: str) -> tuple[int, int]:
+    """What others hold already, allocated and reserved."""
+    if device != "cuda":
+        return 0, 0
+    return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+
+def peaks(device: str, held: int, reserved: int) -> dict[str, int | None]:
     if device != "cuda":
         return {"allocated_bytes": None, "reserved_bytes": None}
     return {
-        "allocated_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "allocated_bytes": torch.cuda.max_memory_allocated() - held,
+        "reserved_bytes": torch.cuda.max_memory_reserved() - reserved,
     }
 
 
@@ -175,23 +198,32 @@ def clear(device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def attempt(label: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the work found, or its error; one line is printed either way."""
-    try:
-        found = work()
-    except Exception as error:
-        frames = traceback.format_exc().splitlines()[-6:]
-        found = {"error": f"{type(error).__name__}: {error}"[:400], "traceback": frames}
+def failure(error: Exception) -> dict[str, Any]:
+    frames = traceback.format_exc().splitlines()[-6:]
+    return {"error": f"{type(error).__name__}: {error}"[:400], "traceback": frames}
+
+
+def show(label: str, found: dict[str, Any]) -> None:
     shown = found.get("error") or (
         f"{found['step_seconds'] * 1e3:9.2f} ms  {(found['allocated_bytes'] or 0) / GIB:7.2f} GiB"
+        f"  spread {spread(found) or 0.0:.0%}"
     )
     print(f"{label:62} {shown}", flush=True)
-    return found
+
+
+def spread(found: dict[str, Any]) -> float | None:
+    """How far apart the rounds' medians are, as a share of the median of all steps."""
+    rounds = found["all_seconds"]
+    if not isinstance(rounds[0], list):  # of an older file: one round
+        return None
+    medians = [statistics.median(each) for each in rounds]
+    return (max(medians) - min(medians)) / found["step_seconds"]
 
 
 def measure_cases(
-    results: Results, device: str, deadline: float, *, compiled: bool, most: int
-) -> None:
+    results: Results, device: str, deadline: float, *, compiled: bool, most: int,
+    first: list[str],
+) -> None:  # fmt: skip
     try:
         import planner_cases
     except Exception as error:
@@ -199,39 +231,59 @@ def measure_cases(
         print("cases left out:", results.table["cases_error"], flush=True)
         return
     originals: dict[str, nn.Module] = {}
-    chosen = list(ordered(planner_cases.cases(device), compiled))[:most]
-    for index, case in enumerate(chosen):
-        needed = WHOLE_SECONDS if compiled and case.model in WHOLE else 0.0
+    chosen = list(ordered(planner_cases.cases(device), compiled, first))[:most]
+    size = 1 if compiled else GROUP  # what is compiled is forgotten before the next
+    for index in range(0, len(chosen), size):
+        group = chosen[index : index + size]
+        needed = WHOLE_SECONDS if compiled and group[0].model in WHOLE else 0.0
         if time.monotonic() + needed > deadline:
             print(f"{len(chosen) - index} cases left out: their time is spent", flush=True)
             return
-        model, plan = case.on(device), case.plan(device)
-
-        def fresh(case: Any = case, model: Any = model) -> nn.Module:
-            if case.model not in originals:
-                originals[case.model] = model.make_on("cpu")
-            return copy.deepcopy(originals[case.model])
-
-        def work(model: Any = model, plan: Plan = plan, fresh: Any = fresh) -> dict[str, Any]:
-            batch = model.batch(plan.batch.sequences or 1)
-            return measure(
-                fresh, batch, plan, device, model.vocab,
-                warmup=3, steps=5, owners=not compiled,
-            )  # fmt: skip
-
-        entry = {"case": str(case), "plan": str(plan)}
-        results.table["cases"].append({**entry, **attempt(str(case), work)})
-        results.write()
+        measure_group(results, group, originals, device)
 
 
-def ordered(cases: list[Any], compiled: bool) -> Iterator[Any]:
-    """Plan by plan over all models; what is slow, in fp32 or to compile whole, last."""
+def measure_group(
+    results: Results, group: list[Any], originals: dict[str, nn.Module], device: str
+) -> None:
+    """Start these cases one after another, then time them in turns."""
+    trials: dict[Any, Trial] = {}
+    failed: dict[Any, dict[str, Any]] = {}
+    for case in group:
+        try:
+            trials[case] = case_trial(case, originals, device)
+        except Exception as error:
+            failed[case] = failure(error)
+    for _ in range(ROUNDS - 1):
+        for trial in trials.values():
+            trial.time(4)
+    for case in group:
+        found = failed.get(case) or trials[case].results()
+        if case in trials and device == "cpu":
+            found["owners"] = trials[case].owners(case.on(device).vocab)
+        show(str(case), found)
+        entry = {"case": str(case), "plan": str(case.plan(device))}
+        results.table["cases"].append({**entry, **found})
+    results.write()
+
+
+def case_trial(case: Any, originals: dict[str, nn.Module], device: str) -> Trial:
+    model, plan = case.on(device), case.plan(device)
+    if case.model not in originals:
+        originals[case.model] = model.make_on("cpu")
+    batch = model.batch(plan.batch.sequences or 1)
+    return Trial(partial(copy.deepcopy, originals[case.model]), batch, plan, device, warmup=3)
+
+
+def ordered(cases: list[Any], compiled: bool, first: list[str]) -> Iterator[Any]:
+    """Those asked for first, then plan by plan over all models; what is slow, in fp32 or to
+    compile whole, last."""
     mine = [case for case in cases if case.plan("cuda").compile == compiled]
     turns = list(dict.fromkeys((case.words, case.rows, case.passes) for case in mine))
 
-    def turn(case: Any) -> tuple[bool, int]:
+    def turn(case: Any) -> tuple[bool, bool, int]:
         slow = case.model in WHOLE if compiled else case.words.startswith("fp32")
-        return slow, turns.index((case.words, case.rows, case.passes))
+        place = turns.index((case.words, case.rows, case.passes))
+        return slow, not any(word in case.words for word in first), place
 
     yield from sorted(mine, key=turn)
 
@@ -249,7 +301,11 @@ def measure_sweeps(
             if time.monotonic() > deadline:
                 print(f"{sweep.model}: plans from '{text}' on left out: their time is spent")
                 break
-            found = attempt(f"{sweep.model}: {text}", partial(measure_plan, sweep, text, device))
+            try:
+                found = measure_plan(sweep, text, device)
+            except Exception as error:
+                found = failure(error)
+            show(f"{sweep.model}: {text}", found)
             table["rows"].append({"plan": text, **found})
             results.write()
 
@@ -261,7 +317,9 @@ def measure_plan(sweep: Sweep, text: str, device: str) -> dict[str, Any]:
     batch = Batch.of((tokens, tokens.roll(-1, 1)), position=0, size=sweep.batch)
     plan = settled(text, sweep.batch)
     make = partial(quickly_built, sweep.model, sweep.sequence, device)
-    return measure(make, batch, plan, device, vocab, warmup=2, steps=3, owners=False)
+    trial = Trial(make, batch, plan, device, warmup=2)
+    trial.time(3)
+    return trial.results()
 
 
 def picked(sweep: Sweep, device: str, calibration: Calibration) -> list[str]:
@@ -303,8 +361,9 @@ def run(options: argparse.Namespace) -> Path:
     head = {"machine": shown, "device": device_name(here), "torch": torch.__version__}
     results = Results(Path(options.out), {**head, "date": time.strftime("%Y-%m-%d")})
     began, budget = time.monotonic(), options.budget
-    seconds = min(90.0, budget * SHARES["calibrate"])
-    found = calibrate(here, seconds)
+    started = time.monotonic()
+    found = calibrate(here, min(90.0, max(LEAST_CALIBRATION, budget * SHARES["calibrate"])))
+    results.table["calibration_seconds"] = time.monotonic() - started
     results.table["calibration"] = asdict(found)
     results.write()
     note(began, f"calibrated: {summary(found)}")
@@ -312,12 +371,15 @@ def run(options: argparse.Namespace) -> Path:
         left = began + budget - time.monotonic()
         measure_sweeps(results, device, left, found, options.sweep)
         return results.path
-    eager = time.monotonic() + budget * SHARES["eager"]
-    measure_cases(results, device, eager, compiled=False, most=options.cases)
+    shares = {**SHARES, "sweep": 0.0, "eager": 0.6} if options.cases_alone else SHARES
+    case_options = {"most": options.cases, "first": options.first}
+    eager = time.monotonic() + budget * shares["eager"]
+    measure_cases(results, device, eager, compiled=False, **case_options)
     note(began, "eager cases done")
-    measure_sweeps(results, device, budget * SHARES["sweep"], found)
-    note(began, "sweeps done")
-    measure_cases(results, device, began + budget, compiled=True, most=options.cases)
+    if not options.cases_alone:
+        measure_sweeps(results, device, budget * shares["sweep"], found)
+        note(began, "sweeps done")
+    measure_cases(results, device, began + budget, compiled=True, **case_options)
     note(began, "compiled cases done")
     return results.path
 
@@ -352,6 +414,8 @@ class Line:
     reserved: float | None = None
     seconds: float | None = None
     uncalibrated: float | None = None
+    spread: float | None = None  # of the rounds it was timed in
+    lease: int = 0  # 0: the newest
     problem: str = ""
 
 
@@ -366,7 +430,8 @@ class Session:
 
 def sessions_of(paths: list[Path]) -> list[Session]:
     """Newest first. A host is not equally fast in every lease, so each is held against its own
-    launches; what an older calibration did not time of the device it takes from the newest."""
+    launches; what an older calibration did not time of the device it takes from the newest. What it
+    did not time of the host stays unknown: seconds of two hosts do not add up."""
     tables = [json.loads(path.read_text()) for path in paths]
     newest = tables[0]["calibration"]
     found = []
@@ -375,7 +440,9 @@ def sessions_of(paths: list[Path]) -> list[Session]:
         if own and own is not newest:
             kinds = {(t["kind"], t["compute"]) for t in own["timings"]}
             own["timings"] += [
-                t for t in newest["timings"] if (t["kind"], t["compute"]) not in kinds
+                t
+                for t in newest["timings"]
+                if (t["kind"], t["compute"]) not in kinds and t["kind"] not in HOST
             ]
         found.append(Session(table, cluster_of(table["device"]), refitted(own)))
     return found
@@ -385,14 +452,14 @@ def report(paths: list[Path], *, cases: bool = True) -> int:
     """Forecast everything anew and print how far each forecast is off; a case's newest counts."""
     lines: dict[str, Line] = {}
     measured: dict[str, list[tuple[Session, dict[str, Any]]]] = {}
-    for session in sessions_of(paths):
+    for lease, session in enumerate(sessions_of(paths)):
         table = session.table
         if session.calibration:
             print(f"{table['machine']}, torch {table['torch']}: {summary(session.calibration)}")
         for entry in case_entries(table) if cases else ():
             if entry[0]["case"] not in lines:
                 line = case_line(entry, session.cluster, session.calibration)
-                lines[line.name] = line
+                lines[line.name] = replace(line, lease=lease)
         for sweep in table["sweeps"]:
             measured.setdefault(sweep["model"], []).append((session, sweep))
     show_cases(list(lines.values()))
@@ -458,6 +525,7 @@ def case_line(
         off(memory.allocated_bytes + memory.reserved, entry["reserved_bytes"]),
         off(found.time and found.time.step_seconds, entry["step_seconds"]),
         off(plain.time and plain.time.step_seconds, entry["step_seconds"]),
+        spread(entry),
     )
 
 
@@ -466,10 +534,11 @@ def off(said: float | None, was: float | None) -> float | None:
 
 
 def show_cases(lines: list[Line]) -> None:
-    print(f"\n{'case':62} {'alloc':>7} {'reserv':>7} {'time':>7} {'uncal':>7}")
+    head = "".join(f" {word:>7}" for word in ("alloc", "reserv", "time", "uncal", "spread"))
+    print(f"\n{'case':62}{head} lease")
     for line in lines:
-        cells = (line.allocated, line.reserved, line.seconds, line.uncalibrated)
-        print(f"{line.name:62} {' '.join(map(cell, cells))} {line.problem}")
+        cells = (line.allocated, line.reserved, line.seconds, line.uncalibrated, line.spread)
+        print(f"{line.name:62} {' '.join(map(cell, cells))} {line.lease + 1:5} {line.problem}")
     print()
     for name, numbers in verdict(lines).items():
         shown = [f"{key} {value:+.1%}" for key, value in numbers.items() if key != "cases"]
@@ -543,6 +612,10 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=420.0, help="seconds for everything")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--cases", type=int, default=1000, help="at most so many of each kind")
+    parser.add_argument("--cases-alone", action="store_true", help="no sweeps")
+    parser.add_argument(
+        "--first", nargs="*", default=[], metavar="WORD", help="cases with these words first"
+    )
     parser.add_argument("--sweep", metavar="MODEL", help="after calibration, its sweep alone")
     parser.add_argument(
         "--report",

@@ -5,10 +5,13 @@ from dataclasses import replace
 import pytest
 
 from stepladder.hardware import Cluster
-from stepladder.plan import Plan
-from stepladder.planner import part_asking
+from stepladder.plan import BF16, Plan
+from stepladder.planner import OURS, part_asking, products_of
+from stepladder.planner.collectives import network_of
 from stepladder.planner.depths import Depths
-from stepladder.planner.host import FACTORS, Asking, late_seconds
+from stepladder.planner.host import FACTORS, late_seconds
+from stepladder.planner.passes import host_seconds, setting_of
+from stepladder.planner.speed import speed_of
 from stepladder.planner.time import forecast_time
 from stepladder.workload import Kept, find_facts
 
@@ -19,61 +22,90 @@ WHOLE, CHEAP = Depths(0, 0, 1), Depths(0, 1, 0)
 
 
 def asked(text: str, facts=TINY) -> float:
-    """Seconds of a step that waits for the host from beginning to end, without its optimizer."""
+    """Seconds of the host in a step that waits for it from beginning to end."""
     found = forecast_time(facts, Plan.parse(text).settle(1), ONE)
     assert found is not None and found.host > 0.3 * found.step_seconds
-    return found.step_seconds - found.optimizer
+    return found.step_seconds
 
 
-def test_autocast_adds_its_casts_and_passes_after_the_first_their_additions() -> None:
-    plain = part_asking(BLOCK, autocast=True)
-    assert plain == Asking(BLOCK.launches.mixed, BLOCK.launches_back.mixed)
-    more = part_asking(BLOCK, autocast=True, added=0.75)
-    assert more.total - plain.total == pytest.approx(0.75 * BLOCK.tensors)
+def update_seconds() -> float:
+    tensors = sum(part.tensors * part.count for part in TINY.parts)
+    return 6e-6 * (FACTORS["step"] + FACTORS["tensor"] * tensors)
+
+
+def test_products_cost_the_host_more_than_the_rest_and_autocast_adds_its_casts() -> None:
+    assert products_of(BLOCK) == (7, 13)
+    plain, pure = (part_asking(BLOCK, autocast=autocast) for autocast in (True, False))
+    cheap = FACTORS["cheap"]
+    assert plain.forward == pytest.approx(FACTORS["product"] * 7 + cheap * (28 - 7))
+    casts = BLOCK.launches_back.mixed - BLOCK.launches_back.eager
+    assert plain.backward - pure.backward == pytest.approx(cheap * casts)
+
+
+def test_passes_after_the_first_add_to_gradients() -> None:
+    once, more = (part_asking(BLOCK, autocast=True, added=share) for share in (0.0, 0.75))
+    assert more.backward - once.backward == pytest.approx(0.75 * BLOCK.tensors * FACTORS["cheap"])
 
 
 def test_compiling_spares_the_host_cheap_operations_alone() -> None:
-    eager, compiled = (part_asking(BLOCK, autocast=True, compiled=c) for c in (False, True))
+    ones = {"compiled": 1.0, "product": 1.0, "cheap": 1.0}
+    eager, compiled = (
+        part_asking(BLOCK, autocast=True, compiled=c, factors=ones) for c in (False, True)
+    )
     saved = BLOCK.launches.eager - BLOCK.launches.compiled
     saved += BLOCK.launches_back.eager - BLOCK.launches_back.compiled
     assert eager.total - compiled.total == saved > 0
 
 
-def test_choosing_what_to_keep_costs_the_host_most_unless_compiled() -> None:
+def test_recomputing_costs_by_the_block_and_by_the_launch() -> None:
     plain, whole, cheap = (
-        part_asking(BLOCK, depths, autocast=True).total for depths in (Depths(), WHOLE, CHEAP)
+        part_asking(BLOCK, depths, autocast=True) for depths in (Depths(), WHOLE, CHEAP)
     )
     ahead = BLOCK.launches.mixed
-    assert whole - plain == pytest.approx(FACTORS["blocks"] * ahead)
-    assert cheap - plain == pytest.approx(FACTORS["selective"] * ahead)
+    again = FACTORS["block again"] + FACTORS["launch again"] * ahead
+    assert whole.backward - plain.backward == pytest.approx(again)
+    assert whole.forward == plain.forward
+    chosen = FACTORS["block chosen"] + FACTORS["launch chosen"] * ahead
+    assert cheap.forward - plain.forward == pytest.approx(chosen / 2)
+    assert cheap.total - plain.total == pytest.approx(chosen)
     compiled = [part_asking(BLOCK, d, autocast=True, compiled=True) for d in (Depths(), CHEAP)]
-    assert compiled[0] == compiled[1]
+    assert compiled[0] == compiled[1], "a compiler chooses once"
 
 
 def test_measured_factors_go_before_the_usual_ones() -> None:
-    found = part_asking(BLOCK, autocast=False, factors={"pure": 3.0})
-    assert found.total == 3.0 * (BLOCK.launches.eager + BLOCK.launches_back.eager)
+    found = part_asking(BLOCK, autocast=False, factors={"product": 0.0, "cheap": 3.0})
+    cheap = BLOCK.launches.eager + BLOCK.launches_back.eager - sum(products_of(BLOCK))
+    assert found.total == pytest.approx(3.0 * cheap)
 
 
-def test_a_pass_is_late_by_whichever_makes_it_longest() -> None:
-    assert late_seconds(Asking(1.0, 1.0), 4.0, 5.0) == 0.0
-    assert late_seconds(Asking(6.0, 1.0), 4.0, 5.0) == 2.0, "backward starts when it is asked for"
-    assert late_seconds(Asking(3.0, 9.0), 4.0, 5.0) == 3.0
+def test_the_device_is_late_by_the_most_that_asking_was_ahead() -> None:
+    assert late_seconds([(1.0, 4.0), (1.0, 5.0)]) == 0.0
+    assert late_seconds([(6.0, 4.0), (1.0, 5.0)]) == 2.0, "backward starts when it is asked for"
+    assert late_seconds([(3.0, 4.0), (9.0, 5.0)]) == 3.0
+    assert late_seconds([(3.0, 4.0), (5.0, 1.0), (1.0, 9.0)]) == 3.0, "light blocks before heavy"
 
 
 def test_a_step_that_waits_takes_as_long_as_asking_for_it() -> None:
     launches = sum(part_asking(p, autocast=True).total * p.count for p in TINY.parts)
-    assert asked("bf16 micro=1") == pytest.approx(launches * 6e-6)
-    added = 0.75 * sum(p.tensors * p.count for p in TINY.parts) * 6e-6
-    assert asked("bf16 micro=1 batch=4") == pytest.approx(4 * (asked("bf16 micro=1") + added))
+    one = launches * 6e-6 + update_seconds()
+    assert asked("bf16 micro=1") == pytest.approx(one)
+    added = 0.75 * FACTORS["cheap"] * sum(p.tensors * p.count for p in TINY.parts)
+    four = 4 * (launches + added) * 6e-6 + update_seconds()
+    assert asked("bf16 micro=1 batch=4") == pytest.approx(four)
 
 
-def test_recomputation_asks_again() -> None:
-    plain, ahead = asked("bf16 micro=1"), BLOCK.launches.mixed * BLOCK.count * 6e-6
-    whole = asked("bf16 micro=1 recompute=blocks")
-    assert whole == pytest.approx(plain + FACTORS["blocks"] * ahead)
-    cheap = asked("bf16 micro=1 recompute=selective")
-    assert cheap == pytest.approx(plain + FACTORS["selective"] * ahead)
+def test_the_update_is_late_only_when_the_device_has_caught_up() -> None:
+    slow = find_facts("gpt2")
+    found = forecast_time(slow, Plan.parse("bf16 micro=32").settle(1), ONE)
+    assert found is not None and found.host < 0.02 * found.step_seconds
+
+
+@pytest.mark.parametrize(("backward", "mean"), [(9.0, 2 / 4), (1.0, 2.0)])
+def test_a_host_that_runs_ahead_is_late_in_the_first_pass_alone(backward, mean) -> None:
+    speed, network = speed_of(ONE.device, BF16), network_of(ONE)
+    setting = setting_of(Plan.parse("bf16 micro=1 batch=4").settle(1), speed, network, OURS)
+    late, asked = host_seconds([(3.0, 1.0), (1.0, backward)], setting)
+    assert (late, asked) == (mean, 4.0)
 
 
 def test_weights_kept_narrow_need_no_casts() -> None:

@@ -1,4 +1,6 @@
 import time
+from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -8,10 +10,12 @@ from hypothesis import strategies as st
 from stepladder.hardware import Cluster, find
 from stepladder.plan import BF16, FP32, Plan
 from stepladder.planner import forecast, part_asking
+from stepladder.planner.depths import Depths
 from stepladder.planner.speed import speed_of
 from stepladder.profiler import calibrate
 from stepladder.profiler.calibrate import attempt
 from stepladder.profiler.efficiency import STEP_MODEL, fit
+from stepladder.profiler.launches import TINY
 from stepladder.profiler.probes import PRODUCTS, WORKS, Probe, probes_of
 from stepladder.record import Timing
 from stepladder.workload import find_facts
@@ -80,22 +84,55 @@ def test_large_tensors_say_how_fast_a_device_streams_and_small_ones_how_late_it_
     assert found.kernel_seconds == pytest.approx(4e-6)
 
 
-def test_each_way_of_running_is_told_in_launches_of_the_usual_one():
-    block = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1]
-    blocks = {"": 1e-3, "pure": 5e-4, "blocks": 2e-3, "selective": 4e-3}
-    timings = [
-        Timing("launch", way, (depth,), 1e-3 + depth * each)
-        for way, each in blocks.items()
-        for depth in (2, 8)
-    ]
-    found = fit("H200", timings)
-    one, factors = found.launch_seconds, found.launch_factors
-    ahead = block.launches.mixed
-    assert factors["blocks"] * ahead * one == pytest.approx(1e-3)
-    assert factors["selective"] * ahead * one == pytest.approx(3e-3)
-    narrow = block.launches.eager + block.launches_back.eager
-    assert factors["pure"] * narrow * one == pytest.approx(5e-4)
+COSTS = {
+    "product": 7e-5, "cheap": 2e-5, "block again": 2e-3, "launch again": 3e-5,
+    "block chosen": 4e-3, "launch chosen": 8e-5, "tensor": 5e-6, "step": 1e-3,
+}  # fmt: skip
+
+
+def asked_timings() -> list[Timing]:
+    """Of a host on which everything costs exactly so much."""
+    found = []
+    for (kind, model), (base, autocast), (way, depths), depth in product(
+        TINY.items(), (("", True), ("pure", False)),
+        (("", Depths()), ("blocks", Depths(0, 0, 1)), ("selective", Depths(0, 1, 0))), (2, 8),
+    ):  # fmt: skip
+        block = find_facts(model.format(2)).parts[1]
+        one = part_asking(block, depths, autocast=autocast, factors=COSTS).total
+        found.append(Timing(kind, f"{base} {way}".strip(), (depth,), 1e-3 + depth * one))
+    update = [Timing("ask for an update", "", (d,), 1e-3 + 16 * d * 5e-6) for d in (2, 8)]
+    return found + update
+
+
+def test_what_the_host_does_is_told_in_launches_of_the_usual_kind():
+    found = fit("H200", asked_timings())
+    launch, factors = found.launch_seconds, found.launch_factors
+    assert launch == pytest.approx((20 * 7e-5 + 64 * 2e-5) / 84), "a tiny GPT's mean"
+    assert {name: cost * launch for name, cost in factors.items()} == pytest.approx(COSTS)
     assert "compiled" not in factors, "what was not timed stays unknown"
+
+
+def test_a_host_that_varies_counts_by_its_median():
+    slow = [replace(t, seconds=3 * t.seconds) for t in asked_timings()]
+    once, often = fit("H200", asked_timings()), fit("H200", asked_timings() * 2 + slow)
+    assert often.launch_seconds == pytest.approx(once.launch_seconds)
+
+
+def test_one_model_alone_does_not_tell_products_from_the_rest():
+    timings = [t for t in asked_timings() if (t.kind, t.compute) == ("launch", "")]
+    found = fit("H200", timings)
+    assert not found.launch_factors
+    block = find_facts(TINY["launch"].format(2)).parts[1]
+    assert found.launch_seconds == pytest.approx(
+        part_asking(block, autocast=True, factors=COSTS).total
+        / part_asking(block, autocast=True).total
+    )
+
+
+def test_asking_for_an_update_leaves_the_next_one_the_same_work():
+    update = WORKS["ask for an update"](Probe("ask for an update", "", (1,)), CPU)
+    update()
+    update()
 
 
 def test_convolutions_are_rated_apart_and_those_of_colours_again():
@@ -127,7 +164,7 @@ def test_kernels_that_do_not_stream_are_rated_by_type_and_by_their_own_pace():
 def test_a_launch_is_what_a_block_more_costs_by_its_kernels():
     block = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1]
     narrow = part_asking(block, autocast=True).total
-    wide = part_asking(block, autocast=False, factors={"pure": 1.0}).total
+    wide = part_asking(block, autocast=False).total
     timings = [Timing("launch", "", (2,), 5e-3), Timing("launch", "", (8,), 5e-3 + 6 * 1e-3)]
     assert fit("CPU", timings).launch_seconds == pytest.approx(1e-3 / wide)
     assert fit("H200", timings).launch_seconds == pytest.approx(1e-3 / narrow), "it is in bf16"

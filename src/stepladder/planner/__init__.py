@@ -5,7 +5,7 @@ from .check import RULES, check, divisors, problems
 from .choices import Choices
 from .explain import Explanation, explain, family_of
 from .forecast import forecast
-from .host import part_asking
+from .host import part_asking, products_of
 from .memory import forecast_moments, forecast_state
 from .search import search
 from .software import OURS, Software
@@ -29,6 +29,7 @@ __all__ = [
     "in_flight",
     "part_asking",
     "problems",
+    "products_of",
     "search",
     "stages_of",
 ]

@@ -1,22 +1,25 @@
-"""Seconds that the host needs to ask the device for one pass of a part.
+"""Seconds that the host needs to ask the device for one pass of a part, and for an update.
 
 The unit is a launch with autograd around it, `launch_seconds`, which `calibrate` measures on blocks
 too small to keep the device busy. How many there are is counted where a module is traced: every
-operation, and under autocast a cast for each parameter and one for its gradient. Ways of running
-differ in what a launch costs, and the calibration measures each (`FACTORS` where there is none):
+operation, and under autocast a cast for each parameter and one for its gradient. What else the host
+does is told in the same unit, each measured by a calibration (`FACTORS` where there is none):
 
-    pure       no casts to look up, so fewer launches, each of a dearer kind
-    blocks     forward once more, with what checkpointing does around it: hooks, generators
-    selective  forward twice under a mode of Python's that looks at every operation
-    compiled   guards, and a runtime that passes what a graph returns through Python
+    product, cheap                 a launch of a product, a convolution or attention; any other
+    block again, launch again      of a block computed once more: what checkpointing does around it
+                                   (hooks, generators), and for each launch of its forward
+    block chosen, launch chosen    of a block that keeps what is dear: forward twice under a mode
+                                   of Python's that looks at every operation
+    compiled                       a launch of compiled code: guards, and a runtime in Python
+    tensor, step                   of an update: for each parameter, and once
 
-The device starts nothing it was not asked for, and runs behind otherwise: a pass takes the longest
-of all its work, asking for forward and then backward's work, and asking for everything.
+The device starts nothing it was not asked for, and runs behind otherwise: it is late by the most
+that asking was ever ahead of the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stepladder.workload import Launches, Part
@@ -25,19 +28,19 @@ from .depths import Depths
 
 KEPT = Depths()  # nothing is computed again
 
-# On an H200 whose host took 28 µs a launch.
-FACTORS = {"pure": 1.2, "blocks": 2.0, "selective": 6.0, "compiled": 1.0}
+# Of tiny blocks on two H200s, whose hosts took 26 and 31 µs a launch.
+FACTORS = {
+    "product": 2.3, "cheap": 0.6, "block again": 80.0, "launch again": 1.0,
+    "block chosen": 135.0, "launch chosen": 3.0, "compiled": 0.8, "tensor": 0.3, "step": 30.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Launches of a pass, in units of one of eager autocast."""
+    """Launches of a pass, in units of one of eager autocast; or seconds of them."""
 
     forward: float = 0.0
     backward: float = 0.0
-
-    def __add__(self, other: Asking) -> Asking:
-        return Asking(self.forward + other.forward, self.backward + other.backward)
 
     def times(self, factor: float) -> Asking:
         return Asking(self.forward * factor, self.backward * factor)
@@ -52,6 +55,12 @@ def launches_of(launches: Launches, autocast: bool, compiled: bool) -> float:
     if compiled:
         return launches.compiled + (launches.mixed - launches.eager if autocast else 0.0)
     return launches.mixed if autocast else launches.eager
+
+
+def products_of(part: Part) -> tuple[int, int]:
+    """Forward and backward: what a library is asked for, which takes the host longest."""
+    attends = int(part.attention is not None)
+    return len(part.matrices) + attends, sum(m.backward for m in part.matrices) + attends
 
 
 def part_asking(
@@ -69,21 +78,35 @@ def part_asking(
         added: the share of passes that find gradients to add theirs to.
     """
     known = {**FACTORS, **(factors or {})}
-    ahead, back = (
-        launches_of(each, autocast, compiled) for each in (part.launches, part.launches_back)
-    )
-    back = (back or 2 * ahead) + added * part.tensors  # an end's backward nobody watched
+    launches = launches_of(part.launches, autocast, compiled)
+    further = launches_of(part.launches_back, autocast, compiled)
+    further = (further or 2 * launches) + added * part.tensors  # a backward nobody watched
     if compiled:  # a compiler decides what is kept only once
         once = known["compiled"]
-        return Asking(once * ahead, once * (back + depths.whole * ahead))
-    once = 1.0 if autocast else known["pure"]
-    # Checkpointing looks at every tensor that forward keeps, whatever casts them.
-    hooks = (known["blocks"] - 1.0) * part.launches.mixed
-    whole, cheap = depths.whole * (once * ahead + hooks), known["selective"] * depths.cheap
-    return Asking((once + cheap / 2) * ahead, once * back + whole + cheap / 2 * ahead)
+        return Asking(once * launches, once * (further + depths.whole * launches))
+    ahead, back = (
+        known["product"] * min(products, all_) + known["cheap"] * max(all_ - products, 0.0)
+        for products, all_ in zip(products_of(part), (launches, further))
+    )
+    again = depths.whole * (known["block again"] + known["launch again"] * launches)
+    chosen = depths.cheap * (known["block chosen"] + known["launch chosen"] * launches)
+    return Asking(ahead + chosen / 2, back + again + chosen / 2)
 
 
-def late_seconds(asked: Asking, forward: float, backward: float) -> float:
-    """By how much a pass is longer than its work, which is so long in each direction."""
-    waits = asked.forward + backward, asked.total
-    return max(*waits, forward + backward) - forward - backward
+def update_asking(tensors: float, factors: Mapping[str, float]) -> float:
+    """What an update of so many parameter tensors asks for, with all that ends a step."""
+    known = {**FACTORS, **factors}
+    return known["step"] + known["tensor"] * tensors
+
+
+def late_seconds(turns: Iterable[tuple[float, float]]) -> float:
+    """By how much the device ends later than its work is long.
+
+    Args:
+        turns: in order, seconds to ask for some work and seconds of that work.
+    """
+    ahead = late = 0.0
+    for asked, work in turns:
+        ahead += asked - work
+        late = max(late, ahead)
+    return late

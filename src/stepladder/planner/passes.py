@@ -9,7 +9,7 @@ from stepladder.workload import Facts, Part
 
 from .collectives import Network
 from .depths import Depths
-from .host import Asking, late_seconds, part_asking
+from .host import Asking, late_seconds, part_asking, update_asking
 from .kept import block_depths
 from .loss import logit_traffic_bytes
 from .sizes import Sizes, per_rank, sizes_of
@@ -17,6 +17,8 @@ from .software import Software
 from .speed import Speed
 from .stages import Stage, held_parameters
 from .work import Share, Work, block_work, part_work
+
+Turn = tuple[float, float]  # seconds to ask for some work, and of the work itself
 
 UNHIDDEN = 0.4  # of tensor-parallel talk cut into pieces: the first piece, and interference
 
@@ -41,6 +43,7 @@ class Pass:
     block_forward: float  # mean seconds of a block, talk included: what hides a gather
     block_backward: float
     host: float  # seconds by which launching is slower than the device
+    asked: float = 0.0  # seconds of the host, whether the device waits for them or not
 
     @property
     def seconds(self) -> float:
@@ -65,26 +68,40 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
 def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
     """Add up the blocks and ends of a stage; the host runs ahead wherever the device is slower."""
     work, talk, forward, backward = Work(), 0.0, 0.0, 0.0
-    asked, started = Asking(), 0.0  # started: the ends' forward work
+    there_and_back: list[tuple[Turn, Turn]] = []  # forward's and backward's, in order
     for part, count in stage.blocks:
         depths = block_depths(part, setting.plan.recompute, stage.num_blocks, setting.sizes)
         block = block_work(part, setting.share, setting.speed, depths)
         carried = Work(memory_bound=carry_seconds(part, setting))
         ahead, back = talk_seconds(part, depths, setting)
-        busy = block.seconds + carried.seconds
-        work += (block.forward + block.backward + block.again + carried).times(count)
-        talk += (ahead + back) * count
-        asked += asking(part, depths, setting).times(count)
-        forward += (block.forward.seconds + ahead) * count
-        backward += (busy - block.forward.seconds + back) * count
-    for part in stage.ends:
-        ahead_work, end = end_work(facts, part, part is stage.exit, setting)
-        work, started = work + end, started + ahead_work
-        asked += asking(part, Depths(), setting)
-    ahead_seconds = forward + started
-    host = late_seconds(asked, ahead_seconds, work.seconds + talk - ahead_seconds)
+        every = (block.forward + block.backward + block.again + carried).times(count)
+        there = (block.forward.seconds + ahead) * count
+        home = every.seconds + (ahead + back) * count - there
+        asked = asking(part, depths, setting).times(count)
+        there_and_back.append(((asked.forward, there), (asked.backward, home)))
+        work, talk = work + every, talk + (ahead + back) * count
+        forward, backward = forward + there, backward + home
+    for part in stage.ends:  # the exit after the blocks, the entry before them
+        there, end = end_work(facts, part, part is stage.exit, setting)
+        asked = asking(part, Depths(), setting)
+        turns = (asked.forward, there), (asked.backward, end.seconds - there)
+        there_and_back.insert(0 if part is stage.entry else len(there_and_back), turns)
+        work += end
+    homeward = [back for _, back in reversed(there_and_back)]
+    host = host_seconds([*(ahead for ahead, _ in there_and_back), *homeward], setting)
     num_blocks = max(stage.num_blocks, 1)
-    return Pass(work, talk, forward / num_blocks, backward / num_blocks, host)
+    return Pass(work, talk, forward / num_blocks, backward / num_blocks, *host)
+
+
+def host_seconds(turns: list[Turn], setting: Setting) -> tuple[float, float]:
+    """By how much a pass waits for the host, as a mean of all passes; and what is asked of it.
+
+    A host that is slower than the device is late by that in every pass. One that is faster is late
+    only where the first pass begins: from then on it is ahead.
+    """
+    asked, passes = sum(a for a, _ in turns), setting.sizes.passes
+    slower = max(asked - sum(w for _, w in turns), 0.0)
+    return ((passes - 1) * slower + late_seconds(turns)) / passes, asked
 
 
 def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> tuple[float, Work]:
@@ -160,6 +177,15 @@ def asking(part: Part, depths: Depths, setting: Setting) -> Asking:
         added=(sizes.passes - 1) / sizes.passes, factors=speed.launch_factors,
     )  # fmt: skip
     return asked.times(speed.launch_seconds)
+
+
+def update_late(stage: Stage, one: Pass, update: float, setting: Setting) -> float:
+    """By how much the step ends later because its update was asked for late."""
+    tensors = sum(part.tensors * count for part, count in stage.blocks)
+    tensors += sum(part.tensors for part in stage.ends)
+    asked = update_asking(tensors, setting.speed.launch_factors) * setting.speed.launch_seconds
+    device = one.work.seconds + one.talk + one.host
+    return max(asked - update + (one.asked - device) * setting.sizes.passes, 0.0)
 
 
 def message_bytes(stage: Stage, setting: Setting) -> float:

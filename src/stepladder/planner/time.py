@@ -20,7 +20,7 @@ from stepladder.workload import Facts
 
 from .collectives import network_of
 from .kept import block_depths, mean_bytes
-from .passes import Pass, Setting, message_bytes, setting_of, stage_pass
+from .passes import Pass, Setting, message_bytes, setting_of, stage_pass, update_late
 from .sizes import state_ways
 from .software import OURS, Software
 from .speed import speed_of
@@ -74,14 +74,15 @@ def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
     handed = hand_over_seconds(stage, setting) * count
     host_link = cluster.device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
     moved = offload_seconds(stage, one, setting, host_link)
+    update = optimizer_seconds(facts, stage, setting, cluster, host_link)
     time = Time(
         matrix=one.work.matrix * count,
         attention=one.work.attention * count,
         memory_bound=one.work.memory_bound * count,
         communication=one.talk * count + data.felt + handed + moved,
         bubble=bubble_share(plan.schedule, plan.layout.pipeline) * mean,
-        optimizer=optimizer_seconds(facts, stage, setting, cluster, host_link),
-        host=one.host * count,
+        optimizer=update,
+        host=one.host * count + update_late(stage, one, update, setting),
     )
     late = straggling(plan, cluster) * time.step_seconds
     return Time(**{**time.by_cause(), "communication": time.communication + late})

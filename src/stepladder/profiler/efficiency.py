@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 
 from stepladder.hardware import Cluster
 from stepladder.plan import BYTES, PRECISIONS, Batch, Plan
-from stepladder.planner import forecast, part_asking
+from stepladder.planner import forecast
 from stepladder.record import Calibration, Timing
-from stepladder.workload import Attention, Part, find_facts
+from stepladder.workload import Attention, find_facts
+
+from .launches import launch_costs
+from .solve import two_costs
 
 UPDATE_BYTES = 40  # of one fp32 parameter: AdamW's 28 and clipping's 12, as planner.time counts
-TINY = "gpt:layers={},hidden=64,heads=2,vocab=256,sequence=16"
 STEP_MODEL = "gpt:layers=2,hidden=256,heads=4,vocab=512,sequence=128"
 BACKWARD = 2.5  # of attention, in forwards
 # Bytes that an element's way through a rough kernel moves, forward and backward where both run.
@@ -47,7 +49,7 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
         compute: product_rate(of(timings, "convolution", compute), bandwidth, starts)
         for compute in sorted({t.compute for t in timings if t.kind == "convolution"})
     }
-    launch = launch_seconds(timings, device)
+    launch, factors = launch_costs(timings, device)
     found = Calibration(
         device=device,
         convolution_flops_per_second={c: rate for c, (rate, _) in convolution.items()},
@@ -56,7 +58,7 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
         rough_bytes_per_second=rough_rates(timings),
         elements_per_second=own_paces(timings),
         kernel_seconds=kernel_seconds(timings),
-        launch_factors=launch_factors(timings, launch) if launch else {},
+        launch_factors=factors,
         matrix_flops_per_second=rates,
         matrix_edges=edges,
         attention_flops_per_second=attention,
@@ -149,21 +151,13 @@ def product_rate(
 ) -> tuple[float, float]:
     """The rate of large products, and how often operands are moved: least squares of both.
 
-    Seconds = flops / rate + edges · bytes / bandwidth, each timing weighing the same whatever its
-    size. A coefficient below zero means that the shapes do not show it, so it is left out. What
-    starting kernels takes is taken off, and what is hardly longer than that says nothing.
+    Seconds = flops / rate + edges · bytes / bandwidth. What starting kernels takes is taken off,
+    and what is hardly longer than that says nothing.
     """
     told = [(t, t.seconds - PRODUCT_KERNELS * starts) for t in timings]
     lasting = [(t, s) for t, s in told if s > SHORTEST * starts] or told
-    rows = [(product_flops(t) / s, product_bytes(t) / s) for t, s in lasting]
-    aa, bb = sum(a * a for a, _ in rows), sum(b * b for _, b in rows)
-    ab, a1, b1 = sum(a * b for a, b in rows), sum(a for a, _ in rows), sum(b for _, b in rows)
-    determinant = aa * bb - ab * ab
-    if determinant > 1e-9 * aa * bb:
-        per_flop, per_byte = (a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant
-        if per_flop > 0 and per_byte > 0:
-            return 1 / per_flop, per_byte * (bandwidth or 0.0)
-    return 1 / (a1 / aa), 0.0
+    per_flop, per_byte = two_costs([(product_flops(t), product_bytes(t), s) for t, s in lasting])
+    return 1 / per_flop, per_byte * (bandwidth or 0.0)
 
 
 def product_flops(timing: Timing) -> float:
@@ -202,47 +196,3 @@ def attention_rate(timings: Sequence[Timing], bandwidth: float | None) -> float:
         busy = forward - (moved / bandwidth if bandwidth else 0.0)
         rates.append(one.flops * samples / max(busy, LEAST_SHARE * forward))
     return statistics.median(rates)
-
-
-def launch_seconds(timings: Sequence[Timing], device: str) -> float | None:
-    """What a block more costs where the device waits for the host, by its launches.
-
-    The probe trains in bf16, with autocast, but on a processor, where it trains in fp32.
-    """
-    a_block = block_seconds(timings, "")
-    if a_block is None:
-        return None
-    on_gpu = device != "CPU"
-    factors = None if on_gpu else {"pure": 1.0}  # the unit, there
-    return a_block / part_asking(tiny_block(), autocast=on_gpu, factors=factors).total
-
-
-def launch_factors(timings: Sequence[Timing], launch: float) -> dict[str, float]:
-    """What each way of running costs, in launches of the usual one; see planner.host."""
-    block, plain = tiny_block(), block_seconds(timings, "")
-    found, ones = {}, dict.fromkeys(("pure", "blocks", "selective", "compiled"), 1.0)
-    for way in ones:
-        seconds = block_seconds(timings, way)
-        if seconds is None or plain is None:
-            continue
-        if way in ("pure", "compiled"):
-            compiled = way == "compiled"
-            asked = part_asking(block, autocast=compiled, compiled=compiled, factors=ones)
-            found[way] = seconds / launch / asked.total
-        else:
-            ahead = part_asking(block, autocast=True).forward
-            found[way] = max(seconds - plain, 0.0) / launch / ahead
-    return found
-
-
-def block_seconds(timings: Sequence[Timing], way: str) -> float | None:
-    found = sorted(of(timings, "launch", way), key=lambda t: t.shape)
-    if len(found) < 2:
-        return None
-    fewer, more = found[0], found[-1]
-    a_block = (more.seconds - fewer.seconds) / (more.shape[0] - fewer.shape[0])
-    return a_block if a_block > 0 else None
-
-
-def tiny_block() -> Part:
-    return find_facts(TINY.format(2)).blocks[0]

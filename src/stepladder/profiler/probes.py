@@ -15,9 +15,9 @@ from torch.nn import functional
 from stepladder.data import Batch
 from stepladder.model import build
 from stepladder.plan import FP32, Plan
-from stepladder.train import climb
+from stepladder.train import Run, climb
 
-from .efficiency import STEP_MODEL, TINY
+from .efficiency import STEP_MODEL
 from .images import (
     COLOURS,
     CONVOLUTIONS,
@@ -28,6 +28,7 @@ from .images import (
     group_work,
     pool_work,
 )
+from .launches import TINY
 from .probe import PRECISIONS, Probe, Shapes, Work, backward_of, draw
 
 PRODUCTS: Shapes = {  # rows, inner, columns
@@ -51,14 +52,19 @@ PARAMETERS = {"cuda": 2**27, "cpu": 2**22}  # of the update that is timed
 # Fewer bits may slow a processor down whatever its products say: a small whole step tells.
 STEPPED: dict[str, tuple[str, ...]] = {"cuda": (), "cpu": ("fp32", "bf16")}
 STEP = (4, 128)  # rows and tokens
-# Blocks of two models so small that only their launches count, in each way of running them; a
-# compiler takes its time, so there they are fewer.
-DEPTHS = {"": (2, 8), "pure": (2, 8), "blocks": (2, 8), "selective": (2, 8), "compiled": (1, 3)}
+# Blocks of models so small that only their launches count, in each way of running them, at two
+# depths; a compiler takes its time, so there they are fewer.
+DEPTHS = {"compiled": (1, 3)}
+USUAL_DEPTHS = (2, 8)
 WAYS = {
-    "": "bf16", "pure": "bf16-pure", "blocks": "bf16 recompute=blocks",
-    "selective": "bf16 recompute=selective", "compiled": "bf16 compile=on",
+    "": "bf16", "pure": "bf16-pure",
+    "blocks": "bf16 recompute=blocks", "pure blocks": "bf16-pure recompute=blocks",
+    "selective": "bf16 recompute=selective", "pure selective": "bf16-pure recompute=selective",
+    "compiled": "bf16 compile=on",
 }  # fmt: skip
-LATE = ("compiled",)  # after everything else
+LATE = "compiled"  # after everything else
+ASKED = tuple(way for way in WAYS if way != LATE)
+TWICE = ("", "blocks", "selective")  # timed again, later
 MOST_FLOPS = {"fp32": 2e12}  # types too slow for the largest shapes
 MOST_CONVOLVED = {"fp16": 3, "tf32": 3, "fp32": 3}  # shapes, of types that few convolve in
 
@@ -70,9 +76,8 @@ def probes_of(device: torch.device) -> Iterator[Probe]:
     usual = "bf16" if kind == "cuda" else "fp32"  # what runs on it mostly move
     yield from (Probe("stream", usual, (size,)) for size in STREAMS[kind])
     yield Probe("update", "", (PARAMETERS[kind],))
-    ways = list(WAYS) if kind == "cuda" else [""]
-    for way in (w for w in ways if w not in LATE):
-        yield from (Probe("launch", way, (depth,)) for depth in DEPTHS[way])
+    if kind == "cuda":
+        yield from launch_probes(kind)
     yield from (Probe("step", compute, STEP) for compute in STEPPED[kind])
     for compute in computes:
         limit = MOST_FLOPS.get(compute, float("inf"))
@@ -80,15 +85,26 @@ def probes_of(device: torch.device) -> Iterator[Probe]:
         yield from (Probe("product", compute, shape) for shape in shapes)
         for shape in ATTENTIONS[kind] if compute != "fp8" else ():
             yield Probe("attention", compute, shape)
-            yield Probe("attention forward", compute, shape)
         if compute == computes[0]:  # what most runs need, before other types
             yield from cheap_probes(kind)
+            # On a GPU once more: its host is not equally fast at all times.
+            yield from launch_probes(kind, TWICE)
         if compute in CONVOLVED[kind]:
             limit = MOST_CONVOLVED.get(compute, len(CONVOLUTIONS[kind]))
             yield from (Probe("convolution", compute, s) for s in CONVOLUTIONS[kind][:limit])
             yield from (Probe("colours", compute, s) for s in COLOURS[kind][:limit])
-    for way in LATE if kind == "cuda" else ():
-        yield from (Probe("launch", way, (depth,)) for depth in DEPTHS[way])
+    if kind == "cuda":
+        yield from (Probe("launch", LATE, (depth,)) for depth in DEPTHS[LATE])
+
+
+def launch_probes(kind: str, ways: tuple[str, ...] = ASKED) -> Iterator[Probe]:
+    """On a processor, which asks itself, one way will do."""
+    if kind != "cuda":
+        yield from (Probe("launch", "", (depth,)) for depth in USUAL_DEPTHS)
+        return
+    for way, model, depth in product(ways, TINY, USUAL_DEPTHS):
+        yield Probe(model, way, (depth,))
+    yield from (Probe("ask for an update", "", (depth,)) for depth in USUAL_DEPTHS)
 
 
 def cheap_probes(kind: str) -> Iterator[Probe]:
@@ -138,11 +154,6 @@ def attention_work(probe: Probe, device: torch.device) -> Work:
         return torch.autograd.grad(made, (q, k, v), out)
 
     return both
-
-
-def attention_forward_work(probe: Probe, device: torch.device) -> Work:
-    q, k, v = (draw(probe.shape, probe, device) for _ in range(3))
-    return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def stream_work(probe: Probe, device: torch.device) -> Work:
@@ -205,7 +216,21 @@ def update_work(probe: Probe, device: torch.device) -> Work:
 def launch_work(probe: Probe, device: torch.device) -> Work:
     """Forward and backward of a model so small that only asking for its work takes time."""
     plan = Plan.parse(WAYS[probe.compute]) if device.type == "cuda" else Plan(precision=FP32)
-    return gradients_work(TINY.format(probe.shape[0]), plan, (1, 16), device)
+    return gradients_work(TINY[probe.kind].format(probe.shape[0]), plan, (1, 16), device)
+
+
+def ask_for_update_work(probe: Probe, device: torch.device) -> Work:
+    """Everything that a step does after its gradients are there."""
+    run, batch = tiny_run(TINY["launch"].format(probe.shape[0]), Plan(), (1, 16), device)
+    loss = run.gradients(batch)
+    gradients = [(p, p.grad) for p in run.module.parameters()]
+
+    def update() -> None:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        run.update(batch, loss)
+
+    return update
 
 
 def step_work(probe: Probe, device: torch.device) -> Work:
@@ -215,9 +240,7 @@ def step_work(probe: Probe, device: torch.device) -> Work:
 
 
 def gradients_work(model: str, plan: Plan, shape: tuple[int, ...], device: torch.device) -> Work:
-    run = climb(build(model), loss="cross_entropy", plan=plan, device=str(device))
-    tokens = torch.zeros(shape, dtype=torch.long, device=device)
-    batch = Batch.of((tokens, tokens), position=0, size=shape[0])
+    run, batch = tiny_run(model, plan, shape, device)
 
     def both() -> None:
         run.gradients(batch)
@@ -226,10 +249,17 @@ def gradients_work(model: str, plan: Plan, shape: tuple[int, ...], device: torch
     return both
 
 
+def tiny_run(
+    model: str, plan: Plan, shape: tuple[int, ...], device: torch.device
+) -> tuple[Run, Batch]:
+    run = climb(build(model), loss="cross_entropy", plan=plan, device=str(device))
+    tokens = torch.zeros(shape, dtype=torch.long, device=device)
+    return run, Batch.of((tokens, tokens), position=0, size=shape[0])
+
+
 WORKS: dict[str, Callable[[Probe, torch.device], Work]] = {
     "product": product_work,
     "attention": attention_work,
-    "attention forward": attention_forward_work,
     "stream": stream_work,
     "norm": norm_work,
     "widen": widen_work,
@@ -244,5 +274,7 @@ WORKS: dict[str, Callable[[Probe, torch.device], Work]] = {
     "loss": loss_work,
     "update": update_work,
     "launch": launch_work,
+    "launch llama": launch_work,
+    "ask for an update": ask_for_update_work,
     "step": step_work,
 }
