@@ -97,6 +97,10 @@ def hf_neox() -> tuple[nn.Module, Rows]:
     return language_model("gpt_neox", labelled())
 
 
+def hf_phi3() -> tuple[nn.Module, Rows]:
+    return language_model("phi3", padded(), pad_token_id=0, eos_token_id=1)
+
+
 def pictures(side: int) -> Rows:
     """As their image classifiers read them."""
     draw = torch.Generator().manual_seed(5)

@@ -16,7 +16,8 @@ MODELS = {
     **{
         name: f"{FOREIGN}:{name.replace('-', '_')}"
         for name in (
-            *("hf-mistral", "hf-qwen2", "hf-gemma", "hf-opt", "hf-neox", "hf-vit", "hf-resnet"),
+            *("hf-mistral", "hf-qwen2", "hf-gemma", "hf-opt", "hf-neox", "hf-phi3"),
+            *("hf-vit", "hf-resnet"),
             *("lora-llama", "lora-gpt2"),
         )
     },
@@ -131,6 +132,8 @@ hf-opt      fp32 tensor=2
 hf-neox     fp32 zero3 shard=2
 hf-neox     fp32 tensor=2
 hf-neox     fp32 pipeline=2
+hf-phi3     fp32 zero3 shard=2
+hf-phi3     fp32 pipeline=2
 hf-vit      fp32 ddp replicate=2
 hf-vit      fp32 zero3 shard=2
 hf-vit      fp32 tensor=2

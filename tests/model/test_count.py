@@ -143,3 +143,19 @@ def test_70_billion_parameters_are_counted_without_memory():
     model = build("llama3-70b", device="meta")
     flops = count_flops(model, tokens_of(1, 8192).to("meta"))
     assert flops.forward == 8192 * shape_flops(PRESETS["llama3-70b"], 8192).forward
+
+
+def test_a_row_is_multiplied_by_the_experts_it_goes_to_and_by_no_others():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+
+    def forward(experts, each):
+        config = transformers.MixtralConfig(
+            **sizes, **heads, num_local_experts=experts, num_experts_per_tok=each
+        )
+        return count_flops(transformers.MixtralForCausalLM(config), tokens_of(2, 16)).forward
+
+    routing, expert = 2 * 32 * 32, 2 * 32 * 3 * 32 * 64  # of 32 rows
+    assert forward(4, 2) - forward(4, 1) == expert
+    assert forward(8, 1) - forward(4, 1) == 4 * routing

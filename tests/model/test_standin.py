@@ -36,6 +36,29 @@ def test_another_type_may_be_stood_in():
         assert rehearsal(torch.zeros(4, 3)).dtype == torch.bfloat16
 
 
+def test_products_by_groups_are_stood_in_for_in_every_type():
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 16, 32))
+
+        def forward(self, rows, ends):
+            return torch.nn.functional.grouped_mm(rows, self.weight, offs=ends)
+
+    net, ends = Experts(), torch.tensor([2, 5, 8], dtype=torch.int32)
+    rows = torch.ones(8, 16, requires_grad=True)
+    real = net(rows, ends)
+    real.square().sum().backward()
+    rehearsal = Rehearsal(net)
+    with rehearsal.fake, torch.enable_grad():
+        states, stood_in = rehearsal.states(), rehearsal.stand_in(rows).requires_grad_()
+        answer = rehearsal.run((stood_in, rehearsal.stand_in(ends)), states)
+        answer.square().sum().backward()
+    assert (answer.shape, answer.dtype) == (real.shape, real.dtype) == ((8, 32), torch.float32)
+    assert states["weight"].grad.shape == net.weight.grad.shape
+    assert stood_in.grad.shape == rows.grad.shape
+
+
 def test_the_innermost_part_running_is_known_and_nothing_stays_behind():
     net, seen = nn.Sequential(nn.Sequential(nn.ReLU()), nn.ReLU()), []
     net[0][0].register_forward_hook(lambda *_: seen.append(inside[-1]))

@@ -43,12 +43,13 @@ def hf_gpt2():
     )
 
 
-def hf_llama():
-    from transformers import LlamaConfig, LlamaForCausalLM
+def hf_llama(kind: str = "llama", **settings):
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(
+            kind,
             vocab_size=64,
             hidden_size=32,
             intermediate_size=64,
@@ -56,8 +57,14 @@ def hf_llama():
             num_attention_heads=4,
             num_key_value_heads=2,
             max_position_embeddings=16,
+            **settings,
         )
     )
+
+
+def hf_phi3():
+    """Its queries, keys and values are one matrix, and so are gate and up."""
+    return hf_llama("phi3", pad_token_id=0, eos_token_id=1)
 
 
 class Attention(nn.Module):

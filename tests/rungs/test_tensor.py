@@ -145,9 +145,16 @@ def test_evaluation_sees_all_logits():
     assert run(evaluate, 2, "gpt", "fp32 tensor=2", init=False) == [pytest.approx(expected)] * 2
 
 
-def test_what_shows_no_pair_of_linears_is_refused_by_name():
-    with pytest.raises(ModelError, match=r"Sequential: its blocks \(Sequential\) show no pair"):
-        run(start, 2, "uncuttable", "fp32 tensor=2", init=False)
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    [
+        ("uncuttable", r"Sequential: its blocks \(Sequential\)"),
+        ("hf_phi3", r"Phi3ForCausalLM: its blocks \(Phi3DecoderLayer\)"),
+    ],
+)
+def test_what_shows_no_pair_of_linears_is_refused_by_name(name, whose):
+    with pytest.raises(ModelError, match=f"{whose} show no pair of linears that can be cut"):
+        run(start, 2, name, "fp32 tensor=2", init=False)
 
 
 @pytest.mark.parametrize(

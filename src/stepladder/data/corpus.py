@@ -52,8 +52,21 @@ def text_corpus(
     without = NOT_LIBRARY if folder is None else frozenset({"__pycache__", ".git"})
     texts = _read(root, suffixes, without, limit_bytes)
     tokens, starts = encode(texts, tokenizer, vocabulary)
-    begin, end = _part(len(tokens), split)
     name = f"the {split} part of '{root}'"
+    return rows_of(tokens, starts, part_of(len(tokens), split), length, packed=packed, name=name)
+
+
+def rows_of(
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    part: tuple[int, int],
+    length: int,
+    *,
+    packed: bool,
+    name: str,
+) -> Windows | PackedRows:
+    """Windows of one part of the tokens, or rows of documents, which begin at `starts`."""
+    begin, end = part
     check_window(end - begin, length, name)
     if not packed:
         return Windows(tokens[begin:end], length, name=name)
@@ -92,7 +105,7 @@ def _read(
     return texts
 
 
-def _part(num_tokens: int, split: str) -> tuple[int, int]:
+def part_of(num_tokens: int, split: str) -> tuple[int, int]:
     """The region of one split: whole regions, so that no window is seen by both."""
     border = num_tokens - num_tokens // HELD_OUT
     parts = {"train": (0, border), "validation": (border, num_tokens)}

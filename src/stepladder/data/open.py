@@ -14,15 +14,16 @@ from stepladder.errors import DataError, nearest
 from stepladder.plan import DataChoice
 
 from .classics import cifar, digits, mnist
-from .corpus import TEXT, text_corpus
+from .corpus import TEXT, part_of, rows_of, text_corpus
 from .held import Part, Split
 from .images import ImageFolder
 from .mix import Mix
 from .pack import PackedRows
-from .shardfiles import ENDINGS, holds_shards
+from .prose import column_of_text, read_texts
+from .shardfiles import ENDINGS, holds_shards, saved_parts
 from .shards import TokenShards
 from .source import Source
-from .tokenized import BYTES
+from .tokenized import BYTES, encode
 from .tokens import Windows
 
 CLASSICS = {"mnist": mnist, "cifar": cifar}  # they come with a test part of their own
@@ -76,8 +77,11 @@ def _one(
     known = word in (*ALONE, *OF_FOLDERS)
     if known:
         _check_folder(word, rest)
+    if not known and (parts := saved_parts(path)):
+        part = str(parts[split == "validation"])
+        return _files(choice, part, length, vocabulary, None, tokenizer)
     if not known and (path.suffix in ENDINGS or glob.has_magic(name) or _of_tokens(path)):
-        return Part(_shards(choice, name, length, vocabulary), split)
+        return _files(choice, name, length, vocabulary, split, tokenizer)
     _refuse_words_of_tokens(choice, name)
     if word == "digits":
         return Part(digits(), split)
@@ -108,6 +112,26 @@ def _check_folder(word: str, folder: str) -> None:
         raise DataError("data.source", f"'{word}' has no folder to name", f"Write '{word}' alone.")
 
 
+def _files(
+    choice: DataChoice,
+    name: str,
+    length: int,
+    vocabulary: int,
+    split: Split | None,
+    tokenizer: str,
+) -> Source:
+    """The ids of token files, or the text of a column: a part of it, or None, all of it."""
+    column = column_of_text(name, choice.column)
+    if not column:
+        shards = _shards(choice, name, length, vocabulary)
+        return Part(shards, split) if split else shards
+    _refuse_words_of_tokens(choice, name, ("dtype", "document_end"))
+    tokens, starts = encode(read_texts(name, column), tokenizer or BYTES, vocabulary)
+    part = part_of(len(tokens), split) if split else (0, len(tokens))
+    where = f"column '{column}' of '{name}'"
+    return rows_of(tokens, starts, part, length, packed=choice.packed, name=where)
+
+
 def _shards(choice: DataChoice, name: str, length: int, vocabulary: int) -> TokenShards:
     return TokenShards(
         name,
@@ -120,9 +144,11 @@ def _shards(choice: DataChoice, name: str, length: int, vocabulary: int) -> Toke
     )
 
 
-def _refuse_words_of_tokens(choice: DataChoice, name: str) -> None:
-    for key, default in (("dtype", ""), ("column", ""), ("document_end", -1)):
-        if (given := getattr(choice, key)) != default:
+def _refuse_words_of_tokens(
+    choice: DataChoice, name: str, keys: tuple[str, ...] = ("dtype", "column", "document_end")
+) -> None:
+    for key in keys:
+        if (given := getattr(choice, key)) != getattr(DataChoice(), key):
             raise DataError(
                 f"data.{key}",
                 f"'{given}' says nothing of '{name}', which is not made of token files",

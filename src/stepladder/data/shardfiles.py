@@ -16,6 +16,7 @@ from .files import existing, unreadable
 ENDINGS = (".bin", ".npy", ".parquet", ".arrow", ".feather")
 MDS_INDEX, SAVED, SAVED_SPLITS = "index.json", "state.json", "dataset_dict.json"
 FIELD = "token shards"
+HELD_OUT = ("validation", "valid", "dev", "eval", "test")  # the names of parts, best first
 
 Named = str | os.PathLike[str]
 
@@ -34,6 +35,15 @@ def holds_shards(folder: Path) -> bool:
         return bool(_in_folder(folder))
     except DataError:
         return True  # it is, and something is wrong with it: said when it is opened
+
+
+def saved_parts(folder: Path) -> tuple[Path, Path] | None:
+    """The training and validation parts of a saved `DatasetDict` that has both."""
+    if not (folder / SAVED_SPLITS).is_file():
+        return None
+    named = _read(folder / SAVED_SPLITS).get("splits", [])
+    held = [name for name in HELD_OUT if name in named]
+    return (folder / "train", folder / held[0]) if "train" in named and held else None
 
 
 def _find(name: str) -> list[Path]:

@@ -74,9 +74,7 @@ def as_source(data: Any) -> Source:
             "Open it: TokenFile, text_corpus or ImageFolder.",
         )
     if isinstance(data, Mapping):
-        raise DataError(
-            "source", f"a {kind} has keys, not positions", "Use Arrays(x, y) or a list."
-        )
+        raise DataError("source", f"a {kind} has keys, not positions", _instead(data))
     if not _addressable(data):
         raise DataError(
             "source",
@@ -97,6 +95,12 @@ def order_of(source: Source, seed: int, shuffle: bool) -> Any:
     if shuffle and (block := getattr(source, "block", 0)):
         return Nearby(len(source), block, getattr(source, "together", 1), seed)
     return Order(len(source), seed, shuffle)
+
+
+def _instead(data: Mapping[Any, Any]) -> str:
+    """What to give where it was a table of columns, or of parts as a `DatasetDict` is one."""
+    parts = [key for key, part in data.items() if _addressable(part) and hasattr(part, "features")]
+    return f"Give one of its parts: data[{parts[0]!r}]." if parts else "Use Arrays(x, y) or a list."
 
 
 def _addressable(data: Any) -> bool:

@@ -34,6 +34,7 @@ NEVER = (
     "PartitionTimeLimit", "QOSNotAllowed",
 )  # fmt: skip
 LOOKS = 3  # in which a job waits for such a thing before it is taken back
+SILENT_LOOKS = 15  # after a Ctrl-C, at a server that does not answer
 PARTITIONS = "'sinfo --long' lists what partitions have; --dry-run shows the script."
 ELSEWHERE = "Run this on a login node of the cluster, or add --dry-run to see the script."
 
@@ -97,7 +98,7 @@ def follow(
         if not choice.points:  # the words of a sweep's runs are in their files
             file = Path(output(request, choice).replace("%j", job))
             stack.enter_context(Shown([file], stream))
-        cancelled, hopeless = False, 0
+        cancelled, hopeless, silent = False, 0, 0
         while True:
             states = look(job)
             for state in states:
@@ -113,6 +114,10 @@ def follow(
                 cancelled = True
                 tell(f"cancelling job {job}")
                 ask(["scancel", job])
+            silent = 0 if states or not cancelled else silent + 1
+            if silent == SILENT_LOOKS:
+                tell(f"slurm does not answer: 'scancel {job}' when it does again")
+                break
             asked.wait(POLL_SECONDS)
         return asked.code if asked else max(state.code for state in states)
 

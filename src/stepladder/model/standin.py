@@ -24,13 +24,36 @@ from .anatomy import part_of
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
+class StandIns(FakeTensorMode):
+    """Torch's mode of fake tensors, with an answer where torch's own is stricter than its kernel.
+
+    Experts' products by groups run in any type; without numbers torch takes bfloat16 alone.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+            with self:
+                return args[0].new_empty(grouped_shape(*args[:2], (*args, None)[2]))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def grouped_shape(first: Tensor, second: Tensor, ends: Tensor | None) -> tuple[int, ...]:
+    """The shape of a product by groups: of rows, of columns, or of what is summed over."""
+    if first.dim() == second.dim() == 3:
+        return (*first.shape[:2], second.shape[-1])
+    if first.dim() == second.dim() == 2:
+        assert ends is not None
+        return (ends.shape[0], first.shape[0], second.shape[-1])
+    return (first.shape[-2], second.shape[-1])
+
+
 class Rehearsal:
     """A module and its inputs, stood in for; call it inside `fake` to run the forward pass."""
 
     def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
         self.module, self.store = module, store
         self.device = device_of(module)
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake = StandIns(allow_non_fake_inputs=True)
 
     def __call__(self, inputs: Inputs) -> Any:
         return self.run(self.stand_in(inputs), self.states())

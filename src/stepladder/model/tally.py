@@ -24,7 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
-PRODUCTS = {aten.mm: (0, 1), aten.addmm: (1, 2), aten.bmm: (0, 1), aten.baddbmm: (1, 2)}
+PRODUCTS = {
+    aten.mm: (0, 1),
+    aten.addmm: (1, 2),
+    aten.bmm: (0, 1),
+    aten.baddbmm: (1, 2),
+    aten._grouped_mm: (0, 1),  # each row with its own expert's matrix
+}
 CONVOLUTIONS = (aten.convolution, aten._convolution, aten.cudnn_convolution)
 MASKING = (aten.masked_fill, aten.masked_fill_, aten.where, aten.add, aten.add_)
 LIKENESSES = (aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like)

@@ -40,7 +40,7 @@ class DataChoice:
     vocabulary: int = 0  # of a token file; 0: the model's
     tokenizer: str = ""  # of text: a tokenizer.json or its folder, or bytes; empty: the model's
     dtype: str = ""  # of raw token files; empty: uint16
-    column: str = ""  # of tables of tokens; empty: input_ids or tokens
+    column: str = ""  # of tables; empty: input_ids or tokens, else text
     document_end: int = -1  # the id that ends a document of raw token files, which packs them
     faults: str = "retry:2 then stop"  # or "retry:2 then skip": what cannot be read is left out
 
