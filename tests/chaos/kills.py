@@ -83,8 +83,9 @@ def undisturbed(folder: Path, ranks: int, steps: int, save_every: int) -> Victim
     run.start()
     assert run.launcher is not None
     try:
-        if run.launcher.wait(LIMIT_SECONDS):
-            raise RuntimeError(f"the undisturbed run failed: see {folder}/terminal.txt")
+        if run.launcher.wait(2 * LIMIT_SECONDS):
+            said = [line for line in run.terminal.read_text().splitlines() if line[:5] != "step "]
+            raise RuntimeError("\n".join(["the undisturbed run failed:", *said[-20:]]))
     finally:
         run.end()
     return run
@@ -279,20 +280,24 @@ def main() -> int:
             f"{len(outcome.kills)} kills, {outcome.commands} commands: {verdict}",
             flush=True,
         )
+        result = summary(outcomes, (time.monotonic() - began) / 60)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(result["table"])
+    return 0 if result["good"] else 1
+
+
+def summary(outcomes: list[Outcome], minutes: float) -> dict:
     seconds = [kill.seconds for outcome in outcomes for kill in outcome.kills if kill.seconds]
-    result = {
+    return {
         "date": datetime.date.today().isoformat(),
         "machine": f"{os.cpu_count()} CPU cores, {platform.system()}",
-        "minutes": round((time.monotonic() - began) / 60, 1),
+        "minutes": round(minutes, 1),
         "kills": sum(len(outcome.kills) for outcome in outcomes),
         "median seconds until ranks trained again": sorted(seconds)[len(seconds) // 2],
         "good": all(outcome.good for outcome in outcomes),
         "table": show(outcomes),
         "runs": [asdict(outcome) for outcome in outcomes],
     }
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(result["table"])
-    return 0 if result["good"] else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from .convert import (
     write_huggingface,
     write_state_dict,
 )
-from .digest import hash_bytes, hash_file
+from .digest import THREADS, hash_bytes, hash_file
 from .folder import (
     KEPT,
     candidates,
@@ -31,6 +31,7 @@ __all__ = [
     "CODES",
     "KEPT",
     "SHARD_BYTES",
+    "THREADS",
     "Box",
     "Huggingface",
     "Manifest",

@@ -56,7 +56,7 @@ def hash_stretch(path: Path, first: int) -> bytes:
         length = min(STRETCH, os.fstat(handle).st_size - first)
         if length <= 0 or not bring(handle, first, length):
             return b""  # shorter than it was a moment ago: the hash will tell
-        how = {"flags": mmap.MAP_SHARED, "prot": mmap.PROT_READ, "offset": first}
+        how = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ, "offset": first}
         with mmap.mmap(handle, length, **how) as seen:
             return hashlib.sha256(seen).digest()
 

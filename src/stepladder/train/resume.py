@@ -8,6 +8,7 @@ model.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,23 @@ def load(run: Engine, folder: str | Path) -> Path:
     run.health.load_state_dict(state.get("health", {}))
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
+    if run.world.first:
+        run.events += changes(run, path, state)
     return path
+
+
+def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
+    """How this run learns otherwise than the one that was saved: legal, and never unsaid.
+
+    A warm-up or a decay that nobody named follows the number of steps, which a run is often given
+    more of.
+    """
+    here = {"rate": str(run.rate), "optimizer": str(run.plan.optimizer)}
+    return [
+        f"the {what} was '{state[what]}' when {path.name} was saved and is '{now}' now"
+        for what, now in here.items()
+        if state.get(what, now) != now
+    ]
 
 
 def resume(run: Engine, folder: str | Path) -> Path | None:

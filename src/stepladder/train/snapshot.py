@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict, dataclass
+from mmap import PAGESIZE as PAGE
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stepladder.checkpoint import THREADS
 from stepladder.model import noted, own_shape
 from stepladder.version import VERSION
 
@@ -17,6 +19,11 @@ from .engine import Engine
 from .generators import read_generators
 from .holdings import Holding, holdings
 from .owed import read_owed
+
+NOTE_BYTES = 6 * 2**10  # of one box: what is known of it, here and as JSON; 4.2 KiB were measured
+THREAD_BYTES = 2**19  # of one that writes, one that waits for the disk or the one that commits
+ON_PAGES = 2**17  # what is larger gets pages of its own, and up to one for their head
+ALIGNED = 2**7  # the head of what is smaller, and its rounding
 
 
 @dataclass(slots=True)
@@ -64,9 +71,21 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
 
 
 def forecast_snapshot(run: Engine) -> int:
-    """Bytes of host memory that a save in the background will hold on this rank, and keep."""
-    held = holdings(run.climbed, run.optimizer, run.world)
-    return sum(holding.tensor.nbytes for holding in held if holding.mine)
+    """Bytes of host memory that a save in the background takes on this rank at most.
+
+    All but what notes and threads take is kept for the next.
+    """
+    mine = [held for held in holdings(run.climbed, run.optimizer, run.world) if held.mine]
+    pinned = run.world.device.type == "cuda"
+    copies = sum(host_bytes(held.tensor.nbytes, pinned) for held in mine)
+    return copies + len(mine) * NOTE_BYTES + (THREADS + 2) * THREAD_BYTES
+
+
+def host_bytes(size: int, pinned: bool) -> int:
+    """What `place_for` takes for so many bytes."""
+    if pinned:
+        return 1 << max(size - 1, 0).bit_length()  # as torch's allocator rounds
+    return size + (2 * PAGE if size >= ON_PAGES else ALIGNED)
 
 
 def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
