@@ -16,6 +16,21 @@ def test_interleaving_wants_whole_rounds():
 
 
 @pytest.mark.parametrize(
+    ("batch", "remedy"),
+    [
+        ("micro=8 accumulate=1", "Use micro=2, or at most 1 stages."),
+        ("micro=6 accumulate=2", "Use micro=3, or at most 2 stages."),
+        ("micro=1 accumulate=2", "Use a batch of 4 or more, or at most 2 stages."),
+    ],
+)
+def test_stages_that_stay_empty_are_filled_by_smaller_micro_batches_where_there_are_rows(
+    batch, remedy
+):
+    (problem,) = composition_problems(Plan.parse(f"fp32 pipeline=4 {batch}"))
+    assert str(problem).endswith(remedy)
+
+
+@pytest.mark.parametrize(
     ("words", "problem"),
     [
         ("compile=on", "compiled blocks run theirs in one piece"),

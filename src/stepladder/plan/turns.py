@@ -22,9 +22,12 @@ def passes_fill_stages(plan: Plan) -> PlanError | None:
     if stages == 1 or passes is None or fills(plan.schedule, passes, stages):
         return None
     problem = f"{passes} micro-batches cannot fill {stages} stages with {plan.schedule}"
-    ways = plan.layout.data_ways * (plan.batch.micro or 1)
-    remedy = f"Use a batch of {ways * stages} or more, or at most {passes} stages."
-    return PlanError("batch.accumulate", problem, remedy)
+    micro = plan.batch.micro or 1
+    rows = passes * micro  # of one data rank
+    smaller = [size for size in range(1, rows // stages + 1) if rows % size == 0]
+    ways = plan.layout.data_ways * micro
+    first = f"micro={smaller[-1]}" if smaller else f"a batch of {ways * stages} or more"
+    return PlanError("batch.accumulate", problem, f"Use {first}, or at most {passes} stages.")
 
 
 def interleaving_turns(plan: Plan) -> PlanError | None:
