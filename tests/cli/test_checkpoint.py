@@ -61,6 +61,7 @@ def test_inspect_says_where_the_run_stood(tmp_path, capsys):
     names = {tensor["name"]: tensor for tensor in found["tensors"]}
     assert names["model/embedding.weight"]["shape"] == [64, 32]
     assert "optimizer/norm.weight/exp_avg" in names
+    assert found["written by"] == "1 rank" and found["size"].endswith(" KiB")
     assert main(["checkpoint", "inspect", str(tmp_path)]) == 0
 
 
@@ -137,6 +138,15 @@ def test_a_mistake_is_one_line(tmp_path, capsys, words, said):
     assert main(["checkpoint", *(word.format(tmp_path) for word in words)]) == 2
     error = capsys.readouterr().err
     assert error.startswith(said.format(tmp_path)) and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("to", ["huggingface", "state_dict"])
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys, to):
+    saved(tmp_path / "run", steps=1)
+    out = "/proc/nothing/here"
+    assert main(["checkpoint", "convert", str(tmp_path / "run"), out, "--to", to]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("checkpoint: /proc/") and "cannot be read or written (No such" in line
 
 
 def test_a_damaged_checkpoint_is_not_converted(tmp_path, capsys):

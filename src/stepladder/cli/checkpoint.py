@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.errors import RecordError, StepladderError
 
-from .show import as_json, gib, progress, table
+from .show import as_json, progress, table
 
 if TYPE_CHECKING:
     from stepladder.checkpoint import Huggingface, Manifest, Reader, Source
@@ -64,7 +64,7 @@ def verify_all(options: argparse.Namespace) -> int:
             rows.append({"checkpoint": path.name, "whole": False, "found": str(found)})
         else:
             size = sum(written.size for written in manifest.files.values())
-            said = f"{len(manifest.files)} files, {gib(size)}"
+            said = f"{counted(len(manifest.files), 'file')}, {size_of(size)}"
             rows.append({"checkpoint": path.name, "whole": True, "found": said})
     if options.json:
         as_json({"checkpoints": rows})
@@ -104,14 +104,25 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
         "step": state["step"],
         "samples seen": state["position"],
         "plan": state.get("plan", "none"),
-        "written by": f"{manifest.ranks} ranks" if manifest.ranks else "conversion",
+        "written by": counted(manifest.ranks, "rank") if manifest.ranks else "conversion",
         "model tensors": len(model),
         "model numbers": sum(whole_box(one.shape).count for one in model),
         "optimizer tensors": len(manifest.names("optimizer")),
         "files": len(manifest.files),
-        "size": gib(size),
+        "size": size_of(size),
         "versions": ", ".join(f"{k} {v}" for k, v in state.get("versions", {}).items()) or "none",
     }
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def size_of(num_bytes: int) -> str:
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= one:
+            return f"{num_bytes / one:.2f} {unit}"
+    return counted(num_bytes, "byte")
 
 
 def convert(options: argparse.Namespace) -> int:
@@ -120,11 +131,18 @@ def convert(options: argparse.Namespace) -> int:
     if not 0 < options.shard < 2**20:
         raise StepladderError("shard", f"{options.shard:g} is not a size in GiB", "Try 5.")
     limit = int(options.shard * 2**30)
-    made = from_huggingface(options, limit) if options.to == "checkpoint" else out(options, limit)
+    make = from_huggingface if options.to == "checkpoint" else out
+    try:
+        made = make(options, limit)
+    except OSError as refused:
+        where, why = refused.filename or options.out, refused.strerror or refused
+        problem = f"{where} cannot be read or written ({why})"
+        raise RecordError("checkpoint", problem, "Name a place that can be.") from refused
     if options.json:
         as_json({"written": [str(path) for path in made]})
     else:
-        table("Written", ["file", "size"], [[str(path), gib(path.stat().st_size)] for path in made])
+        rows = [[str(path), size_of(path.stat().st_size)] for path in made]
+        table("Written", ["file", "size"], rows)
     return 0
 
 
