@@ -16,7 +16,14 @@ import pytest
 
 from stepladder.errors import WorldError
 from stepladder.launch import OnRay, Resources, ray_run
-from stepladder.launch.ray_job import STOP, die_with_parent, ray_exit_code, ray_script, wait
+from stepladder.launch.ray_job import (
+    STOP,
+    die_with_parent,
+    forget_failures,
+    ray_exit_code,
+    ray_script,
+    wait,
+)
 
 from .test_request import request_of
 
@@ -57,6 +64,18 @@ def test_how_it_ended_is_what_the_first_rank_that_failed_says(
     assert capsys.readouterr().err in ("", "early\n", "batch: 3.\n")
     (tmp_path / "ranks" / STOP).touch()
     assert ray_exit_code(str(tmp_path), failed=failed) == 143
+
+
+def test_what_ranks_said_that_a_smaller_start_is_without_does_not_count(tmp_path):
+    logs = tmp_path / "ranks"
+    logs.mkdir()
+    told = {"line": "lost", "moment": 1, "mistake": False, "follows": True}
+    (logs / "rank-1.error.json").write_text(json.dumps(told))
+    (logs / "rank-1.out").touch()
+    assert ray_exit_code(str(tmp_path), failed=False) == 1
+    forget_failures(logs)
+    assert ray_exit_code(str(tmp_path), failed=False) == 0
+    assert [path.name for path in logs.iterdir()] == ["rank-1.out"]
 
 
 def test_a_rank_is_asked_to_save_when_the_launcher_was_asked_to_stop(tmp_path):

@@ -84,11 +84,12 @@ def ray_script(request: Request) -> str:
 def ray_worker(told: Mapping[str, Any]) -> None:
     """One worker's share: its rank, started beside it and waited for."""
     rank, logs = dist.get_rank(), Path(told["folder"]) / "ranks"
+    if rank == 0:
+        forget_failures(logs)
     store = meeting_place() if rank == 0 else None
     port = torch.tensor([store.port if store else 0])
     dist.broadcast(port, 0)
     failure = logs / f"rank-{rank}.error.json"
-    failure.unlink(missing_ok=True)
     environment = {
         **os.environ,
         "MASTER_PORT": str(int(port)),
@@ -109,6 +110,12 @@ def ray_worker(told: Mapping[str, Any]) -> None:
         code = wait(process, logs / STOP)
     if code and code != MISTAKE and not (logs / STOP).exists():  # a mistake is not tried again
         raise LostRank(f"rank {rank}", f"ended with {code}", f"Its log: {logs}/rank-{rank}.err")
+
+
+def forget_failures(logs: Path) -> None:
+    """Put away what an earlier start's ranks left word of, those too that this one is without."""
+    for path in logs.glob("rank-*.error.json"):
+        path.unlink(missing_ok=True)
 
 
 def meeting_place() -> dist.TCPStore:
