@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner import OURS, Software, forecast, forecast_moments, forecast_state
-from stepladder.planner.memory import forecast_memory
+from stepladder.planner.memory import MOST_FRAGMENTS, WORKSPACE_BYTES, forecast_memory
 from stepladder.record import Calibration, Memory
 from stepladder.workload import find_facts
 
@@ -222,3 +222,34 @@ def test_what_is_frozen_gets_neither_gradients_nor_state() -> None:
     assert rest.parameters == whole.parameters
     assert whole.gradients - rest.gradients == 4 * held
     assert whole.optimizer - rest.optimizer == 8 * held
+
+
+def test_what_the_allocator_holds_beyond_is_an_interval_around_the_peak() -> None:
+    plan = Plan.parse("bf16 zero3 micro=2 recompute=selective")
+    found = forecast(FACTS, plan, NODE)
+    assert found.peak_bytes is not None
+    held = found.memory.allocated_bytes + found.memory.context
+    assert found.peak_bytes.low == held < found.memory.peak_bytes < found.peak_bytes.high
+    owned = (found.memory.activations, found.memory.logits, found.memory.communication)
+    moving = sum(owned) + found.memory.working + found.memory.temporary - WORKSPACE_BYTES
+    assert found.peak_bytes.high - held == pytest.approx(MOST_FRAGMENTS * moving, rel=1e-3)
+
+
+def test_an_optimizer_that_copies_gradients_needs_room_beside_its_state() -> None:
+    plain, copying = (
+        memory("bf16 ddp micro=1 recompute=blocks", software=Software(update_bytes=size))
+        for size in (0.0, 10.0)
+    )
+    assert copying.temporary == pytest.approx(10 * N, rel=0.02)
+    assert copying.allocated_bytes > plain.allocated_bytes
+
+
+@pytest.mark.parametrize(("model", "tensors"), [("gpt2", 1), ("llama3.2-1b", 0)])
+def test_small_blocks_compiled_in_one_piece_keep_one_tensor_more_each(model, tensors) -> None:
+    facts, plan = find_facts(model), Plan.parse("bf16 ddp compile=on micro=1")
+    one, two = (
+        forecast_memory(facts, plan.settle(n), Cluster.parse(f"{n} x H200"))[0].activations
+        for n in (1, 2)
+    )
+    block = facts.parts[1]
+    assert one - two == pytest.approx(tensors * 2 * block.output * block.count)

@@ -176,7 +176,11 @@ def show_forecast(found: Forecast, tokens: float | None, unit: str) -> None:
     room = f" of {limit / GIB:.1f}" if limit else ""
     owners = {owner: size / GIB for owner, size in found.memory.by_owner().items()}
     fits = "fits" if found.fits else "DOES NOT FIT"
-    bar(f"memory  {found.memory.peak_bytes / GIB:.1f}{room} GiB, {fits}", owners, "GiB")
+    span = ""
+    if found.peak_bytes is not None and found.memory.reserved:
+        span = f", between {found.peak_bytes.low / GIB:.1f} and {found.peak_bytes.high / GIB:.1f}"
+        span += " nine times in ten"
+    bar(f"memory  {found.memory.peak_bytes / GIB:.1f}{room} GiB, {fits}{span}", owners, "GiB")
     if found.time is not None and found.step_seconds is not None:
         low, high = found.step_seconds.low, found.step_seconds.high
         span = f"between {low:.3g} and {high:.3g} nine times in ten"

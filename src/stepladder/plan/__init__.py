@@ -3,7 +3,7 @@
 from .accelerate import read_accelerate
 from .batch import Batch, share, uneven_share
 from .carried import Carried, Left
-from .choices import Compress, Recompute, Schedule
+from .choices import LARGE_BLOCK, Compress, Recompute, Schedule
 from .compose import (
     adafactor_needs_whole_matrices,
     composition_problems,
@@ -56,6 +56,7 @@ __all__ = [
     "FP8",
     "FP16",
     "FP32",
+    "LARGE_BLOCK",
     "NONFINITE",
     "OFFLOADS",
     "OPTIMIZERS",

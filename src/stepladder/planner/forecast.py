@@ -7,7 +7,7 @@ from stepladder.plan import Plan
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
-from .memory import forecast_memory
+from .memory import forecast_memory, peak_interval
 from .software import OURS, Software
 from .time import forecast_time
 
@@ -55,6 +55,7 @@ def forecast(
         peak_flops_per_second=device.peak(settled.precision.compute),
         watts=device.power_watts,
         dollars_per_hour=device.dollars_per_hour,
+        peak_bytes=peak_interval(memory),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepladder.plan import Recompute
+from stepladder.plan import LARGE_BLOCK, Recompute
 from stepladder.workload import Part
 
 from .depths import Depths, depths_of
@@ -47,6 +47,10 @@ def kept_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
         kept = part.selective
     scale = per_rank(sizes)
     size = kept.num_bytes(sizes.work, sizes.residual) * scale
+    if sizes.whole and not selective and part.parameters < LARGE_BLOCK:
+        # A compiler that sees no end of a block keeps what its norm gave the products: exactly one
+        # such tensor a block is what GPT-2 held more whole than by block.
+        size += part.output * scale * sizes.work
     if sizes.tensor > 1 and not selective and not sizes.software.regathers:
         # Each cut pair of products reads, and keeps, the stream gathered from all ranks.
         pairs = sum(matrix.cut == "inner" for matrix in part.matrices)

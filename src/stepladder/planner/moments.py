@@ -81,7 +81,8 @@ def rank_moments(
         away = waiting * flight - near
         moments = [replace(m, activations=min(m.activations, near)) for m in moments]
     step = Moment(0.0, 0.0, walk.travels.last, gradients=walk.all_gradients, name="step")
-    moments += [replace(step, working=walk.gathered)]
+    beside = sizes.software.update_bytes * walk.trained / sizes.shard
+    moments += [replace(step, working=walk.gathered, temporary=beside)]
     batch = facts.sample_bytes * sizes.samples * sizes.passes  # there from the start of the step
     return [replace(m, temporary=m.temporary + batch) for m in moments], away
 
@@ -102,8 +103,8 @@ class Walk:
         self.lasting = sizes.passes > 1 or not alone
         per_gradient = sizes.gradient + sizes.waiting
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
-        trained = stage.trained(sizes.tensor, facts.tied_parameters)
-        self.all_gradients = trained * self.per_parameter
+        self.trained = stage.trained(sizes.tensor, facts.tied_parameters)
+        self.all_gradients = self.trained * self.per_parameter
 
     @property
     def kept_by_all(self) -> float:

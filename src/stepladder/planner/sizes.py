@@ -29,6 +29,7 @@ class Sizes:
     samples: int  # of a micro-batch
     passes: int
     compiled: bool
+    whole: bool  # small blocks are compiled with all around them
     flash: bool
     fuses: bool  # the head and its loss, where the vocabulary is large
     software: Software
@@ -61,6 +62,7 @@ def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
         samples=plan.batch.micro,
         passes=plan.batch.passes,
         compiled=plan.compile,
+        whole=plan.compile and layout.num_ranks == 1,
         flash=plan.attention != "plain",
         fuses=plan.kernels and layout.num_ranks == 1,
         software=software,

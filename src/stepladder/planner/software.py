@@ -21,6 +21,7 @@ class Software:
     hides_tensor: bool = False  # tensor-parallel collectives run in pieces beside the products
     masters: bool = False  # fp32 parameters live with the optimizer; work and gradients are apart
     gradient: str | None = None  # type that gradients are kept in; None: that of the parameters
+    update_bytes: float = 0.0  # beside each parameter while it is updated: gradients copied, roots
     adds_later: bool = False  # a pass's own gradients wait, all of them, to be added to the sum
     gather: str | None = None  # type that sliced parameters travel in; None: the work type
     attention_flops_per_second: float | None = None  # of its own attention kernel

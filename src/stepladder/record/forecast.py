@@ -41,6 +41,7 @@ class Forecast:
     peak_flops_per_second: float | None = None  # of one device, in the plan's compute type
     watts: float | None = None  # of one device at its limit
     dollars_per_hour: float | None = None  # of renting one device
+    peak_bytes: Interval | None = None  # of that rank's memory, as the allocator may hold more
 
     @property
     def tokens_per_second(self) -> float | None:

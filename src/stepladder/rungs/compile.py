@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-LARGE = 20_000_000  # parameters of a block that hides what its call costs the host
+from stepladder.plan import LARGE_BLOCK
 
 
 def compile_module(
@@ -51,7 +51,7 @@ def trying() -> dict[str, Any]:
 
 def are_small(blocks: Sequence[nn.Module]) -> bool:
     """Whether the host would be late for the next block's call."""
-    return sum(p.numel() for p in blocks[0].parameters()) < LARGE
+    return sum(p.numel() for p in blocks[0].parameters()) < LARGE_BLOCK
 
 
 def alike(blocks: Sequence[nn.Module]) -> bool:
