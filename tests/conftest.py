@@ -4,12 +4,14 @@ Threads are set by the environment, before torch is imported, so that tests of t
 need not import it and processes that a test starts inherit it.
 """
 
+import gc
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -35,6 +37,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("stepladder")
+
+
+@pytest.fixture(scope="module")
+def light_heap():
+    """What earlier tests left is out of sight of whoever walks the heap, which takes a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
 
 LOCAL = ("127.", "::1", "localhost", "0.0.0.0")
 

@@ -178,7 +178,7 @@ def test_an_index_that_is_none_says_so(tmp_path, capsys):
 
 
 WATCHED = """
-import sys, threading, time
+import json, os, sys, threading, time
 from pathlib import Path
 from stepladder.cli.main import main
 import stepladder.checkpoint, stepladder.model, stepladder.workload, torch
@@ -188,19 +188,26 @@ def own():
     kinds = ("RssAnon:", "RssShmem:")
     return sum(int(line.split()[1]) for line in lines if line.startswith(kinds)) * 1024
 
-peak, done = own(), False
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, own())
-        time.sleep(0.001)
-thread = threading.Thread(target=watch)
-before = own()
-thread.start()
-code = main(sys.argv[1:])
-done = True
-thread.join()
-print("PEAK", code, peak - before)
+def convert(words):
+    peak, done = own(), False
+    def watch():
+        nonlocal peak
+        while not done:
+            peak = max(peak, own())
+            time.sleep(0.001)
+    thread = threading.Thread(target=watch)
+    before = own()
+    thread.start()
+    code = main(words)
+    done = True
+    thread.join()
+    print("PEAK", code, peak - before, flush=True)
+
+for words in json.loads(sys.argv[1]):  # each in a process that has converted nothing yet
+    if not os.fork():
+        convert(words)
+        os._exit(0)
+    os.wait()
 """
 
 
@@ -220,15 +227,19 @@ def test_a_conversion_holds_a_fraction_of_the_model(tmp_path):
         ("run", "half.pt", "--to", "state_dict", "--dtype", "bfloat16"),
         ("hf", "back", "--to", "checkpoint"),
     ]
-    for there, here, *words in legs:
-        paths = [str(tmp_path / there), str(tmp_path / here)]
-        done = subprocess.run(
-            [sys.executable, "-c", WATCHED, "checkpoint", "convert", *paths, *words,
-             "--names", "same", "--json"],
-            capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
-        _, code, peak = done.stdout.splitlines()[-1].split()
-        assert code == "0" and int(peak) < rows * 4 * count / 2, (here, int(peak) / 2**20)
+    commands = [
+        ["checkpoint", "convert", str(tmp_path / there), str(tmp_path / here), *words,
+         "--names", "same", "--json"]
+        for there, here, *words in legs
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, json.dumps(commands)],
+        capture_output=True, text=True, check=True, timeout=200,
+    )  # fmt: skip
+    peaks = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("PEAK")]
+    assert len(peaks) == len(legs), done.stdout + done.stderr
+    for leg, (code, peak) in zip(legs, peaks):
+        assert code == "0" and int(peak) < rows * 4 * count / 2, (leg, int(peak) / 2**20)
     found = torch.load(tmp_path / "model.pt", weights_only=True, mmap=True)
     assert [found[f"w{i}"][-1].item() for i in range(count)] == list(range(count))
     assert torch.load(tmp_path / "half.pt", weights_only=True)["w3"].dtype == torch.bfloat16

@@ -7,7 +7,7 @@ import pytest
 from stepladder.cli.main import main
 from stepladder.record import read_journal
 
-pytestmark = pytest.mark.xdist_group("ranks")
+pytestmark = pytest.mark.usefixtures("light_heap")
 
 SMALL = ["--model.name", "gpt-tiny", "--model.sequence", "32", "--train.batch", "4"]
 

@@ -15,6 +15,7 @@ from stepladder.cli.ranks import choose_folder, facts_of, fit_ranks, spread, tel
 from stepladder.plan import REST, Layout, Plan, Recipe, read_recipe
 from stepladder.record import Journal, read_journal
 
+from ..docs.running import run_script
 from .test_train import TINY
 
 pytestmark = pytest.mark.xdist_group("ranks")
@@ -200,14 +201,10 @@ if run.world.first:
 def test_a_users_script_runs_alone_and_under_torchrun_unchanged(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    alone, together = (
-        json.loads(
-            subprocess.run(
-                [*how, str(script)], capture_output=True, text=True, check=True, timeout=240
-            ).stdout
-        )
-        for how in ([sys.executable], TORCHRUN)
-    )
+    _, alone = run_script(script.name, tmp_path)
+    started = [*TORCHRUN, str(script)]
+    ran = subprocess.run(started, capture_output=True, text=True, check=True, timeout=240)
+    alone, together = json.loads(alone), json.loads(ran.stdout)
     assert len(alone) == 4
     assert together == pytest.approx(alone, rel=1e-5)
 

@@ -1,6 +1,6 @@
 """Whatever is typed, the answer is a value or a StepladderError: never a traceback.
 
-500 texts a reader by default. The long form, other texts each time:
+200 texts a reader by default. The long form, other texts each time:
 
     STEPLADDER_FUZZ=5000 .venv/bin/python -m pytest tests/plan/test_fuzz.py tests/cli/test_fuzz.py
 """
@@ -23,7 +23,7 @@ from stepladder.plan.recipe import SECTIONS, TEXTS
 from stepladder.plan.text import ALL_WORDS
 from stepladder.workload import find_shape, parse_shape
 
-EXAMPLES = int(os.environ.get("STEPLADDER_FUZZ", "500"))
+EXAMPLES = int(os.environ.get("STEPLADDER_FUZZ", "200"))
 fuzz = settings(max_examples=EXAMPLES, derandomize="STEPLADDER_FUZZ" not in os.environ)
 
 letters = st.characters(exclude_categories=())  # surrogates and control characters included

@@ -7,6 +7,7 @@ from torch import nn
 from stepladder.trace.graphs import find_retained_graphs, live_graphs
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("light_heap")
 
 
 @pytest.fixture
