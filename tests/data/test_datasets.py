@@ -9,7 +9,7 @@ from stepladder.data import batches, open_source
 from stepladder.errors import DataError
 from stepladder.plan import DataChoice
 
-datasets = pytest.importorskip("datasets", reason="pip install 'stepladder[hf]'")
+datasets = pytest.importorskip("datasets", reason="pip install datasets")
 datasets.disable_progress_bars()
 
 ROWS = [[number % 50] * (5 + number % 7) for number in range(300)]
