@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         start().profile(repeat(batch(2)), steps=1, folder=tmp_path / "file")
 
 
-def profile_rank(plan, sleeper, moment):
+def profile_rank(plan, sleeper, moment, steps=STEPS):
     run = start(plan=plan)
     sleeps = sleeper == run.world.place.rank
 
@@ -152,7 +152,7 @@ def profile_rank(plan, sleeper, moment):
         run.module.register_forward_pre_hook(lambda *_: time.sleep(0.25))
     if sleeps and moment == "optimizer":
         run.optimizer.register_step_pre_hook(lambda *_: time.sleep(0.25))
-    found = run.profile(feed(), steps=STEPS)
+    found = run.profile(feed(), steps=steps)
     return found.to_dict()
 
 
@@ -168,7 +168,8 @@ def test_a_rank_that_sleeps_is_named_by_both(moment):
 
 @pytest.mark.parametrize("plan", ["fp32 ddp replicate=2", "fp32 zero3 shard=2"])
 def test_healthy_ranks_add_up_and_name_nobody(plan):
-    for found in run_ranks(profile_rank, 2, plan, None, ""):
+    # More steps: a rank that waits for a busy processor does so in some of them, not in all.
+    for found in run_ranks(profile_rank, 2, plan, None, "", 6):
         assert abs(found["unexplained_seconds"]) < 0.03 * found["step_seconds"]
         assert [f for f in found["findings"] if f["kind"] in ("straggler", "sync", "leak")] == []
         assert found["collectives"]["all_reduce"] > 0
