@@ -11,8 +11,6 @@ from stepladder.errors import PlanError
 
 from .ranks import POOL, RankError, run
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def add_up(base: int) -> tuple[int, int, float]:
     value = torch.tensor(float(base + dist.get_rank()))

@@ -1,10 +1,6 @@
 """The short form of the corruptions: every kind of damage, a few times."""
 
-import pytest
-
 from .corruptions import HARMS, run_cases
-
-pytestmark = pytest.mark.xdist_group("ranks")
 
 
 def test_all_damage_is_noticed_and_none_of_it_loaded(tmp_path):

@@ -13,8 +13,6 @@ from stepladder.train.copying import Copying
 from ..ranks import run as on_ranks
 from ..train.toys import net, pairs
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.fixture
 def disk(tmp_path):

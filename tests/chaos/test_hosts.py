@@ -7,8 +7,6 @@ from stepladder.profiler.links import Cable
 
 from .hosts import TOLERANCE, disturb
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def test_a_lost_host_is_left_behind_and_taken_back_in_and_losses_stay_the_same(tmp_path):
     try:

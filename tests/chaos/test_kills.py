@@ -1,10 +1,6 @@
 """A handful of random kills on real ranks; the long form is `python -m tests.chaos.kills`."""
 
-import pytest
-
 from .kills import Kill, Outcome, campaign, show
-
-pytestmark = pytest.mark.xdist_group("ranks")
 
 
 def test_a_run_that_was_killed_ends_with_the_bits_of_one_that_was_not():

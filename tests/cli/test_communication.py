@@ -16,8 +16,6 @@ from stepladder.planner.collectives import network_of
 from stepladder.profiler import COLLECTIVES, CollectiveRow, RingRow
 from stepladder.record import Calibration, calibration_path, load_calibration
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 PNG = b"\x89PNG"
 
 

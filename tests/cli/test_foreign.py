@@ -11,7 +11,6 @@ from tests.cli.foreign_runs import take_steps
 from tests.ranks import run
 
 yaml = pytest.importorskip("yaml", reason="Accelerate's files are YAML")
-pytestmark = pytest.mark.xdist_group("ranks")
 CONFIGS = Path(__file__).parents[1] / "plan" / "configs"
 FILES = sorted(CONFIGS.iterdir())
 RANKS = {"fsdp2": 4, "fsdp_hybrid": 4, "megatron": 4}

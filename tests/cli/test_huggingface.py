@@ -13,7 +13,6 @@ from ..ranks import run as on_ranks
 
 transformers = pytest.importorskip("transformers", reason="their models are built by their library")
 tokenizers = pytest.importorskip("tokenizers")
-pytestmark = pytest.mark.xdist_group("ranks")
 
 LLAMA = {
     "model_type": "llama",

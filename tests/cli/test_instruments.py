@@ -3,7 +3,6 @@
 import os
 import time
 
-import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from stepladder.cli.closing import Closing
@@ -15,8 +14,6 @@ from stepladder.train import climb
 from tests.ranks import run as run_ranks
 
 from .test_train import TINY
-
-pytestmark = pytest.mark.xdist_group("ranks")
 
 
 def train(folder, *words):

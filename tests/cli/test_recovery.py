@@ -15,8 +15,6 @@ from stepladder.world import Stop
 
 from ..ranks import run
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 BATCH, STEPS = 8, 40
 WORDS = [
     "--model.name", "gpt:layers=1,hidden=16,heads=2,vocab=256", "--model.sequence", "8",

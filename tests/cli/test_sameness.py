@@ -9,8 +9,6 @@ from stepladder.cli import sameness
 from stepladder.cli.main import main
 from stepladder.profiler import Sameness
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 TINY = ["--model", "llama:layers=1,hidden=16,heads=2,vocab=32", "--steps", "2"]
 FINE = Sameness("fp32 ddp", "sgd", 2, 1e-7, 1e-7, 1e-6, "head", 1e-5, 1e-5, 1e-4, (1e-7, 1e-7))
 

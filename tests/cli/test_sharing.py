@@ -9,8 +9,6 @@ from stepladder.cli.main import main
 from stepladder.profiler import ZeroRow
 from stepladder.record import Memory
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 TINY = ["--model", "gpt:layers=2,hidden=16,heads=2,vocab=256", "--sequence", "16", "--batch", "4",
         "--device", "cpu"]  # fmt: skip
 

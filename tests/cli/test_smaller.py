@@ -17,8 +17,6 @@ from stepladder.world import Place
 
 from ..ranks import run
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 WORDS = [
     "--model.sequence", "8", "--train.batch", "16", "--train.steps", "4", "--train.device", "cpu",
     "--train.evaluate_every", "0", "--train.evaluate_batches", "1", "--train.sample", "0",

@@ -18,7 +18,6 @@ from stepladder.record import Journal, read_journal
 from ..docs.running import run_script
 from .test_train import TINY
 
-pytestmark = pytest.mark.xdist_group("ranks")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 

@@ -141,14 +141,12 @@ def several(page: Path) -> list[Command]:
     return [c for c in commands(page) if c not in single(page)]
 
 
-@pytest.mark.xdist_group("docs")
 @pytest.mark.parametrize("page", [p for p in PAGES if single(p)], ids=page_name)
 def test_commands_run_and_give_what_is_shown(page: Path, folder: Path) -> None:
     for command in single(page):
         ask(command, folder)
 
 
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("page", [p for p in PAGES if several(p)], ids=page_name)
 def test_commands_on_two_ranks_run(page: Path, folder: Path) -> None:
     for command in several(page):
@@ -176,7 +174,6 @@ def on_ranks(text: str, folder: Path, run: str) -> tuple[int, str]:
     return code, said + shown
 
 
-@pytest.mark.xdist_group("docs")
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_commands_between_the_words_are_ones(page: Path, folder: Path) -> None:
     for text in inline_commands(page):
@@ -251,7 +248,6 @@ class Few:
         return itertools.islice(self.all, 4)
 
 
-@pytest.mark.xdist_group("docs")
 @pytest.mark.parametrize("page", with_language("python"), ids=page_name)
 def test_snippets_run_from_the_first_to_the_last(page: Path, folder: Path) -> None:
     names = reader(folder)

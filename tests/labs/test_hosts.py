@@ -11,8 +11,6 @@ from stepladder.labs.deepspeed import train_with_deepspeed
 from stepladder.labs.hosts import two_hosts
 from stepladder.labs.ranks import on_ranks
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def addresses():
     """The two ranks' networks, told to both."""

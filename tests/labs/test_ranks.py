@@ -12,8 +12,6 @@ from stepladder.labs.limit import MemoryLimit
 from stepladder.labs.ranks import hushed, on_ranks
 from stepladder.labs.traffic import Traffic
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def test_every_rank_answers_in_order_with_tensors_of_its_own():
     def add(value):

@@ -15,8 +15,6 @@ from stepladder.errors import PlanError, WorldError
 from stepladder.launch import Nodes, parse_nodes
 from stepladder.launch.nodes import hosts_store, own_addresses, rendezvous, unreachable, way_to
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def test_machines_are_a_number_or_a_range_and_an_address():
     assert parse_nodes("2", "host:4000", "x") == Nodes(2, 2, "host", 4000, "x")

@@ -21,7 +21,6 @@ from stepladder.profiler.subjects import Subject
 
 from ..parity.pool import compare
 
-pytestmark = pytest.mark.xdist_group("ranks")
 BOXES = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

@@ -11,7 +11,6 @@ from nbclient import NotebookClient
 from tests.docs.blocks import blocks
 from tests.packaging.conftest import ROOT
 
-pytestmark = pytest.mark.xdist_group("packaging")
 PAGE = ROOT / "docs" / "notebook.md"
 
 

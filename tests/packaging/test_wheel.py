@@ -19,7 +19,6 @@ import pytest
 from stepladder.version import VERSION
 from tests.packaging.conftest import ENVIRON, ROOT, SOURCES, done
 
-pytestmark = pytest.mark.xdist_group("packaging")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TINY = [
     "--model.name", "gpt:layers=1,hidden=16,heads=2,vocab=256", "--model.sequence", "16",

@@ -7,8 +7,6 @@ import pytest
 from .faults import FAULTS, faulty
 from .pool import CLIPPED, LLAMA, compare
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 # Adam divides a gradient by its own size, and clipping by the norm: both forgive a constant factor.
 FORGIVEN = ("missing factor", "missing factor, sharded", "doubled loss scale", "own norm")
 UNSEEN = "share not added up"  # a rank's share of a sum has the sum's sign, mostly: enough for Adam

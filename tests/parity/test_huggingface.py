@@ -8,8 +8,6 @@ import pytest
 
 from .pool import CLIPPED, FOREIGN, SGD, compare
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 MODELS = [
     ("hf_mistral", "fp32 tensor=2"),
     ("hf_gemma", "fp32 tensor=2"),  # a head that is the embedding, which scales what it looks up

@@ -7,8 +7,6 @@ import pytest
 
 from .pool import CLIPPED, FOREIGN, LLAMA, SGD, compare
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 PLANS = [
     "fp32 ddp",
     "fp32 zero1",

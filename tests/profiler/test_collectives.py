@@ -27,8 +27,6 @@ from stepladder.profiler.wire import sent_since, wire_bytes
 from stepladder.record import Calibration
 from stepladder.world import join
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 SIZES = [2**power for power in range(10, 28, 2)]
 
 

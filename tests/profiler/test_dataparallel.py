@@ -7,8 +7,6 @@ from tests.ranks import run
 from stepladder.errors import PlanError
 from stepladder.profiler.dataparallel import Trial, measure_data_parallel, run_threads
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 class Pool:
     """The session's ranks, used as a team is."""

@@ -21,8 +21,6 @@ from stepladder.profiler.ring import (
 )
 from stepladder.profiler.wire import sent_since, wire_bytes
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 LENGTHS = (0, 1, 2, 3, 7, 96, 1001)
 TYPES = (torch.float32, torch.bfloat16, torch.float64)
 

@@ -11,8 +11,6 @@ from tests.ranks import run as run_ranks
 import stepladder as sl
 from stepladder.profiler.stragglers import FORGIVEN, IN_A_ROW, RankNotes, RankTimes, StragglerWatch
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 SLEEP = 0.12
 REPORTS = IN_A_ROW + 1
 

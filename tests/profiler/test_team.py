@@ -15,8 +15,6 @@ from stepladder.plan import Layout
 from stepladder.profiler import Team, run_team
 from stepladder.world import Place, join
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def add_up(ways: int, base: float) -> tuple[int, int, float, int]:
     world = join(Layout(replicate=ways), "cpu")

@@ -11,8 +11,6 @@ from stepladder.model import build
 from ..ranks import run
 from .rank_toys import feed, odd, start, whole
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 GPT = "gpt:layers=2,hidden=32,heads=2,vocab=64,sequence=16"
 
 

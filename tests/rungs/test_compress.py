@@ -12,8 +12,6 @@ from stepladder.rungs.compress import compress, saves
 from ..ranks import run
 from .rank_toys import learn, odd, same
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.mark.parametrize(("word", "within"), [("fp16", 2e-3), ("bf16", 2e-2), ("powersgd:9", 1e-5)])
 def test_gradients_arrive_within_the_precision_they_travel_in(word, within):

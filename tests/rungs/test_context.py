@@ -18,8 +18,6 @@ from stepladder.train import climb
 from ..ranks import run
 from ..train.toys import gpt, ragged
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 LENGTH, MICRO = 16, 2
 
 

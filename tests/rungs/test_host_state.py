@@ -8,8 +8,6 @@ from stepladder.rungs.host_state import HostPiece
 from ..ranks import run
 from .rank_toys import feed, learn, odd, same, start, tokens
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 ADAM = "adamw lr=1e-2 wd=0.1 clip=0.5"
 
 

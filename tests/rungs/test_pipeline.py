@@ -11,7 +11,6 @@ from ..ranks import run
 from ..train.toys import llama, ragged
 from .chains import CHAINS, gpt, tokens
 
-pytestmark = pytest.mark.xdist_group("ranks")
 SGD = "sgd lr=0.1"
 SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble")
 

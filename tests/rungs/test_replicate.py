@@ -10,8 +10,6 @@ from ..ranks import run
 from ..train.toys import llama, ragged
 from .rank_toys import feed, learn, odd, same, start, steady, tokens
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def told(make, micro):
     copy = start("fp32 ddp", make, micro=micro).climbed.forward_backward.exchange.module

@@ -15,8 +15,6 @@ from ..ranks import run
 from ..train.toys import llama, ragged
 from .rank_toys import feed, learn, odd, same, share_of, start, steady, tokens
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def names(module, units):
     paths = {part: name for name, part in module.named_modules()}

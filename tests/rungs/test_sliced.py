@@ -10,8 +10,6 @@ from stepladder.rungs.sliced import buckets, slice_size
 from ..ranks import run
 from .rank_toys import feed, start, steady, tokens, whole
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 class Conv(nn.Module):
     """Its weights are stored channels last."""

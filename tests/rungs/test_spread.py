@@ -12,8 +12,6 @@ from ..ranks import run
 from ..train.toys import llama, ragged
 from .rank_toys import feed, learn, odd, same, start
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 SGD, ADAM = "sgd lr=0.5", "adamw lr=1e-2 wd=0.1 clip=0.5"
 alone = cache(learn)
 

@@ -11,8 +11,6 @@ from ..train.toys import ragged
 from . import cut_models as models
 from .test_tensor import start
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def feed_odd_length():
     start("gpt", "fp32 tensor=2").step(tuple(t[:, :15] for t in ragged(1)[0]))

@@ -14,8 +14,6 @@ from ..ranks import run
 from ..train.toys import ragged
 from . import cut_models as models
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 SGD, ADAMW = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"
 OWN = ("hf_gpt2",)  # judged by the loss inside the model
 EVERY = ("gpt", "odd_gpt", "llama", "mlp", "vit", "hf_gpt2", "hf_llama", "foreign", "encoder")

@@ -7,8 +7,6 @@ from stepladder.errors import ModelError
 from ..ranks import run
 from .test_tensor import start
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 def test_heads_that_nobody_divided_are_found_and_named():
     with pytest.raises(ModelError, match=r"layers.0: a Block whose linears look like pairs, comp"):

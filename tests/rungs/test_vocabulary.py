@@ -16,8 +16,6 @@ from stepladder.rungs.vocabulary import (
 
 from ..ranks import run
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 CLASSES = 7  # four on one rank, three on the other
 
 

@@ -10,8 +10,6 @@ import pytest
 from .same import STEPS
 from .two_hosts import TwoHosts, missing
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):

@@ -13,8 +13,6 @@ from stepladder.train.exhaustion import largest_below
 from ..ranks import run
 from .toys import llama, ragged, share_of
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 BATCHES = ragged(1)
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free."
 

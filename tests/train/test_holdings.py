@@ -12,8 +12,6 @@ from stepladder.train.holdings import in_boxes
 
 from ..ranks import run
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 WHOLE = torch.arange(4 * 12.0).reshape(4, 12)
 PLACED = {"rows": Shard(0), "columns": Shard(1), "thirds": _StridedShard(1, split_factor=3)}
 

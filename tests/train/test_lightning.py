@@ -104,7 +104,6 @@ def subject():
     return Stepped(classifier()), Whole(rows()), None
 
 
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("plan", ["fp32 zero3", "fp32 pipeline=2"])
 def test_two_ranks_compute_what_one_does(plan, tmp_path):
     found = compare(tmp_path, Subject("lightning", subject), plan)

@@ -1,14 +1,11 @@
 """What compression has not sent yet is part of a run: kept, gone on with, and never lost unsaid."""
 
-import pytest
 import torch
 
 from stepladder.train import climb
 
 from ..ranks import run
 from .toys import llama, ragged, share_of
-
-pytestmark = pytest.mark.xdist_group("ranks")
 
 BATCHES = ragged(6)
 THIN = "fp32 ddp compress=powersgd:1 micro=1"

@@ -56,7 +56,6 @@ def drift(plan: str, fault: str) -> str:
     return "alike"
 
 
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("plan", ["fp32 ddp micro=1"])
 def test_a_copy_that_drifted_is_named_on_every_rank(plan):
     said = run(drift, 3, plan, "one number", init=False)

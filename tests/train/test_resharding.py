@@ -10,8 +10,6 @@ from stepladder.train import climb
 from ..ranks import run
 from .toys import llama, ragged, share_of
 
-pytestmark = pytest.mark.xdist_group("ranks")
-
 BATCHES = ragged(8)
 
 

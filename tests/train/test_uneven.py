@@ -9,7 +9,6 @@ from stepladder.train import climb
 from ..ranks import run
 from .toys import llama, ragged
 
-pytestmark = pytest.mark.xdist_group("ranks")
 SIZES = (11, 7, 12)
 
 

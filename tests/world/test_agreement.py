@@ -59,7 +59,6 @@ def joined(plans: list[str]) -> str:
     return "joined"
 
 
-@pytest.mark.xdist_group("ranks")
 def test_ranks_with_different_plans_all_say_which():
     said = run(joined, 2, ["fp32 ddp", "bf16 ddp"], init=False)
     assert (
@@ -86,7 +85,6 @@ def joined_with_other_code() -> str:
     return "joined"
 
 
-@pytest.mark.xdist_group("ranks")
 def test_ranks_with_different_code_all_say_so():
     for said in run(joined_with_other_code, 2, init=False):
         assert "rank 1 in stepladder's code, compared with rank 0" in said
@@ -102,7 +100,6 @@ def compared_twice() -> str:
     return "same"
 
 
-@pytest.mark.xdist_group("ranks")
 def test_a_second_comparison_does_not_read_the_first_ones_answer():
     for said in run(compared_twice, 2):
         assert "rank 1 in a ('1' against '0')" in said
@@ -126,7 +123,6 @@ def vote(asker: int, step: int) -> list[str | None]:
     return [*heard, ballot.hear()]
 
 
-@pytest.mark.xdist_group("ranks")
 def test_a_signal_that_one_rank_saw_stops_all_after_the_same_step():
     none = [None] * 3
     assert run(vote, 2, 1, 2) == [[*none, "SIGTERM", "SIGTERM", "SIGTERM"]] * 2

@@ -44,7 +44,6 @@ def peak() -> int:
     return peak_bytes(CPU)
 
 
-@pytest.mark.xdist_group("ranks")
 def test_a_process_started_by_a_large_one_does_not_inherit_its_peak():
     held = torch.ones(2**30, dtype=torch.uint8)
     worker = Worker()

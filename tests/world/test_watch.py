@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -15,8 +14,6 @@ from stepladder.plan import Layout
 from stepladder.world import World, join, watch
 
 from ..ranks import run
-
-pytestmark = pytest.mark.xdist_group("ranks")
 
 
 def wait_for_the_other() -> str:

@@ -48,7 +48,6 @@ def joined(layout: Layout) -> dict:
     return {**seen, "left": not dist.is_initialized()}
 
 
-@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("axis", AXES)
 def test_two_ranks_add_up_along_their_axis_and_no_other(axis):
     results = run(joined, 2, Layout(**{axis: 2}), init=False)
@@ -64,7 +63,6 @@ def test_two_ranks_add_up_along_their_axis_and_no_other(axis):
         assert seen["left"]
 
 
-@pytest.mark.xdist_group("ranks")
 def test_four_ranks_add_up_over_two_axes():
     results = run(joined, 4, Layout(replicate=2, shard=2), init=False, timeout_seconds=120)
     assert [seen["sums"]["replicate"] for seen in results] == [101.0, 1010.0, 101.0, 1010.0]
@@ -85,7 +83,6 @@ def join_without_the_other() -> str:
     return "joined"
 
 
-@pytest.mark.xdist_group("ranks")
 def test_a_rank_that_never_comes_is_an_error_and_not_a_hang():
     message, _ = run(join_without_the_other, 2, init=False)
     assert message.startswith("world: rank 0 of 2 did not meet the others within 2 s (")
