@@ -20,10 +20,7 @@ from .web.servers import serving
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
-pytestmark = [
-    pytest.mark.xdist_group("browser"),
-    pytest.mark.skipif(not CHROMIUM, reason="no chromium here: apt-get install chromium"),
-]
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium here: apt-get install chromium")
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 PATIENCE_MS = 60_000  # the machine may be busy
 

@@ -11,10 +11,7 @@ import pytest
 from .ray_cluster import RayCluster, lose_worker, missing, workers
 from .same import SAVE_EVERY, STEPS
 
-pytestmark = [
-    pytest.mark.xdist_group("ranks"),
-    pytest.mark.skipif(bool(missing()), reason=missing()),
-]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 def test_a_run_that_loses_a_worker_goes_on_from_its_checkpoint_with_the_same_bits(place):

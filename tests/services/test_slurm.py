@@ -11,10 +11,7 @@ import pytest
 from .same import STEPS
 from .slurm_cluster import SlurmCluster, make_room, missing
 
-pytestmark = [
-    pytest.mark.xdist_group("ranks"),
-    pytest.mark.skipif(bool(missing()), reason=missing()),
-]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ from stepladder.train.faults import named
 from ..ranks import run
 from .toys import llama, net, pairs, ragged, same_bits, share_of
 
-ranked = pytest.mark.xdist_group("ranks")
-
 
 class Rooted(nn.Module):
     """A finite loss with a gradient that is not: the root of zero is as steep as can be."""
@@ -93,7 +91,6 @@ def fail_on(rank: int, plan: str, policy: str):
     return skipped, taken.lr, taken.events
 
 
-@ranked
 @pytest.mark.parametrize(
     ("plan", "where"),
     [
@@ -109,7 +106,6 @@ def test_the_rank_whose_samples_were_bad_is_named_on_every_rank(plan, where):
     assert one.startswith(f"step 0: loss nan: {where}")
 
 
-@ranked
 def test_all_ranks_back_off_together_and_one_speaks():
     one, other = run(fail_on, 2, 1, "fp32 ddp micro=2", "backoff", init=False)
     assert one[:2] == other[:2] == (True, 0.05)
@@ -131,7 +127,6 @@ def overflow_on(rank: int, plan: str) -> str:
     return "went on"
 
 
-@ranked
 @pytest.mark.parametrize("plan", ["fp32 tensor=2 micro=2", "fp32 pipeline=2 micro=2"])
 def test_cut_models_stop_alike_with_a_layer_named(plan):
     one, other = run(overflow_on, 2, 1, plan, init=False)
