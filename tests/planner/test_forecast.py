@@ -64,3 +64,10 @@ def test_a_device_filled_to_the_brim_is_warned_of() -> None:
     found = forecast(FACTS, replace(plan, memory_bytes=brim), NODE)
     assert found.fits
     assert found.reasons[0].endswith("GiB to spare; an allocator this full may stall.")
+
+
+def test_what_makes_a_plan_illegal_is_among_the_reasons() -> None:
+    old = forecast(find_facts("gpt2"), Plan.parse("fp8 micro=1"), Cluster.parse("1 x A100-80GB"))
+    assert any("fp8" in reason and "A100-80GB" in reason for reason in old.reasons)
+    odd = forecast(find_facts("gpt2"), Plan.parse("bf16 tensor=8 micro=1"), NODE)
+    assert any("cannot cut 12 attention heads" in reason for reason in odd.reasons)

@@ -7,6 +7,7 @@ first answered, so a model of eighty blocks is traced as fast as one of three.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from stepladder.errors import ModelError
 
 from .anatomy import Anatomy
 from .standin import running
-from .watch import Held, Operation, Part, Watch, address, held_by, tensors_in, total
+from .watch import FIRST, Held, Operation, Part, Watch, address, held_by, tensors_in, total
 
 # A cache of keys would receive a pass's keys twice, so a block that runs again runs without one.
 CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
@@ -57,7 +58,7 @@ class Trace:
 
     def run(self, forward: Run) -> Traced:
         names = [name for name, _ in self.module.named_modules() if name]
-        with running(self.module, names) as inside, self.patched(), torch.enable_grad():
+        with silent(), running(self.module, names) as inside, self.patched(), torch.enable_grad():
             self.watch = watch = Watch(self.owned, inside)
             with watch.watching():
                 watch.enter("entry", ())
@@ -206,8 +207,25 @@ def volume(shape: tuple[int, ...]) -> int:
     return torch.Size(shape).numel()
 
 
+@contextmanager
+def silent() -> Iterator[None]:
+    """Torch logs a traceback before it raises what is raised here in one line."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def untraceable(watch: Watch, module: nn.Module, problem: Exception) -> ModelError:
     operation, where = watch.attempt
+    if isinstance(problem, TypeError) and operation == FIRST:
+        return ModelError(
+            type(module).__name__,
+            f"its forward does not take this sample ({problem})",
+            "Give its inputs without targets: a tensor, a tuple by position, a dict by name.",
+        )
     name = ".".join(filter(None, (type(module).__name__, where)))
     return ModelError(
         name,

@@ -97,6 +97,9 @@ class Part:
     casts: int = 0  # of parameters, by autocast
 
 
+FIRST = "the first operation"  # is attempted before any has a name
+
+
 class Watch(TorchDispatchMode):
     """Writes down operations and storages by part; `inside` names the running modules."""
 
@@ -107,7 +110,7 @@ class Watch(TorchDispatchMode):
         self.keys: dict[int, Made | None] = {}  # by address; None: the model's own
         self.born = 0
         self.attending = self.paused = False
-        self.attempt = "the first operation", ""
+        self.attempt = FIRST, ""
         self.watches: list[Any] = []
         self.peak, self.now = Held(), Held()
         self.peak_when_kept = Held()  # recomputation stops when it has the last that was kept

@@ -7,6 +7,7 @@ from stepladder.plan import Plan
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
+from .check import problems
 from .memory import forecast_memory, peak_interval
 from .software import OURS, Software
 from .time import forecast_time
@@ -28,12 +29,14 @@ def forecast(
     *,
     software: Software = OURS,
 ) -> Forecast:
-    """Forecast memory by owner and time by cause of a legal plan."""
+    """Forecast memory by owner and time by cause; the reasons say what makes a plan illegal."""
     settled = plan.settle(cluster.num_devices)
     assert settled.batch.sequences is not None
     memory, host_bytes = forecast_memory(facts, settled, cluster, calibration, software)
     limit = memory_limit(settled, cluster)
     reasons = memory_reasons(memory, limit, host_bytes, cluster)
+    if software is OURS:  # others have rules of their own
+        reasons += tuple(str(problem) for problem in problems(facts, plan, cluster))
     time = forecast_time(facts, settled, cluster, calibration, software)
     if time is None:
         reasons += (
