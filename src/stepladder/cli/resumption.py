@@ -162,7 +162,8 @@ def show(rows: Sequence[Resumption], name: str, steps: int) -> None:
     if bad:
         print(f"{bad} of {len(rows)} runs did not go on as if they had never been stopped.")
     else:
-        print(f"All {len(rows)} runs went on as if they had never been stopped.")
+        several = f"All {len(rows)} runs went on as if they had never been stopped."
+        print(several if len(rows) > 1 else "The run went on as if it had never been stopped.")
 
 
 def listed(numbers: Sequence[int]) -> str:

@@ -180,10 +180,11 @@ def check_space(folder: Path, taken: Snapshot) -> None:
     needed = sum(tensor.nbytes for file in taken.files.values() for tensor in file.values())
     free = shutil.disk_usage(folder).free
     if needed > free:
+        unit, name = (2**20, "MiB") if needed > 10 * 2**20 else (2**10, "KiB")
         raise RecordError(
             "checkpoint",
-            f"{folder.parent} has {free / 2**20:.0f} MiB free and this rank writes "
-            f"{needed / 2**20:.0f}",
+            f"{folder.parent} has {free / unit:.0f} {name} free and this rank writes "
+            f"{needed / unit:.0f}",
             "Free some space or name another folder; older checkpoints are untouched.",
         )
 
