@@ -33,7 +33,8 @@ class StandIns(FakeTensorMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
             with self:
-                return args[0].new_empty(grouped_shape(*args[:2], (*args, None)[2]))
+                ends = args[2] if len(args) > 2 else None
+                return args[0].new_empty(grouped_shape(args[0], args[1], ends))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
