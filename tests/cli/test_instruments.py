@@ -2,6 +2,8 @@
 
 import os
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -50,15 +52,23 @@ def report_of(step, memory_bytes):
     )  # fmt: skip
 
 
+PIPED = "gpt:layers=2,hidden=64,heads=2,vocab=256"
+
+
 def glanced_pipeline(folder):
-    words = ["--model.name", "gpt:layers=2,hidden=16,heads=2,vocab=256", "--train.steps", "5"]
+    words = ["--model.name", PIPED, "--model.sequence", "16", "--train.steps", "5"]
     words += ["--plan", "fp32 pipeline=2 micro=1", "--train.profile_every", "2"]
-    return train(folder, *words)
+    with redirect_stdout(StringIO()) as said:
+        code = train(folder, *words)
+    return code, said.getvalue()
 
 
 def test_a_run_that_trains_tells_of_its_collectives_and_stages(tmp_path):
     """As the page draws them, one step in so many."""
-    assert run_ranks(glanced_pipeline, 2, str(tmp_path / "run"), init=False) == [0, 0]
+    (first, said), (second, _) = run_ranks(glanced_pipeline, 2, str(tmp_path / "run"), init=False)
+    assert (first, second) == (0, 0)
+    whole = sum(p.numel() for p in build(PIPED, sequence=16).parameters())
+    assert f"{whole / 1e6:.2f} M parameters" in said, "not of the first stage alone"
     timelines = list(read_journal(tmp_path / "run", kind="timeline"))
     assert [entry["step"] for entry in timelines] == [2, 4]
     for entry in timelines:

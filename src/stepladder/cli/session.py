@@ -260,7 +260,8 @@ class Session:
             print(f"\nA sample after '{PROMPT.decode()}':\n{text}\n")
 
     def greeting(self) -> str:
-        count = sum(p.numel() for p in self.run.module.parameters())
+        whole = self.run.flops.module  # a rank of a pipeline has only its stage
+        count = sum(p.numel() for p in whole.parameters())
         kind = type(self.run.module).__name__.removeprefix("FSDP")  # what slicing puts before it
         return (
             f"{kind} {self.recipe.model.name}, {count / 1e6:.2f} M "
