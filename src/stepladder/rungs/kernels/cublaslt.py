@@ -146,11 +146,9 @@ def library() -> Any:
     except OSError:
         return None
     if loaded is not None:
-        pointers = [c_void_p] * 12
-        loaded.cublasLtMatmul.argtypes = [
-            c_void_p, c_void_p, c_void_p, *pointers[:2], *pointers[:2], c_void_p, *pointers[:2],
-            *pointers[:2], POINTER(c_uint64 * 8), c_void_p, c_size_t, c_void_p,
-        ]  # fmt: skip
+        operands = [c_void_p] * 12  # handle, description, factors and matrices, each by address
+        rest = [POINTER(c_uint64 * 8), c_void_p, c_size_t, c_void_p]
+        loaded.cublasLtMatmul.argtypes = [*operands, *rest]
         loaded.cublasLtGetVersion.restype = c_size_t
     return loaded
 
