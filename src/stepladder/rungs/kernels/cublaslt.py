@@ -147,7 +147,7 @@ def library() -> Any:
         return None
     if loaded is not None:
         operands = [c_void_p] * 12  # handle, description, factors and matrices, each by address
-        rest = [POINTER(c_uint64 * 8), c_void_p, c_size_t, c_void_p]
+        rest: list[Any] = [POINTER(c_uint64 * 8), c_void_p, c_size_t, c_void_p]
         loaded.cublasLtMatmul.argtypes = [*operands, *rest]
         loaded.cublasLtGetVersion.restype = c_size_t
     return loaded
