@@ -76,6 +76,7 @@ def sent(ways: int, size: int) -> dict[str, int]:
         call()
         dist.barrier()
         found[name] = sent_since(before)
+        dist.barrier()  # nobody leaves before all have counted
     world.close()
     return found
 

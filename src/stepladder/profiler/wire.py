@@ -13,13 +13,17 @@ import struct
 import sys
 from pathlib import Path
 
-SENT_OFFSET = 200  # of tcpi_bytes_sent in Linux's struct tcp_info, since 4.19
+SENT_OFFSET = 200  # of tcpi_bytes_sent in Linux's struct tcp_info, tcpi_bytes_retrans after it
 INFO_BYTES = 256
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def wire_bytes() -> dict[int, int] | None:
-    """Bytes sent so far over each connection now open; None where the kernel does not say."""
+    """Bytes sent so far over each connection now open; None where the kernel does not say.
+
+    What was sent twice counts once: on a busy machine an acknowledgement comes late even over the
+    loopback, and the kernel sends the last packet again.
+    """
     if sys.platform != "linux":
         return None
     counts = (sent_by(int(entry.name)) for entry in Path("/proc/self/fd").iterdir())
@@ -27,7 +31,10 @@ def wire_bytes() -> dict[int, int] | None:
 
 
 def sent_since(before: dict[int, int] | None) -> int | None:
-    """Bytes sent since a count; one of an earlier world that has closed counts for none."""
+    """Bytes sent since a count, while no other rank has left: a closed connection counts for none.
+
+    gloo closes its end as soon as the other rank's is closed, so ranks meet after this as well.
+    """
     after = wire_bytes()
     if before is None or after is None:
         return None
@@ -46,6 +53,7 @@ def sent_by(descriptor: int) -> tuple[int, int] | None:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
     except OSError:  # a socket of another kind, or gone since it was listed
         return None
-    if len(info) < SENT_OFFSET + 8:
+    if len(info) < SENT_OFFSET + 16:  # a kernel before 4.19
         return None
-    return kind.st_ino, struct.unpack_from("=Q", info, SENT_OFFSET)[0]
+    sent, again = struct.unpack_from("=QQ", info, SENT_OFFSET)
+    return kind.st_ino, sent - again
