@@ -8,6 +8,7 @@
     ├── WorldError       the processes: wrong number, half an environment, different code
     │   └── LostRank     a rank that ended or hung while others waited for it
     ├── RecordError      the run folder: unwritable, foreign, damaged
+    │   └── Unproven     what this installation cannot check, though another can: no damage
     └── TrainingError    the run itself
         ├── NonFinite    a loss or gradient that is not a number
         └── OutOfMemory  a device or a ceiling was exceeded
@@ -76,6 +77,10 @@ class LostRank(WorldError):
 
 class RecordError(StepladderError):
     """The run folder cannot be read or written."""
+
+
+class Unproven(RecordError):
+    """Another installation can tell whether this is as written; nothing says that it is damaged."""
 
 
 class TrainingError(StepladderError):

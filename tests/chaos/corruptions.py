@@ -2,10 +2,11 @@
 
     python -m tests.chaos.corruptions [--cases 1000] [--seed 0] [--out FILE.json]
 
-Two real ranks write two checkpoints of a run. Each case damages the newer one in one way, in one of
-ten cases the older one too, and loads the folder into a run that stands elsewhere. It counts as
-right only where the damage is reported in one line, the run goes on from the older checkpoint with
-exactly its numbers, and, where none is whole, nothing of the run was touched.
+Two real ranks write two checkpoints of a run, once with each hash. Each case damages the newer one
+in one way, in one of ten cases the older one too, and loads the folder into a run that stands
+elsewhere. It counts as right only where the damage is reported in one line, the run goes on from
+the older checkpoint with exactly its numbers, and, where none is whole, nothing of the run was
+touched.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from stepladder.checkpoint import hash_bytes, verify
+from stepladder.checkpoint import BLAKE3, SHA256, digest, hash_bytes, verify
 from stepladder.errors import RecordError
 from stepladder.train import climb
 
@@ -48,9 +49,18 @@ def start(plan: str, seed: int, width: int = 12):
     )
 
 
-def write(folder: str, seed: int, width: int) -> None:
+def write(folder: str, seed: int, width: int, hash_name: str) -> None:
     """Four steps on two ranks, and a checkpoint after every second."""
-    run = start("fp32 zero3 micro=2", seed, width)
+    installed = digest.blake3
+    if hash_name == SHA256:
+        digest.blake3 = None  # as on a machine that lacks it
+    try:
+        write_run(folder, start("fp32 zero3 micro=2", seed, width))
+    finally:
+        digest.blake3 = installed
+
+
+def write_run(folder: str, run) -> None:
     draw = torch.Generator().manual_seed(run.world.place.rank)
     for step in range(1, 5):
         random.random()  # a generator that moves, as a user's would
@@ -69,9 +79,9 @@ class Material:
     others: Path  # checkpoints of another model
 
     @classmethod
-    def write(cls, root: Path) -> Material:
+    def write(cls, root: Path, hash_name: str) -> Material:
         for name, seed, width in (("run", 0, 12), ("others", 5, 16)):
-            on_ranks(write, 2, str(root / name), seed, width, timeout_seconds=120)
+            on_ranks(write, 2, str(root / name), seed, width, hash_name, timeout_seconds=120)
         return cls(root / "run", root / "others")
 
 
@@ -174,9 +184,21 @@ def escape(path: Path, chance: random.Random, others: Path) -> None:
     text = (path / "manifest.json").read_text()
     name = chance.choice(tensors_of(path)).name
     there = chance.choice(["../" + OLDER + "/", "/etc/", "a/../../"]) + name
-    text = text.replace(f'"{name}"', f'"{there}"')
+    seal(path, text.replace(f'"{name}"', f'"{there}"'))
+
+
+def relabel(path: Path, chance: random.Random, others: Path) -> None:
+    """A manifest that names another hash than the one a file's digest is of."""
+    found = json.loads((path / "manifest.json").read_text())
+    file = found["files"][chance.choice(sorted(found["files"]))]
+    file["hash"] = chance.choice([{BLAKE3: SHA256, SHA256: BLAKE3}[file["hash"]], "md5", "", None])
+    seal(path, json.dumps(found))
+
+
+def seal(path: Path, text: str) -> None:
+    """Another manifest, with the right hash of itself."""
     (path / "manifest.json").write_text(text)
-    (path / "committed").write_text(hash_bytes(text.encode()) + "\n")
+    (path / "committed").write_text(hash_bytes(text.encode(), SHA256) + "\n")
 
 
 HARMS: dict[str, Harm] = {
@@ -196,6 +218,7 @@ HARMS: dict[str, Harm] = {
     "pickle in a file's place": pickled,
     "folder in a file's place": folder,
     "name that leaves the folder": escape,
+    "another hash's name": relabel,
 }
 
 
@@ -258,12 +281,13 @@ class Trial:
 
 
 def run_cases(cases: int, seed: int, root: Path) -> dict[str, object]:
-    trial = Trial(Material.write(root / "material"))
+    trials = [Trial(Material.write(root / name, name)) for name in (BLAKE3, SHA256)]
     kinds, wrong = list(HARMS), []
     tried: Counter[str] = Counter()
     for number in range(cases):
         kind = kinds[number % len(kinds)]
         case = root / f"case-{number}"
+        trial = trials[number // len(kinds) % 2]
         problem = trial.case(case, kind, seed * 1_000_003 + number)
         shutil.rmtree(case)
         tried[kind] += 1

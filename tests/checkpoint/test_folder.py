@@ -9,6 +9,7 @@ import torch
 
 from stepladder.checkpoint import (
     CODES,
+    SHA256,
     Box,
     Huggingface,
     Manifest,
@@ -123,7 +124,7 @@ def rewrite(path: Path, change) -> None:
     change(found)
     text = json.dumps(found)
     (path / "manifest.json").write_text(text)
-    (path / "committed").write_text(hash_bytes(text.encode()) + "\n")
+    (path / "committed").write_text(hash_bytes(text.encode(), SHA256) + "\n")
 
 
 def escape(found):
@@ -147,6 +148,22 @@ def other_format(found):
     found["format"] = 99
 
 
+def older_format(found):
+    found["format"] = 1
+
+
+def other_hash(found):
+    found["files"]["model-00000.safetensors"]["hash"] = "crc32"
+
+
+def hash_of_another_kind(found):
+    found["files"]["model-00000.safetensors"]["hash"] = SHA256
+
+
+def no_text(found):
+    found["files"]["model-00000.safetensors"]["hash"] = [3]
+
+
 def no_numbers(found):
     found["tensors"]["model/w"]["shape"] = ["4", None]
 
@@ -156,7 +173,11 @@ HARMFUL = [
     (elsewhere, "is not among its files"),
     (outside, "a box leaves its tensor"),
     (negative, "-1 is not a whole number"),
-    (other_format, "format 99, this version reads 2"),
+    (other_format, "is of format 99, this version reads 2 to 3. Install the stepladder that"),
+    (older_format, "format 1, this version reads 2 to 3"),
+    (other_hash, "'crc32' is not a hash; known are blake3, sha256"),
+    (hash_of_another_kind, "model-00000.safetensors is not what was written"),
+    (no_text, "[3] is not a hash"),
     (no_numbers, "is not a whole number"),
 ]
 

@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).parents[1]
 ROOT = HERE.parent / "src" / "stepladder"
 FILES = sorted(ROOT.rglob("*.py"))
-ERRORS = r"(Plan|Model|Data|World|Record|Training|Stepladder)Error|NonFinite|OutOfMemory"
+ERRORS = r"(Plan|Model|Data|World|Record|Training|Stepladder)Error|NonFinite|OutOfMemory|Unproven"
 
 
 def literals(node: ast.expr) -> list[str]:

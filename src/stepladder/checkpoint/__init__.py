@@ -11,7 +11,7 @@ from .convert import (
     write_huggingface,
     write_state_dict,
 )
-from .digest import THREADS, hash_bytes, hash_file
+from .digest import BLAKE3, SHA256, THREADS, chosen, hash_bytes, hash_file
 from .folder import (
     KEPT,
     candidates,
@@ -28,8 +28,10 @@ from .reading import Reader
 from .tensors import CODES, Source, Written, open_tensors, write_files, write_tensors
 
 __all__ = [
+    "BLAKE3",
     "CODES",
     "KEPT",
+    "SHA256",
     "SHARD_BYTES",
     "THREADS",
     "Box",
@@ -44,6 +46,7 @@ __all__ = [
     "candidates",
     "check_files",
     "checkpoints",
+    "chosen",
     "clear_partial",
     "commit",
     "flat_boxes",

@@ -4,12 +4,15 @@
                     optimizer-00000.safetensors  the state of its optimizer
                     rank-00000.safetensors       its random generators
                     manifest.json                where the run stood, where every number is
-                    committed                    the manifest's hash: written last
+                    committed                    the manifest's SHA-256: written last
     run/latest                                   the name of the newest
 
 Everything is written into a folder of another name, forced to the disk, and renamed when the last
 byte is there. A run killed at any moment leaves the older checkpoints as they were. Nothing is
 pickled, so loading cannot run code.
+
+The marker is SHA-256 wherever it was written: every version and installation can tell a whole
+manifest from a damaged one, and so say truly what it lacks to prove the rest.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from stepladder.errors import RecordError
+from stepladder.errors import RecordError, Unproven
 
-from .digest import hash_bytes, hash_files
+from .digest import SHA256, hash_bytes, hash_files, hashes
 from .manifest import Manifest
 from .tensors import Written
 
@@ -39,7 +42,7 @@ def commit(partial: Path, final: Path, manifest: Manifest, kept: int = KEPT) -> 
     """Make a written folder the run's newest checkpoint; older ones beyond `kept` go."""
     text = manifest.to_json()
     write_text(partial / MANIFEST, text)
-    write_text(partial / f".{COMMITTED}", hash_bytes(text.encode()) + "\n")
+    write_text(partial / f".{COMMITTED}", hash_bytes(text.encode(), SHA256) + "\n")
     (partial / f".{COMMITTED}").rename(partial / COMMITTED)
     force(partial)
     root, replaced = final.parent, final.with_name(f".{final.name}.replaced")
@@ -111,9 +114,9 @@ def read_manifest(path: Path) -> Manifest:
         promised = (path / COMMITTED).read_bytes()
     except (OSError, ValueError) as missing:
         raise damaged(path, f"is not a whole checkpoint ({missing})") from missing
-    if f"{hash_bytes(text)}\n".encode() != promised:
+    if f"{hash_bytes(text, SHA256)}\n".encode() != promised:
         raise damaged(path / MANIFEST, "is not what was written")
-    return Manifest.from_json(text.decode(), path / MANIFEST)
+    return Manifest.from_json(text, path / MANIFEST)
 
 
 def verify(path: Path) -> Manifest:
@@ -125,17 +128,31 @@ def verify(path: Path) -> Manifest:
 
 def check_files(folder: Path, files: Mapping[str, Written]) -> None:
     """Raise where one of these files is not, to the last bit, what was written."""
+    check_provable(folder, files)
     for name, written in files.items():  # first, since it costs nothing
         with named(folder / name):
             size = (folder / name).stat().st_size
         if size != written.size:
             raise damaged(folder / name, f"has {size} bytes, {written.size} were written")
-    with closing(hash_files([folder / name for name in files])) as hashes:
+    asked = [(folder / name, written.hash) for name, written in files.items()]
+    with closing(hash_files(asked)) as found:
         for name, written in files.items():
             with named(folder / name):
-                digest = next(hashes)
+                digest = next(found)
             if digest != written.digest:
                 raise damaged(folder / name, "is not what was written")
+
+
+def check_provable(folder: Path, files: Mapping[str, Written]) -> None:
+    """Refuse what this installation has no hash for; nothing is loaded unproven."""
+    for name, written in files.items():
+        if written.hash not in hashes():
+            raise Unproven(
+                "checkpoint",
+                f"{folder / name} was hashed by {written.hash}, which is not installed here, so "
+                "nobody can tell whether it is as written",
+                f"Install it: pip install {written.hash}.",
+            )
 
 
 @contextmanager

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepladder.errors import RecordError
+from stepladder.errors import RecordError, Unproven
 
 from .boxes import Box
+from .digest import BLAKE3, SHA256
 from .tensors import CODES, TYPES, Written
 
-FORMAT = 2
+OLDEST, FORMAT = 2, 3  # since 3 a file's entry names its hash; before, all were SHA-256
+HASHES = (BLAKE3, SHA256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,9 @@ class Manifest:
         )
 
     @classmethod
-    def from_json(cls, text: str, path: Path) -> Manifest:
+    def from_json(cls, text: str | bytes, path: Path) -> Manifest:
         try:
-            return parse(json.loads(text))
+            return parse(json.loads(text), path)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
             raise RecordError(
                 "checkpoint", f"{path} is not a manifest ({wrong})", "Use an older checkpoint."
@@ -101,18 +103,32 @@ def merge(parts: Iterable[Part], state: Mapping[str, Any], ranks: int) -> Manife
     return Manifest(state, files, tensors, ranks)
 
 
-def parse(found: Mapping[str, Any]) -> Manifest:
-    if found["format"] != FORMAT:
-        raise ValueError(f"format {found['format']!r}, this version reads {FORMAT}")
-    files = {
-        plain(name): Written(whole(w["size"]), str(w["digest"]))
-        for name, w in found["files"].items()
-    }
+def parse(found: Mapping[str, Any], path: Path) -> Manifest:
+    check_format(whole(found["format"]), path)
+    files = {plain(name): parse_written(written) for name, written in found["files"].items()}
     tensors = {str(name): parse_tensors(t, files) for name, t in found["tensors"].items()}
     state = found["state"]
     for key in ("step", "position"):
         whole(state[key])
     return Manifest(dict(state), files, tensors, whole(found["ranks"]))
+
+
+def check_format(number: int, path: Path) -> None:
+    if number > FORMAT:  # not damage: an older checkpoint would lose steps that are there
+        raise Unproven(
+            "checkpoint",
+            f"{path} is of format {number}, this version reads {OLDEST} to {FORMAT}",
+            "Install the stepladder that wrote it, or a newer one.",
+        )
+    if number < OLDEST:
+        raise ValueError(f"format {number}, this version reads {OLDEST} to {FORMAT}")
+
+
+def parse_written(found: Mapping[str, Any]) -> Written:
+    name = found.get("hash", SHA256)
+    if name not in HASHES:
+        raise ValueError(f"{name!r} is not a hash; known are {', '.join(HASHES)}")
+    return Written(whole(found["size"]), str(found["digest"]), name)
 
 
 def parse_tensors(found: Mapping[str, Any], files: Mapping[str, Written]) -> Tensors:

@@ -8,7 +8,6 @@ little is left to wait for when all of it must be there.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -29,8 +28,9 @@ class Stretches:
     while the file is: nobody writes to it any more when this has been left.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, file: int) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, file: int, hash_name: str) -> None:
         self.pool, self.file = pool, file
+        self.take = digest.hashes()[hash_name]
         self.begun: list[Future[bytes]] = []
         self.rest: list[memoryview] = []  # of the stretch that is not full yet
         self.missing = digest.STRETCH
@@ -56,19 +56,19 @@ class Stretches:
         if self.rest:
             self._start()
         parts = b"".join(stretch.result() for stretch in self.begun)
-        return hashlib.sha256(parts).hexdigest()
+        return self.take(parts).hexdigest()
 
     def _start(self) -> None:
-        self.begun.append(self.pool.submit(put, self.file, self.size, self.rest))
+        self.begun.append(self.pool.submit(put, self.file, self.size, self.rest, self.take()))
         self.size += digest.STRETCH - self.missing
         self.rest, self.missing = [], digest.STRETCH
         if len(self.begun) > WAITING:
             self.begun[-WAITING].result()
 
 
-def put(file: int, first: int, parts: list[memoryview]) -> bytes:
+def put(file: int, first: int, parts: list[memoryview], running: Any) -> bytes:
     """Write a stretch where it belongs; its hash."""
-    running, at = hashlib.sha256(), first
+    at = first
     for part in parts:
         for start in range(0, len(part), PIECE):
             piece = part[start : start + PIECE]

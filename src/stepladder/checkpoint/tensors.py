@@ -23,7 +23,7 @@ from torch import Tensor
 
 from stepladder.errors import RecordError
 
-from .digest import THREADS
+from .digest import SHA256, THREADS, chosen
 from .stretches import Stretches
 
 CODES = {
@@ -44,6 +44,7 @@ class Written:
 
     size: int
     digest: str
+    hash: str = SHA256  # that gave the digest; what was written before there were two says none
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,18 @@ def write_files(
 
     A file goes to the disk while the next is hashed and written.
     """
+    name = chosen()
     with ThreadPoolExecutor(THREADS) as pool, ThreadPoolExecutor(1) as forcing:
         written, begun = {}, []
         for path, sources in files.items():
             with (
                 path.open("wb", buffering=0) as file,
-                Stretches(pool, file.fileno()) as stretches,
+                Stretches(pool, file.fileno(), name) as stretches,
             ):
                 for data in parts(sources, metadata):
                     stretches.add(data)
                 digest = stretches.result()
-                written[path] = Written(stretches.size, digest)
+                written[path] = Written(stretches.size, digest, name)
                 # A handle of its own: this one closes now, that one when the bytes are down.
                 begun.append(forcing.submit(force, os.dup(file.fileno())))
         for forced in begun:

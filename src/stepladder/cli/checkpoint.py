@@ -110,6 +110,7 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
         "optimizer tensors": len(manifest.names("optimizer")),
         "files": len(manifest.files),
         "size": size_of(size),
+        "hash": ", ".join(sorted({written.hash for written in manifest.files.values()})),
         "versions": ", ".join(f"{k} {v}" for k, v in state.get("versions", {}).items()) or "none",
     }
 

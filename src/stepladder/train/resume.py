@@ -22,7 +22,7 @@ from stepladder.checkpoint import (
     check_files,
     read_manifest,
 )
-from stepladder.errors import RecordError
+from stepladder.errors import RecordError, Unproven
 from stepladder.plan import AXES
 from stepladder.rungs import Piece
 
@@ -117,18 +117,28 @@ def offered(run: Engine, folder: Path) -> list[Path]:
 
 
 def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
-    """The manifest, if no rank found anything wrong with its share of the files."""
+    """The manifest, if no rank found anything wrong with its share of the files.
+
+    What a rank has no means to prove is no damage: taking an older one would lose steps.
+    """
     problem = RecordError("checkpoint", f"{path} is damaged, as another rank found", "See its log.")
-    manifest, bad = None, 0.0
+    manifest, bad = None, [0.0, 0.0]  # damaged, unproven
     try:
         manifest = read_manifest(path)
         place = run.world.place
         share = sorted(manifest.files)[place.rank :: place.num_ranks]
         check_files(path, {name: manifest.files[name] for name in share})
+    except Unproven as found:
+        problem, bad = found, [0.0, 1.0]
     except RecordError as found:
-        problem, bad = found, 1.0
-    agreed = run.world.sum(torch.tensor(bad, device=run.world.device), *AXES)
-    return (None if agreed.item() else manifest), problem
+        problem, bad = found, [1.0, 0.0]
+    damaged, unproven = run.world.sum(torch.tensor(bad, device=run.world.device), *AXES).tolist()
+    if unproven:
+        if not isinstance(problem, Unproven):
+            what = f"{path} cannot be proven by another rank"
+            problem = Unproven("checkpoint", what, "Its log says what it lacks.")
+        raise problem
+    return (None if damaged else manifest), problem
 
 
 def make_state(run: Engine, manifest: Manifest) -> None:
