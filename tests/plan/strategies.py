@@ -48,17 +48,23 @@ schedules = st.one_of(
     counts.map(lambda virtual: Schedule("interleaved", virtual)),
 )
 groups = st.builds(Group, names, numbers, st.none() | numbers)
-optimizers = st.builds(
-    Optimizer,
-    name=st.sampled_from(["sgd", "adam", "adamw", "adafactor"]),
-    lr=numbers,
-    wd=numbers,
-    betas=st.tuples(shares, shares),
-    eps=numbers,
-    momentum=numbers,
-    clip=st.none() | numbers,
-    layers=numbers,
-    groups=st.lists(groups, max_size=3).map(tuple),
+common = {
+    "lr": numbers,
+    "wd": numbers,
+    "clip": st.none() | numbers,
+    "layers": numbers,
+    "groups": st.lists(groups, max_size=3).map(tuple),
+}
+optimizers = st.one_of(
+    st.builds(Optimizer, name=st.just("sgd"), momentum=numbers, **common),
+    st.builds(Optimizer, name=st.just("adafactor"), **common),
+    st.builds(
+        Optimizer,
+        name=st.sampled_from(["adam", "adamw"]),
+        betas=st.tuples(shares, shares),
+        eps=numbers,
+        **common,
+    ),
 )
 rates = st.one_of(
     st.builds(Rate, st.just("constant"), st.integers(0, 10**6)),

@@ -62,6 +62,18 @@ def test_every_strategy_has_a_word(strategy, words):
         ({"zzz": 1}, "zzz"),
         ({"distributed_type": "TP_XLA"}, "distributed_type"),
         ({"mixed_precision": "int8"}, "mixed_precision"),
+        ({"mixed_precision": "fp8", "fp8_config": {"backend": "TE"}}, "fp8_config"),
+        (
+            {"distributed_type": "FSDP", "fsdp_config": {"fsdp_reshard_after_forward": 8}},
+            "fsdp_config.fsdp_reshard_after_forward",
+        ),
+        (
+            {
+                "distributed_type": "DEEPSPEED",
+                "deepspeed_config": {"zero_stage": 3, "offload_param_device": "nvme"},
+            },
+            "deepspeed_config.offload_param_device",
+        ),
         ({"dynamo_config": {"dynamo_backend": "TENSORRT"}}, "dynamo_config.dynamo_backend"),
         (
             {"distributed_type": "FSDP", "fsdp_config": {"fsdp_ignored_modules": "x"}},
@@ -88,6 +100,47 @@ def test_a_section_of_another_kind_is_told_as_not_needed():
     assert [str(one) for one in carried.left] == [
         "fsdp_config (not needed): distributed_type is NO"
     ]
+
+
+def test_a_section_that_says_nothing_is_accelerates_default():
+    assert read_accelerate({"distributed_type": "DEEPSPEED"}).plan.zero == 2
+    assert read_accelerate({"distributed_type": "FSDP"}).plan.zero == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"distributed_type": ["a"]}, "distributed_type: ['a'] is not a word. Write one."),
+        ({"mixed_precision": True}, "mixed_precision: True is not a word. Write one."),
+        (
+            {"num_machines": 0, "gradient_accumulation_steps": 2.5},
+            "gradient_accumulation_steps: 2.5 is not a whole number of 1 or more. Write one.\n"
+            "num_machines: 0 is not a whole number of 1 or more. Write one.",
+        ),
+        (
+            {
+                "distributed_type": "FSDP",
+                "num_machines": 3,
+                "num_processes": 16,
+                "fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD"},
+            },
+            "fsdp_config.fsdp_sharding_strategy: 16 ranks do not divide among 3 machines. "
+            "Change num_processes.",
+        ),
+        (
+            {
+                "distributed_type": "DEEPSPEED",
+                "deepspeed_config": {"deepspeed_config_file": "ds.json", "zero_stage": 2},
+            },
+            "deepspeed_config.zero_stage: stands beside deepspeed_config_file (ds.json). "
+            "Accelerate takes one of them.",
+        ),
+    ],
+)
+def test_a_broken_value_is_named(config, problem):
+    with pytest.raises(PlanError) as raised:
+        read_accelerate(config)
+    assert str(raised.value) == problem
 
 
 def test_a_list_is_not_a_configuration():

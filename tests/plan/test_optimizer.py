@@ -62,6 +62,14 @@ def test_an_optimizer_knows_how_many_moments_it_keeps(text, moments):
         ("adamw lr=inf", "optimizer.lr: 'inf' is not a number of 0 or more. Write one."),
         ("adamw lr=1e999", "optimizer.lr: '1e999' is not a number of 0 or more. Write one."),
         ("adamw lr=١", "optimizer.lr: '١' is not a number of 0 or more. Write one."),
+        (
+            "adamw momentum=0.9",
+            "optimizer.momentum: adamw does not read it. It is a setting of sgd.",
+        ),
+        (
+            "sgd betas=0.9,0.95",
+            "optimizer.betas: sgd does not read it. It is a setting of adam and adamw.",
+        ),
         ("adamw betas=0.9,1", "optimizer.betas: 0.9,1 must be under 1. Try 0.9,0.95."),
         ("adamw betas=0.9", "optimizer.betas: '' is not a number of 0 or more. Write one."),
         (

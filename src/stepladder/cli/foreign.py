@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.errors import PlanError, RecordError
-from stepladder.plan import Carried, read_accelerate, read_deepspeed
+from stepladder.plan import Carried, Plan, read_accelerate, read_deepspeed
 
 from .show import table
+
+FILE = "deepspeed_config.deepspeed_config_file"  # where an Accelerate file names DeepSpeed's
 
 
 def configure_foreign(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +27,41 @@ def configure_foreign(parser: argparse.ArgumentParser) -> None:
 def read_foreign(options: argparse.Namespace) -> Carried | None:
     """The plan of the file that was named, if one was."""
     if options.from_deepspeed:
-        return read_deepspeed(load(options.from_deepspeed, json.loads, "JSON"))
+        return deepspeed_file(options.from_deepspeed)
     if options.from_accelerate:
-        return read_accelerate(load(options.from_accelerate, yaml_reader(), "YAML"))
+        config = load(options.from_accelerate, yaml_reader(), "YAML")
+        carried = read_accelerate(config)
+        if any(one.key == FILE for one in carried.left):
+            return follow(carried, config["deepspeed_config"]["deepspeed_config_file"])
+        return carried
     return None
+
+
+def deepspeed_file(name: str) -> Carried:
+    return read_deepspeed(load(name, json_reader, "JSON"))
+
+
+def follow(outer: Carried, name: str) -> Carried:
+    """The plan of the DeepSpeed file that an Accelerate file names, as its launcher does."""
+    inner = deepspeed_file(name)
+    if outer.plan != Plan():
+        problem = f"the plan is in {name}, and beside it stands '{outer.plan}'"
+        raise PlanError(FILE, problem, "Say it in that file.")
+    left = [one for one in outer.left if one.key != FILE]
+    return Carried(inner.plan, inner.rate, (*left, *inner.left))
+
+
+def json_reader(text: str) -> Any:
+    """JSON in which no key is said twice; Python would take the last without a word."""
+
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [key for key, _ in pairs]
+        twice = sorted({key for key in names if names.count(key) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is said twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=table)
 
 
 def load(name: str, read: Callable[[str], Any], kind: str) -> Any:

@@ -7,13 +7,14 @@ can be left behind, but not without a word.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stepladder.errors import PlanError
+from stepladder.errors import PlanError, raise_all
 
 from .plan import Plan
+from .typed import LARGEST
 
 AUTO = "auto"  # what Hugging Face's integration fills in when it runs
 
@@ -48,11 +49,12 @@ class Carried:
 
 @dataclass(slots=True)
 class Section:
-    """One table of a file; remembers what was asked for."""
+    """One table of a file; remembers what was asked for, and every value that cannot be read."""
 
     name: str
     table: Mapping[str, Any]
     left: list[Left]
+    wrong: list[PlanError] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
 
     def key(self, key: str) -> str:
@@ -61,16 +63,39 @@ class Section:
     def take(self, key: str, otherwise: Any = None) -> Any:
         """A value; `otherwise` where it is absent or left to be filled in."""
         self.asked.add(key)
-        value = self.table.get(key, otherwise)
+        value = self.table.get(key)
         if value == AUTO:
             self.leave(key, "open", "filled in by its trainer; say it in the plan")
             return otherwise
-        return value
+        return otherwise if value is None else value
+
+    def refuse(self, key: str, problem: str, remedy: str = "Write one.") -> None:
+        """Hold a problem, so that all are told at once."""
+        self.wrong.append(PlanError(self.key(key), problem, remedy))
 
     def number(self, key: str) -> int | float | None:
         value = self.take(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise PlanError(self.key(key), f"{value!r} is not a number", "Write one.")
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        self.refuse(key, f"{shown(value)} is not a number")
+        return None
+
+    def count(self, key: str, least: int = 1) -> int | None:
+        """A whole number, also where the file writes it as 64.0 or 5e8."""
+        value = self.number(key)
+        if value is None:
+            return None
+        if value != value or abs(value) >= LARGEST or value != int(value) or value < least:
+            problem = f"{shown(value)} is not a whole number of {least} or more"
+            self.refuse(key, problem)
+            return None
+        return int(value)
+
+    def word(self, key: str, otherwise: str = "") -> str:
+        value = self.take(key, otherwise)
+        if not isinstance(value, str):
+            self.refuse(key, f"{shown(value)} is not a word")
+            return otherwise
         return value
 
     def pair(self, key: str) -> tuple[float, float] | None:
@@ -78,8 +103,8 @@ class Section:
         if value is None:
             return None
         if not (isinstance(value, list) and [type(n) in (int, float) for n in value] == [True] * 2):
-            problem = f"{value!r} is not two numbers"
-            raise PlanError(self.key(key), problem, "Write [0.9, 0.95].")
+            self.refuse(key, f"{shown(value)} is not two numbers", "Write [0.9, 0.95].")
+            return None
         return value[0], value[1]
 
     def switch(self, key: str, otherwise: bool = False) -> bool:
@@ -87,14 +112,16 @@ class Section:
         words = {"true": True, "false": False, "yes": True, "no": False}
         value = words.get(value.lower(), value) if isinstance(value, str) else value
         if not isinstance(value, bool):
-            raise PlanError(self.key(key), f"{value!r} is neither true nor false", "Write one.")
+            self.refuse(key, f"{shown(value)} is neither true nor false")
+            return otherwise
         return value
 
     def section(self, key: str) -> Section:
         value = self.take(key) or {}
         if not isinstance(value, Mapping):
-            raise PlanError(self.key(key), f"{value!r} is not a table", "Write one.")
-        return Section(self.key(key), value, self.left)
+            self.refuse(key, f"{shown(value)} is not a table")
+            value = {}
+        return Section(self.key(key), value, self.left, self.wrong)
 
     def leave(self, key: str, why: Why, words: str) -> None:
         self.left.append(Left(self.key(key), why, words))
@@ -105,25 +132,53 @@ class Section:
             if key in self.table:
                 self.asked.add(key)
                 if self.table[key] not in (None, False, "no", "", {}, []):
-                    self.leave(key, why, words)
+                    self.leave_unless_off(key, why, words)
+
+    def leave_unless_off(self, key: str, why: Why, words: str) -> None:
+        value = self.table[key]
+        if isinstance(value, Mapping) and value.get("enabled", True) is False:
+            why, words = "not needed", "switched off in the file"
+        self.leave(key, why, words)
 
     def rest(self) -> None:
         """Tell of every key nobody asked for."""
         for key in self.table:
             if key not in self.asked:
-                self.leave(str(key), "unsupported", "not known here")
+                self.leave_unless_off(key, "unsupported", "not known here")
 
 
-def data_word(section: Section, key: str) -> str:
+def shown(value: Any) -> str:
+    """A value as the file has it, short enough for a line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python writes no int of thousands of digits
+        text = "a value too long to write"
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def data_word(section: Section, key: str, otherwise: int = 0) -> str:
     """The word for a stage of ZeRO."""
-    stage = section.number(key) or 0
+    stage = section.number(key)
+    stage = otherwise if stage is None else stage
     if stage not in range(4):
-        raise PlanError(section.key(key), f"{stage} is not a stage of ZeRO", "Use 0, 1, 2 or 3.")
-    return f"zero{int(stage)}" if stage else "ddp"
+        section.refuse(key, f"{stage} is not a stage of ZeRO", "Use 0, 1, 2 or 3.")
+    return f"zero{int(stage)}" if stage in range(1, 4) else "ddp"
 
 
-def make_plan(words: Iterator[str] | list[str]) -> Plan:
-    return Plan.parse(" ".join(shlex.quote(word) for word in words))
+def device(section: Section, key: str) -> bool:
+    """Whether something lies in host memory; a disk is told as unsupported."""
+    home = section.word(key, "none").lower()
+    if home == "nvme":
+        section.leave(key, "unsupported", "disks; host memory (cpu) is as far as it goes")
+    elif home not in ("none", "cpu"):
+        section.refuse(key, f"{home!r} is not a place", "Write none, cpu or nvme.")
+    return home == "cpu"
+
+
+def make_plan(words: list[str], wrong: list[PlanError]) -> Plan:
+    """The plan of these words; every value of the file that could not be read, at once."""
+    raise_all(wrong)
+    return Plan.parse(" ".join(shlex.quote(word) for word in dict.fromkeys(words)))
 
 
 def as_table(value: Any, what: str) -> Mapping[str, Any]:

@@ -5,32 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .carried import Carried, Left, Section, as_table, data_word, make_plan
+from stepladder.errors import PlanError
+
+from .carried import Carried, Left, Section, as_table, data_word, device, make_plan
+from .deepspeed_update import optimizer, schedule
 
 TUNING = "a size of buffers or an order of copies; torch chooses its own here"
-OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "fusedadam": "adamw"}
-SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-COMMUNICATION = {"fp16": "fp16", "bf16": "bf16", "bfp16": "bf16"}
+COMMUNICATION = {"fp16": ["compress=fp16"], "bf16": ["compress=bf16"], "bfp16": ["compress=bf16"]}
+COMMUNICATION |= {"fp32": [], "": []}
+DTYPES = {"bfloat16": "bf16", "torch.bfloat16": "bf16", "float16": "fp16", "torch.float16": "fp16"}
 
 
 def read_deepspeed(config: Any) -> Carried:
     """A plan from the table of a DeepSpeed JSON file."""
     left: list[Left] = []
-    top = Section("", as_table(config, "deepspeed"), left)
+    wrong: list[PlanError] = []
+    top = Section("", as_table(config, "deepspeed"), left, wrong)
     words = [
         *precision(top),
         *zero(top.section("zero_optimization")),
         *batch(top),
         *axes(top),
-        *activations(top.section("activation_checkpointing")),
-        *optimizer(top),
+        *activations(top),
+        *communication(top),
+        *compilation(top.section("compile")),
     ]
-    if kind := COMMUNICATION.get(str(top.take("communication_data_type"))):
-        words.append(f"compress={kind}")
-    compiled = top.section("compile")
-    if compiled.switch("deepcompile") or compiled.switch("enabled"):
-        words.append("compile=on")
-    rate = schedule(top.section("scheduler"))
+    rate, peak = schedule(top.section("scheduler"))
+    words += optimizer(top, peak)
+    leave_top(top)
+    return Carried(make_plan(words, wrong), rate, tuple(left))
+
+
+def leave_top(top: Section) -> None:
+    """Tell of what a file says beside its plan."""
     top.leave_all(
         "elsewhere", "what is logged, and where: the recipe's [run] section",
         "steps_per_print", "wall_clock_breakdown", "dump_state", "tensorboard", "wandb",
@@ -43,23 +50,42 @@ def read_deepspeed(config: Any) -> Carried:
     )  # fmt: skip
     top.leave_all("elsewhere", "ranks may come and go by --ranks MIN:MAX", "elasticity")
     top.leave_all("elsewhere", "'stepladder plan' searches without trials", "autotuning")
-    top.leave_all("not needed", "gradients are averaged over valid targets", "prescale_gradients")
+    top.leave_all(
+        "not needed", "gradients are averaged over valid targets",
+        "prescale_gradients", "gradient_predivide_factor",
+    )  # fmt: skip
+    top.leave_all("not needed", "how disks are read and written", "aio")
     top.leave_all("elsewhere", "how checkpoints are written: always whole, by all", "checkpoint")
     top.leave_all("not needed", "workers read ahead by themselves", "dataloader_drop_last")
     top.rest()
-    return Carried(make_plan(words), rate, tuple(left))
+
+
+def communication(top: Section) -> list[str]:
+    kind = top.word("communication_data_type")
+    if kind not in COMMUNICATION:
+        problem = f"gradients travel as {kind}; compress=bf16 or fp16 are here"
+        top.leave("communication_data_type", "unsupported", problem)
+    return COMMUNICATION.get(kind, [])
+
+
+def compilation(section: Section) -> Iterator[str]:
+    if section.switch("deepcompile") or section.switch("enabled"):
+        yield "compile=on"
+    section.rest()
 
 
 def precision(top: Section) -> Iterator[str]:
-    fp16, bf16 = top.section("fp16"), top.section("bf16")
+    fp16 = top.section("fp16")
+    bf16 = top.section("bfloat16" if "bfloat16" in top.table else "bf16")  # the older name
     half, brain = fp16.switch("enabled"), bf16.switch("enabled")
-    if fp16.number("loss_scale"):
+    if fp16.number("loss_scale") and half:
         fp16.leave("loss_scale", "unsupported", "a fixed scale; ours is found as it goes")
     fp16.leave_all(
         "not needed", "the rule by which the scale moves; ours starts at 65,536 and doubles after "
         "2,000 good steps", "loss_scale_window", "initial_scale_power", "hysteresis",
-        "consecutive_hysteresis", "min_loss_scale", "auto_cast",
+        "consecutive_hysteresis", "min_loss_scale",
     )  # fmt: skip
+    fp16.leave_all("not needed", "inputs are cast where a product needs it", "auto_cast")
     bf16.leave_all(
         "not needed", "gradients of several passes add up in fp32 here",
         "immediate_grad_update", "check_grad_overflow",
@@ -68,18 +94,23 @@ def precision(top: Section) -> Iterator[str]:
     types.leave_all("not needed", "gradients add up in fp32 here", "grad_accum_dtype")
     autocast = top.section("torch_autocast")
     if autocast.switch("enabled"):
-        kind = str(autocast.take("dtype", "bfloat16"))
-        half, brain = half or "bf" not in kind, brain or "bf" in kind
+        kind = autocast.word("dtype", "bfloat16")
+        if kind not in DTYPES:
+            autocast.refuse("dtype", f"{kind!r} is not a type", "Write bfloat16 or float16.")
+        half, brain = half or DTYPES.get(kind) == "fp16", brain or DTYPES.get(kind) == "bf16"
     autocast.leave_all("not needed", "torch's own lists", "lower_precision_safe_modules")
     top.leave_all("unsupported", "Apex; write fp16 or bf16 instead", "amp")
     for section in (fp16, bf16, types, autocast):
         section.rest()
+    if half and brain:
+        top.refuse("fp16", "fp16 and bf16 are both asked for", "Leave one of them.")
     yield "fp16" if half else "bf16" if brain else "fp32"
 
 
 def zero(section: Section) -> Iterator[str]:
-    yield data_word(section, "stage")
-    yield from offload(section)
+    word = data_word(section, "stage")
+    yield word
+    yield from offload(section, word)
     section.leave_all(
         "not needed", TUNING, "overlap_comm", "contiguous_gradients", "reduce_scatter",
         "reduce_bucket_size", "allgather_partitions", "allgather_bucket_size", "sub_group_size",
@@ -102,24 +133,30 @@ def zero(section: Section) -> Iterator[str]:
     section.leave_all(
         "unsupported", "parameters or gradients travel in fewer bits than they have",
         "zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights",
-        "mics_shard_size", "mics_hierarchical_params_gather",
     )  # fmt: skip
+    if (size := section.number("mics_shard_size")) not in (None, -1):
+        section.leave(
+            "mics_shard_size", "unsupported", f"write hsdp shard={size} for copies between groups "
+            "of ranks",
+        )  # fmt: skip
+    section.leave_all("not needed", TUNING, "mics_hierarchical_params_gather")
     section.rest()
 
 
-def offload(section: Section) -> Iterator[str]:
-    """What lies in host memory."""
+def offload(section: Section, word: str) -> Iterator[str]:
+    """What lies in host memory: parameters with stage 3 alone, optimizer state with any stage."""
     homes = {
         "optimizer": section.section("offload_optimizer"),
         "parameters": section.section("offload_param"),
     }
+    needs = {"optimizer": ("zero1", "zero2", "zero3"), "parameters": ("zero3",)}
     moved = []
     for what, home in homes.items():
-        device = str(home.take("device", "none"))
-        if device == "nvme":
-            home.leave("device", "unsupported", "disks; host memory (cpu) is as far as it goes")
-        if device == "cpu":
-            moved.append(what)
+        if device(home, "device"):
+            if word in needs[what]:
+                moved.append(what)
+            else:
+                home.leave("device", "not needed", "DeepSpeed does not move them at this stage")
         home.leave_all(
             "not needed", TUNING, "pin_memory", "buffer_count", "buffer_size", "max_in_cpu",
             "fast_init", "pipeline_read", "pipeline_write", "nvme_path",
@@ -141,104 +178,51 @@ def batch(top: Section) -> Iterator[str]:
         ("train_micro_batch_size_per_gpu", "micro"),
         ("gradient_accumulation_steps", "accumulate"),
     ):
-        if (value := top.number(key)) is not None:
-            yield f"{word}={int(value)}"
+        if (value := top.count(key)) is not None:
+            yield f"{word}={value}"
 
 
 def axes(top: Section) -> Iterator[str]:
     tensor = top.section("tensor_parallel")
-    ways = tensor.number("autotp_size") or tensor.number("tp_size")
+    ways = tensor.count("autotp_size", 0) or tensor.count("tp_size", 0)  # 0 is none there
     if ways and ways > 1:
-        yield f"tensor={int(ways)}"
+        yield f"tensor={ways}"
     tensor.leave_all("not needed", "cuts are found in the model", "tp_grain_size", "preset_model")
     tensor.rest()
-    if (ways := top.number("sequence_parallel_size")) and ways > 1:
-        yield f"context={int(ways)}"
+    if (ways := top.count("sequence_parallel_size")) and ways > 1:
+        yield f"context={ways}"
     line = top.section("pipeline")
-    stages = line.number("stages")
+    stages = line.count("stages")
     if stages and stages > 1:
-        yield f"pipeline={int(stages)}"
+        yield f"pipeline={stages}"
+    if every := line.count("activation_checkpoint_interval", 0):
+        yield "recompute=blocks"
+        if every > 1:
+            words = f"blocks are recomputed one by one, not {every} at a time"
+            line.leave("activation_checkpoint_interval", "not needed", words)
     line.leave_all(
         "not needed", "stages are weighed by what they cost", "partition", "seed_layers",
-        "activation_checkpoint_interval", "pipe_partitioned", "grad_partitioned",
+        "pipe_partitioned", "grad_partitioned",
     )  # fmt: skip
     line.rest()
 
 
-def activations(section: Section) -> Iterator[str]:
-    if section.switch("cpu_checkpointing"):
+def activations(top: Section) -> Iterator[str]:
+    section = top.section("activation_checkpointing")
+    if section.table:  # DeepSpeed itself leaves it to the model's code which blocks those are
         yield "recompute=blocks"
+        top.leave(
+            "activation_checkpointing", "open", "taken for recompute=blocks; whether the model's "
+            "code calls it is not in the file",
+        )  # fmt: skip
+    if section.switch("cpu_checkpointing"):
         section.leave(
             "cpu_checkpointing", "unsupported", "inputs of recomputed blocks stay on the device; "
             "offload=activations moves all activations instead",
         )  # fmt: skip
-    elif section.table:
-        yield "recompute=blocks"
     section.leave_all(
         "not needed", "which blocks are recomputed is the plan's recompute=",
         "partition_activations", "contiguous_memory_optimization", "number_checkpoints",
         "synchronize_checkpoint_boundary", "profile",
     )  # fmt: skip
     section.rest()
-
-
-def optimizer(top: Section) -> Iterator[str]:
-    section = top.section("optimizer")
-    clip = top.number("gradient_clipping")
-    kind = section.take("type")
-    words = ["adamw"]
-    if kind is not None:
-        name = OPTIMIZERS.get(str(kind).lower())
-        if name is None:
-            section.leave("type", "unsupported", f"{kind} is not here; adamw stands in its place")
-        words = [name or "adamw"]
-    params = section.section("params")
-    if words[0] == "adam" and params.switch("adam_w_mode", True):
-        words = ["adamw"]  # what DeepSpeed makes of its Adam unless told not to
-    for key, word in (("lr", "lr"), ("weight_decay", "wd"), ("eps", "eps")):
-        if (value := params.number(key)) is not None:
-            words.append(f"{word}={value!r}")
-    if (value := params.number("momentum")) is not None:
-        words.append(f"momentum={value!r}")
-    if betas := params.pair("betas"):
-        words.append(f"betas={betas[0]!r},{betas[1]!r}")
-    if clip:
-        words.append(f"clip={clip!r}")
-    params.leave_all(
-        "not needed", "fused where torch has it", "torch_adam", "adam_w_mode", "bias_correction",
-        "amsgrad", "fused",
-    )  # fmt: skip
-    params.rest()
-    section.leave_all("not needed", "the engine's own switch", "legacy_fusion")
-    section.rest()
-    if len(words) > 1 or kind is not None:
-        yield f"optimizer={' '.join(words)}"
-
-
-def schedule(section: Section) -> str:
-    """The learning rate's way as a recipe writes it."""
-    kind = section.take("type")
-    params = section.section("params")
-    warmup, steps = params.number("warmup_num_steps"), params.number("total_num_steps")
-    params.leave_all("open", "the top rate is the optimizer's lr", "warmup_max_lr")
-    straight = params.take("warmup_type", "linear") == "linear"
-    if not straight:
-        params.leave("warmup_type", "unsupported", "a rise that bends; ours is a straight line")
-    params.leave_all("not needed", "the rise begins near 0", "warmup_min_lr", "warmup_min_ratio")
-    floor = params.number("cos_min_ratio")
-    params.leave_all("not needed", "a resumed run knows its step", "last_batch_iteration")
-    params.rest()
-    section.rest()
-    if kind is None:
-        return ""
-    if kind not in SCHEDULES:
-        section.leave("type", "unsupported", f"{kind}; constant, linear, cosine or wsd are here")
-        return ""
-    words = [SCHEDULES[str(kind)]]
-    words += [f"warmup={int(warmup)}"] if warmup else []
-    if words[0] != "constant":
-        if not steps:
-            return ""  # left open: nobody knows where it ends
-        words.append(f"steps={int(steps)}")
-    words += [f"floor={floor!r}"] if floor else []
-    return " ".join(words)

@@ -17,6 +17,8 @@ from .typed import real, writable
 
 # Tensors of state per parameter, in the stored type: what each algorithm remembers.
 MOMENTS = {"sgd": 0, "momentum": 1, "adamw": 2, "adam": 2, "adafactor": 0}
+# Settings that not every algorithm has, and whose they are.
+OWN = {"momentum": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ class Optimizer:
             raise PlanError(
                 "optimizer", f"'{key}' is not a setting", nearest(key, [*known, "group"])
             )
+        if self.name not in OWN.get(key, (self.name,)):
+            problem = f"{self.name} does not read it"
+            remedy = f"It is a setting of {' and '.join(OWN[key])}."
+            raise PlanError(f"optimizer.{key}", problem, remedy)
         if key == "betas":
             first, _, second = value.partition(",")
             betas = (parse_number(key, first), parse_number(key, second))
