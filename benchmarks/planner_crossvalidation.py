@@ -2,10 +2,10 @@
 
     python benchmarks/planner_crossvalidation.py [--write]
 
-Each source is held out in turn. The constants that a fit could bend are chosen anew on the other
-sources, by walking along one constant after another to the smallest median error, and the held-out
-source is forecast with them. If its error is close to the one with the committed constants, these
-were not made for it.
+Each source is held out in turn, then each kind of hardware. The constants that a fit could bend
+are chosen anew on the other rows, by walking along one constant after another to the smallest
+median error, and what was held out is forecast with them. If its error is close to the one with
+the committed constants, these were not made for it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import csv
 import datetime
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from planner_published import HERE, RESULTS, markdown, read_run, summarise
+from planner_rows import device_of_row
 from stepladder.planner import collectives, speed, time
 
 # Constant: (where it lives, values around the committed one).
@@ -112,21 +113,29 @@ def main() -> int:
 
 
 def cross_validate(rows: list[dict[str, str]]) -> str:
-    lines, held_out, moved = [], [], []
-    for source in sorted({row["source"] for row in rows}):
-        test = [row for row in rows if row["source"] == source]
-        chosen = fit([row for row in rows if row["source"] != source])
-        changed = {n: v for n, v in chosen.items() if v != committed()[n]}
-        moved.append(f"- without {source}: {changed or 'nothing moved'}")
-        fresh, own = errors(test, chosen), errors(test, committed())
-        held_out += fresh
-        lines.append([source, *summarise("", fresh)[1:4], *summarise("", own)[2:4]])
-    whole = errors(rows, committed())
-    lines.append(["all", *summarise("", held_out)[1:4], *summarise("", whole)[2:4]])
-    head = ["held out", "rows", "median", "90th percentile", "committed: median", "90th percentile"]
-    title = "# The planner's constants, chosen without the source they are tried on"
+    title = "# The planner's constants, chosen without the rows they are tried on"
     when = f"{datetime.date.today()}, `python benchmarks/planner_crossvalidation.py --write`."
-    return "\n\n".join([title, when, markdown(head, lines), "\n".join(moved)]) + "\n"
+    by_source = held_out(rows, lambda row: row["source"])
+    by_hardware = held_out(rows, device_of_row)
+    pieces = (title, when, "## By source", by_source, "## By hardware", by_hardware)
+    return "\n\n".join(pieces) + "\n"
+
+
+def held_out(rows: list[dict[str, str]], key: Callable[[dict[str, str]], str]) -> str:
+    """Each group forecast with constants that were chosen on the others."""
+    lines, every, moved = [], [], []
+    for name in sorted({key(row) for row in rows}):
+        test = [row for row in rows if key(row) == name]
+        chosen = fit([row for row in rows if key(row) != name])
+        changed = {n: v for n, v in chosen.items() if v != committed()[n]}
+        moved.append(f"- without {name}: {changed or 'nothing moved'}")
+        fresh, own = errors(test, chosen), errors(test, committed())
+        every += fresh
+        lines.append([name, *summarise("", fresh)[1:4], *summarise("", own)[2:4]])
+    whole = errors(rows, committed())
+    lines.append(["all", *summarise("", every)[1:4], *summarise("", whole)[2:4]])
+    head = ["held out", "rows", "median", "90th percentile", "committed: median", "90th percentile"]
+    return markdown(head, lines) + "\n\n" + "\n".join(moved)
 
 
 if __name__ == "__main__":

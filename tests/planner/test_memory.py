@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner import OURS, Software, forecast, forecast_moments, forecast_state
-from stepladder.planner.memory import MOST_FRAGMENTS, WORKSPACE_BYTES, forecast_memory
+from stepladder.planner.memory import FRAGMENTS, MOST_FRAGMENTS, WORKSPACE_BYTES, forecast_memory
 from stepladder.record import Calibration, Memory
 from stepladder.workload import find_facts
 
@@ -104,8 +104,8 @@ def test_gathered_inputs_are_kept_unless_gathered_again() -> None:
 def test_what_is_gathered_is_what_the_other_ranks_held() -> None:
     text = "bf16 zero3 shard=1 tensor=8 micro=8"
     more = memory(text).activations - memory(text, software=Software(regathers=True)).activations
-    gathers, others = 2, 7 / 8
-    assert more == pytest.approx(32 * gathers * 8 * 4096 * 4096 * others * 2)
+    gathers, others = 32 * 2 + 1, 7 / 8  # two a block, and one for the head
+    assert more == pytest.approx(gathers * 8 * 4096 * 4096 * others * 2)
 
 
 def test_a_recomputed_block_stands_in_full_beside_the_others_inputs() -> None:
@@ -242,6 +242,27 @@ def test_an_optimizer_that_copies_gradients_needs_room_beside_its_state() -> Non
     )
     assert copying.temporary == pytest.approx(10 * N, rel=0.02)
     assert copying.allocated_bytes > plain.allocated_bytes
+
+
+def test_flat_copies_find_no_room_in_what_the_passes_left() -> None:
+    text = "bf16 ddp micro=4 recompute=blocks"
+    copying = memory(text, software=Software(update_bytes=10.0))
+    passes = forecast_moments(FACTS, Plan.parse(text).settle(NODE.num_devices), NODE)
+    left = max(m.activations + m.logits + m.temporary for _, m in passes) - WORKSPACE_BYTES
+    moving = copying.temporary - WORKSPACE_BYTES + copying.communication
+    assert copying.reserved == pytest.approx(FRAGMENTS * moving + left, rel=0.02)
+
+
+def test_a_stream_that_is_not_sliced_is_kept_whole_by_every_tensor_rank() -> None:
+    text = "bf16 zero3 shard=1 tensor=8 micro=8 recompute=blocks"
+    sliced, whole = (memory(text, software=Software(slices_stream=each)) for each in (True, False))
+    inputs = 8 * 4096 * 4096 * 2  # of one block
+    assert whole.activations - sliced.activations == pytest.approx(33 * inputs * 7 / 8, rel=0.02)
+
+
+def test_buckets_of_another_size_stand_twice() -> None:
+    held = memory("bf16 ddp micro=1", software=Software(bucket_bytes=2.0**30))
+    assert held.communication == 2 * 2**30
 
 
 @pytest.mark.parametrize(("model", "tensors"), [("gpt2", 1), ("llama3.2-1b", 0)])

@@ -23,6 +23,19 @@ def test_a_large_head_makes_the_last_stage_shorter() -> None:
     assert counts[-1] < counts[0]
 
 
+def test_stages_of_equal_numbers_give_the_last_ones_what_is_over() -> None:
+    stages = stages_of(FACTS, Layout(pipeline=5), ONE, "even")
+    assert [stage.num_blocks for stage in stages] == [6, 6, 6, 7, 7]
+
+
+def test_a_stage_that_ends_past_its_share_keeps_the_block_that_crossed() -> None:
+    stages = stages_of(FACTS, Layout(pipeline=2), ONE, "crossing")
+    # The head costs 2.4 blocks, so that a half is 17.2 of them: the 18th crosses it.
+    assert [stage.num_blocks for stage in stages] == [18, 14]
+    many = stages_of(FACTS, Layout(pipeline=16), ONE, "crossing")
+    assert sum(stage.num_blocks for stage in many) == 32 and len(many) == 16
+
+
 def test_virtual_stages_take_turns() -> None:
     stages = stages_of(FACTS, Layout(pipeline=2), Schedule("interleaved", 2))
     assert stages[0].entry and not stages[0].exit and stages[1].exit

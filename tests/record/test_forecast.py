@@ -56,6 +56,7 @@ def test_an_interval_contains_its_ends() -> None:
 def test_a_forecast_is_plain_values() -> None:
     table = json.loads(json.dumps(make().to_dict()))
     assert table["memory"]["peak_bytes"] == 2**30
+    assert table["allocated_bytes"] <= table["reserved_bytes"] <= 2**30
     assert table["time"]["step_seconds"] == 2.0
     assert table["mfu"] == 0.5
     assert make(time=None).to_dict()["time"] is None

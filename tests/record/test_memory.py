@@ -20,6 +20,7 @@ def test_the_peak_is_the_sum_of_the_owners(memory):
 @given(memories)
 def test_what_tensors_hold_leaves_out_the_runtime_and_the_allocator(memory):
     assert memory.allocated_bytes + memory.context + memory.reserved == memory.peak_bytes
+    assert memory.reserved_bytes == memory.allocated_bytes + memory.reserved
 
 
 @given(memories, memories)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepladder.plan import LARGE_BLOCK, Recompute
-from stepladder.workload import Part
+from stepladder.workload import Kept, Part
 
 from .depths import Depths, depths_of
 from .sizes import Sizes, per_rank
@@ -36,9 +36,10 @@ def cheap_bytes(part: Part, sizes: Sizes) -> float:
 
 def stream_bytes(part: Part, sizes: Sizes) -> float:
     """What a block that keeps nothing else keeps: what flowed in."""
+    scale = per_rank(sizes) * (1 if sizes.software.slices_stream else sizes.tensor)
     if part.input is None:
-        return part.output * per_rank(sizes) * sizes.residual
-    return part.input.num_bytes(sizes.work, sizes.residual) * per_rank(sizes)
+        return part.output * scale * sizes.residual
+    return part.input.num_bytes(sizes.work, sizes.residual) * scale
 
 
 def kept_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
@@ -51,10 +52,26 @@ def kept_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
         # A compiler that sees no end of a block keeps what its norm gave the products: exactly one
         # such tensor a block is what GPT-2 held more whole than by block.
         size += part.output * scale * sizes.work
-    if sizes.tensor > 1 and not selective and not sizes.software.regathers:
-        # Each cut pair of products reads, and keeps, the stream gathered from all ranks.
-        pairs = sum(matrix.cut == "inner" for matrix in part.matrices)
-        size += pairs * part.output * scale * (sizes.tensor - 1) * sizes.work
-    if not sizes.flash and part.attention and not selective:
+    if sizes.tensor > 1 and not selective:
+        size += whole_stream_bytes(part, kept, sizes)
+    keeps_scores = not sizes.flash and not sizes.software.scores_again
+    if keeps_scores and part.attention and not selective:
         size += part.attention.scores * scale * (PLAIN_SCORE_BYTES + sizes.work)
+    return size
+
+
+def whole_stream_bytes(part: Part, kept: Kept, sizes: Sizes) -> float:
+    """What tensor ranks keep of the stream beyond a slice of it each.
+
+    A cut pair of products, or a head cut alone, reads and keeps the stream gathered from all ranks.
+    Where the stream is never sliced, what its norms and sums keep is whole as well.
+    """
+    others = per_rank(sizes) * (sizes.tensor - 1)
+    pairs = sum(matrix.cut == "inner" for matrix in part.matrices)
+    size = 0.0
+    if not sizes.software.regathers or not sizes.software.slices_stream:
+        alone = max((m.rows * m.inner for m in part.matrices if m.cut == "columns"), default=0)
+        size += (pairs * part.output if pairs else alone) * others * sizes.work
+    if not sizes.software.slices_stream:
+        size += kept.residual * others * sizes.residual
     return size

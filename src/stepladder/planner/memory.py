@@ -61,7 +61,7 @@ def fullest_rank(
     calibration: Calibration | None,
     software: Software,
 ) -> tuple[Moments, int]:
-    stages = stages_of(facts, plan.layout, plan.schedule)
+    stages = stages_of(facts, plan.layout, plan.schedule, software.cuts)
     ends = {0, len(stages) - 1, max(range(len(stages)), key=lambda i: stages[i].num_blocks)}
     sizes, context = sizes_of(plan, software), context_bytes(plan.layout, cluster, calibration)
     ranks = [rank_memory(facts, plan, stages[i], i, sizes, context) for i in sorted(ends)]
@@ -70,8 +70,11 @@ def fullest_rank(
 
 def peak_interval(memory: Memory) -> Interval:
     """Where it lies nine times in ten; how much is wasted is the allocator's luck."""
-    least, coming_and_going = memory.peak_bytes - memory.reserved, memory.reserved / FRAGMENTS
-    return Interval(least, least + MOST_FRAGMENTS * coming_and_going)
+    least = memory.peak_bytes - memory.reserved
+    coming_and_going = memory.activations + memory.logits + memory.communication + memory.working
+    coming_and_going += max(memory.temporary - WORKSPACE_BYTES, 0)
+    stale = memory.reserved - FRAGMENTS * coming_and_going
+    return Interval(least, least + stale + MOST_FRAGMENTS * coming_and_going)
 
 
 def fullest(moments: Moments) -> tuple[str, Memory]:
@@ -114,7 +117,7 @@ def memory_at(moment: Moment, parameters: float, optimizer: float, context: int)
         communication=round(moment.communication),
         temporary=round(moment.temporary) + (WORKSPACE_BYTES if context else 0),
         context=context,
-        reserved=round(FRAGMENTS * moment.transient) if context else 0,
+        reserved=round(FRAGMENTS * moment.transient + moment.stale) if context else 0,
     )
 
 

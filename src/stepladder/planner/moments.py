@@ -38,6 +38,7 @@ class Moment:
     temporary: float = 0.0
     gradients: float = 0.0
     working: float = 0.0
+    stale: float = 0.0  # freed before, in pieces too small for what is asked for now
     name: str = ""
 
     @property
@@ -80,11 +81,19 @@ def rank_moments(
         near = min(2 * largest, waiting * flight)  # one leaves or returns while one is used
         away = waiting * flight - near
         moments = [replace(m, activations=min(m.activations, near)) for m in moments]
-    step = Moment(0.0, 0.0, walk.travels.last, gradients=walk.all_gradients, name="step")
-    beside = sizes.software.update_bytes * walk.trained / sizes.shard
-    moments += [replace(step, working=walk.gathered, temporary=beside)]
+    moments.append(step_moment(walk, moments, sizes))
     batch = facts.sample_bytes * sizes.samples * sizes.passes  # there from the start of the step
     return [replace(m, temporary=m.temporary + batch) for m in moments], away
+
+
+def step_moment(walk: Walk, before: list[Moment], sizes: Sizes) -> Moment:
+    """The update; flat copies of all gradients find no room in what the passes left behind."""
+    beside = sizes.software.update_bytes * walk.trained / sizes.shard
+    stale = max(m.activations + m.logits + m.temporary for m in before) if beside else 0.0
+    return Moment(
+        communication=walk.travels.last, temporary=beside, gradients=walk.all_gradients,
+        working=walk.gathered, stale=stale, name="step",
+    )  # fmt: skip
 
 
 class Walk:
@@ -143,9 +152,11 @@ class Walk:
             fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_.scratch, self.sizes)
         kept, travels = self.kept_by_all, self.travels.head
         working = self.gathered or saved
-        yield Moment(kept, logits[0], travels, 0.0, gradients, self.gathered or every, "answer")
-        yield Moment(kept, logits[1], travels, 0.0, gradients, working, "loss")
-        yield Moment(kept, logits[2], travels, fresh, gradients, working, "head")
+        held = Moment(kept, 0.0, travels, 0.0, gradients, working)
+        gathered = self.gathered or every
+        yield replace(held, logits=logits[0], working=gathered, name="answer")
+        yield replace(held, logits=logits[1], name="loss")
+        yield replace(held, logits=logits[2], temporary=fresh, name="head")
 
     def block_moments(self) -> Iterator[Moment]:
         exit_ = held_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
@@ -173,7 +184,8 @@ class Walk:
         self, kept: float, temporary: float, copies: float, gradients: float, name: str
     ) -> Moment:
         working = self.gathered or copies
-        return Moment(kept, 0.0, self.travels.block, temporary, gradients, working, name)
+        travels = self.travels.block
+        return Moment(kept, 0.0, travels, temporary, gradients, working, name=name)
 
 
 def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[Run]:
@@ -247,6 +259,8 @@ class Travels:
 
 
 def travelling_bytes(plan: Plan, stage: Stage, sizes: Sizes) -> Travels:
+    if not sizes.wrapped and sizes.software.bucket_bytes:
+        return Travels(*3 * [2 * sizes.software.bucket_bytes])
     if not sizes.wrapped:
         alone = plan.layout.data_ways * plan.layout.context == 1
         return Travels() if alone else Travels(BUCKET_BYTES, BUCKET_BYTES, BUCKET_BYTES)

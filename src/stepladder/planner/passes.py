@@ -61,6 +61,8 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
         sizes.flash,
         software.stops_early,
         software.products_again,
+        software.score_bytes,
+        software.scores_again,
     )
     return Setting(plan, sizes, share, speed, network)
 
@@ -141,7 +143,8 @@ def cast_bytes(sizes: Sizes) -> int:
 
 def accumulate_bytes(sizes: Sizes) -> float:
     """Of one parameter: gradients read and their sum written; the first pass has nothing to add."""
-    return 3 * sizes.gradient * (sizes.passes - 1) / sizes.passes
+    fresh = sizes.waiting or sizes.gradient
+    return (2 * sizes.gradient + fresh) * (sizes.passes - 1) / sizes.passes
 
 
 def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, float]:

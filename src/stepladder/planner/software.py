@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# How blocks are dealt to pipeline stages: so that the dearest stage, ends included, is as cheap as
+# can be; in equal numbers, the last stages one more; or each stage until it passes its share.
+Cuts = Literal["cost", "even", "crossing"]
+
 
 @dataclass(frozen=True, slots=True)
 class Software:
@@ -16,12 +20,17 @@ class Software:
     compiles_loss: bool = False  # with the blocks; ours compiles blocks and leaves the loss alone
     keeps_logits: bool = False  # they stand beside their softmax until backward has passed them
     products_again: float = 0.0  # share of its products that selective recomputation repeats
+    scores_again: bool = False  # plain attention keeps no scores and makes them once more
+    score_bytes: float = 26.0  # it moves forward per score: scale, mask, softmax in fp32, cast, use
     stops_early: bool = True  # recomputation ends when backward has all it asked for
     regathers: bool = False  # tensor-parallel inputs are gathered again rather than kept
+    slices_stream: bool = True  # between blocks each tensor rank holds a slice of the sequence
     hides_tensor: bool = False  # tensor-parallel collectives run in pieces beside the products
     masters: bool = False  # fp32 parameters live with the optimizer; work and gradients are apart
     gradient: str | None = None  # type that gradients are kept in; None: that of the parameters
     update_bytes: float = 0.0  # beside each parameter while it is updated: gradients copied, roots
+    bucket_bytes: float = 0.0  # of flat gradients: one fills while one travels; 0: torch's own
+    cuts: Cuts = "cost"
     adds_later: bool = False  # a pass's own gradients wait, all of them, to be added to the sum
     gather: str | None = None  # type that sliced parameters travel in; None: the work type
     attention_flops_per_second: float | None = None  # of its own attention kernel

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
-from stepladder.plan import Layout, Schedule, chunk_indices, cut_blocks
+from stepladder.plan import Layout, Schedule, chunk_indices, cut_blocks, split_blocks
 from stepladder.workload import Facts, Part
+
+from .software import Cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +57,22 @@ def trained_parameters(part: Part, tensor: int) -> float:
     return (part.parameters - part.frozen_parameters - whole) / tensor + whole
 
 
-def stages_of(facts: Facts, layout: Layout, schedule: Schedule) -> tuple[Stage, ...]:
+def stages_of(
+    facts: Facts, layout: Layout, schedule: Schedule, cuts: Cuts = "cost"
+) -> tuple[Stage, ...]:
     """What each rank of the pipeline axis holds."""
-    return split_stages(facts, layout.pipeline, schedule.virtual, schedule.kind == "zero-bubble")
+    folded = schedule.kind == "zero-bubble"
+    return split_stages(facts, layout.pipeline, schedule.virtual, folded, cuts)
 
 
 @lru_cache(maxsize=256)
-def split_stages(facts: Facts, pipeline: int, virtual: int, folded: bool) -> tuple[Stage, ...]:
+def split_stages(
+    facts: Facts, pipeline: int, virtual: int, folded: bool, cuts: Cuts = "cost"
+) -> tuple[Stage, ...]:
     if pipeline == 1:
         return (Stage(kinds(facts.blocks), facts.entry, facts.exit),)
     num_chunks = pipeline * virtual
-    every, chunks, stages = facts.blocks, chunk_blocks(facts, num_chunks), []
+    every, chunks, stages = facts.blocks, chunk_blocks(facts, num_chunks, cuts), []
     for index in range(pipeline):
         own = chunk_indices(index, pipeline, virtual, folded)
         blocks = tuple(every[i] for chunk in own for i in chunks[chunk])
@@ -76,11 +84,32 @@ def split_stages(facts: Facts, pipeline: int, virtual: int, folded: bool) -> tup
 
 
 @lru_cache(maxsize=256)  # several schedules cut the same number of stretches
-def chunk_blocks(facts: Facts, num_chunks: int) -> list[range]:
+def chunk_blocks(facts: Facts, num_chunks: int, cuts: Cuts = "cost") -> list[range]:
+    if cuts == "even":
+        num_blocks = facts.num_blocks
+        return [
+            range(num_blocks - each.stop, num_blocks - each.start)
+            for each in reversed(split_blocks(num_blocks, num_chunks))
+        ]
+    if cuts == "crossing":
+        return crossing_blocks(facts, num_chunks)
     costs = [block.flops for block in facts.blocks]
     costs[0] += facts.entry.flops
     costs[-1] += facts.exit.flops
     return cut_blocks(costs, num_chunks)
+
+
+def crossing_blocks(facts: Facts, num_chunks: int) -> list[range]:
+    """A stage ends with the block whose products carry the sum so far past the stage's share."""
+    costs = [sum(m.flops for m in part.matrices) for part in (*facts.blocks, facts.exit)]
+    edges, done = [0], 0
+    for index, cost in enumerate(costs[:-1]):
+        done += cost
+        full = done > sum(costs) * len(edges) / num_chunks
+        if full and len(edges) < num_chunks:
+            edges.append(index + 1)
+    edges += [facts.num_blocks] * (num_chunks + 1 - len(edges))
+    return [range(first, last) for first, last in pairwise(edges)]
 
 
 def kinds(blocks: tuple[Part, ...]) -> tuple[tuple[Part, int], ...]:

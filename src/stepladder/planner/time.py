@@ -64,7 +64,8 @@ def forecast_time(
 
 def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
     plan = setting.plan
-    stages = stages_of(facts, plan.layout, plan.schedule)
+    cuts = setting.sizes.software.cuts
+    stages = stages_of(facts, plan.layout, plan.schedule, cuts)
     once = {id(stage): stage_pass(facts, stage, setting) for stage in set_of(stages)}
     passes = [once[id(stage)] for stage in stages]
     slowest = max(range(len(stages)), key=lambda index: passes[index].seconds)

@@ -20,7 +20,6 @@ ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value an
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
 CAST_BYTES = 6.0  # to make an fp8 operand: read for the scale, read again, write it twice
 SINGLE = 4  # bytes of float32, which autocast leaves the stream between blocks in
-SCORE_BYTES = 26.0  # plain attention forward, per score: scale, mask, softmax in fp32, cast, use
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,8 @@ class Share:
     flash: bool = True
     stops_early: bool = True  # recomputation leaves out the last product
     products_again: float = 0.0  # share of its products that a cheap block repeats
+    score_bytes: float = 26.0  # that plain attention moves forward per score
+    scores_again: bool = False  # it keeps none and makes them once more
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ def part_work(part: Part, share: Share, speed: Speed, *, wide: bool = False) -> 
     cheap, cheap_back = moved_seconds(part, share, speed)
     attend, scores = attention_seconds(part.attention, share, speed)
     forward = Work(products, attend, cheap + casts + scores)
-    backward = Work(
-        back, ATTENTION_BACKWARD * attend, cheap_back + CHEAP_BACKWARD * scores + 2 * casts
-    )
+    more = 0.0 if share.flash or not share.scores_again else 1.0
+    attend_back, scores_back = ATTENTION_BACKWARD + more, CHEAP_BACKWARD + more
+    backward = Work(back, attend_back * attend, cheap_back + scores_back * scores + 2 * casts)
     return forward, backward
 
 
@@ -160,7 +161,7 @@ def attention_seconds(
     split = share.samples / share.tensor / share.context
     if not share.flash:
         whole = 4.0 * attention.scores * attention.head_width * split  # no half is left out
-        return whole / speed.wide, attention.scores * split * SCORE_BYTES / speed.bandwidth
+        return whole / speed.wide, attention.scores * split * share.score_bytes / speed.bandwidth
     # The last slice of a causal sequence looks at all the others: (2c - 1)/c of the mean.
     uneven = (2 * share.context - 1) / share.context if attention.causal else 1.0
     heads = 2 * attention.heads + 2 * attention.kv_heads

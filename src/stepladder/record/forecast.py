@@ -83,6 +83,8 @@ class Forecast:
         return {
             **asdict(self),
             "memory": {**self.memory.by_owner(), "peak_bytes": self.memory.peak_bytes},
+            "allocated_bytes": self.memory.allocated_bytes,
+            "reserved_bytes": self.memory.reserved_bytes,
             "time": self.time and {**self.time.by_cause(), "step_seconds": self.time.step_seconds},
             "tokens_per_second_per_device": self.tokens_per_second_per_device,
             "mfu": self.mfu,

@@ -24,7 +24,13 @@ class Memory:
         return self.peak_bytes - self.context - self.reserved
 
     @property
+    def reserved_bytes(self) -> int:
+        """What the allocator holds at the peak, as torch reports it."""
+        return self.peak_bytes - self.context
+
+    @property
     def peak_bytes(self) -> int:
+        """What the device shows as taken."""
         return sum(self.by_owner().values())
 
     @property

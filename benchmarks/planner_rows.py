@@ -1,0 +1,246 @@
+"""A row of published measurements as a workload, a plan, a cluster and the software that ran it.
+
+Only what the row says of its software is passed on: the attention kernel of its time, the type its
+gradients travelled in, how its blocks were dealt to stages. Words are read as teams write them
+("bf16 mixed", "ZeRO-3", "full"); a word that nobody knows is refused by name, and the other rows
+go on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from stepladder.errors import StepladderError
+from stepladder.hardware import Cluster, find
+from stepladder.plan import (
+    PRECISIONS,
+    Batch,
+    Layout,
+    Optimizer,
+    Plan,
+    Precision,
+    Recompute,
+    Schedule,
+)
+from stepladder.planner import Software
+from stepladder.workload import Facts, Shape, facts_of_shape
+
+Row = dict[str, str]
+
+DEVICES = {  # words of the hardware column that the device table does not read, most telling first
+    "variant not stated": "H100-96GB",  # torchao's authors share torchtitan's machines
+    "96GB": "H100-96GB",
+    "95GB": "H100-96GB",
+}
+
+# The first flash attention in Triton: 100 TFLOP/s on an A100, as FlashAttention-2 (Dao 2023)
+# reports for its predecessor; on an H100 it gained no more than the doubled clock and processors.
+TRITON_FLASH = {"A": 100e12, "H": 190e12}
+
+GIB = 2**30
+
+
+def number(row: Row, name: str, otherwise: float = 1) -> int:
+    return int(float(row[name] or otherwise))
+
+
+def unreadable(row: Row, field: str) -> StepladderError:
+    problem = f"'{row[field]}' is not understood in row {row['id']}"
+    return StepladderError(field, problem, "Write it as other rows do.")
+
+
+def device_of_row(row: Row) -> str:
+    """The table's name; longer pieces of the text tell more ("A100 80GB" than "A100")."""
+    for words, name in DEVICES.items():
+        if words in row["hardware"]:
+            return name
+    words = re.sub(r"\(.*?\)|\bSXM\d?\b|,", " ", row["hardware"]).split()
+    for last in range(min(len(words), 4), 0, -1):
+        try:
+            return find(" ".join(words[:last])).name
+        except StepladderError:
+            continue
+    raise unreadable(row, "hardware")
+
+
+def facts_of_row(row: Row) -> Facts:
+    """The shape whose number of parameters is nearest: that tells the family, and a tied head."""
+    names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
+    heads = number(row, "heads")
+    usual = {"kv_heads": heads, "ffn": 4 * number(row, "hidden")}
+    numbers = [number(row, name, usual.get(name, 1)) for name in names]
+    shapes = [Shape(f, *numbers, tied=t) for f in ("llama", "gpt") for t in (False, True)]
+    parameters = float(row["params_b"] or 0) * 1e9
+    shape = min(shapes, key=lambda each: abs(each.parameters - parameters))
+    if not parameters:
+        shape = shapes[0 if row["kv_heads"] not in ("", row["heads"]) else 2]
+    return facts_of_shape(shape, name=row["model"])
+
+
+def cluster_of_row(row: Row, device: str) -> Cluster:
+    ranks = number(row, "n_gpus")
+    board = find(device).devices_per_node
+    each = max(n for n in range(1, max(board, 1) + 1) if ranks % n == 0)
+    text = f"{ranks // each} nodes x {each} {device}"
+    known = row["interconnect_if_known"]
+    if found := re.search(r"(\d+) ?x ?(\d+) ?Gb", known):
+        text += f", {int(found[1]) * int(found[2])} Gb/s"
+    elif found := re.search(r"(\d+) ?Gb(?:ps|/s|it/s)?[ /]*(?:per )?(?:/)?node", known):
+        text += f", {found[1]} Gb/s"
+    elif found := re.search(r"(\d+) ?Gb/s per", known):
+        text += f", {found[1]} Gb/s per GPU"
+    return Cluster.parse(text)
+
+
+def plan_of_row(row: Row) -> Plan:
+    data, zero = number(row, "dp"), zero_of_row(row)
+    group = re.search(r"ZeRO-1 group (?:size )?(\d+)", row["notes"])
+    shard = min(int(group[1]), data) if group else data
+    layout = Layout(
+        pipeline=number(row, "pp"),
+        replicate=data if zero == 0 else data // shard,
+        shard=1 if zero == 0 else shard,
+        context=number(row, "cp"),
+        tensor=number(row, "tp"),
+    )
+    plain = re.search("plain|eager|unfused|standard", row["attention_impl"], re.I)
+    return Plan(
+        precision=precision_of_row(row),
+        layout=layout,
+        zero=zero,  # type: ignore[arg-type]
+        batch=whole_batch(row),
+        recompute=recompute_of_row(row),
+        compile=row["compile"][:1].lower() in ("y", "t", "1"),
+        attention="plain" if plain else "auto",
+        optimizer=Optimizer(clip=1.0),
+        schedule=schedule_of_row(row),
+    )
+
+
+def zero_of_row(row: Row) -> int:
+    """Its sharding; where it says nothing, nothing is sharded beside other ways to divide."""
+    said = re.sub(r"[^a-z0-9/]", "", row["sharding"].lower())
+    if found := re.search(r"(?:zero|stage)(\d)", said):
+        return int(found[1])
+    if "fsdp" in said or "hsdp" in said or "full" in said:
+        return 3
+    if re.search("distributedopt|distopt", said):
+        return 1
+    if said in ("", "ddp", "dp", "none", "no", "na", "n/a"):
+        return 0 if said or number(row, "tp") * number(row, "pp") > 1 else 3
+    raise unreadable(row, "sharding")
+
+
+def schedule_of_row(row: Row) -> Schedule:
+    """Interleaved where the notes say with how many stretches a rank."""
+    found = re.search(r"(?:interleav\w*|virtual[a-z -]*|vpp|\bv)\D{0,12}(\d+)", row["notes"], re.I)
+    if number(row, "pp") > 1 and found and int(found[1]) > 1:
+        return Schedule("interleaved", int(found[1]))
+    return Schedule()
+
+
+def whole_batch(row: Row) -> Batch:
+    """The row's batch; where micro-batches do not divide it, the next one that they do."""
+    data, sequences = number(row, "dp"), number(row, "global_batch_seqs")
+    passes = number(row, "grad_accum")
+    micro = max(number(row, "micro_batch_seqs", sequences / data / passes), 1)
+    rounds = -(-sequences // (micro * data))
+    return Batch(micro * rounds * data, micro)
+
+
+def precision_of_row(row: Row) -> Precision:
+    said = row["precision"].lower().replace("bfloat16", "bf16").replace("float16", "fp16")
+    named = re.search(r"fp8|bf16|fp16|tf32|fp32", said.replace("float8", "fp8"))
+    if named is None:
+        raise unreadable(row, "precision")
+    precision = PRECISIONS[named[0]]
+    in_half = "mp_mode=PURE" in row["notes"] or "InternEvo" in row["source"]
+    return replace(precision, reduce="bfloat16") if in_half else precision
+
+
+def recompute_of_row(row: Row) -> Recompute:
+    said = row["activation_checkpointing"].lower()
+    if "selective layer" in row["notes"]:
+        return Recompute("every", every=2)
+    if re.match(r"(|n|no|none|false|off|0|-)$", said):
+        return Recompute()
+    if "selective" in said or "partial" in said:
+        # Megatron's recomputes the attention's scores alone, which flash attention never keeps.
+        return Recompute() if megatron_like(row) else Recompute("selective")
+    if re.match(r"full|y|yes|true|on|1|block|every|all|uniform", said):
+        return Recompute("blocks")
+    raise unreadable(row, "activation_checkpointing")
+
+
+def megatron_like(row: Row) -> bool:
+    return bool(re.search("megatron|nemo|neox|bigscience|bloom", row["source"], re.I))
+
+
+def software_of_row(row: Row, device: str) -> Software:
+    """What the notes and the projects' own code say of the software that ran."""
+    if "llm-foundry" in row["source"]:
+        return Software(
+            loss="fused",
+            stops_early="torch1" not in row["notes"],  # since torch 2.0
+            attention_flops_per_second=TRITON_FLASH.get(device[0]),
+        )
+    if "nanotron" in row["source"] or megatron_like(row):
+        return Software(
+            keeps_logits=True, regathers=True, masters=True, gradient="float32", adds_later=True,
+            cuts="crossing" if "nanotron" in row["source"] else "even",
+            scores_again="selective" in row["activation_checkpointing"],
+            score_bytes=13.0,  # one kernel scales, masks and softmaxes in 16 bits; dropout; use
+        )  # fmt: skip
+    if "InternEvo" in row["source"]:
+        # Its optimizer's step holds the gradients in fp32 beside bf16, and torch's update without
+        # fusion the root of the second moment and what divides by it: 4 + 4 + 4 (its file
+        # fsdp_optimizer.py). Without FSDP they are once more flat in bf16, and travel in buckets
+        # of 512 Mi elements (hybrid_zero_optim.py, reduce_bucket_size of its configurations).
+        flat = "fsdp" not in row["sharding"]
+        return Software(
+            keeps_logits=True, regathers=True, masters=True, cuts="even", slices_stream=False,
+            update_bytes=14.0 if flat else 12.0, bucket_bytes=2.0**30 if flat else 0.0,
+        )  # fmt: skip
+    if re.search("torchtitan|/ao", row["source"]):
+        asynchronous = re.search("async ?tp", row["notes"], re.I)
+        eight = row["precision"] == "fp8" and "rowwise" not in row["notes"]  # rowwise: bf16 travels
+        return Software(
+            compiles_loss=True,
+            keeps_logits=True,
+            products_again=0.5,
+            hides_tensor=bool(asynchronous),
+            gather="float8" if eight else None,
+        )
+    return Software()
+
+
+def published_seconds(row: Row, facts: Facts) -> float | None:
+    if row["step_time_s"]:
+        return float(row["step_time_s"])
+    if not row["tokens_per_s_per_gpu"]:
+        return None
+    tokens = number(row, "global_batch_seqs") * facts.tokens
+    return tokens / (float(row["tokens_per_s_per_gpu"]) * number(row, "n_gpus"))
+
+
+def published_gib(row: Row) -> float | None:
+    """Its peak in GiB: a GB that nobody defined is 10^9 bytes, as the letters say."""
+    if not row["peak_mem_gb"]:
+        return None
+    decimal = "definition not stated" in row["notes"]
+    return float(row["peak_mem_gb"]) * (1e9 / GIB if decimal else 1.0)
+
+
+def missing_fact(row: Row) -> str:
+    """What the row would have to say for its peak to be forecast more closely."""
+    notes = row["notes"]
+    if "definition not stated" in notes:
+        return "GB or GiB; what the peak counts"
+    if "allocated-vs-reserved not stated" in notes:
+        return "allocated or reserved"
+    if "every 2nd layer or per-op not stated" in notes:
+        return "which selective rule"
+    if re.search("async ?tp", notes, re.I):
+        return "buffers of the asynchronous collectives"
+    return ""
