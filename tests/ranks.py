@@ -185,7 +185,10 @@ def first_failure(failed: dict[int, Answer], ranks: int) -> BaseException:
 
 def serve(connection: Connection, stacks: str) -> None:
     """A worker's life: job after job until the other end closes."""
-    import torch  # noqa: F401  the seconds this costs are why the process is kept
+    from stepladder.cli.loading import loading
+
+    with loading():
+        import torch  # noqa: F401  the seconds this costs are why the process is kept
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which ends us
     with open(stacks, "w") as file:

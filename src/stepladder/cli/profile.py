@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from .loading import loading
 from .show import as_json, percent, table
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from stepladder.errors import PlanError
     from stepladder.plan import Plan, read_recipe
-    from stepladder.world import Place
+
+    with loading():
+        from stepladder.world import Place
 
     recipe = read_recipe(options.recipe, options.settings)
     plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
@@ -62,10 +65,12 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
     """The same command as each of N ranks, once it is known that its plan can be N ranks."""
     from pathlib import Path
 
-    from stepladder.launch import launch_local
     from stepladder.plan import Plan
 
-    from .ranks import legal, spread
+    with loading():
+        from stepladder.launch import launch_local
+
+        from .ranks import legal, spread
 
     chosen = spread(plan or Plan(), options.ranks)
     legal(chosen, recipe, options.ranks, uneven=False)
@@ -79,7 +84,8 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
 
 def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
     """Profile as the one rank that this process is."""
-    from .session import Session
+    with loading():
+        from .session import Session
 
     with ExitStack() as stack:
         session = Session.start(recipe, plan, stack, quiet=True)

@@ -6,13 +6,16 @@ import os
 import sys
 
 from stepladder.errors import LostRank, RankOutOfMemory, StepladderError
-from stepladder.launch import begin_rank, record_failure
 
+from .loading import loading
 from .main import FAILED_CHECK, INTERRUPTED, USER_MISTAKE, answer
 
 
 def main() -> int:
     """Run the command; a failure is left for the launcher to tell, which hears every rank's."""
+    with loading():
+        from stepladder.launch import begin_rank, record_failure
+
     begin_rank()
     try:
         return answer(sys.argv[1:])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.errors import PlanError
 
+from .loading import loading
 from .plots import COLOURS, figure, store
 from .sameness import FAILED, MISTAKE, read_plans, short
 from .show import as_json, plain, progress, table
@@ -26,7 +27,8 @@ MOVED = "fp32 zero3; fp32"  # to another number of ranks
 
 def verify_resume(options: argparse.Namespace) -> int:
     """Kill and resume every run asked for; 1 where one is not the same, 2 where one is refused."""
-    from stepladder.profiler import compare_journeys
+    with loading():
+        from stepladder.profiler import compare_journeys
 
     journeys = make_journeys(options)
     rows = list(progress(compare_journeys(journeys), "runs", len(journeys)))

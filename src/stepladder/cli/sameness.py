@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.errors import PlanError
 
+from .loading import loading
 from .plots import figure, store
 from .show import as_json, progress, table
 
@@ -24,7 +25,8 @@ LEAST = 1e-9  # where a difference of nothing stands on an axis of powers of ten
 
 def verify_parity(options: argparse.Namespace) -> int:
     """Compare every plan with one device; 1 where one differs, 2 where one is refused."""
-    from stepladder.profiler import ADAMW, SGD, compare_plans, find_subject
+    with loading():
+        from stepladder.profiler import ADAMW, SGD, compare_plans, find_subject
 
     if options.settings:
         problem = f"{options.settings[0]} belongs to a recipe, and parity reads none"

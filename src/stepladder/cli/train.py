@@ -7,6 +7,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from .loading import loading
 from .show import as_json, table
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     if any((options.ranks, options.restarts, options.nodes, options.rendezvous)):
         # Read when torch is loaded. What its store has to say of machines that leave, we say.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        from .ranks import Start, start_ranks
+        with loading():
+            from .ranks import Start, start_ranks
 
         start = Start.read(options, recipe)
         if start.by_launcher:
@@ -58,11 +60,12 @@ def run(options: argparse.Namespace) -> int:
 
 def train(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
     """Train as the one rank that this process is."""
-    from stepladder.errors import RankOutOfMemory
-    from stepladder.world import Stop, stop_code
+    with loading():
+        from stepladder.errors import RankOutOfMemory
+        from stepladder.world import Stop, stop_code
 
-    from .session import Session
-    from .smaller import leave_note, with_less
+        from .session import Session
+        from .smaller import leave_note, with_less
 
     plan, less = with_less(plan, recipe) if options.elastic else (plan, [])
     with ExitStack() as stack:

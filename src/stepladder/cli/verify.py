@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.errors import PlanError
 
+from .loading import loading
 from .resumption import verify_resume
 from .sameness import verify_parity
 from .show import as_json, table
@@ -79,7 +80,9 @@ def run(options: argparse.Namespace) -> int:
     if options.what == "resume":
         return verify_resume(options)
     from stepladder.plan import Precision, read_recipe
-    from stepladder.profiler import compare
+
+    with loading():
+        from stepladder.profiler import compare
 
     recipe = read_recipe(options.recipe, ["--train.steps=60", *options.settings])
     reference, other = Precision.parse(options.reference), Precision.parse(options.other)
