@@ -90,6 +90,15 @@ def test_kubernetes_is_given_manifests_with_the_file_in_them(here, capsys):
     assert "/checkpoints/a" in container["command"] and "8" in container["command"]
 
 
+def test_a_files_name_is_one_that_a_config_map_takes(here, capsys):
+    (here / "my run.toml").write_text("[train]\nbatch = 48\n")
+    text = dry(capsys, "--on", "kubernetes", "my run.toml", "--image", "me/it:1")
+    _, files, _, job = yaml.safe_load_all(text)
+    assert list(files["data"]) == ["my-run.toml"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert "/etc/stepladder/my-run.toml" in container["command"]
+
+
 def test_ray_is_given_a_script(here, capsys):
     text = dry(capsys, "--on", "ray", "RUN.toml", "--nodes", "2", "--run.folder", "runs/a")
     assert "num_workers=2," in text and f"'folder': '{here}/runs/a'" in text
@@ -116,6 +125,20 @@ def test_ray_is_given_a_script(here, capsys):
         ("--on slurm --ranks-per-node 0", "ranks-per-node: 0 is too few. Use 1 or more."),
         ("--on slurm --memory-per-node lots", "memory-per-node: 'lots' is not an amount of memory. "
          "Write --memory-per-node 64GiB."),
+        ("--on slurm --cpus-per-node 0", "cpus-per-node: 0 is too few. Use 1 or more."),
+        ("--on slurm --time 90m", "time: '90m' is not a time of Slurm's. "
+         "Write minutes (90), 1:30:00, or days and hours (2-12)."),
+        ("job.py --on slurm --arguments=\"'x\"",
+         'arguments: "\'x" cannot be read (no closing quotation). Close every quote.'),
+        ("--on ssh --hosts a,b --ssh \"'x\"",
+         'ssh: "\'x" cannot be read (no closing quotation). Close every quote.'),
+        ("--on ssh --hosts a,b --rendezvous a:x",
+         "rendezvous: 'a:x' is not an address where machines meet. Write --rendezvous HOST:29400, "
+         "the same on every machine; HOST is one of them."),
+        ("--nodes 2 --dry-run", "rendezvous: missing, while --nodes is given. "
+         "Write both on every machine: --nodes 1:2 --rendezvous HOST:29400."),
+        ("RUN.toml --plan tensor=2 --dry-run", "layout: needs 2 processes (tensor=2); 1 started. "
+         "Start 2, or leave one axis open with -1."),
         ("--on slurm --sweep lr", "sweep: 'lr' is not a key and its values. "
          "Write --sweep optimizer.lr=1e-3,3e-3."),
         ("--on slurm --sweep train.stps=1,2",

@@ -228,6 +228,24 @@ def test_a_train_job_brings_its_runtime_along():
     assert replicated["template"]["metadata"]["labels"] == step
 
 
+def test_what_the_cluster_would_refuse_as_a_name_is_said():
+    choice = KubernetesChoice("an image", namespace="My Space", claim="a_b")
+    with pytest.raises(PlanError) as refused:
+        manifests(REQUESTS["one"], choice)
+    assert str(refused.value).splitlines() == [
+        "namespace: 'My Space' is not a name of Kubernetes'. Use a to z, 0 to 9 and, inside, -.",
+        "claim: 'a_b' is not a name of Kubernetes'. Use a to z, 0 to 9 and, inside, -.",
+        "image: 'an image' is not an image. Write REPOSITORY/NAME:TAG.",
+    ]
+
+
+def test_a_word_that_looks_like_a_variable_of_kubernetes_stays_as_it_is():
+    request = request_of(python="$(HOME)/python")
+    documents = manifests(request, KubernetesChoice("host:5000/a/b@sha256:0f"))
+    (container,) = of_kind("Job", documents)["spec"]["template"]["spec"]["containers"]
+    assert container["command"][0] == "$$(HOME)/python"
+
+
 def test_a_file_beyond_what_a_config_map_holds_is_said():
     choice = KubernetesChoice("image:1", file=("big.py", "#" * 2**20))
     with pytest.raises(PlanError) as refused:

@@ -14,7 +14,7 @@ from contextlib import closing
 
 import pytest
 
-from stepladder.errors import WorldError
+from stepladder.errors import PlanError, WorldError
 from stepladder.launch import OnRay, Resources, ray_run
 from stepladder.launch.ray_job import (
     STOP,
@@ -36,6 +36,11 @@ def test_the_script_says_how_many_workers_what_they_have_and_how_often_again():
     assert f"resources_per_worker={{'CPU': 2.0, 'GPU': 1.0, 'memory': {8 * 2**30}}}," in said
     assert "FailureConfig(max_failures=5)" in said and "storage_path='/shared/run/ray'" in said
     assert "'words': ['-m', 'stepladder.cli.rank', 'train', '/w/RUN.toml']" in said
+
+
+def test_gpus_that_ray_cannot_divide_are_said():
+    with pytest.raises(PlanError, match=r"^gpus-per-node: 3 do not divide among 2 ranks, and Ray"):
+        ray_script(request_of(ranks=2, resources=Resources(gpus=3)))
 
 
 def test_machines_that_may_leave_are_a_range_of_workers():

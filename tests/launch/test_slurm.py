@@ -1,6 +1,8 @@
 """The script that sbatch is given, and srun where there are machines already."""
 
+import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +76,58 @@ def test_a_shell_can_read_the_script(choice):
         subprocess.run(["bash", "-n"], input=given, text=True, check=True)
 
 
+def directives(text):
+    """The options of a script as sbatch reads them: words in quotes are one."""
+    lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if "#SBATCH" in line]
+    return [word for line in lines for word in shlex.split(line)]
+
+
+def test_names_with_spaces_and_quotes_stay_one_option():
+    odd = Path('/w/it\'s "a" 50% #1')
+    choice = SlurmChoice(partition="p q", sbatch=("--qos high", "--comment='two words'"))
+    said = directives(script(request_of(directory=odd, folder=str(odd)), choice))
+    assert f"--chdir={odd}" in said and "--partition=p q" in said
+    assert f"--output={str(odd).replace('%', '%%')}/slurm-%j.out" in said
+    assert said[-3:] == ["--qos", "high", "--comment=two words"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "problem"),
+    [
+        (
+            SlurmChoice(time="90m"),
+            "time: '90m' is not a time of Slurm's. "
+            "Write minutes (90), 1:30:00, or days and hours (2-12).",
+        ),
+        (
+            SlurmChoice(time="1:00"),
+            "time: '1:00' is 60 s to Slurm, and a run hears 60 s before. "
+            "Write hours as 1:00:00, minutes as 60.",
+        ),
+        (
+            SlurmChoice(account="a\n#SBATCH --exclusive"),
+            "account: 'a\\n#SBATCH --exclusive' holds a letter that sbatch does not take. "
+            "Leave backslashes and line breaks out.",
+        ),
+        (
+            SlurmChoice(sbatch=("--comment='x",)),
+            'sbatch: "--comment=\'x" cannot be read (no closing quotation). Close every quote.',
+        ),
+    ],
+)
+def test_what_sbatch_would_not_take_is_said_before(choice, problem):
+    with pytest.raises(PlanError) as refused:
+        script(request_of(), choice)
+    assert str(refused.value) == problem
+
+
+@pytest.mark.parametrize(
+    "time", ["90", "2:00", "1:30:00", "2-12", "0-1:30", "1-0:0:1", "UNLIMITED"]
+)
+def test_every_way_to_write_a_time_is_taken(time):
+    assert f"--time={time}" in script(request_of(), SlurmChoice(time=time))
+
+
 RUN = """
 scontrol() { echo "scontrol $*"; }; squeue() { echo $STATE; }; srun() { return $CODE; }
 """
@@ -104,6 +158,7 @@ def test_inside_an_allocation_srun_starts_the_run_on_its_machines(tmp_path, monk
     put(tmp_path, monkeypatch, scontrol=SCONTROL)
     allocation = Allocation.from_environment(HERE)
     assert Allocation.from_environment({}) is None
+    assert Allocation.from_environment({"SLURM_JOB_ID": "12345"}) is None  # half of it
     words = within(request_of(least=2, most=2), SlurmChoice(), allocation)
     assert words[:1] == ["srun"] and "--nodes=2" in words
     assert words[-4:] == ["--nodes", "2", "--rendezvous", "10.0.0.1:22345"]

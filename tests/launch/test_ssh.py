@@ -61,12 +61,19 @@ def test_every_machine_is_told_the_same_and_ends_with_its_connection(ssh):
         ("a,,b", "hosts: 'a,,b' is not a list of machines. Write --hosts a,b,c."),
         ("a,-oProxyCommand=x", "hosts: 'a,-oProxyCommand=x' is not a list of machines."),
         ("a,b,a", "hosts: a is named twice. Name every machine once."),
+        ("a,../b", "hosts: 'a,../b' is not a list of machines."),
+        ("a,b;c", "hosts: 'a,b;c' is not a list of machines."),
     ],
 )
 def test_what_is_no_list_of_machines_is_said(text, said):
     with pytest.raises(PlanError) as refused:
         parse_hosts(text, "", "")
     assert str(refused.value).startswith(said)
+
+
+def test_an_address_and_a_port_by_default_are_taken():
+    hosts = parse_hosts("me@10.0.0.1,node-2", "ssh -p 2222", "node-2")
+    assert (hosts.meeting, hosts.port, hosts.ssh) == ("node-2", "29400", ("ssh", "-p", "2222"))
 
 
 def test_all_that_is_wrong_with_the_machines_is_told_before_anything_starts(ssh):

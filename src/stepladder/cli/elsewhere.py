@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import sys
 from pathlib import Path, PurePosixPath
 
@@ -35,7 +36,9 @@ def read_place(options: argparse.Namespace, wanted: Wanted) -> Elsewhere:
     wanted.check_plan()
     resources = Resources(
         gpus=number("gpus-per-node", options.gpus_per_node or "0", least=0),
-        cpus=number("cpus-per-node", options.cpus_per_node or "0", least=0),
+        cpus=number("cpus-per-node", options.cpus_per_node, least=1)
+        if options.cpus_per_node
+        else 0,
         memory_bytes=size(options, "memory_per_node", 0),
     )
     if options.on == "kubernetes":
@@ -120,7 +123,8 @@ def on_kubernetes(
     kind = options.kind or KINDS[0]
     if kind not in KINDS:
         raise PlanError("kind", f"'{kind}' is not one", nearest(kind, KINDS))
-    file = (Path(wanted.what).name, read_text(wanted.what)) if wanted.what else None
+    key = re.sub(r"[^A-Za-z0-9._-]", "-", Path(wanted.what).name)  # letters of a ConfigMap's key
+    file = (key, read_text(wanted.what)) if wanted.what else None
     what = f"{FILES}/{file[0]}" if file else ""
     folder = PurePosixPath(CHECKPOINTS) / (Path(wanted.recipe.run.folder).name or "run")
     again = [] if wanted.script else ["--elastic"]

@@ -15,6 +15,8 @@ from .show import as_json
 if TYPE_CHECKING:
     from stepladder.launch import Elsewhere
 
+    from .launching import Wanted
+
 PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
 
 
@@ -68,18 +70,22 @@ def run(options: argparse.Namespace) -> int:
 
     wanted = Wanted.read(options)
     if options.on == "local":
-        return run_local(options, wanted.local_words())
+        return run_local(options, wanted)
     place = read_place(options, wanted)
     if options.dry_run:
         return show_text(options, str(place.request.folder), place.text())
     return start(options, place)
 
 
-def run_local(options: argparse.Namespace, words: list[str]) -> int:
+def run_local(options: argparse.Namespace, wanted: Wanted) -> int:
     """Here: a recipe by `stepladder train`, a script by the launcher under it."""
     from .launching import start_script
+    from .ranks import read_nodes
 
+    words = wanted.local_words()
     if options.dry_run:
+        read_nodes(options, wanted.recipe)
+        wanted.check_plan()
         line = shlex.join([sys.executable, "-m", "stepladder.cli.main", *words])
         return show_text(options, "", f"{line}\n")
     if words[0] == "train":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepladder.errors import PlanError, raise_all
-from stepladder.launch import launch_local, parse_nodes
+from stepladder.launch import launch_local, parse_nodes, read_words
 from stepladder.plan import Plan, Recipe, composition_problems, read_recipe
 
 from .ranks import RESTARTS, choose_folder, fit_ranks, number, read_nodes, spread
@@ -70,7 +70,7 @@ class Wanted:
             recipe=recipe,
             settings=tuple(without_folder(options.settings)),
             plan=options.plan or "",
-            arguments=tuple(shlex.split(options.arguments or "")),
+            arguments=tuple(read_words("arguments", options.arguments or "")),
             least=machines.least,
             most=machines.most,
             meeting=tuple(word for pair in given if pair[1] for word in pair),

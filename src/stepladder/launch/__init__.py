@@ -6,7 +6,7 @@ from .local import launch_local
 from .nodes import Nodes, parse_nodes
 from .places import Elsewhere, OnHosts, OnKubernetes, OnRay, OnSlurm
 from .rank import begin_rank, record_failure
-from .request import Request, Resources, read_bytes
+from .request import Request, Resources, read_bytes, read_words
 from .slurm import SlurmChoice
 from .ssh import parse_hosts
 
@@ -30,5 +30,6 @@ __all__ = [
     "parse_hosts",
     "parse_nodes",
     "read_bytes",
+    "read_words",
     "record_failure",
 ]

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepladder.errors import PlanError
+from stepladder.errors import PlanError, raise_all
 
 from .failure import MISTAKE
+from .names import misnamed
 from .nodes import PORT
 from .request import MIB, Request
 from .slurm import TAKEN_OFF
@@ -45,6 +46,7 @@ class KubernetesChoice:
 
 def manifests(request: Request, choice: KubernetesChoice) -> list[Manifest]:
     """Everything that is applied, in this order."""
+    raise_all(misnamed(choice.namespace, choice.claim, choice.image))
     makers = {"job": plain_job, "pytorchjob": pytorch_job, "trainjob": train_job}
     return [
         *(claim(request, choice) for _ in range(not choice.claim)),
@@ -146,7 +148,8 @@ def pod(
 
 def launcher(request: Request, first: str) -> list[str]:
     """What a pod runs; the launchers meet in the pod of this name."""
-    return [request.python, *request.words, *request.meeting(request.nodes, f"{first}:{PORT}")]
+    words = (request.python, *request.words, *request.meeting(request.nodes, f"{first}:{PORT}"))
+    return [word.replace("$(", "$$(") for word in words]  # else Kubernetes puts a variable there
 
 
 def retries(request: Request, container: str) -> Manifest:

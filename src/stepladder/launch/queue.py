@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn, TextIO
 
 from stepladder.errors import WorldError
@@ -21,7 +20,7 @@ from .asked import Asked
 from .programs import ask, find_program, reason
 from .request import Request
 from .shown import Shown
-from .slurm import Allocation, SlurmChoice, output, script, within
+from .slurm import Allocation, SlurmChoice, script, within
 
 POLL_SECONDS = 2.0
 LIVE = (
@@ -96,8 +95,7 @@ def follow(
     with ExitStack() as stack:
         asked = stack.enter_context(Asked())
         if not choice.points:  # the words of a sweep's runs are in their files
-            file = Path(output(request, choice).replace("%j", job))
-            stack.enter_context(Shown([file], stream))
+            stack.enter_context(Shown([request.folder / f"slurm-{job}.out"], stream))
         cancelled, hopeless, silent = False, 0, 0
         while True:
             states = look(job)

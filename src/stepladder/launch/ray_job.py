@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stepladder.errors import LostRank
+from stepladder.errors import LostRank, PlanError
 
 from .failure import FAILED, MISTAKE, STOPPED
 from .rank import PARENT_DEATH_SIGNAL
@@ -38,6 +38,10 @@ def ray_script(request: Request) -> str:
     least, most = request.least * request.ranks, request.most * request.ranks
     held = request.resources
     share: dict[str, float] = {"CPU": request.cpus / request.ranks}
+    if held.gpus > request.ranks and held.gpus % request.ranks:
+        problem = f"{held.gpus} do not divide among {request.ranks} ranks, and Ray gives whole ones"
+        remedy = f"Use --gpus-per-node {request.ranks}."
+        raise PlanError("gpus-per-node", problem, remedy)
     if held.gpus:
         share["GPU"] = held.gpus / request.ranks
     if held.memory_bytes:

@@ -73,6 +73,15 @@ class Request:
         return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
 
 
+def read_words(name: str, text: str) -> list[str]:
+    """Words as a shell reads them, quotes and all."""
+    try:
+        return shlex.split(text)
+    except ValueError as odd:
+        problem = f"{text!r} cannot be read ({str(odd).lower()})"
+        raise PlanError(name, problem, "Close every quote.") from odd
+
+
 def read_bytes(name: str, text: str) -> int:
     """Bytes of `64G`, `64GiB` or `64Gi`, which all mean the same to the schedulers."""
     found = re.fullmatch(r"(\d{1,6})\s*([MGT])(i?B?)", text)

@@ -9,6 +9,7 @@ its next start goes on from there. A job that was cancelled is not put back.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from dataclasses import dataclass
 from stepladder.errors import PlanError, WorldError
 
 from .programs import ask, reason
-from .request import MIB, Request
+from .request import MIB, Request, read_words
 
 TAKEN_OFF = 143
 PORTS = (20000, 10000)  # the first, and how many there are to choose from by the job's number
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")  # as sbatch writes it
+ENDLESS = ("", "0", "infinite", "unlimited")
 ADDRESS = "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p"  # of a node, in what scontrol says of it
 
 
@@ -36,6 +39,7 @@ class SlurmChoice:
 
 def script(request: Request, choice: SlurmChoice) -> str:
     """What sbatch is given."""
+    check_time(choice.time, request.notice_seconds)
     lines = [f"#SBATCH {option}" for option in options(request, choice)]
     more: tuple[str, ...] = ()
     if choice.points:
@@ -72,8 +76,24 @@ def script(request: Request, choice: SlurmChoice) -> str:
     )
 
 
+def check_time(text: str, notice_seconds: int) -> None:
+    """Refuse what sbatch would, and a time that is over before the run can hear of its end."""
+    if text.lower() in ENDLESS:
+        return
+    found = TIME.fullmatch(text) if text.isascii() and len(text) < 20 else None
+    if found is None:
+        problem = f"'{text}' is not a time of Slurm's"
+        raise PlanError("time", problem, "Write minutes (90), 1:30:00, or days and hours (2-12).")
+    # One number is minutes and two are minutes:seconds, but after days they are hours:minutes.
+    units = (86400, 3600, 60, 1) if found[1] or found[4] else (0, 60, 1, 0)
+    seconds = sum(int(part or 0) * unit for part, unit in zip(found.groups(), units))
+    if seconds <= notice_seconds:
+        problem = f"'{text}' is {seconds} s to Slurm, and a run hears {notice_seconds} s before"
+        raise PlanError("time", problem, "Write hours as 1:00:00, minutes as 60.")
+
+
 def options(request: Request, choice: SlurmChoice) -> list[str]:
-    """What stands at the top of the script."""
+    """What stands at the top of the script, in quotes where sbatch would see several words."""
     machines = f"{request.least}-{request.most}" if request.least < request.most else request.most
     wanted = request.resources
     said = [
@@ -93,14 +113,24 @@ def options(request: Request, choice: SlurmChoice) -> list[str]:
         f"--signal=USR1@{request.notice_seconds}",
         f"--chdir={request.directory}",
         f"--output={output(request, choice)}",
-        *choice.sbatch,
     ]
-    return [option for option in said if option]
+    for option in said:
+        if "\\" in option or not option.isprintable():  # it reads both as something else
+            name, _, value = option.removeprefix("--").partition("=")
+            problem = f"{value!r} holds a letter that sbatch does not take"
+            raise PlanError(name, problem, "Leave backslashes and line breaks out.")
+    return [*(shlex.quote(option) for option in said if option), *further(choice)]
+
+
+def further(choice: SlurmChoice) -> list[str]:
+    """The user's own options: each a line of the script, its words as a shell reads them."""
+    return [shlex.join(read_words("sbatch", option)) for option in choice.sbatch]
 
 
 def output(request: Request, choice: SlurmChoice) -> str:
     """The file of the job's words, with sbatch's own signs for its number."""
-    return f"{request.folder}/slurm-{'%A_%a' if choice.points else '%j'}.out"
+    folder = str(request.folder).replace("%", "%%")
+    return f"{folder}/slurm-{'%A_%a' if choice.points else '%j'}.out"
 
 
 def cases(request: Request, choice: SlurmChoice) -> list[str]:
@@ -128,10 +158,11 @@ class Allocation:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Allocation | None:
-        job = environ.get("SLURM_JOB_ID", "")
-        if not job.isdigit():
+        job, nodes = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_JOB_NUM_NODES", "1")
+        nodelist = environ.get("SLURM_JOB_NODELIST", "")
+        if not (job.isdigit() and nodes.isdigit() and nodelist):
             return None
-        return cls(job, int(environ.get("SLURM_JOB_NUM_NODES", "1")), environ["SLURM_JOB_NODELIST"])
+        return cls(job, int(nodes), nodelist)
 
 
 def within(request: Request, choice: SlurmChoice, allocation: Allocation) -> list[str]:

@@ -8,6 +8,7 @@ machine or the network died, the launcher at its end is sent SIGTERM; its ranks 
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -22,14 +23,15 @@ from stepladder.errors import PlanError, raise_all
 
 from .asked import Asked
 from .failure import FAILED
-from .nodes import PORT
+from .nodes import PORT, parse_nodes
 from .programs import ask, find_program, reason
 from .queue import make_folder
-from .request import Request
+from .request import Request, read_words
 from .shown import Shown
 
 POLL_SECONDS = 0.3
 NO_FOLDER, NO_PYTHON, NO_PACKAGE, BUSY, BROKEN = 80, 81, 82, 83, 255
+MACHINE = re.compile(r"[\w.%:\[\]@][\w.%:\[\]@-]*")  # user@name, or an address
 OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15")
 
 
@@ -45,7 +47,7 @@ class Hosts:
 
     @property
     def port(self) -> str:
-        return self.meeting.rpartition(":")[2]
+        return str(parse_nodes("1", self.meeting, "").port)
 
     def to(self, host: str, line: str) -> list[str]:
         """The words that run a shell's line on a machine."""
@@ -55,11 +57,13 @@ class Hosts:
 def parse_hosts(text: str, ssh: str, rendezvous: str) -> Hosts:
     """From `a,b` or `user@a,user@b`."""
     names = tuple(name.strip() for name in text.split(","))
-    if not all(names) or any(name.startswith("-") or name.split() != [name] for name in names):
-        raise PlanError("hosts", f"'{text}' is not a list of machines", "Write --hosts a,b,c.")
+    if not all(MACHINE.fullmatch(name) for name in names):
+        raise PlanError("hosts", f"{text!r} is not a list of machines", "Write --hosts a,b,c.")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PlanError("hosts", f"{twice[0]} is named twice", "Name every machine once.")
-    return Hosts(names, tuple(shlex.split(ssh)) or ("ssh",), rendezvous)
+    if rendezvous:
+        parse_nodes(str(len(names)), rendezvous, "")
+    return Hosts(names, tuple(read_words("ssh", ssh)) or ("ssh",), rendezvous)
 
 
 def leashed(request: Request, hosts: Hosts) -> str:
