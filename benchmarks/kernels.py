@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -101,6 +102,7 @@ def compare(options: argparse.Namespace) -> int:
 
 def write(path: Path, rows: list[KernelTiming], copy: float | None, timer: str) -> None:
     result = {
+        "date": datetime.now(UTC).date().isoformat(),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "timer": timer,

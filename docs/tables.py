@@ -220,12 +220,9 @@ def kernels() -> str:
         for row in kept["rows"]
         if row["ours_ms"]
     ]
-    head = (
-        f"Measured: {kept['device']}, torch {kept['torch']}, `python benchmarks/kernels.py`; "
-        "above 1 is faster than torch."
-    )
+    head = origin({**kept, "machine": kept["device"]}, "python benchmarks/kernels.py")
     columns = ["kernel", "shape", "against eager", "against compiled"]
-    return f"{head}\n\n{lines(columns, rows)}"
+    return f"{head} Above 1 is faster than torch.\n\n{lines(columns, rows)}"
 
 
 def parity(word: str) -> str:
@@ -264,6 +261,19 @@ def launchers() -> str:
     return origin(kept, "python -m tests.services.everywhere") + "\n\n" + lines(columns, rows)
 
 
+def loader() -> str:
+    kept = read("loader")
+    rates = {name: value / 1e6 for name, value in kept["tokens per second"].items()}
+    best = max(value for name, value in rates.items() if name.startswith("torch"))
+    rows = [[name, f"{value:.0f}", f"{value / best:.2f} ×"] for name, value in rates.items()]
+    resumed = ", ".join(
+        f"{row['gigabytes']:g} GB {row['seconds'] * 1e3:.1f} ms" for row in kept["resume"]
+    )
+    table = lines(["loader", "M tokens/s", "against torch's fastest"], rows)
+    says = f"From opening the source to the first batch, slowest of 7 positions: {resumed}."
+    return f"{origin(kept, 'python benchmarks/loader.py')}\n\n{table}\n\n{says}"
+
+
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
@@ -273,6 +283,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "compression": compression,
     "kernels": kernels,
     "launchers": launchers,
+    "loader": loader,
 }
 
 
