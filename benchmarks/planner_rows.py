@@ -111,11 +111,16 @@ def plan_of_row(row: Row) -> Plan:
         zero=zero,  # type: ignore[arg-type]
         batch=whole_batch(row),
         recompute=recompute_of_row(row),
-        compile=row["compile"][:1].lower() in ("y", "t", "1"),
+        compile=row["compile"][:1].lower() in ("y", "t", "1") or fuses(row),
         attention="plain" if plain else "auto",
         optimizer=Optimizer(clip=1.0),
         schedule=schedule_of_row(row),
     )
+
+
+def fuses(row: Row) -> bool:
+    """Whether neighbouring cheap operations run as one without a compiler."""
+    return bool(re.search("nemo|transformer.?engine", row["source"], re.I))
 
 
 def zero_of_row(row: Row) -> int:
@@ -155,7 +160,7 @@ def precision_of_row(row: Row) -> Precision:
     if named is None:
         raise unreadable(row, "precision")
     precision = PRECISIONS[named[0]]
-    in_half = "mp_mode=PURE" in row["notes"] or "InternEvo" in row["source"]
+    in_half = "mp_mode=PURE" in row["notes"] or re.search("InternEvo|nemo", row["source"], re.I)
     return replace(precision, reduce="bfloat16") if in_half else precision
 
 
@@ -185,13 +190,13 @@ def software_of_row(row: Row, device: str) -> Software:
             stops_early="torch1" not in row["notes"],  # since torch 2.0
             attention_flops_per_second=TRITON_FLASH.get(device[0]),
         )
-    if "nanotron" in row["source"] or megatron_like(row):
+    if "nanotron" in row["source"]:
         return Software(
             keeps_logits=True, regathers=True, masters=True, gradient="float32", adds_later=True,
-            cuts="crossing" if "nanotron" in row["source"] else "even",
-            scores_again="selective" in row["activation_checkpointing"],
-            score_bytes=13.0,  # one kernel scales, masks and softmaxes in 16 bits; dropout; use
+            cuts="crossing",
         )  # fmt: skip
+    if megatron_like(row):
+        return megatron_software(row, device)
     if "InternEvo" in row["source"]:
         # Its optimizer's step holds the gradients in fp32 beside bf16, and torch's update without
         # fusion the root of the second moment and what divides by it: 4 + 4 + 4 (its file
@@ -212,7 +217,29 @@ def software_of_row(row: Row, device: str) -> Software:
             hides_tensor=bool(asynchronous),
             gather="float8" if eight else None,
         )
+    if re.search("deepspeed|colossal", row["source"], re.I):
+        return Software(masters=True, stops_early=False)
     return Software()
+
+
+def megatron_software(row: Row, device: str) -> Software:
+    """Its products add into fp32 gradients; its checkpoints run a block to its end."""
+    software = Software(
+        loss="in-place", regathers=True, masters=True, gradient="float32", stops_early=False,
+        cuts="even", scores_again="selective" in row["activation_checkpointing"],
+        score_bytes=13.0,  # one kernel scales, masks and softmaxes in 16 bits; dropout; use
+        adds_inside=True, scatters=True, balances=True,
+    )  # fmt: skip
+    if not re.search("nemo", row["source"], re.I):
+        return software
+    # On Transformer Engine: collectives run in pieces beside products, operands are cast by the
+    # kernels that make them, with scales of steps before, and attention is cuDNN's, which on a
+    # Hopper does 520 TFLOP/s forward and backward (FlashAttention-3, Shah 2024).
+    hopper = device[0] in "HG"
+    return replace(
+        software, gradient=None, hides_tensor=True, cast_bytes=3.0, casts_once=True,
+        attention_flops_per_second=520e12 if hopper else None,
+    )  # fmt: skip
 
 
 def published_seconds(row: Row, facts: Facts) -> float | None:

@@ -7,6 +7,7 @@ import pytest
 
 from stepladder.cli import plan as command
 from stepladder.errors import PlanError, RecordError
+from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 
 
@@ -115,6 +116,14 @@ def test_a_device_of_unknown_speed_has_memory_but_no_time(capsys) -> None:
     assert run("gpt-tiny", "--on", "1 CPU", "--batch", "8", "--tokens", "1e6") == 0
     shown = capsys.readouterr().out
     assert "Time is unknown" in shown and "unknown time, unknown price" in shown
+    assert "'stepladder calibrate' there measures one" in shown
+
+
+def test_here_is_this_machine(capsys, monkeypatch) -> None:
+    found = Cluster.parse("1 node x 2 T4")
+    monkeypatch.setattr(Cluster, "detect", lambda: found)
+    assert run("gpt-tiny", "--on", "here", "--batch", "8") == 0
+    assert "1 node x 2 T4" in capsys.readouterr().out
 
 
 def test_images_are_counted_in_samples(capsys) -> None:

@@ -10,6 +10,7 @@ from stepladder.errors import PlanError
 from stepladder.hardware import COMPUTE_TYPES, DEVICES, find, recognise
 from stepladder.hardware.names import SHORT, SHOWN
 from stepladder.hardware.prices import PRICES
+from stepladder.hardware.table import USUAL
 
 ACCELERATORS = [row for row in DEVICES.values() if not row.is_cpu]
 
@@ -164,11 +165,32 @@ def test_a_misspelt_device_is_answered_with_the_nearest():
     assert len(message) < 160
 
 
-def test_a_device_like_no_other_is_answered_with_the_whole_table():
+def test_a_device_like_no_other_is_answered_with_the_usual_ones():
     with pytest.raises(PlanError) as error:
         find("abacus")
-    assert str(error.value).startswith("device: 'abacus' is not in the device table. Known: P100, ")
-    assert "MI300X" in str(error.value)
+    assert str(error.value).startswith("device: 'abacus' is not in the device table. Known: T4, ")
+    assert "MI300X" in str(error.value) and "more, all in stepladder" in str(error.value)
+    assert set(USUAL) <= set(DEVICES)
+
+
+@pytest.mark.parametrize(
+    "written, name",
+    [
+        ("H100s", "H100-80GB"),
+        ("H100 SXM5 80GB", "H100-80GB"),
+        ("RTX 3090 24GB", "RTX3090"),
+        ("L4 24GB", "L4"),
+        ("A100 GPUs", "A100-80GB"),
+    ],
+)
+def test_a_plural_a_socket_or_the_memory_may_stand_behind_a_name(written, name):
+    assert find(written).name == name
+
+
+@pytest.mark.parametrize("written", ["H200 PCIe", "RTX4090 48GB", "A100 60GB"])
+def test_a_slot_or_a_memory_that_it_does_not_have_makes_another_device(written):
+    with pytest.raises(PlanError, match="Nearest"):
+        find(written)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,26 @@ AFTER = "After a speed may stand: per GPU, per direction, at 5 us; for networks,
             "cluster: '8 nods x 8 H100' does not say how many of which device. Write, for example, "
             "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'.",
         ),
+        (
+            "8 nodes x 8",
+            "cluster: '8 nodes x 8' counts and does not say which device. Write, for example, "
+            "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'.",
+        ),
+        (
+            "32 gpus, 400 Gb/s",
+            "cluster: '32 gpus' counts and does not say which device. Write, for example, "
+            "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'.",
+        ),
+        (
+            "8x H100 NVLink 900 GB/s",
+            "cluster: 'H100 NVLink 900 GB/s' names more than a device. "
+            "Write a comma behind the device: '8x H100, NVLink 900 GB/s'.",
+        ),
+        (
+            "8xA100-40GB 64 GB host",
+            "cluster: 'A100-40GB 64 GB host' names more than a device. "
+            "Write a comma behind the device: '8xA100-40GB, 64 GB host'.",
+        ),
         ("0 x H100", "cluster: '0 x H100' counts 0. The least is 1."),
         ("2 nodes x 0 H100", "cluster: '2 nodes x 0 H100' counts 0. The least is 1."),
         ("0 nodes x 8 H100", "cluster: '0 nodes x 8 H100' counts 0. The least is 1."),
@@ -172,3 +192,34 @@ def test_a_link_is_written_as_its_maker_quotes_it():
     assert write_link(Link("network", 5e-6, 50e9)) == "400 Gb/s at 5 us"
     assert write_memory(2**41) == "2048 GiB host"
     assert write_memory(7) == "7 B host"
+
+
+@pytest.mark.parametrize(
+    "written, plain",
+    [
+        ("H100", "1 H100-80GB"),
+        ("4090", "1 RTX4090"),
+        ("cpu", "1 CPU"),
+        ("4x4090", "1 node x 4 RTX4090"),
+        ("H100:8", "8 H100-80GB"),
+        ("h100*8", "8 H100-80GB"),
+        ("2x8xH100", "2 nodes x 8 H100-80GB"),
+        ("8 x H100-80GB x 4 nodes", "4 nodes x 8 H100-80GB"),
+        ("16 nodes with 8xH100", "16 nodes x 8 H100-80GB"),
+        ("2 servers of 8 A100s", "2 nodes x 8 A100-80GB"),
+        ("eight H100", "8 H100-80GB"),
+        ("a single A100", "1 A100-80GB"),
+        ("8,192 x H100", "8192 x H100-80GB"),
+        ("8 GPUs (A100 80GB)", "8 A100-80GB"),
+        ("8 x H100,", "8 x H100-80GB"),
+        ("2 nodes x 8 H100, 8x400 Gb/s", "2 nodes x 8 H100-80GB, 3200 Gb/s"),
+        ("2 nodes x 8 H100, IB 400 Gb/s", "2 nodes x 8 H100-80GB, InfiniBand 400 Gb/s"),
+        ("dgx-h100 x4", "4 nodes x 8 H100-80GB"),
+        ("2 HGX B200", "2 nodes x 8 B200"),
+        ("p4d.24xlarge x 8", "8 nodes x 8 A100-40GB, EFA 400 Gb/s"),
+        ("Standard_ND96isr_H100_v5", "1 node x 8 H100-80GB, InfiniBand 3200 Gb/s"),
+        ("GB200 NVL72", "72 GB200"),
+    ],
+)
+def test_other_words_for_the_same(written: str, plain: str) -> None:
+    assert Cluster.parse(written) == Cluster.parse(plain)

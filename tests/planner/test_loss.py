@@ -70,3 +70,10 @@ def test_the_peak_of_faster_plans_is_near_what_an_h200_held(plan: str, measured_
     cluster = Cluster.parse("1 x H200")
     said = forecast(LLAMA_1B, Plan.parse(f"{plan} micro=8 batch=8"), cluster)
     assert measured_gb < said.memory.peak_bytes / 1e9 < 1.15 * measured_gb
+
+
+def test_a_loss_in_place_has_one_copy_in_fp32() -> None:
+    sizes = sizes_of(Plan.parse("bf16 micro=1 kernels=off").settle(1), Software(loss="in-place"))
+    each = FACTS.vocab * FACTS.tokens
+    assert answer_bytes(FACTS, sizes) == each * (2 + 4)
+    assert logit_bytes(FACTS, sizes) == each * (2 + 4 + 2), "and the gradient in the work type"

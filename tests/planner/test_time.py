@@ -208,3 +208,30 @@ def test_zero2_gathers_once_a_batch_and_zero3_for_every_pass() -> None:
     again, often = (talk(f"bf16 zero3 micro=1 accumulate={n}") for n in (1, 2))
     assert twice < 1.75 * once, "only gradients travel again"
     assert often > 1.9 * again
+
+
+def test_stretches_paired_early_and_late_work_alike() -> None:
+    text = "bf16 zero3 shard=1 context=8 micro=1"
+    uneven, even = (time(text, software=Software(balances=each)) for each in (False, True))
+    assert uneven.attention == pytest.approx(even.attention * 15 / 8, rel=0.05), (
+        "but for moving keys"
+    )
+
+
+def test_products_that_add_as_they_write_move_less() -> None:
+    text = "bf16 ddp micro=1 accumulate=4"
+    masters = Software(masters=True, gradient="float32")
+    apart = time(text, software=masters)
+    inside = time(text, software=Software(masters=True, gradient="float32", adds_inside=True))
+    held = sum(part.parameters * part.count for part in FACTS.parts)
+    moved = 3 * (4 + 2) * held / (3.352e12 * 0.85)  # three of four passes find a sum
+    assert apart.memory_bound - inside.memory_bound == pytest.approx(moved, rel=0.01)
+
+
+def test_owners_that_get_only_their_gradients_wait_less() -> None:
+    slow = Cluster.parse("4 nodes x 8 H100-80GB, 100 Gb/s")
+    whole, own = (
+        time("bf16 zero1 micro=1", on=slow, software=Software(scatters=each)).communication
+        for each in (False, True)
+    )
+    assert own < 0.75 * whole

@@ -4,6 +4,7 @@ import pytest
 
 from stepladder.hardware import find
 from stepladder.plan import BF16, FP8, FP32
+from stepladder.planner import Software
 from stepladder.planner.depths import Depths
 from stepladder.planner.speed import speed_of
 from stepladder.planner.work import Share, Work, block_work, last_share, part_work
@@ -31,7 +32,9 @@ def test_recomputed_work_is_what_the_depths_say() -> None:
     none = block_work(BLOCK, Share(1), SPEED, Depths())
     whole = block_work(BLOCK, Share(1), SPEED, Depths(0, 0, 1))
     cheap = block_work(BLOCK, Share(1), SPEED, Depths(0, 1, 0))
-    half = block_work(BLOCK, Share(1, products_again=0.5), SPEED, Depths(0, 1, 0))
+    half = block_work(
+        BLOCK, Share(1, software=Software(products_again=0.5)), SPEED, Depths(0, 1, 0)
+    )
     assert none.again == Work()
     assert whole.again.matrix == pytest.approx(whole.forward.matrix * (1 - last_share(BLOCK)))
     assert cheap.again == Work(memory_bound=cheap.forward.memory_bound)
@@ -91,3 +94,31 @@ def test_short_sequences_attend_less_efficiently() -> None:
         return block.attention.flops / part_work(block, Share(1), SPEED)[0].attention
 
     assert rate(512) < 0.8 * rate(8192) < SPEED.attention
+
+
+def test_scores_that_are_not_kept_are_made_once_more() -> None:
+    kept, again = (
+        part_work(BLOCK, Share(1, flash=False, software=Software(scores_again=each)), SPEED)
+        for each in (False, True)
+    )
+    assert again[0] == kept[0], "forward is the same"
+    assert again[1].attention - kept[1].attention == pytest.approx(kept[0].attention)
+    assert again[1].memory_bound > kept[1].memory_bound
+
+
+def test_fewer_bytes_a_score_take_less_time() -> None:
+    narrow = Share(1, flash=False, software=Software(score_bytes=13.0))
+    scores = BLOCK.attention.scores * 13.0 / SPEED.bandwidth
+    whole = part_work(BLOCK, Share(1, flash=False), SPEED)[0].memory_bound
+    assert whole - part_work(BLOCK, narrow, SPEED)[0].memory_bound == pytest.approx(scores)
+
+
+def test_weights_cast_once_a_batch_leave_the_activations() -> None:
+    eight = speed_of(find("H100-80GB"), FP8)
+    every, once = (
+        part_work(BLOCK, Share(1, weight_casts=share), eight)[0].memory_bound for share in (1, 0)
+    )
+    weights = sum(2 * m.inner * m.columns for m in BLOCK.matrices)
+    assert every - once == pytest.approx(6.0 * weights / 3 / eight.bandwidth)
+    cheap = Share(1, weight_casts=0, software=Software(cast_bytes=3.0))
+    assert part_work(BLOCK, cheap, eight)[0].memory_bound < once

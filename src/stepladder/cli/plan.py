@@ -31,7 +31,7 @@ DOES_NOT_FIT = NOT_WHOLE = 1
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="preset, shape, config.json or resnet50")
-    parser.add_argument("--on", required=True, metavar="CLUSTER", help="'8 nodes x 8 H100-80GB'")
+    parser.add_argument("--on", required=True, metavar="CLUSTER", help="'8 nodes x 8 H100', or here")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences in one step")
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     facts = find_facts(options.model, options.sequence)
-    cluster = Cluster.parse(options.on)
+    cluster = Cluster.detect() if options.on == "here" else Cluster.parse(options.on)
     calibration = measured_speeds(options, cluster)
     if options.batch is not None and options.batch < 1:
         raise PlanError("batch", f"{options.batch} is not a number of sequences", "Use 1 or more.")
@@ -124,7 +124,8 @@ def show_search(choices: Choices, explanation: Explanation, options: argparse.Na
     unit = unit_of(choices.facts)
     table(title, ["plan", f"{unit}/s/device", "MFU", "step s", "memory GiB", "fits to"], rows)
     if not seconds:
-        print(f"Time is unknown: the table has no peak for {choices.cluster.device}.\n")
+        remedy = "'stepladder calibrate' there measures one"
+        print(f"Time is unknown: the table has no peak for {choices.cluster.device}; {remedy}.\n")
     print(f"Best: {choices.forecasts[0].plan}\n")
     show_forecast(choices.forecasts[0], options.tokens, unit)
     verdicts = explanation.families if options.all else explanation.families[:6]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from .board import PCIE4, PCIE5, cards
 from .device import GIB, Device, tera
 
-_DESK4 = cards(PCIE4, 2, network_gigabits=10)
-_DESK5 = cards(PCIE5, 2, network_gigabits=10)
-_STATION = cards(PCIE4, 4, network_gigabits=100)
+# A desk holds two or four, a rack's node eight: up to eight are taken for one machine.
+_DESK4 = cards(PCIE4, 8, network_gigabits=10)
+_DESK5 = cards(PCIE5, 8, network_gigabits=10)
+_STATION = cards(PCIE4, 8, network_gigabits=100)
 
 ROWS = (
     Device(

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from stepladder.errors import PlanError
 
 from . import amd, cpu, nvidia_desktop, nvidia_early, nvidia_recent, other
-from .device import Device
+from .device import GIB, Device
 from .names import SHORT, SHOWN
 from .prices import PRICES
 
@@ -34,9 +34,15 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
 )
 
 
+USUAL = (
+    "T4", "V100-32GB", "A10G", "A100-40GB", "A100-80GB", "L4", "L40S", "RTX3090", "RTX4090",
+    "H100-80GB", "H100-PCIe", "H200", "B200", "GB200", "MI300X", "TPU-v5p", "CPU",
+)  # fmt: skip
+
+
 def _bare(name: str) -> str:
     """Reduce a name to what tells devices apart: no case, no maker, no punctuation."""
-    words = re.sub(r"\b(nvidia|amd|intel|google|tesla|geforce|instinct)\b", "", name.lower())
+    words = re.sub(r"\b(nvidia|amd|intel|google|tesla|geforce|instinct|gpus?)\b", "", name.lower())
     return re.sub(r"[^a-z0-9+]", "", words)
 
 
@@ -49,12 +55,39 @@ _SPELLINGS = {
 }
 
 
+# What may stand behind a name and tells nothing more: a slot (PCIe) would, a socket does not.
+_MORE = re.compile(r"(?:sxm\d?|hbm\de?)(?=\d*(?:gb)?$)|(?<=\d)s$")
+_MEMORY = re.compile(r"[\s_-](\d+) ?gi?b$", re.I)
+
+
+def known(name: str) -> bool:
+    return _spelled(name) is not None
+
+
 def find(name: str) -> Device:
     """Return the device a person means by a name."""
-    known = _SPELLINGS.get(_bare(name))
-    if known is None:
-        raise PlanError("device", f"'{name}' is not in the device table", _remedy(name))
-    return DEVICES[known]
+    spelled = _spelled(name)
+    if spelled is None:
+        raise PlanError("device", f"'{name.strip()}' is not in the device table", _remedy(name))
+    return DEVICES[spelled]
+
+
+def _spelled(name: str) -> str | None:
+    """The table's name; a plural, a socket or a memory that the device has may stand behind it."""
+    bare = _bare(name)
+    while bare not in _SPELLINGS and (more := _MORE.search(bare)):
+        bare = bare[: more.start()] + bare[more.end() :]
+    if bare in _SPELLINGS:
+        return _SPELLINGS[bare]
+    memory = _MEMORY.search(name.strip())
+    shorter = _spelled(name.strip()[: memory.start()]) if memory else None
+    return shorter if memory and shorter and _has(DEVICES[shorter], int(memory[1])) else None
+
+
+def _has(device: Device, gigabytes: int) -> bool:
+    """Whether it is sold with so much memory; check bits take a sixteenth of some."""
+    size = device.memory_bytes
+    return size is not None and abs(size / GIB - gigabytes) <= gigabytes / 15
 
 
 def _remedy(name: str) -> str:
@@ -62,7 +95,8 @@ def _remedy(name: str) -> str:
     meant = list(dict.fromkeys(_SPELLINGS[spelling] for spelling in close))
     if meant:
         return f"Nearest: {', '.join(meant)}."
-    return f"Known: {', '.join(DEVICES)}."
+    more = f"{len(DEVICES) - len(USUAL)} more, all in stepladder.hardware.DEVICES"
+    return f"Known: {', '.join(USUAL)} and {more}."
 
 
 def recognise(shown: str, memory_bytes: int) -> Device | None:

@@ -2,7 +2,8 @@
 
     8 nodes x 8 H100-80GB, NVLink 900 GB/s, 400 Gb/s per GPU, 2048 GiB host
 
-The first part says how many of what; the others, in any order, the link inside a node, the link
+The first part says how many of what: devices, or machines by the name that their seller gave them
+("4 DGX H100", "2 x p5.48xlarge"); the others, in any order, the link inside a node, the link
 between nodes and the host memory. Speeds are quoted as their makers do: NVLink, Infinity Fabric
 and PCIe adding both directions, networks in one; "per direction" says otherwise. Everything that
 could not be understood is reported at once.
@@ -19,7 +20,8 @@ from stepladder.errors import PlanError, raise_all
 
 from .device import Device
 from .link import KINDS, Kind, Link, usual
-from .table import find
+from .machines import Machine, machine_of
+from .table import find, known
 from .units import read_size, read_speed, write_latency, write_size, write_speed
 
 EXAMPLES = "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'"
@@ -27,9 +29,18 @@ EXAMPLES = "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'"
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 _TIMES = r"(?: ?[×*] ?|x ?| x | )"  # in "1 Xeon-8380" the X belongs to the name
 _NAME = r"((?:(?! [x×*] ).)+)"
-_NODES = re.compile(rf"(\d+) ?nodes? ?(?:[x×*]|of) ?(\d+){_TIMES}{_NAME}", re.I)
+_BY = r"(?:[x×*]|of|with)"
+_NODES = re.compile(rf"(\d+) ?(?:nodes?|machines?|servers?) ?{_BY} ?(\d+){_TIMES}{_NAME}", re.I)
+_GRID = re.compile(rf"(\d+) ?[x×*] ?(\d+) ?[x×*] ?{_NAME}", re.I)
+_LAST = re.compile(rf"(\d+){_TIMES}{_NAME} [x×*] (\d+) nodes?", re.I)
 _COUNT = re.compile(rf"(\d+){_TIMES}{_NAME}", re.I)
-_AFTER = re.compile(rf"{_NAME} ?[x×*] ?(\d+)", re.I)
+_AFTER = re.compile(rf"{_NAME}(?: ?[x×*] ?|:)(\d+)", re.I)
+_NODES_ALONE = re.compile(rf"\d+ ?nodes?(?: ?{_BY} ?\d+)?(?: ?(?:gpus?|devices?))?", re.I)
+_DEVICES_ALONE = re.compile(r"\d+ ?(?:gpus?|devices?|cards?)", re.I)
+_NUMBER_WITH_UNIT = re.compile(rf" (?:\S+ )?{_NUMBER} ?(?:[a-zA-Z]+(?:/s|ps)|[GTM]i?B)\b", re.I)
+_MANY = re.compile(r"(.*?) ?(\d+) ?[x×*]")
+_THOUSANDS = re.compile(r"^\s*\d{1,3}(?:,\d{3})+(?= ?[x×* ])")
+_WORDS = {"one": 1, "single": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16}
 _LINK = re.compile(rf"(.*?) ?{_NUMBER} ?([a-zA-Z]+(?:/s|ps))( .+)?")
 _HOST = re.compile(rf"{_NUMBER} ?([a-zA-Z]+) (?:host(?: memory)?|ram)(?: per node)?", re.I)
 _PER_DEVICE = re.compile(r" per (?:gpu|device|card|chip)", re.I)
@@ -62,11 +73,13 @@ class Pieces:
 
 def read(text: str) -> Pieces:
     """Read a cluster's text, or raise every problem it has."""
-    head, *tail = [" ".join(part.split()) for part in text.split(",")]
+    text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+    head, *tail = [" ".join(re.sub("[()]", " ", part).split()) for part in text.split(",")]
+    _refuse_half(head)
     problems: list[PlanError] = []
     pieces = _attempt(problems, _read_head, head)
     facts: dict[str, Any] = {}
-    for part in tail:
+    for part in filter(None, tail):
         fact = _attempt(problems, _read_fact, part) or {}
         problems += [_twice(name, part) for name in _STATED if name in fact and name in facts]
         facts |= fact
@@ -89,17 +102,59 @@ def _twice(name: str, part: str) -> PlanError:
 
 
 def _read_head(part: str) -> Pieces:
-    if found := _NODES.fullmatch(part):
+    first, _, rest = re.sub("^an? ", "", part, flags=re.I).partition(" ")
+    written = f"{_WORDS[first.lower()]} {rest}" if first.lower() in _WORDS and rest else part
+    if known(written) or machine_of(written):  # before "4090" is read as a number
+        return _of_name(written, 1)
+    if found := _NODES.fullmatch(written) or _GRID.fullmatch(written):
         nodes, each, name = found.groups()
-        return Pieces(find(name), _some(part, nodes), _some(part, each), nodes_stated=True)
-    if found := _COUNT.fullmatch(part):
+        return Pieces(_device(part, name), _some(part, nodes), _some(part, each), nodes_stated=True)
+    if found := _LAST.fullmatch(written):
+        each, name, nodes = found.groups()
+        return Pieces(_device(part, name), _some(part, nodes), _some(part, each), nodes_stated=True)
+    if found := _COUNT.fullmatch(written):
         count, name = found.groups()
-        return _in_usual_nodes(find(name), _some(part, count))
-    if found := _AFTER.fullmatch(part):
+        return _of_name(_checked(part, name), _some(part, count))
+    if found := _AFTER.fullmatch(written):
         name, count = found.groups()
-        return _in_usual_nodes(find(name), _some(part, count))
+        return _of_name(_checked(part, name), _some(part, count))
+    if part.isalpha():
+        return _of_name(part, 1)  # which it is not: the device table says what is near
     problem = f"'{part}' does not say how many of which device"
     raise PlanError("cluster", problem, f"Write, for example, {EXAMPLES}.")
+
+
+def _refuse_half(part: str) -> None:
+    """A text that counts and names nothing."""
+    if _NODES_ALONE.fullmatch(part) or _DEVICES_ALONE.fullmatch(part):
+        problem = f"'{part}' counts and does not say which device"
+        raise PlanError("cluster", problem, f"Write, for example, {EXAMPLES}.")
+
+
+def _checked(part: str, name: str) -> str:
+    """The name, if no link or memory was written behind it without a comma."""
+    further = _NUMBER_WITH_UNIT.search(name)
+    if further and not known(name) and known(name[: further.start()]):
+        device = name[: further.start()].strip()
+        remedy = f"Write a comma behind the device: '{part.replace(device, device + ',', 1)}'."
+        raise PlanError("cluster", f"'{name}' names more than a device", remedy)
+    return name
+
+
+def _device(part: str, name: str) -> Device:
+    return find(_checked(part, name))
+
+
+def _of_name(name: str, count: int) -> Pieces:
+    machine = machine_of(name)
+    if machine is None:
+        return _in_usual_nodes(find(name), count)
+    return _of_machines(machine, count)
+
+
+def _of_machines(machine: Machine, count: int) -> Pieces:
+    number = machine.num_devices
+    return Pieces(machine.device, count, number, nodes_stated=True, between=machine.network)
 
 
 def _some(part: str, digits: str) -> int:
@@ -127,15 +182,17 @@ def _read_fact(part: str) -> dict[str, object]:
         return {"host_memory_bytes": read_size(part, float(number), unit)}
     if found := _LINK.fullmatch(part):
         written, number, unit, rest = found.groups()
-        kind = _kind(part, written)
-        return _read_link(part, kind, read_speed(part, float(number), unit), rest or "")
+        many = _MANY.fullmatch(written)  # "8x400 Gb/s": so many ports
+        ports, written = (int(many[2]), many[1]) if many else (1, written)
+        speed = ports * read_speed(part, float(number), unit)
+        return _read_link(part, _kind(part, written), speed, rest or "")
     remedy = "Write a link ('NVLink 900 GB/s', '400 Gb/s per GPU') or memory ('2048 GiB host')."
     raise PlanError("cluster", f"'{part}' is not understood", remedy)
 
 
 def _kind(part: str, written: str) -> Kind:
     spelled = {name.lower(): kind for name, kind in KINDS.items()}
-    spelled |= {"": KINDS["network"], "xgmi": KINDS["Infinity Fabric"]}
+    spelled |= {"": KINDS["network"], "xgmi": KINDS["Infinity Fabric"], "ib": KINDS["InfiniBand"]}
     if written.lower() not in spelled:
         remedy = f"Links: {', '.join(KINDS)}."
         raise PlanError("cluster.link", f"'{written}' in '{part}' is not a kind of link", remedy)

@@ -24,8 +24,8 @@ def answer_bytes(facts: Facts, sizes: Sizes) -> float:
     if fuses_head(facts, sizes):
         return chunk_logits(facts, sizes) * sizes.work + weight_sum_bytes(facts)
     copy = SINGLE if sizes.work < SINGLE else 0
-    each = sizes.work if sizes.software.loss == "fused" else sizes.work + copy + SINGLE
-    return num_logits(facts, sizes) * each
+    each = {"fused": 0, "in-place": copy, "plain": copy + SINGLE}[sizes.software.loss]
+    return num_logits(facts, sizes) * (sizes.work + each)
 
 
 def logit_bytes(facts: Facts, sizes: Sizes) -> float:
@@ -33,8 +33,10 @@ def logit_bytes(facts: Facts, sizes: Sizes) -> float:
     if fuses_head(facts, sizes):
         return weight_sum_bytes(facts)
     held = sizes.work if sizes.software.keeps_logits else 0
-    each = 2 * sizes.work if sizes.software.loss == "fused" else 3 * SINGLE + held
-    return num_logits(facts, sizes) * each
+    if sizes.software.loss == "plain":
+        return num_logits(facts, sizes) * (3 * SINGLE + held)
+    single = 0 if sizes.software.loss == "fused" else SINGLE
+    return num_logits(facts, sizes) * (2 * sizes.work + single)
 
 
 def gradient_bytes(facts: Facts, sizes: Sizes) -> float:

@@ -59,10 +59,8 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
         sizes.compiled,
         casts_weights(sizes),
         sizes.flash,
-        software.stops_early,
-        software.products_again,
-        software.score_bytes,
-        software.scores_again,
+        1 / sizes.passes if software.casts_once else 1.0,
+        software,
     )
     return Setting(plan, sizes, share, speed, network)
 
@@ -144,6 +142,8 @@ def cast_bytes(sizes: Sizes) -> int:
 def accumulate_bytes(sizes: Sizes) -> float:
     """Of one parameter: gradients read and their sum written; the first pass has nothing to add."""
     fresh = sizes.waiting or sizes.gradient
+    if sizes.software.adds_inside:  # read, and written in place of what products would write
+        fresh = -sizes.work
     return (2 * sizes.gradient + fresh) * (sizes.passes - 1) / sizes.passes
 
 

@@ -16,7 +16,8 @@ Cuts = Literal["cost", "even", "crossing"]
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    loss: Literal["plain", "fused"] = "plain"  # fused: no fp32 copy, gradient written in place
+    # fused: no fp32 copy, gradient written in place; in-place: one, softmax first, gradient then
+    loss: Literal["plain", "fused", "in-place"] = "plain"
     compiles_loss: bool = False  # with the blocks; ours compiles blocks and leaves the loss alone
     keeps_logits: bool = False  # they stand beside their softmax until backward has passed them
     products_again: float = 0.0  # share of its products that selective recomputation repeats
@@ -25,6 +26,7 @@ class Software:
     stops_early: bool = True  # recomputation ends when backward has all it asked for
     regathers: bool = False  # tensor-parallel inputs are gathered again rather than kept
     slices_stream: bool = True  # between blocks each tensor rank holds a slice of the sequence
+    balances: bool = False  # context ranks hold an early and a late stretch: equal causal work
     hides_tensor: bool = False  # tensor-parallel collectives run in pieces beside the products
     masters: bool = False  # fp32 parameters live with the optimizer; work and gradients are apart
     gradient: str | None = None  # type that gradients are kept in; None: that of the parameters
@@ -32,6 +34,12 @@ class Software:
     bucket_bytes: float = 0.0  # of flat gradients: one fills while one travels; 0: torch's own
     cuts: Cuts = "cost"
     adds_later: bool = False  # a pass's own gradients wait, all of them, to be added to the sum
+    cast_bytes: float = 6.0  # moved to make an fp8 operand: read for the scale, read, write twice
+    casts_once: bool = False  # weights are cast to fp8 for a batch's first pass alone
+    adds_inside: bool = False  # products add to the kept gradients as they write
+    scatters: bool = (
+        False  # under ZeRO 1 a rank gets the gradients it owns, parameters return early
+    )
     gather: str | None = None  # type that sliced parameters travel in; None: the work type
     attention_flops_per_second: float | None = None  # of its own attention kernel
 

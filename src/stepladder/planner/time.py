@@ -138,11 +138,17 @@ def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) 
     held = stage.trained(sizes.tensor, facts.tied_parameters)
     group = setting.network.group(layout, "replicate", "shard", "context")
     size = held * sizes.reduce * compressed(setting.plan.compress, stage)
-    total = group.all_reduce(size)
+    owners = setting.network.group(layout, "shard", "context")
+    out = owners.gather(held * sizes.gather) if sizes.zero == 1 else 0.0
+    if sizes.software.scatters and sizes.zero == 1:
+        copies = setting.network.group(layout, "replicate")
+        total = owners.gather(size) + copies.all_reduce(size / state_ways(layout))
+        out_hidden = (1 - LAST_BUCKET) * min(out, one.block_forward * stage.num_blocks)
+    else:
+        total, out_hidden = group.all_reduce(size), 0.0
     hideable = min(total, one.block_backward * stage.num_blocks)
     exposed = total - hideable + LAST_BUCKET * hideable
-    owners = setting.network.group(layout, "shard", "context").gather(held * sizes.gather)
-    return Traffic(exposed + (owners if sizes.zero == 1 else 0.0), total - exposed)
+    return Traffic(exposed + out - out_hidden, total - exposed + out_hidden)
 
 
 def compressed(compress: Compress, stage: Stage) -> float:

@@ -14,11 +14,11 @@ from stepladder.workload import Attention, Kept, Matrix, Moved, Part
 
 from .depths import Depths
 from .host import launches_of
+from .software import OURS, Software
 from .speed import Speed
 
 ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value and weights
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
-CAST_BYTES = 6.0  # to make an fp8 operand: read for the scale, read again, write it twice
 SINGLE = 4  # bytes of float32, which autocast leaves the stream between blocks in
 
 
@@ -55,10 +55,8 @@ class Share:
     compiled: bool = False
     autocast: bool = False  # the stream between blocks is fp32, and products cast what they read
     flash: bool = True
-    stops_early: bool = True  # recomputation leaves out the last product
-    products_again: float = 0.0  # share of its products that a cheap block repeats
-    score_bytes: float = 26.0  # that plain attention moves forward per score
-    scores_again: bool = False  # it keeps none and makes them once more
+    weight_casts: float = 1.0  # share of passes that cast weights to fp8
+    software: Software = OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def part_work(part: Part, share: Share, speed: Speed, *, wide: bool = False) -> 
     cheap, cheap_back = moved_seconds(part, share, speed)
     attend, scores = attention_seconds(part.attention, share, speed)
     forward = Work(products, attend, cheap + casts + scores)
-    more = 0.0 if share.flash or not share.scores_again else 1.0
+    more = 0.0 if share.flash or not share.software.scores_again else 1.0
     attend_back, scores_back = ATTENTION_BACKWARD + more, CHEAP_BACKWARD + more
     backward = Work(back, attend_back * attend, cheap_back + scores_back * scores + 2 * casts)
     return forward, backward
@@ -112,8 +110,8 @@ def cut_product(matrix: Matrix, share: Share) -> tuple[float, float, float]:
 def cast_seconds(matrix: Matrix, share: Share, speed: Speed) -> float:
     """A third of casting input, output gradient and weight for the three products of a step."""
     rows, inner, columns = cut_product(matrix, share)
-    elements = rows * inner + rows * columns + 2 * inner * columns
-    return CAST_BYTES * elements / 3 / speed.bandwidth
+    elements = rows * inner + rows * columns + 2 * inner * columns * share.weight_casts
+    return share.software.cast_bytes * elements / 3 / speed.bandwidth
 
 
 def moved_seconds(part: Part, share: Share, speed: Speed) -> tuple[float, float]:
@@ -161,9 +159,13 @@ def attention_seconds(
     split = share.samples / share.tensor / share.context
     if not share.flash:
         whole = 4.0 * attention.scores * attention.head_width * split  # no half is left out
-        return whole / speed.wide, attention.scores * split * share.score_bytes / speed.bandwidth
+        return (
+            whole / speed.wide,
+            attention.scores * split * share.software.score_bytes / speed.bandwidth,
+        )
     # The last slice of a causal sequence looks at all the others: (2c - 1)/c of the mean.
-    uneven = (2 * share.context - 1) / share.context if attention.causal else 1.0
+    late = attention.causal and not share.software.balances
+    uneven = (2 * share.context - 1) / share.context if late else 1.0
     heads = 2 * attention.heads + 2 * attention.kv_heads
     elements = heads * attention.head_width * attention.length * split
     flops = attention.flops * uneven * split
@@ -173,9 +175,9 @@ def attention_seconds(
 def block_work(part: Part, share: Share, speed: Speed, depths: Depths) -> PartWork:
     """One block, with what recomputation adds to its backward on average over all blocks."""
     forward, backward = part_work(part, share, speed)
-    last = last_share(part) if share.stops_early else 0.0
+    last = last_share(part) if share.software.stops_early else 0.0
     whole = Work(forward.matrix * (1 - last), forward.attention, forward.memory_bound)
-    cheap = Work(forward.matrix * share.products_again, 0.0, forward.memory_bound)
+    cheap = Work(forward.matrix * share.software.products_again, 0.0, forward.memory_bound)
     return PartWork(forward, backward, whole.times(depths.whole) + cheap.times(depths.cheap))
 
 
