@@ -45,7 +45,7 @@ from stepladder.planner import forecast, search
 from stepladder.profiler import measure_memory
 from stepladder.profiler.calibrate import calibrate, device_name
 from stepladder.profiler.efficiency import fit
-from stepladder.record import Calibration, Forecast
+from stepladder.record import Calibration, Forecast, pace_of
 from stepladder.train import climb
 from stepladder.workload import find_facts
 from stepladder.world import synchronize
@@ -414,6 +414,7 @@ class Line:
     reserved: float | None = None
     seconds: float | None = None
     uncalibrated: float | None = None
+    refined: float | None = None  # seconds, as the lease's cases before this one refined them
     spread: float | None = None  # of the rounds it was timed in
     lease: int = 0  # 0: the newest
     problem: str = ""
@@ -456,10 +457,11 @@ def report(paths: list[Path], *, cases: bool = True) -> int:
         table = session.table
         if session.calibration:
             print(f"{table['machine']}, torch {table['torch']}: {summary(session.calibration)}")
+        learned = session.calibration
         for entry in case_entries(table) if cases else ():
-            if entry[0]["case"] not in lines:
-                line = case_line(entry, session.cluster, session.calibration)
-                lines[line.name] = replace(line, lease=lease)
+            line, after = refine(entry, session, learned)
+            lines.setdefault(line.name, replace(line, lease=lease))
+            learned = after
         for sweep in table["sweeps"]:
             measured.setdefault(sweep["model"], []).append((session, sweep))
     show_cases(list(lines.values()))
@@ -506,6 +508,22 @@ def forecast_entry(case: Any, cluster: Cluster, calibration: Calibration | None)
     return forecast(FACTS[case.model], case.plan(device), cluster, calibration)
 
 
+def refine(
+    pair: tuple[dict[str, Any], Any], session: Session, learned: Calibration | None
+) -> tuple[Line, Calibration | None]:
+    """A case's line, and what its run makes of the calibration: the same as every run does."""
+    entry, case = pair
+    line = case_line(pair, session.cluster, session.calibration)
+    if learned is None or line.seconds is None:
+        return line, learned
+    said = forecast_entry(case, session.cluster, learned).time
+    assert said is not None
+    pace = pace_of(said, case.plan("cuda").precision.compute)
+    was = entry["step_seconds"]
+    refined = off(said.step_seconds, was)
+    return replace(line, refined=refined), learned.refined(pace, was / said.step_seconds)
+
+
 def case_line(
     pair: tuple[dict[str, Any], Any], cluster: Cluster, calibration: Calibration | None
 ) -> Line:
@@ -534,11 +552,13 @@ def off(said: float | None, was: float | None) -> float | None:
 
 
 def show_cases(lines: list[Line]) -> None:
-    head = "".join(f" {word:>7}" for word in ("alloc", "reserv", "time", "uncal", "spread"))
+    words = ("alloc", "reserv", "time", "uncal", "refined", "spread")
+    head = "".join(f" {word:>7}" for word in words)
     print(f"\n{'case':62}{head} lease")
     for line in lines:
-        cells = (line.allocated, line.reserved, line.seconds, line.uncalibrated, line.spread)
-        print(f"{line.name:62} {' '.join(map(cell, cells))} {line.lease + 1:5} {line.problem}")
+        cells = (line.allocated, line.reserved, line.seconds, line.uncalibrated, line.refined)
+        shown = " ".join(map(cell, (*cells, line.spread)))
+        print(f"{line.name:62} {shown} {line.lease + 1:5} {line.problem}")
     print()
     for name, numbers in verdict(lines).items():
         shown = [f"{key} {value:+.1%}" for key, value in numbers.items() if key != "cases"]
@@ -552,7 +572,7 @@ def cell(share: float | None) -> str:
 def verdict(lines: list[Line]) -> dict[str, dict[str, float]]:
     """Median and worst size of the errors, and the lowest forecast."""
     summed = {}
-    for name in ("allocated", "reserved", "seconds", "uncalibrated"):
+    for name in ("allocated", "reserved", "seconds", "uncalibrated", "refined"):
         errors = [e for line in lines if (e := getattr(line, name)) is not None]
         if errors:
             sizes = [abs(e) for e in errors]

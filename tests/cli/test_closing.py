@@ -151,6 +151,18 @@ def test_a_run_refines_the_calibration_of_its_device(cache):
     assert again.forecast.time.step_seconds == pytest.approx(1.5 * whole)
 
 
+def test_a_run_that_waited_for_its_host_refines_what_a_launch_costs(cache):
+    replace(FLAT, launch_seconds=1.0).save(cache)
+    _, closing = start()
+    whole = closing.forecast.time.step_seconds
+    for step in range(2, 5):
+        closing.note(report(step, 1.5 * whole))
+    assert closing.refine() == "calibration of CPU: the host's launches × 1.50 after 1 run"
+    _, again = start()
+    assert again.forecast.time.step_seconds == pytest.approx(1.5 * whole, rel=1e-3)
+    assert again.forecast.time.matrix == closing.forecast.time.matrix
+
+
 def test_a_short_run_refines_nothing(cache):
     FLAT.save(cache)
     _, closing = start()

@@ -4,11 +4,14 @@ from hypothesis import strategies as st
 
 from stepladder.errors import RecordError
 from stepladder.record import (
+    HOST,
     Calibration,
     Correction,
+    Time,
     Timing,
     calibration_path,
     load_calibration,
+    pace_of,
 )
 
 
@@ -62,6 +65,11 @@ def test_the_first_run_sets_a_correction_and_later_ones_move_it_less() -> None:
     many = twice.refined("bf16", 1.0).refined("bf16", 1.0).refined("bf16", 0.8)
     assert many.correction("bf16") == pytest.approx(1.5 + 0.3 * (1.2 - 1.5))
     assert many.correction("fp32") == 1.0
+
+
+def test_a_run_that_waits_for_its_host_says_nothing_of_the_device() -> None:
+    assert pace_of(Time(matrix=0.9, host=0.1), "bf16") == HOST
+    assert pace_of(Time(matrix=0.96, host=0.04), "bf16") == "bf16"
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20))

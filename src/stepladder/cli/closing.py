@@ -19,12 +19,14 @@ from stepladder.plan import Plan
 from stepladder.planner import check, forecast
 from stepladder.profiler import MemoryMeter
 from stepladder.record import (
+    HOST,
     Calibration,
     Forecast,
     Memory,
     Report,
     calibration_path,
     load_calibration,
+    pace_of,
 )
 from stepladder.train import Run, cluster_for, facts_for
 
@@ -127,13 +129,14 @@ class Closing:
         if self.calibration is None or whole is None or len(self.reports) < ENOUGH:
             return None
         assert self.step_seconds is not None and self.data_seconds is not None
-        compute = self.run.plan.precision.compute
+        pace = pace_of(whole, self.run.plan.precision.compute)
         ratio = (self.step_seconds - self.data_seconds) / whole.step_seconds
-        better = self.calibration.refined(compute, ratio)
+        better = self.calibration.refined(pace, ratio)
         better.save(calibration_path(better.device))
-        found = better.corrections[compute]
+        found = better.corrections[pace]
+        what = "the host's launches" if pace == HOST else f"{pace} forecasts"
         return (
-            f"calibration of {better.device}: {compute} forecasts × {found.factor:.2f} "
+            f"calibration of {better.device}: {what} × {found.factor:.2f} "
             f"after {found.runs} run{'s' * (found.runs > 1)}"
         )
 

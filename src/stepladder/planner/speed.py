@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from stepladder.hardware import Device
 from stepladder.plan import BYTES, Precision
-from stepladder.record import Calibration
+from stepladder.record import HOST, Calibration
 
 ISSUE = 0.85  # of all cycles, by the best library kernels on large square products
 
@@ -124,7 +124,7 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
         attention=found.attention_flops_per_second.get(work)
         or flash_rate(device, min(half, wide or half)),
         bandwidth=bandwidth,
-        launch_seconds=found.launch_seconds or LAUNCH_SECONDS,
+        launch_seconds=(found.launch_seconds or LAUNCH_SECONDS) * found.correction(HOST),
         work_bytes=BYTES[precision.work],
         operand_bytes=1 if precision.compute == "fp8" else BYTES[precision.work],
         casts=precision.compute == "fp8",

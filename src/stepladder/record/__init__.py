@@ -2,11 +2,13 @@
 
 from .cache import cache_path
 from .calibration import (
+    HOST,
     Calibration,
     Correction,
     Timing,
     calibration_path,
     load_calibration,
+    pace_of,
 )
 from .cost import dollars, kilowatt_hours
 from .forecast import Forecast, Interval
@@ -18,6 +20,7 @@ from .time import Time
 
 __all__ = [
     "CAUSES",
+    "HOST",
     "Calibration",
     "Correction",
     "Finding",
@@ -36,6 +39,7 @@ __all__ = [
     "journal_path",
     "kilowatt_hours",
     "load_calibration",
+    "pace_of",
     "read_journal",
     "read_line",
 ]

@@ -16,10 +16,13 @@ from typing import Any
 from stepladder.errors import RecordError
 
 from .cache import cache_path
+from .time import Time
 
 REMEDY = "Write it again with 'stepladder calibrate'."
 LEAST, MOST = 0.25, 4.0  # what a run may say of a forecast before it is the run that is odd
 NEWEST = 0.3  # weight of the latest run in a correction, once there are several
+HOST = "host"  # the correction of what a launch costs the host
+WAITS = 0.05  # of a step in which the device waits: then it is the host that sets its pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +69,17 @@ class Calibration:
     inside_latency_seconds: float | None = None  # of one hop of it
     between_bytes_per_second: float | None = None  # of a collective between nodes, per node
     context_bytes: int | None = None  # device memory of an idle process
-    corrections: Mapping[str, Correction] = field(default_factory=dict)  # by compute type
+    corrections: Mapping[str, Correction] = field(default_factory=dict)  # by compute type, and HOST
     timings: tuple[Timing, ...] = ()
 
-    def correction(self, compute: str) -> float:
+    def correction(self, pace: str) -> float:
         """What runs on this machine say a forecast must be multiplied by."""
-        return self.corrections.get(compute, Correction()).factor
+        return self.corrections.get(pace, Correction()).factor
 
-    def refined(self, compute: str, ratio: float) -> Calibration:
-        """This calibration after a run that took `ratio` times its forecast."""
-        known = self.corrections.get(compute, Correction())
-        return replace(self, corrections={**self.corrections, compute: known.after(ratio)})
+    def refined(self, pace: str, ratio: float) -> Calibration:
+        """This calibration after a run at such a pace that took `ratio` times its forecast."""
+        known = self.corrections.get(pace, Correction())
+        return replace(self, corrections={**self.corrections, pace: known.after(ratio)})
 
     def save(self, path: str | Path) -> None:
         try:
@@ -115,6 +118,14 @@ class Calibration:
             raise RecordError("calibration", f"{path} holds something else", REMEDY) from foreign
         read = {"timings": timings, "corrections": corrections, "rough_bytes_per_second": rough}
         return cls(**{**table, **read})
+
+
+def pace_of(time: Time, compute: str) -> str:
+    """What a run of such steps says something about: its compute type, or the host it waits for.
+
+    Else a small run, which waits for the host, would slow down the forecasts of all large ones.
+    """
+    return HOST if time.host > WAITS * time.step_seconds else compute
 
 
 def calibration_path(device: str) -> Path:
