@@ -49,3 +49,27 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path):
     assert "token index: " in refusal(path) and "cannot be read" in refusal(path)
     index.unlink()
     assert "a.idx' does not exist" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        (
+            [0, 1, 99, 3, 4],
+            "a.idx' has a document that begins in sequence 99. Write both files again.",
+        ),
+        (
+            [0, 3, 1, 3, 4],
+            "a.idx' has documents out of order between 1 and 12. Write both files again.",
+        ),
+    ],
+)
+def test_a_table_of_documents_that_cannot_be_is_refused_when_it_is_read(tmp_path, bounds, said):
+    path = write_megatron(tmp_path / "a.bin", [[1, 2, 3]] * 4)
+    index = path.with_suffix(".idx")
+    wrong = np.array(bounds, "<i8").tobytes()
+    index.write_bytes(index.read_bytes()[: -len(wrong)] + wrong)
+    documents = indexed_piece(path, None).open().documents
+    with pytest.raises(DataError) as refused:
+        documents.between(1, 12)
+    assert said in str(refused.value)

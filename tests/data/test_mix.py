@@ -76,6 +76,8 @@ def test_wrong_weights_are_refused():
         Mix([[1], [2]], [1])
     with pytest.raises(DataError, match=r"mix\.weights: 0 is not a share. Use positive numbers"):
         Mix([[1], [2]], [1, 0])
+    with pytest.raises(DataError, match=r"mix\.weights: half is not a share. Use positive numbers"):
+        Mix([[1], [2]], ["half", 1])
     with pytest.raises(DataError, match=r"a share of 1e-06 is less than one sample in 100000"):
         Mix([[1], [2]], [1, 1e-6])
 

@@ -47,6 +47,15 @@ def refusal(path, column=None):
     return str(refused.value)
 
 
+def test_a_column_may_have_a_dot_in_its_name(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a.b": [[1, 2], [3]], "a": [[4], [5]]}), path)
+    for column, ids in (("a.b", [1, 2, 3]), ("a", [4, 5])):
+        (piece,) = parquet_pieces(path, column)
+        assert piece.open().tokens.tolist() == ids and piece.length == len(ids)
+
+
 def test_a_table_without_ids_is_refused(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", [[], [], []])
     assert "column 'input_ids' of" in refusal(path) and "holds no ids in 1 row groups" in refusal(

@@ -158,6 +158,30 @@ def test_a_file_of_shorter_ids_read_as_longer_ones_is_caught_by_the_vocabulary(t
         TokenFile(path, 8, "uint32", vocabulary=300)
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "zeros", "size"),
+    [
+        ("uint32", "uint16", "a zero", 4),
+        ("int64", "uint16", "3 zeros", 8),
+        ("int64", "uint32", "a zero", 8),
+    ],
+)
+def test_a_file_of_longer_ids_read_as_shorter_ones_is_refused(tmp_path, written, read, zeros, size):
+    path = write(tmp_path / "a.bin", np.arange(3000) % 300, written)
+    said = rf"dtype: .* read as {read} has {zeros} after each id, so each was written in {size} byt"
+    with pytest.raises(DataError, match=said):
+        TokenFile(path, 8, read, vocabulary=300)
+    TokenFile(path, 8, written, vocabulary=300)
+    TokenFile(write(tmp_path / "b.bin", [1, 0] * 3000), 8)  # zeros between a few ids may be meant
+
+
+@pytest.mark.parametrize(("end", "vocabulary"), [(-1, None), (70_000, None), (300, 300)])
+def test_an_end_of_documents_that_no_id_can_be_is_refused(tmp_path, end, vocabulary):
+    path = write(tmp_path / "a.bin", np.arange(1000) % 300)
+    with pytest.raises(DataError, match=rf"document_end: {end} is not an id: they go from 0 to"):
+        TokenFile(path, 8, document_end=end, vocabulary=vocabulary)
+
+
 def test_a_window_says_where_it_is(tmp_path):
     path = write(tmp_path / "a.bin", range(99))
     assert TokenFile(path, 8).where(2) == f"tokens 16 to 24 of '{path}'"

@@ -22,6 +22,9 @@ WIDTHS = {
 }
 
 
+LOOKED_AT, KINDS_OF_ID = 4096, 16  # ids at the head of a file; so many different ones are text
+
+
 def width(name: str) -> np.dtype:
     """The type of id that a word names."""
     if name not in WIDTHS:
@@ -33,6 +36,8 @@ def mapped_piece(path: Path, dtype: str) -> Piece:
     """A `.bin` or `.npy` file as one piece."""
     kind = width(dtype)
     tokens = _map(path, kind)
+    if path.suffix != ".npy":  # which says itself what it holds
+        _check_type(path, tokens[:LOOKED_AT])
     opening, size = partial(_open, path, kind), path.stat().st_size
     return Piece(path, f"'{path}'", len(tokens), tokens.dtype, opening, documents=False, size=size)
 
@@ -69,6 +74,23 @@ def _flat(array: np.memmap, path: Path) -> np.memmap:
             "Save one flat row of integers.",
         )
     return array
+
+
+def _check_type(path: Path, head: np.ndarray) -> None:
+    """Refuse ids that were written wider than they are read: zeros would stand between them."""
+    written = next((n for n in (4, 2) if not any(head[i::n].any() for i in range(1, n))), 1)
+    if written > 1 and len(head) >= 1024 and len(np.unique(head[::written])) >= KINDS_OF_ID:
+        zeros = "a zero" if written == 2 else f"{written - 1} zeros"
+        raise DataError(
+            "dtype",
+            f"'{path}' read as {head.dtype} has {zeros} after each id, so each was written in "
+            f"{head.dtype.itemsize * written} bytes",
+            f"Name that type: dtype='{_wider(head.dtype, written)}' (data.dtype in a recipe).",
+        )
+
+
+def _wider(kind: np.dtype, times: int) -> str:
+    return {2: "uint16", 4: "uint32", 8: "int64"}.get(kind.itemsize * times, "int64")
 
 
 def _check_whole(path: Path, kind: np.dtype) -> None:

@@ -30,6 +30,7 @@ class Index:
     """An index, mapped."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             held = map_file(path, np.dtype(np.uint8))
         except (OSError, ValueError) as error:
@@ -55,13 +56,23 @@ class Index:
         bounds = range(len(self.firsts))
         first = bisect_left(bounds, begin, key=self._start)
         last = bisect_left(bounds, min(end, self.tokens), lo=first, key=self._start)
-        return self.offsets[self.firsts[first:last]] // self.kind.itemsize
+        found = self.firsts[first:last]
+        if len(found) and not 0 <= found.min() <= found.max() < len(self.offsets):
+            raise _broken(self.path, f"has a document that begins in sequence {found.max()}")
+        starts = self.offsets[found] // self.kind.itemsize
+        if len(starts) and not (begin <= starts[0] and starts[-1] < end and is_rising(starts)):
+            raise _broken(self.path, f"has documents out of order between {begin} and {end}")
+        return starts
 
     def _start(self, number: int) -> int:
         first = int(self.firsts[number])
         if first >= len(self.offsets):  # the last bound, and empty documents before it
             return self.tokens
         return int(self.offsets[first]) // self.kind.itemsize
+
+
+def is_rising(places: np.ndarray) -> bool:
+    return bool((places[1:] >= places[:-1]).all())
 
 
 def indexed_piece(path: Path, dtype: str | None) -> Piece:

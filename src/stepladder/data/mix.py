@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ class MixOrder:
 def whole_draws(weights: Sequence[float]) -> list[int]:
     """Draws of each source in one period: exact for weights that are simple fractions."""
     for weight in weights:
-        if not (math.isfinite(weight) and weight > 0):
+        if not (isinstance(weight, Real) and math.isfinite(weight) and weight > 0):
             raise DataError(
                 "mix.weights",
                 f"{weight} is not a share",

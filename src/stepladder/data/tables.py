@@ -116,7 +116,8 @@ def id_type(path: Path, schema: Any, column: str) -> np.dtype:
 def _leaf(contents: Any, column: str) -> int:
     """The number of the column that holds the ids inside the lists."""
     paths = [contents.schema.column(number).path for number in range(len(contents.schema))]
-    return next(number for number, path in enumerate(paths) if path.split(".")[0] == column)
+    inside = [path for path in paths if path.startswith(f"{column}.")]
+    return paths.index(min(inside, key=len))  # a column may be named `a.b` beside one named `a`
 
 
 def _counted(chunk: Any) -> int | None:

@@ -74,6 +74,7 @@ class TokenRows:
                 check_ids(_spread(tokens, length), vocabulary, self.name)
         self._rows: Windows | PackedRows
         if document_end is not None:
+            _check_end(pieces, document_end, vocabulary)
             documents = AfterEnds(tokens, document_end, tokens.borders())
             self._rows = PackedRows(tokens, documents, length, name=self.name)
         elif packed:
@@ -167,6 +168,18 @@ def _check_width(pieces: Sequence[Piece], vocabulary: int) -> None:
                 f"{piece.name} was not written for it",
                 "Use dtype='uint32', or the vocabulary the file was written with.",
             )
+
+
+def _check_end(pieces: Sequence[Piece], end: int, vocabulary: int | None) -> None:
+    """Refuse an end that no file can hold: all documents would be one."""
+    ids = min(int(np.iinfo(piece.kind).max) + 1 for piece in pieces)
+    ids = ids if vocabulary is None else min(ids, vocabulary)
+    if not 0 <= end < ids:
+        raise DataError(
+            "document_end",
+            f"{end} is not an id: they go from 0 to {ids - 1} here",
+            "Name the id that ends each document.",
+        )
 
 
 def _check_documents(pieces: Sequence[Piece]) -> None:
