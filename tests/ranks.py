@@ -16,7 +16,6 @@ import faulthandler
 import os
 import pickle
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -27,6 +26,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from .ports import free_port
 
 GRACE_SECONDS = 2.0  # for the other ranks to answer once one has failed
 
@@ -126,12 +127,6 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def collect(team: list[Worker], timeout_seconds: float) -> dict[int, Answer | None]:

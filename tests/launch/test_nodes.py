@@ -15,6 +15,8 @@ from stepladder.errors import PlanError, WorldError
 from stepladder.launch import Nodes, parse_nodes
 from stepladder.launch.nodes import hosts_store, own_addresses, rendezvous, unreachable, way_to
 
+from ..ports import free_port
+
 
 def test_machines_are_a_number_or_a_range_and_an_address():
     assert parse_nodes("2", "host:4000", "x") == Nodes(2, 2, "host", 4000, "x")
@@ -53,8 +55,8 @@ def test_a_name_nobody_has_and_a_host_nobody_answers_at_are_said():
 
 def test_the_store_is_kept_where_its_address_is_and_nobody_keeps_it_yet():
     assert "127.0.0.1" in own_addresses()
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
+    with closing(socket.create_server(("127.0.0.1", port))):
         assert not hosts_store(Nodes(1, 2, "127.0.0.1", port, "x"))
     assert hosts_store(Nodes(1, 2, "127.0.0.1", port, "x"))
     assert not hosts_store(Nodes(1, 2, "192.0.2.1", port, "x"))
@@ -94,8 +96,7 @@ RANK = textwrap.dedent("""
 def test_a_machine_that_comes_back_is_taken_in_and_one_that_stops_leaves_alone(tmp_path):
     script, seen = tmp_path / "rank.py", tmp_path / "seen"
     script.write_text(RANK)
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     where = f"127.0.0.1:{port}"
 
     def start():

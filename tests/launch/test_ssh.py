@@ -18,6 +18,7 @@ from stepladder.errors import PlanError, WorldError
 from stepladder.launch import OnHosts, Request, parse_hosts
 from stepladder.launch.ssh import check_hosts, verdict
 
+from ..ports import free_port
 from .programs_of_others import put
 
 SSH = """
@@ -40,11 +41,6 @@ def request_in(tmp_path, body, most=2, **more):
     return Request(
         words=(str(script),), rank_words=(), folder=tmp_path / "run", directory=tmp_path, **how
     )
-
-
-def free_port():
-    with closing(socket.create_server(("", 0))) as free:
-        return free.getsockname()[1]
 
 
 def test_every_machine_is_told_the_same_and_ends_with_its_connection(ssh):
