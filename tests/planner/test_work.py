@@ -122,3 +122,29 @@ def test_weights_cast_once_a_batch_leave_the_activations() -> None:
     assert every - once == pytest.approx(6.0 * weights / 3 / eight.bandwidth)
     cheap = Share(1, weight_casts=0, software=Software(cast_bytes=3.0))
     assert part_work(BLOCK, cheap, eight)[0].memory_bound < once
+
+
+def test_images_with_channels_innermost_are_not_moved_about() -> None:
+    many = Part("", 0, matrices=(Matrix(196, 4608, 512, "", 512),))
+    rows, stored = (
+        part_work(many, Share(64, innermost=each), SPEED)[0].matrix for each in (False, True)
+    )
+    assert stored < 0.6 * rows
+    plain = speed_of(find("H100-80GB"), FP32)
+    product = Part("", 0, matrices=(Matrix(196, 4608, 512),))
+    paces = [part_work(part, Share(64), plain)[0].matrix for part in (many, product)]
+    assert paces[0] <= paces[1], "vector units read them as they are"
+
+
+def test_norms_over_channels_keep_their_pace_compiled_unless_channels_lie_innermost() -> None:
+    norm = Slow("channel", 2e6, 64)
+    part = Part("", 0, moved=Moved(Kept(work=1e6), Kept(work=1e6), slow=(norm,)))
+
+    def seconds(compiled: bool, innermost: bool) -> float:
+        share = Share(1, compiled=compiled, innermost=innermost)
+        return part_work(part, share, SPEED)[0].memory_bound
+
+    slow = 2e6 / (SPEED.paces["channel"] * 64)
+    assert seconds(True, False) - seconds(True, True) == pytest.approx(slow)
+    streamed = seconds(False, True) - 1e6 * 2 / SPEED.bandwidth
+    assert streamed == pytest.approx(2e6 * 2 / SPEED.bandwidth)

@@ -31,7 +31,9 @@ DOES_NOT_FIT = NOT_WHOLE = 1
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="preset, shape, config.json or resnet50")
-    parser.add_argument("--on", required=True, metavar="CLUSTER", help="'8 nodes x 8 H100', or here")
+    parser.add_argument(
+        "--on", required=True, metavar="CLUSTER", help="'8 nodes x 8 H100', or here"
+    )
     parser.add_argument("--batch", type=int, metavar="N", help="sequences in one step")
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)

@@ -59,6 +59,7 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
         sizes.compiled,
         casts_weights(sizes),
         sizes.flash,
+        sizes.fuses,
         1 / sizes.passes if software.casts_once else 1.0,
         software,
     )

@@ -41,8 +41,8 @@ EDGES = 1.5  # times an operand is read or written: neighbouring tiles read the 
 BANDWIDTH = 0.85  # of the datasheet's, by a kernel that only streams
 
 # Attention forward, as a share of the 16-bit peak; backward does 2.5 times the work. The flash
-# kernels keep an Ampere busier than a Hopper, whose asynchronous units they were not written for; on
-# a Blackwell they gain no more than its 148 processors over 132: 1.12 of what a Hopper does.
+# kernels keep an Ampere busier than a Hopper, whose asynchronous units they were not written for;
+# on a Blackwell they gain no more than its 148 processors over 132, 1.12 of what a Hopper does.
 FLASH = {"A": 0.50, "H": 0.36, "G": 0.36, "B": 0.18}
 USUAL_FLASH = 0.36
 
@@ -53,9 +53,10 @@ ROUGH = {2: 0.38, 4: 0.5}  # by an element's bytes
 GROUP_ELEMENTS, POOL_ELEMENTS = 0.1, 0.035  # a second, per byte/s of bandwidth
 CHANNEL_ELEMENTS = 1.5e9  # a second, of one channel's group of threads
 
-# Convolutions, as shares of what products reach: a library moves images into the order its kernels
-# read and back again, and three colours fill few of the lanes that matrix units have.
-CONVOLUTION, COLOURS = 0.35, 0.04
+# Convolutions, as shares of what products reach. For matrix units a library moves images into the
+# order its kernels read and back again, unless they are stored so; vector units read them as they
+# are. Few channels, colours, fill no matrix unit: 26 of the 45 TFLOP/s that an H200 has in fp32.
+CONVOLUTION, INNERMOST, COLOURS = 0.35, 0.8, 0.6
 FEW_CHANNELS = 8  # below which matrix units read padding
 
 LAUNCH_SECONDS = 6e-6  # of the host, per kernel of eager torch with autograd
@@ -80,6 +81,7 @@ class Speed:
     rough: Mapping[int, float] = field(default_factory=dict)  # bytes/s, by an element's bytes
     paces: Mapping[str, float] = field(default_factory=dict)  # elements/s; "channel": of a lane
     convolution: float = 0.0  # FLOP/s
+    innermost: float = 0.0  # FLOP/s of convolutions whose images have their channels innermost
     convolution_edges: float = EDGES
     colours: float = 0.0  # FLOP/s of convolutions of few channels
     kernel_seconds: float = KERNEL_SECONDS
@@ -91,12 +93,15 @@ class Speed:
         edges = self.wide_edges if wide else self.edges
         return flops / rate + edges * elements * size / self.bandwidth
 
-    def convolve(self, flops: float, elements: float, channels: int) -> float:
+    def convolve(
+        self, flops: float, elements: float, channels: int, *, innermost: bool = False
+    ) -> float:
         """Seconds of a convolution whose window is so many channels deep."""
         if channels < FEW_CHANNELS:
             return flops / self.colours
+        rate = max(self.innermost, self.convolution) if innermost else self.convolution
         moved = self.convolution_edges * elements * self.work_bytes
-        return flops / self.convolution + moved / self.bandwidth
+        return flops / rate + moved / self.bandwidth
 
     def slow(self, kind: str, elements: float, lanes: int) -> float:
         """Seconds of a kernel with a pace of its own; where it is unknown, a rough one."""
@@ -118,6 +123,7 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
     matrix = measured.get(precision.compute) or (peak or NOMINAL[0]) * share
     head = measured.get(work) or (wide or NOMINAL[0]) * share
     bandwidth = stream or (flat or NOMINAL[1]) * BANDWIDTH
+    plain = device.is_cpu or work == "fp32"  # no matrix unit is asked
     return Speed(
         matrix=matrix,
         wide=head,
@@ -135,13 +141,20 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
         rough={**usual_rough(device, bandwidth), **found.rough_bytes_per_second},
         paces=found.elements_per_second or usual_paces(device, bandwidth),
         convolution=found.convolution_flops_per_second.get(work)
-        or head * (1.0 if device.is_cpu else CONVOLUTION),
+        or head * (1.0 if plain else CONVOLUTION),
+        innermost=head * (1.0 if plain else INNERMOST),
         convolution_edges=found.convolution_edges.get(work, EDGES),
-        colours=found.colour_flops_per_second.get(work)
-        or head * (1.0 if device.is_cpu else COLOURS),
+        colours=found.colour_flops_per_second.get(work) or colours_of(device, head),
         kernel_seconds=kernel_seconds_of(device, found),
         launch_factors=found.launch_factors,
     )
+
+
+def colours_of(device: Device, head: float) -> float:
+    if device.is_cpu:
+        return head
+    single = device.peak("fp32")
+    return COLOURS * (single * sustained_share(device) if single else head)
 
 
 def kernel_seconds_of(device: Device, found: Calibration) -> float:

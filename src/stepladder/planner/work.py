@@ -19,6 +19,7 @@ from .speed import Speed
 
 ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value and weights
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
+CHANNEL = "channel"  # norms over the pixels of each channel
 SINGLE = 4  # bytes of float32, which autocast leaves the stream between blocks in
 
 
@@ -55,6 +56,7 @@ class Share:
     compiled: bool = False
     autocast: bool = False  # the stream between blocks is fp32, and products cast what they read
     flash: bool = True
+    innermost: bool = False  # images are stored with their channels innermost
     weight_casts: float = 1.0  # share of passes that cast weights to fp8
     software: Software = OURS
 
@@ -95,7 +97,7 @@ def product_seconds(matrix: Matrix, share: Share, speed: Speed, wide: bool) -> f
     flops = 2 * rows * inner * columns
     if matrix.channels:
         elements = rows * (matrix.channels + columns) + inner * columns
-        return speed.convolve(flops, elements, matrix.channels)
+        return speed.convolve(flops, elements, matrix.channels, innermost=share.innermost)
     elements = rows * inner + rows * columns + inner * columns
     return speed.product(flops, elements, wide=wide)
 
@@ -131,10 +133,20 @@ def pass_seconds(moved: Moved, share: Share, speed: Speed) -> float:
     """Of one sample in one direction."""
     residual = SINGLE if share.autocast else speed.work_bytes
     if share.compiled:
-        return moved.compiled.num_bytes(speed.work_bytes, residual) / speed.bandwidth
+        stream = moved.compiled.num_bytes(speed.work_bytes, residual) / speed.bandwidth
+        return stream if share.innermost else stream + norm_seconds(moved, share, speed)
     stream = moved.eager.num_bytes(speed.work_bytes, residual) / speed.bandwidth
-    slow = sum(speed.slow(s.kind, s.elements, s.lanes) for s in moved.slow)
-    return stream + rough_seconds(moved.rough, speed, residual) + slow
+    others = sum(speed.slow(s.kind, s.elements, s.lanes) for s in moved.slow if s.kind != CHANNEL)
+    rough = rough_seconds(moved.rough, speed, residual)
+    return stream + rough + others + norm_seconds(moved, share, speed)
+
+
+def norm_seconds(moved: Moved, share: Share, speed: Speed) -> float:
+    """Of norms over a channel's pixels, which stream where channels lie innermost."""
+    norms = [s for s in moved.slow if s.kind == CHANNEL]
+    if share.innermost:
+        return sum(s.elements for s in norms) * speed.work_bytes / speed.bandwidth
+    return sum(speed.slow(s.kind, s.elements, s.lanes) for s in norms)
 
 
 def rough_seconds(rough: Kept, speed: Speed, residual: int) -> float:
