@@ -52,6 +52,38 @@ def test_a_packed_row_gives_each_document_what_it_gets_alone(make, attention):
     assert not torch.allclose(together[0, 3:], leaking[0, 3:], atol=1e-3)
 
 
+def windowed(kind, attention, window, **more):
+    config = kind(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        sliding_window=window,
+        attn_implementation=attention,
+        **more,
+    )
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_model_that_looks_back_only_so_far_does_so_in_packed_rows_too(attention):
+    model = read_documents(windowed(transformers.MistralConfig, attention, 3))
+    inputs, _ = pack(ROWS, 12).fetch(np.array([0]))
+    together = model(**inputs).logits
+    alone = [model(input_ids=torch.tensor([row])).logits[0] for row in ROWS]
+    assert torch.allclose(together[0], torch.cat(alone)[:12], atol=1e-5)
+
+
+def test_a_model_that_looks_back_in_several_ways_is_refused_where_that_shows():
+    model = read_documents(windowed(transformers.Gemma2Config, "eager", 8, head_dim=8))
+    with pytest.raises(ModelError, match=r"has blocks that look back on 8 tokens beside others"):
+        model(**pack(ROWS, 12).fetch(np.array([0]))[0])
+    model(**pack(ROWS, 8).fetch(np.array([0]))[0])
+
+
 def test_a_run_trains_on_packed_rows():
     run = sl.climb(read_documents(llama("sdpa")), loss="cross_entropy", plan="fp32")
     with run.batches(pack(ROWS * 8, 12), size=4, seed=0) as batches:
