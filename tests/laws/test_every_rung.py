@@ -70,7 +70,6 @@ EVERY = {
     "tensor": many("layout", "bf16 ddp replicate=8 tensor=2 micro=1 batch=8", "tensor=2"),
 }
 NO_TERM = {
-    "memory_format": "how fast a convolution is in either order is measured when a run starts",
     "recorded": "it spares the host's work, which no forecast divides by what is recorded",
     "scaling": "a factor and a look at the gradients: no bytes and no time that would show",
 }

@@ -74,3 +74,8 @@ def test_an_option_a_model_does_not_have_is_refused(model, option, value, proble
 
 def test_no_two_models_share_a_name():
     assert not set(PRESETS) & set(OTHERS)
+
+
+def test_heads_that_no_built_in_model_has_are_refused() -> None:
+    with pytest.raises(PlanError, match="model.head: 32 a head is not hidden over heads"):
+        build("llama:layers=2,hidden=64,heads=4,head=32", device="meta")

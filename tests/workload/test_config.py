@@ -3,8 +3,9 @@ import json
 import pytest
 
 from stepladder.errors import PlanError
-from stepladder.workload import find_facts, find_shape
-from stepladder.workload.config import read_config
+from stepladder.workload import facts_of_shape, find_facts, find_shape, parse_shape
+from stepladder.workload.config import read_config, shape_of_config
+from stepladder.workload.flops import shape_flops
 
 
 def test_a_hugging_face_config_is_read(tmp_path) -> None:
@@ -43,3 +44,45 @@ def test_a_config_that_is_no_table_says_so(tmp_path) -> None:
 def test_a_missing_config_says_so() -> None:
     with pytest.raises(PlanError, match=r"nowhere/config.json cannot be read"):
         find_facts("nowhere/config.json")
+
+
+LLAMA = {
+    "num_hidden_layers": 28,
+    "hidden_size": 3072,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 24576,
+    "vocab_size": 256000,
+    "tie_word_embeddings": True,
+}
+
+
+def test_heads_wider_than_the_stream_divided_are_read() -> None:
+    shape = shape_of_config({**LLAMA, "model_type": "gemma", "head_dim": 256})
+    assert shape.parameters == pytest.approx(8.54e9, rel=0.001), "as Gemma 7B's card says"
+    assert parse_shape(str(shape)) == shape
+    facts = facts_of_shape(shape, 8192)
+    assert facts.parameters == shape.parameters
+    assert facts.flops_per_token == pytest.approx(shape_flops(shape, 8192).training)
+    usual = shape_of_config({**LLAMA, "head_dim": 192})
+    assert usual.head == 0 and "head=" not in str(usual)
+
+
+def test_an_ungated_model_has_two_matrices() -> None:
+    neox = {**LLAMA, "model_type": "gpt_neox", "tie_word_embeddings": False}
+    assert not shape_of_config(neox).gated
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, "mixtral has 8 experts"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "256 experts"),
+        ({"model_type": "bert"}, "a bert is not one row of decoder blocks"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "a t5 is not one row"),
+    ],
+)
+def test_what_no_shape_can_say_is_refused(more, said) -> None:
+    with pytest.raises(PlanError, match=said) as refused:
+        shape_of_config({**LLAMA, **more})
+    assert "sl.describe(module" in str(refused.value)

@@ -79,6 +79,9 @@ def maker_of(model: str | Shape, sequence: int | None) -> Maker:
             raise PlanError("model.sequence", f"{model} reads no sequence", "Leave it out.")
         return OTHERS[model]
     shape = model if isinstance(model, Shape) else named_shape(model)
+    if shape.head:
+        problem = f"{shape.head} a head is not hidden over heads, as in every built-in model"
+        raise PlanError("model.head", problem, "Train the folder of the model that has such heads.")
     if sequence is not None:
         shape = replace(shape, sequence=sequence)
     return partial(FAMILIES[shape.family], shape)

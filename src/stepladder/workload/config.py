@@ -20,6 +20,14 @@ LLAMA = {  # our name: theirs
 }
 GPT = {"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "vocab": "vocab_size"}
 
+UNGATED = ("gpt_neox", "gpt_neox_japanese", "phi", "starcoder2")  # two matrices in the MLP
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+OTHERS = (  # that read in both directions, or images, or with two rows of blocks
+    "bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta", "deberta-v2",
+    "modernbert", "vit", "deit", "beit", "dinov2", "swin", "clip", "siglip", "t5", "mt5", "bart",
+    "whisper",
+)  # fmt: skip
+
 
 def read_config(path: str | Path) -> Shape:
     """The shape that a config.json describes."""
@@ -27,20 +35,23 @@ def read_config(path: str | Path) -> Shape:
         table = json.loads(Path(path).read_text())
     except (OSError, ValueError) as broken:
         remedy = "Name a config.json of a Hugging Face model."
-        raise PlanError("model", f"{path} cannot be read ({broken})", remedy) from broken
+        why = getattr(broken, "strerror", None) or broken
+        raise PlanError("model", f"{path} cannot be read ({why})", remedy) from broken
     if not isinstance(table, dict):
         raise PlanError("model", f"{path} holds no table of settings", "Name a config.json.")
     return shape_of_config(table)
 
 
 def shape_of_config(table: Mapping[str, Any]) -> Shape:
-    """The shape that a config's settings describe."""
+    """The shape that a config's settings describe; what no shape can say is refused."""
+    refuse_others(table)
     names = GPT if "n_embd" in table else LLAMA
     missing = [theirs for theirs in names.values() if not isinstance(table.get(theirs), int)]
     if missing:
-        kind = table.get("model_type", "this model")
         remedy = "Write the shape out, such as llama:layers=32,hidden=4096,heads=32."
-        raise PlanError("model", f"the config of {kind} has no {', '.join(missing)}", remedy)
+        raise PlanError(
+            "model", f"the config of {kind_of(table)} has no {', '.join(missing)}", remedy
+        )
     numbers = {ours: int(table[theirs]) for ours, theirs in names.items()}
     if names is GPT:
         ffn, length = table.get("n_inner") or 4 * numbers["hidden"], table.get("n_positions", 1024)
@@ -52,4 +63,24 @@ def shape_of_config(table: Mapping[str, Any]) -> Shape:
         table.get("max_position_embeddings", 2048),
         table.get("tie_word_embeddings", False),
     )
-    return check_shape(Shape("llama", **numbers, kv_heads=kv_heads, sequence=length, tied=tied))
+    head = int(table.get("head_dim") or 0)
+    head = 0 if head * numbers["heads"] == numbers["hidden"] else head
+    family = "gpt" if table.get("model_type") in UNGATED else "llama"
+    shape = Shape(family, **numbers, kv_heads=kv_heads, sequence=length, tied=tied, head=head)
+    return check_shape(shape)
+
+
+def refuse_others(table: Mapping[str, Any]) -> None:
+    """Models whose numbers have the same names and mean something else."""
+    remedy = "Describe the module itself: sl.describe(module, sequence=...) traces it."
+    experts = next((name for name in EXPERTS if (table.get(name) or 0) > 1), None)
+    if experts:
+        problem = f"the config of {kind_of(table)} has {table[experts]} experts ({experts})"
+        raise PlanError("model", f"{problem}, and a shape has none", remedy)
+    if table.get("model_type") in OTHERS or table.get("is_encoder_decoder"):
+        problem = f"a {kind_of(table)} is not one row of decoder blocks, as a shape is"
+        raise PlanError("model", problem, remedy)
+
+
+def kind_of(table: Mapping[str, Any]) -> str:
+    return str(table.get("model_type", "this model"))

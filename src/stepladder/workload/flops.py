@@ -32,8 +32,8 @@ class TokenFlops:
 
 def shape_flops(shape: Shape, sequence: int) -> TokenFlops:
     """What one token of a sequence this long costs."""
-    projections = 2 * shape.hidden * (shape.hidden + shape.kv_heads * shape.head_width)
+    projections = 2 * shape.hidden * (shape.query_width + shape.kv_heads * shape.head_width)
     mlp = (3 if shape.gated else 2) * shape.hidden * shape.ffn
     head = shape.hidden * shape.vocab
     matrix = 2 * (shape.layers * (projections + mlp) + head)
-    return TokenFlops(matrix, attention=shape.layers * 4 * shape.hidden * sequence // 2)
+    return TokenFlops(matrix, attention=shape.layers * 4 * shape.query_width * sequence // 2)

@@ -25,6 +25,7 @@ class Shape:
     vocab: int
     sequence: int = 2048  # the longest the positions allow; a forecast may use less
     tied: bool = False  # the head shares the embedding's matrix
+    head: int = 0  # the width of one head; 0: hidden over heads
 
     @property
     def gated(self) -> bool:
@@ -37,14 +38,19 @@ class Shape:
 
     @property
     def head_width(self) -> int:
-        return self.hidden // self.heads
+        return self.head or self.hidden // self.heads
+
+    @property
+    def query_width(self) -> int:
+        """Of all heads together: hidden, but where `head` says otherwise."""
+        return self.heads * self.head_width
 
     @property
     def attention_parameters(self) -> int:
         """Of one block's four projections."""
         key_value = 2 * self.hidden * self.kv_heads * self.head_width
-        matrices = 2 * self.hidden * self.hidden + key_value
-        biases = 2 * self.hidden + 2 * self.kv_heads * self.head_width
+        matrices = 2 * self.hidden * self.query_width + key_value
+        biases = self.hidden + self.query_width + 2 * self.kv_heads * self.head_width
         return matrices + (biases if self.biased else 0)
 
     @property
@@ -76,7 +82,8 @@ class Shape:
         return self.embedding_parameters + blocks + self.norm_parameters + self.head_parameters
 
     def __str__(self) -> str:
-        numbers = [f.name for f in fields(self) if f.name not in ("family", "tied")]
+        unsaid = ("family", "tied") if self.head else ("family", "tied", "head")
+        numbers = [f.name for f in fields(self) if f.name not in unsaid]
         words = [f"{name}={getattr(self, name)}" for name in numbers]
         return f"{self.family}:{','.join([*words, f'tied={int(self.tied)}'])}"
 
@@ -127,7 +134,7 @@ def fill(family: str, given: dict[str, int]) -> Shape:
 
 
 def check_shape(shape: Shape) -> Shape:
-    if shape.hidden % shape.heads:
+    if shape.hidden % shape.heads and not shape.head:
         best = min(divisors(shape.hidden), key=lambda n: abs(n - shape.heads))
         raise PlanError(
             "model.heads",

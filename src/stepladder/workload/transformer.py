@@ -1,14 +1,15 @@
 """The facts of a transformer, counted from its shape alone.
 
-Per token, with d the width, k the width of the keys, f the width inside the MLP, in elements:
+Per token, with d the width, q the width of the queries (mostly d too), k that of the keys, f the
+width inside the MLP, in elements:
 
     kept by              Llama                    GPT
     eager      residual  2d                       2d
-               work      5d + 2k + 4f             4d + 2k + 2f
+               work      2d + 3q + 2k + 4f        2d + 2q + 2k + 2f
     compiled   residual  1d                       1d
-               work      6d + 2k + 3f             5d + 2k + 2f
+               work      3d + 3q + 2k + 3f        3d + 2q + 2k + 2f
     selective  residual  1d                       1d
-               work      4d + 2k + 2f             4d + 2k + 1f
+               work      2d + 2q + 2k + 2f        2d + 2q + 2k + 1f
 
 An eager gated MLP keeps gate, up, silu(gate) and their product. Compiled, what is cheap is made
 again (silu, the sum in the middle of the block) but not what a product in backward must find in
@@ -90,16 +91,16 @@ def block_of(shape: Shape, length: int) -> Part:
 def weights_of(shape: Shape) -> int:
     keys = shape.kv_heads * shape.head_width
     mlp = (3 if shape.gated else 2) * shape.hidden * shape.ffn
-    return 2 * shape.hidden * (shape.hidden + keys) + mlp
+    return 2 * shape.hidden * (shape.query_width + keys) + mlp
 
 
 def products_of(shape: Shape, length: int) -> tuple[Matrix, ...]:
-    width, keys = shape.hidden, shape.kv_heads * shape.head_width
-    into = (width, keys, keys)
+    width, keys, queries = shape.hidden, shape.kv_heads * shape.head_width, shape.query_width
+    into = (queries, keys, keys)
     up = 2 if shape.gated else 1
     return (
         *(Matrix(length, width, columns, "columns") for columns in into),
-        Matrix(length, width, width, "inner"),
+        Matrix(length, queries, width, "inner"),
         *(Matrix(length, width, shape.ffn, "columns") for _ in range(up)),
         Matrix(length, shape.ffn, width, "inner"),
     )
@@ -107,29 +108,33 @@ def products_of(shape: Shape, length: int) -> tuple[Matrix, ...]:
 
 def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
     """Element-wise traffic, and what eager, compiled and selective execution keep."""
-    d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
-    # Norms 4d, additions 6d, rotation 4(d + k), silu and product 5f; fused: 8d, 2(d + k), 3f.
+    d, q, k, f = (length * width for width in widths_of(shape))
+    # Norms 4d, additions 6d, rotation 4(q + k), silu and product 5f; fused: 8d, 2(q + k), 3f.
     # Autocast has the stream and what norms give in fp32, and casts each for every product.
     moved = Moved(
-        Kept(work=4.0 * k + 5.0 * f, residual=14.0 * d, cast=9.0 * d),
-        Kept(work=6.0 * d + 2.0 * k + 3.0 * f, residual=4.0 * d),
+        Kept(work=4.0 * k + 5.0 * f, residual=10.0 * d + 4.0 * q, cast=9.0 * d),
+        Kept(work=4.0 * d + 2.0 * q + 2.0 * k + 3.0 * f, residual=4.0 * d),
     )
-    eager = Kept(residual=2.0 * d, work=5.0 * d + 2.0 * k + 4.0 * f, cast=3.0 * d)
-    compiled = Kept(residual=1.0 * d, work=6.0 * d + 2.0 * k + 3.0 * f)
-    selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f)
+    eager = Kept(residual=2.0 * d, work=2.0 * d + 3.0 * q + 2.0 * k + 4.0 * f, cast=3.0 * d)
+    compiled = Kept(residual=1.0 * d, work=3.0 * d + 3.0 * q + 2.0 * k + 3.0 * f)
+    selective = Kept(residual=1.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 2.0 * f)
     return moved, eager, compiled, selective
 
 
+def widths_of(shape: Shape) -> tuple[int, int, int, int]:
+    return shape.hidden, shape.query_width, shape.kv_heads * shape.head_width, shape.ffn
+
+
 def count_gpt(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
-    d, k, f = (length * w for w in (shape.hidden, shape.kv_heads * shape.head_width, shape.ffn))
+    d, q, k, f = (length * width for width in widths_of(shape))
     # Norms 4d, residual additions 6d, gelu 2f; fused: 8d, 2f.
     moved = Moved(
         Kept(work=2.0 * f, residual=10.0 * d, cast=10.0 * d),
         Kept(work=4.0 * d + 2.0 * f, residual=4.0 * d),
     )
-    eager = Kept(residual=2.0 * d, work=4.0 * d + 2.0 * k + 2.0 * f, cast=2.0 * d)
-    compiled = Kept(residual=1.0 * d, work=5.0 * d + 2.0 * k + 2.0 * f)
-    selective = Kept(residual=1.0 * d, work=4.0 * d + 2.0 * k + 1.0 * f)
+    eager = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 2.0 * f, cast=2.0 * d)
+    compiled = Kept(residual=1.0 * d, work=3.0 * d + 2.0 * q + 2.0 * k + 2.0 * f)
+    selective = Kept(residual=1.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 1.0 * f)
     return moved, eager, compiled, selective
 
 
