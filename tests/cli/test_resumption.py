@@ -7,6 +7,7 @@ import pytest
 from stepladder.cli import resumption
 from stepladder.cli.main import main
 from stepladder.profiler import Resumption
+from stepladder.profiler.team import Team
 
 TINY = "gpt:layers=1,hidden=16,heads=2,vocab=32"
 FINE = Resumption("fp32", (1, 1), True, (5,), (4,), 0.0, 0.0, 0.0, (3.0, 2.0), (3.0, 2.0))
@@ -90,6 +91,37 @@ def test_a_mistake_is_one_line(capsys, words, said):
     assert main(["verify", "resume", *words]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_every_plan_is_judged_before_a_rank_starts_and_all_problems_are_told(capsys, monkeypatch):
+    monkeypatch.setattr(Team, "__enter__", lambda team: pytest.fail("ranks were started"))
+    plans = "fp32 tensor=7; fp32 ddp replicate=3 batch=4 micro=2; fp32 pipeline=5"
+    words = ["--model", TINY, "--plans", plans, "--then", "fp32 context=3"]
+    assert main(["verify", "resume", *words]) == 2
+    told = capsys.readouterr().err.splitlines()
+    for said in (
+        "layout.tensor: 7 ways cannot cut 2 attention heads evenly (in 'fp32 tensor=7'). Use 1 or",
+        "batch.sequences: 4 does not divide into passes of 6",
+        "layout.pipeline: 5 stages for 1 blocks leaves some stages empty (in 'fp32 pipeline=5')",
+        "layout.context: 3 ways cannot slice 16 tokens evenly (in 'fp32 context=3')",
+    ):
+        assert sum(line.startswith(said) for line in told) == 1, said
+    assert main(["verify", "resume", "--plan", "fp32 zero4", "--then", "fp33"]) == 2
+    assert [line[:13] for line in capsys.readouterr().err.splitlines()] == [
+        "plan: 'zero4'",
+        "plan: 'fp33' ",
+    ]
+
+
+def test_a_model_that_cannot_be_looked_into_is_left_to_its_ranks(capsys, tmp_path):
+    """A plan that breaks a rule of its own is still refused before they start."""
+    broken = tmp_path / "broken.py"
+    broken.write_text("def make():\n    raise RuntimeError('no weights here')\n")
+    words = ["--model", f"{broken}:make", "--plan", "fp32"]
+    assert main(["verify", "resume", *words]) == 1
+    assert "RuntimeError: no weights here" in capsys.readouterr().out
+    assert main(["verify", "resume", *words, "--then", "fp32 compress=bf16"]) == 2
+    assert "compress: bf16 shrinks gradients that whole copies" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

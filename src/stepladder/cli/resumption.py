@@ -12,7 +12,7 @@ from stepladder.errors import PlanError
 
 from .loading import loading
 from .plots import COLOURS, figure, store
-from .sameness import FAILED, MISTAKE, read_plans, short
+from .sameness import FAILED, MISTAKE, each_of, read_plans, short
 from .show import as_json, plain, progress, table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def make_journeys(options: argparse.Namespace) -> list[Journey]:
     """What is run, killed and resumed: of a recipe, of a model, or of the built-in one."""
     from stepladder.data import Workers
     from stepladder.plan import read_recipe
-    from stepladder.profiler import RESUMED, find_subject
+    from stepladder.profiler import RESUMED, check_journeys, find_subject
 
     given = options.recipe or options.settings
     recipe = read_recipe(options.recipe, options.settings) if given else None
@@ -66,7 +66,14 @@ def make_journeys(options: argparse.Namespace) -> list[Journey]:
         subject = find_subject(options.model or MODEL, DROPOUT)
         how["optimizer"] = (options.optimizer or [RESUMED])[0]
         how["rate"] = "cosine warmup=2 steps=1000"
-    return [journey(subject, chain, options, how) for chain in chains(options, recipe)]
+    journeys: list[Journey] = []
+
+    def add(chain: Sequence[Plan]) -> None:
+        journeys.append(journey(subject, chain, options, how))
+
+    each = [partial(add, chain) for chain in chains(options, recipe)]
+    each_of([*each, lambda: check_journeys(journeys)])
+    return journeys
 
 
 def check_options(options: argparse.Namespace, recipe: Recipe | None) -> None:
@@ -84,14 +91,14 @@ def chains(options: argparse.Namespace, recipe: Recipe | None) -> list[list[Plan
     """Each run's plans in their order; a single one is resumed in itself."""
     from stepladder.plan import Plan
 
-    text = options.plans or options.plan
-    then = read_plans(options.then) if options.then else []
+    texts = options.plans or options.plan, options.then
+    named, then = each_of(partial(read_plans, text) if text else list for text in texts)
     if recipe:
-        plans = read_plans(text) if text else [recipe.plan_choice() or Plan()]
+        plans = named or [recipe.plan_choice() or Plan()]
         return [[with_batch(plan, recipe) for plan in (one, *then)] for one in plans]
-    if not text and not then:
+    if not named and not then:
         return [*([plan] for plan in read_plans(PLANS)), read_plans(MOVED)]
-    return [[plan, *then] for plan in read_plans(text or PLANS)]
+    return [[plan, *then] for plan in named or read_plans(PLANS)]
 
 
 def journey(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepladder.errors import PlanError
+from stepladder.errors import PlanError, raise_all
 
 from .loading import loading
 from .plots import figure, store
@@ -58,10 +59,23 @@ def read_plans(text: str) -> list[Any]:
     from stepladder.plan import Plan
 
     parts = [part.strip() for part in text.split(";")]
-    plans = [Plan.parse(part) for part in parts if part]
+    plans = each_of(partial(Plan.parse, part) for part in parts if part)
     if not plans:
         raise PlanError("plans", f"'{text}' names no plan", "Write 'fp32 ddp; fp32 zero3'.")
     return plans
+
+
+def each_of(makes: Iterable[Callable[[], Any]]) -> list[Any]:
+    """What every call makes, or the problems of all of them, each told once."""
+    made, found = [], {}
+    for make in makes:
+        try:
+            made.append(make())
+        except PlanError as refused:
+            several = getattr(refused, "problems", (refused,))
+            found.update((str(problem), problem) for problem in several)
+    raise_all(found.values())
+    return made
 
 
 def plain(rows: Sequence[Sameness]) -> list[dict[str, Any]]:

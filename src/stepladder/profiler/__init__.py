@@ -28,7 +28,7 @@ from .memory import MemoryMeter, measure_memory
 from .parity import ADAMW, SGD, compare_plans
 from .pipeline import SCHEDULES, Case, Timeline, measure_schedules
 from .precision import Comparison, Trained, Verdict, compare, verdict
-from .resumption import RESUMED, Journey, compare_journeys, make_journey
+from .resumption import RESUMED, Journey, check_journeys, compare_journeys, make_journey
 from .ring import RingRow, measure_ring, ring_all_reduce, ring_bytes, ring_hops, ring_states
 from .sameness import Sameness
 from .scaling import Load, ScalingRow, measure_scaling
@@ -88,6 +88,7 @@ __all__ = [
     "advise",
     "best_batch",
     "calibrate",
+    "check_journeys",
     "compare",
     "compare_journeys",
     "compare_plans",

@@ -32,6 +32,7 @@ from stepladder.errors import PlanError, StepladderError
 from stepladder.plan import Optimizer, Plan
 from stepladder.train import Run, climb, rows_of
 
+from .beforehand import check_plans
 from .continuation import Kept, Resumption, judge, read_notes
 from .parity import MICRO, ROWS, laid_out
 from .subjects import Subject
@@ -132,6 +133,13 @@ def shared_rows(plans: Sequence[Plan]) -> int:
         return first.batch.sequences or each[0] * (first.batch.passes or 1)
     fits = math.lcm(*each)
     return fits * max(1, -(-ROWS // fits))
+
+
+def check_journeys(journeys: Sequence[Journey]) -> None:
+    """Raise what makes any leg of any of them impossible, before a rank is started."""
+    plans = [plan for journey in journeys for plan in journey.plans]
+    for journey in journeys[:1]:  # all are of one subject, on one kind of device
+        check_plans(journey.subject, plans, journey.device)
 
 
 def compare_journeys(

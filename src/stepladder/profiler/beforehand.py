@@ -1,0 +1,65 @@
+"""Whether plans can be run at all, asked before any rank is started: all problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stepladder.data import Order, load
+from stepladder.errors import PlanError, StepladderError, raise_all
+from stepladder.hardware import Cluster, find
+from stepladder.model import describe
+from stepladder.plan import Batch, Plan, composition_problems
+from stepladder.planner import problems
+from stepladder.workload import Facts
+from stepladder.world import detect_cluster
+
+from .subjects import Subject
+
+
+def check_plans(subject: Subject, plans: Sequence[Plan], device: str) -> None:
+    """Raise every rule that one of these settled plans breaks for this subject, with its plan."""
+    facts = facts_of(subject)
+    told = {}
+    for plan in dict.fromkeys(plans):
+        short = replace(plan, batch=Batch(), optimizer=Plan().optimizer)
+        for found in problems_of(facts, plan, device):
+            problem = f"{found.problem.rstrip('.')} (in '{short}')"
+            told[problem] = PlanError(found.field, problem, found.remedy)
+    raise_all(told.values())
+
+
+def facts_of(subject: Subject) -> Facts | None:
+    """What is known of the subject's module; None where only running it will tell."""
+    try:
+        module, samples, _ = subject.made()
+        row = load(samples, Order(len(samples)), np.arange(1))
+        return describe(module, sample=row)
+    except StepladderError as refused:
+        if refused.field == "model":  # there is none: no rank will find it either
+            raise
+    except Exception:  # of a module nobody has seen: what is wrong with it, the ranks say
+        return None
+    return None
+
+
+def problems_of(facts: Facts | None, plan: Plan, device: str) -> Iterator[PlanError]:
+    if facts is None:
+        yield from plan.problems()
+        yield from composition_problems(plan)
+        return
+    cluster = cluster_of(device, plan.layout.num_ranks)
+    # On a processor offloading has nowhere to go to, which is no reason not to try it out there.
+    tried_out = cluster.device.is_cpu
+    yield from problems(facts, replace(plan, offload=()) if tried_out else plan, cluster)
+    if tried_out:
+        yield from (one for one in composition_problems(plan) if one.field == "offload")
+
+
+def cluster_of(device: str, ranks: int) -> Cluster:
+    if device != "cpu":
+        return detect_cluster(processes=ranks)
+    cpu = find("CPU")
+    return Cluster(cpu, 1, ranks, cpu.link, cpu.network)
