@@ -67,7 +67,8 @@ def read_plans(text: str) -> list[Any]:
 
 def each_of(makes: Iterable[Callable[[], Any]]) -> list[Any]:
     """What every call makes, or the problems of all of them, each told once."""
-    made, found = [], {}
+    made: list[Any] = []
+    found: dict[str, PlanError] = {}
     for make in makes:
         try:
             made.append(make())
