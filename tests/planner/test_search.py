@@ -144,6 +144,15 @@ def test_where_nothing_fits_the_smallest_cluster_that_does_is_named() -> None:
     assert all(choice.plan.offload for choice in search(found.facts, fewer).ranked)
 
 
+def test_where_no_number_of_a_device_would_do_a_larger_one_is_named() -> None:
+    found = search(find_facts("llama3-70b", 4096), Cluster.parse("1 T4"), batch=1)
+    assert found.instead is not None
+    other = found.instead.cluster
+    assert other.device.name == "A100-80GB" and other.devices_per_node == 8
+    with pytest.raises(PlanError, match=r"The smallest that does: \d nodes x 8 A100-80GB"):
+        _ = found.best
+
+
 def test_a_model_for_no_cluster_says_so() -> None:
     giant = find_facts("llama:layers=1,hidden=1048576,heads=1024,vocab=256", 128)
     found = search(giant, Cluster.parse("1 node x 1 T4"), batch=1)

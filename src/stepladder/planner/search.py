@@ -30,6 +30,8 @@ TOKENS_PER_STEP = 2**19  # of a batch that nobody gave, at least
 RANKED = 20  # plans whose forecast is kept in full
 # Host memory is slow: only where the device's own does not suffice.
 OFFLOADS: tuple[tuple[str, ...], ...] = ((), ("optimizer",), ("optimizer", "activations"))
+LARGER = ("A100-80GB", "H200", "B300")  # tried in turn where no number of the same would do
+NEEDED = 0.25  # of what the leanest plan takes on all devices: with less nothing is tried
 MOST_DEVICES = 16384  # where looking for a cluster that would do ends
 
 
@@ -154,10 +156,30 @@ def usual_batch(facts: Facts, cluster: Cluster) -> int:
 
 
 def smallest_cluster(choices: Choices, base: Plan) -> Choices | None:
-    """The fewest nodes of the same kind on which something fits: doubling, then halving between."""
-    low = nodes = choices.cluster.num_nodes
+    """The fewest nodes of the same kind on which something fits, or of the next larger devices."""
+    leanest = min((each.peak_bytes for each in choices.rejected if each.peak_bytes), default=0)
+    needed = NEEDED * leanest * choices.cluster.num_devices
+    if found := fewest_nodes(choices, base, needed):
+        return found
+    own = choices.cluster.device
+    for name in () if own.is_cpu else LARGER:
+        node = Cluster.parse(name)
+        node = replace(node, devices_per_node=node.device.devices_per_node)
+        if (node.device.memory_bytes or 0) > (own.memory_bytes or 0):
+            precise = replace(base, precision=usual_precision(node))
+            on_one = replace(choices, cluster=node, calibration=None)
+            if found := look_on(on_one, 1, precise) or fewest_nodes(on_one, precise, needed):
+                return found
+    return None
+
+
+def fewest_nodes(choices: Choices, base: Plan, needed: float) -> Choices | None:
+    """More than there are, on which something fits: doubling, then halving between."""
+    each = choices.cluster.devices_per_node
+    memory = (choices.cluster.memory_bytes_per_device or 1) * each
+    low = nodes = max(choices.cluster.num_nodes, int(needed / memory))
     found: Choices | None = None
-    while found is None and nodes * choices.cluster.devices_per_node < MOST_DEVICES:
+    while found is None and nodes * each < MOST_DEVICES:
         low, nodes = nodes, nodes * 2
         found = look_on(choices, nodes, base)
     while found is not None and nodes - low > 1:
