@@ -1,14 +1,24 @@
 """Saving and loading against torch.save and DCP on the same state, and what a save costs training.
 
-    python benchmarks/checkpoint.py [--size 0.5] [--device cpu|cuda] [--out FILE.json]
+    python benchmarks/checkpoint.py [--size 0.5] [--device cpu|cuda] [--cache full|empty]
+                                    [--out FILE.json]
 
 All ways write the same tensors (a model and its Adam state) to the same disk, in turns, medians of
-several rounds. `default` is each as it comes: ours hashes every byte and forces it to the disk, DCP
-forces, torch.save does neither. `forced` has torch.save force its file too. `proven` also has it
-hashed with SHA-256 after writing and before loading, which is what ours does. Ratios above 1 mean
-ours is faster. `parts` are the speeds of what a save and a load are made of on this machine: none
-can be faster than its slowest part. `floor` is one SHA-256 of all bytes and one copy of them, on
-all threads and without a file: what proves every byte before it uses any cannot be faster.
+several rounds in random order, and keep their last two. `default` is each as it comes: ours hashes
+every byte and forces it to the disk, DCP forces, torch.save does neither. `forced` has torch.save
+force its file too. `proven` also has it hashed, by the same hash and on all threads, after writing
+and before loading, which is what ours does. Ratios above 1 mean ours is faster. `parts` are the
+speeds of what a save and a load are made of on this machine: none can be faster than its slowest
+part. `floor` is one hash of all bytes and one copy of them, on all threads and without a file: what
+proves every byte before it uses any cannot be faster.
+
+`--cache full` first has the system keep other files in all memory but a GiB, as on a machine that
+has been at work for a while; `empty` has it forget them all (needs root). Without it the cache is
+left as it is.
+
+Why all keep their last two, and why each round has another order: a virtual machine's host may take
+memory back that has been free for seconds, and gives it again page by page at several times the
+cost of a write. Whoever writes just after others removed a file gets memory that is still there.
 
 The stall is what training waits for a save in the background: the call, and what the next update
 waits for the copy; as a share of a save that is waited for. Host memory is the process's own, at
@@ -22,14 +32,16 @@ import hashlib
 import json
 import os
 import platform
+import random
 import shutil
 import statistics
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -39,7 +51,7 @@ import psutil
 import torch
 import torch.distributed.checkpoint as dcp
 
-from stepladder.checkpoint import hash_file
+from stepladder.checkpoint import chosen, digest, hash_file
 from stepladder.train import climb
 from stepladder.train.intake import as_batch
 from stepladder.train.snapshot import forecast_snapshot
@@ -86,6 +98,7 @@ class Ways:
 
     def __init__(self, run: Any, root: Path, device: str) -> None:
         self.run, self.root, self.device = run, root, device
+        self.count, self.newest = 0, dict[str, Path]()
 
     def save_ours(self) -> None:
         self.run.save(self.root / "ours")
@@ -94,43 +107,71 @@ class Ways:
         self.run.load(self.root / "ours")
 
     def save_torch(self) -> None:
-        self.fresh("torch")
-        torch.save(state_of(self.run), self.root / "torch" / "state.pt")
+        with self.next("torch") as folder:
+            torch.save(state_of(self.run), folder / "state.pt")
 
     def save_torch_forced(self) -> None:
-        self.save_torch()
-        force(self.root / "torch")
+        with self.next("torch") as folder:
+            torch.save(state_of(self.run), folder / "state.pt")
+            force(folder)
 
     def save_torch_proven(self) -> None:
-        self.save_torch_forced()
-        self.digest = hash_whole(self.root / "torch" / "state.pt")
+        with self.next("proven") as folder:
+            torch.save(state_of(self.run), folder / "state.pt")
+            force(folder)
+            self.digest = hash_whole(folder / "state.pt")
 
-    def load_torch(self) -> None:
+    def load_torch(self, name: str = "torch") -> None:
         found = torch.load(
-            self.root / "torch" / "state.pt", map_location=self.device, weights_only=True
+            self.newest[name] / "state.pt", map_location=self.device, weights_only=True
         )
         for name, tensor in state_of(self.run).items():
             tensor.copy_(found[name])
 
     def load_torch_proven(self) -> None:
-        assert hash_whole(self.root / "torch" / "state.pt") == self.digest
-        self.load_torch()
+        assert hash_whole(self.newest["proven"] / "state.pt") == self.digest
+        self.load_torch("proven")
 
     def save_dcp(self) -> None:
-        self.fresh("dcp")
-        dcp.save(state_of(self.run), checkpoint_id=self.root / "dcp", no_dist=True)
+        with self.next("dcp") as folder:
+            dcp.save(state_of(self.run), checkpoint_id=folder, no_dist=True)
 
     def load_dcp(self) -> None:
-        dcp.load(state_of(self.run), checkpoint_id=self.root / "dcp", no_dist=True)
+        dcp.load(state_of(self.run), checkpoint_id=self.newest["dcp"], no_dist=True)
 
-    def fresh(self, name: str) -> None:
-        shutil.rmtree(self.root / name, ignore_errors=True)
-        (self.root / name).mkdir()
+    @contextmanager
+    def next(self, name: str) -> Iterator[Path]:
+        """A new folder; when it is written only the one before it stays beside it."""
+        root = self.root / name
+        self.count += 1
+        self.newest[name] = root / f"{self.count:06d}"
+        self.newest[name].mkdir(parents=True)
+        yield self.newest[name]
+        for old in sorted(root.iterdir())[:-2]:
+            shutil.rmtree(old)
 
 
 def hash_whole(path: Path) -> str:
+    """A file's hash by the hash that ours takes, as fast as it goes."""
+    if chosen() == digest.BLAKE3:
+        return digest.blake3(max_threads=digest.blake3.AUTO).update_mmap(path).hexdigest()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, chosen()).hexdigest()
+
+
+def set_cache(state: str, folder: Path) -> None:
+    """Have the system keep other files in memory until it is full, or none."""
+    os.sync()
+    Path("/proc/sys/vm/drop_caches").write_text("1")
+    if state == "full":
+        path, memory = folder / "others", bytearray(2**22)
+        with path.open("wb") as made:  # a hole: it takes memory when it is read, and no disk
+            made.truncate(max(0, psutil.virtual_memory().free - 2**30))
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(memory):
+                pass
+    time.sleep(5)  # for the host to take back what is free
+    print(f"page cache {state}", flush=True)
 
 
 ACTS = (
@@ -142,8 +183,8 @@ ACTS = (
 def throughput(ways: Ways, size: int, rounds: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {act: [] for act in ACTS}
     processor: dict[str, list[float]] = {act: [] for act in ACTS}
-    for _ in range(rounds + 1):
-        for act in ACTS:
+    for number in range(rounds + 1):  # the first makes what others load, and does not count
+        for act in random.Random(number).sample(ACTS, len(ACTS)) if number else ACTS:
             began = time.process_time()
             seconds[act].append(timed(getattr(ways, act), ways.device))
             processor[act].append(time.process_time() - began)
@@ -163,7 +204,7 @@ def throughput(ways: Ways, size: int, rounds: int) -> dict[str, Any]:
     }
 
 
-FLOOR = ("SHA-256 of memory, all threads", "copy within memory that is there, all threads")
+FLOOR = ("hash of memory, all threads", "copy within memory that is there, all threads")
 
 
 def parts(root: Path, size: int) -> dict[str, float]:
@@ -190,17 +231,19 @@ def parts(root: Path, size: int) -> dict[str, float]:
             list(pool.map(act, range(0, size, 2**23)))
 
     def hash_part(first: int) -> bytes:
-        return hashlib.sha256(view[first : first + 2**23]).digest()
+        return take(view[first : first + 2**23]).digest()
 
     def copy_part(first: int) -> None:
         part = slice(first // 4, (first + 2**23) // 4)
         numpy.copyto(target[part], source[part])
 
+    take = digest.hashes()[chosen()]
     source, target = data["x"].numpy(), numpy.zeros(size // 4, numpy.float32)
     acts: dict[str, Callable[[], object]] = {
         "SHA-256, one thread": lambda: hashlib.sha256(view).digest(),
-        "SHA-256 of memory, all threads": lambda: side_by_side(hash_part),
-        "SHA-256 of a file, all threads": lambda: hash_file(path),
+        "hash, one thread": lambda: take(view).digest(),
+        "hash of memory, all threads": lambda: side_by_side(hash_part),
+        "hash of a file, all threads": lambda: hash_file(path, chosen()),
         "write": lambda: write(down=False),
         "write and force": lambda: write(down=True),
         "read what was just written": read,
@@ -295,8 +338,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=float, default=0.5, help="GiB of state")
     parser.add_argument("--rows", type=int, default=256, help="of a training batch")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cache", choices=("full", "empty"), help="what else the system keeps")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -308,6 +352,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if gpu else platform.processor() or "cpu",
         "cores": os.cpu_count(), "torch": torch.__version__,
         "state GiB": size / 2**30, "rounds": options.rounds,
+        "hash": chosen(), "page cache": options.cache or "as it was",
     }  # fmt: skip
 
     def keep(found: dict[str, Any]) -> None:
@@ -318,6 +363,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(dir=".") as folder:
         root = Path(folder)
+        if options.cache:
+            set_cache(options.cache, root)
         width = run.module[0].in_features
         batch = torch.randn(options.rows, width), torch.randn(options.rows, width)
         keep(stall(run, batch, root, options.device, options.rounds))
