@@ -71,3 +71,11 @@ def test_what_makes_a_plan_illegal_is_among_the_reasons() -> None:
     assert any("fp8" in reason and "A100-80GB" in reason for reason in old.reasons)
     odd = forecast(find_facts("gpt2"), Plan.parse("bf16 tensor=8 micro=1"), NODE)
     assert any("cannot cut 12 attention heads" in reason for reason in odd.reasons)
+
+
+def test_texts_will_do() -> None:
+    found = forecast("llama3-8b", "bf16 zero3 micro=1 batch=8", "8 x H100-80GB")
+    plan, cluster = Plan.parse("bf16 zero3 micro=1 batch=8"), Cluster.parse("8 x H100-80GB")
+    assert found == forecast(find_facts("llama3-8b"), plan, cluster)
+    with pytest.raises(PlanError, match="Did you mean 'llama3-8b'"):
+        forecast("lama3-8b", "bf16", "1 H100")

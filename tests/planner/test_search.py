@@ -228,3 +228,9 @@ def test_recomputing_less_is_a_rung_where_memory_forced_more() -> None:
     assert choices.best.plan.recompute.kind != "none"
     assert explain(choices).next_rungs[-1].startswith("recompute=none: ")
     assert explain(choices).next_rungs[-1].endswith("GiB more")
+
+
+@pytest.mark.parametrize("batch", [0, -3])
+def test_a_batch_of_nothing_is_refused(batch) -> None:
+    with pytest.raises(PlanError, match=f"batch: {batch} is not a number of sequences"):
+        search("gpt2", "1 A100", batch=batch)

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepladder.workload import PRESETS, Shape, facts_of_shape, find_facts
+from stepladder.errors import PlanError
+from stepladder.workload import PRESETS, Shape, facts_of_shape, find_facts, find_shape
 from stepladder.workload.flops import shape_flops
 
 shapes = st.builds(
@@ -43,3 +44,9 @@ def test_fusing_and_selecting_keep_less_than_eager() -> None:
         eager, compiled = block.eager.num_bytes(2, 4), block.compiled.num_bytes(2, 4)
         assert block.output * 4 < compiled < eager
         assert block.output * 4 < block.selective.num_bytes(2, 4) < compiled
+
+
+@pytest.mark.parametrize("sequence", [0, -5])
+def test_no_length_is_refused(sequence) -> None:
+    with pytest.raises(PlanError, match=f"sequence: {sequence} is not a length"):
+        facts_of_shape(find_shape("gpt2"), sequence)

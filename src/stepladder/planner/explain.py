@@ -140,6 +140,8 @@ def best_of(choices: Choices, cluster: Cluster, like: Plan) -> Forecast | None:
 def gain(name: str, own: Forecast, other: Forecast | None) -> list[str]:
     if other is None or other.time is None or own.time is None:
         return []
+    if other.time.step_seconds >= own.time.step_seconds:  # small models gain nothing by some
+        return []
     return [
         f"{name}: a step in {other.time.step_seconds:.3g} s, "
         f"{own.time.step_seconds / other.time.step_seconds:.2f} times as fast"

@@ -7,6 +7,7 @@ from stepladder.plan import Plan
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
+from .asked import cluster_of, facts_of, plan_of
 from .check import problems
 from .memory import forecast_memory, peak_interval
 from .software import OURS, Software
@@ -22,14 +23,19 @@ GIB = 2**30
 
 
 def forecast(
-    facts: Facts,
-    plan: Plan,
-    cluster: Cluster,
+    facts: Facts | str,
+    plan: Plan | str,
+    cluster: Cluster | str,
     calibration: Calibration | None = None,
     *,
     software: Software = OURS,
 ) -> Forecast:
-    """Forecast memory by owner and time by cause; the reasons say what makes a plan illegal."""
+    """Forecast memory by owner and time by cause; the reasons say what makes a plan illegal.
+
+    Args:
+        facts: of the workload; a model's name, as for `plan` and `cluster` their text, will do.
+    """
+    facts, plan, cluster = facts_of(facts), plan_of(plan), cluster_of(cluster)
     settled = plan.settle(cluster.num_devices)
     assert settled.batch.sequences is not None
     memory, host_bytes = forecast_memory(facts, settled, cluster, calibration, software)

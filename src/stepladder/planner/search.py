@@ -15,6 +15,7 @@ from stepladder.plan import BF16, FP16, FP32, TF32, Plan, Precision
 from stepladder.record import Calibration, Memory
 from stepladder.workload import Facts
 
+from .asked import check_batch, cluster_of, facts_of
 from .candidates import DEPTHS, Frame, fill, frames, micro_batches
 from .check import problems
 from .choices import GIB, Choice, Choices, Rejected
@@ -36,14 +37,16 @@ MOST_DEVICES = 16384  # where looking for a cluster that would do ends
 
 
 def search(
-    facts: Facts,
-    cluster: Cluster,
+    facts: Facts | str,
+    cluster: Cluster | str,
     *,
     batch: int | None = None,
     start: Plan | None = None,
     calibration: Calibration | None = None,
 ) -> Choices:
     """Rank every legal plan that fits by its throughput; `start` gives what is not searched."""
+    check_batch(batch)
+    facts, cluster = facts_of(facts), cluster_of(cluster)
     base = start or usual_start(cluster)
     size = batch or usual_batch(facts, cluster)
     found = look(Search(facts, cluster, base, size, calibration))

@@ -24,8 +24,6 @@ def facts_of_config(config: Mapping[str, Any], sequence: int | None = None) -> F
 
 def find_facts(text: str, sequence: int | None = None) -> Facts:
     """Count the workload that a text names, on sequences of that length."""
-    if sequence is not None and sequence < 1:
-        raise PlanError("sequence", f"{sequence} is not a length", "Use 1 or more.")
     if text in RESNETS:
         return facts_of_resnet(text)
     if text.endswith(".json") or Path(text, "config.json").is_file():

@@ -21,6 +21,8 @@ Selective recomputation keeps the block's input and what products and attention 
 
 from __future__ import annotations
 
+from stepladder.errors import PlanError
+
 from .facts import Attention, Facts, Kept, Launches, Matrix, Moved, Part
 from .shape import Shape
 
@@ -33,6 +35,8 @@ LLAMA_TENSORS, GPT_TENSORS = 9, 16  # of parameters, in one block
 
 def facts_of_shape(shape: Shape, sequence: int | None = None, *, name: str = "") -> Facts:
     """Count what a transformer of this shape costs on sequences of that length."""
+    if sequence is not None and sequence < 1:
+        raise PlanError("sequence", f"{sequence} is not a length", "Use 1 or more.")
     length = sequence or shape.sequence
     return Facts(
         name=name or shape.family,
