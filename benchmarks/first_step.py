@@ -91,9 +91,13 @@ def main() -> None:
         stepped = time.monotonic()
         first_lab(folder, environment)
         passed = time.monotonic()
+        python = str(folder / ".venv" / "bin" / "python")
+        ask = "import torch; print(torch.__version__)"
+        torch = call(python, "-c", ask, folder=folder, environment=environment).strip()
     found = {
         "date": str(date.today()),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "torch": torch,
         "load": round(os.getloadavg()[0], 2),
         "pip cache": options.keep_cache,
         "clone seconds": round(cloned - start, 1),

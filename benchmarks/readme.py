@@ -84,7 +84,8 @@ def first() -> str:
         f"From `git clone` to a first trained step {found['clone to first step seconds']:.0f} s, "
         f"to a first passed lab {found['clone to first lab seconds']:.0f} s,\nof which "
         f"{found['install seconds']:.0f} s are downloads and installation into a fresh environment "
-        f"({found['machine']}, {found['date']},\n`python benchmarks/first_step.py`)."
+        f"({found['machine']}, torch {found['torch']},\n{found['date']}, "
+        "`python benchmarks/first_step.py`). torch's build for CUDA is some gigabytes more."
     )
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 
 import pytest
 
@@ -139,3 +140,10 @@ def test_a_calibration_changes_the_forecast(tmp_path, capsys) -> None:
     usual = json.loads(capsys.readouterr().out)["time"]["matrix"]
     run(*words, "--calibration", str(path))
     assert json.loads(capsys.readouterr().out)["time"]["matrix"] > 20 * usual
+
+
+def test_what_would_be_slower_is_no_next_rung(capsys):
+    tiny = "gpt:layers=2,hidden=64,heads=4,vocab=256,sequence=1024"
+    assert run(tiny, "--on", "8 x H100-80GB") == 0
+    gains = re.findall(r"([\d.]+) times as fast", capsys.readouterr().out)
+    assert gains and all(float(gain) >= 1 for gain in gains)

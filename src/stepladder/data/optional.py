@@ -6,6 +6,7 @@ them and a missing one is a sentence about the data that needs it.
 
 from __future__ import annotations
 
+import shlex
 from importlib import import_module
 from typing import Any
 
@@ -20,5 +21,5 @@ def package(module: str, *, field: str, install: str) -> Any:
         raise DataError(
             field,
             f"needs the package '{module.split('.')[0]}', which is not installed",
-            f"Install it: pip install {install}",
+            f"Install it: pip install {shlex.quote(install)}",  # brackets are a shell's own
         ) from error
