@@ -2,7 +2,9 @@
 
 The processes are kept for the whole session and reused, because importing torch costs seconds
 each. Every call gets a process group of its own (gloo) and gives it back; a rank that failed to
-answer is killed and replaced, so no test sees what another left behind.
+answer is killed and replaced, so no test sees what another left behind. A rank that is done stays
+in its group until all are, since others may still talk to it; one that failed leaves at once, so
+that others need not wait for it.
 
 A function must be importable (no lambda, no closure) and its result picklable. It finds the
 process group made and the launcher's variables set; with `init=False` only the variables, for
@@ -12,6 +14,7 @@ tests of `stepladder.world.join` itself.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import os
 import pickle
@@ -29,6 +32,7 @@ from typing import Any
 
 from .ports import free_port
 
+LEAVE, LEAVE_SECONDS = b"leave", 60
 GRACE_SECONDS = 2.0  # for the other ranks to answer once one has failed
 
 
@@ -114,6 +118,7 @@ def run(
                 )
             )
         answers = collect(team, timeout_seconds)
+        dismiss_group(team, answers)
     return judge(team, answers, timeout_seconds)
 
 
@@ -144,6 +149,22 @@ def collect(team: list[Worker], timeout_seconds: float) -> dict[int, Answer | No
             if (answer := answers[rank]) is None or answer.trace:
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
     return answers
+
+
+def dismiss_group(team: list[Worker], answers: dict[int, Answer | None]) -> None:
+    """Have the ranks that wait in their group leave it; whoever cannot is replaced."""
+    waiting = {rank: team[rank] for rank, answer in answers.items() if answer and not answer.trace}
+    for worker in waiting.values():
+        with contextlib.suppress(OSError):  # dead: found out below
+            worker.connection.send_bytes(LEAVE)
+    for rank, worker in waiting.items():
+        try:
+            assert worker.connection.poll(LEAVE_SECONDS), f"rank {rank} cannot leave its group"
+            worker.connection.recv_bytes()
+        except (AssertionError, EOFError, OSError):
+            POOL.remove(worker)
+            worker.kill()
+            raise
 
 
 def judge(
@@ -190,14 +211,22 @@ def serve(connection: Connection, stacks: str) -> None:
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
         while True:
             try:
-                job = pickle.loads(connection.recv_bytes())
+                work(pickle.loads(connection.recv_bytes()), connection)
             except EOFError:
                 return
-            connection.send_bytes(pickle.dumps(work(job)))
 
 
-def work(job: Job) -> Answer:
+def work(job: Job, connection: Connection) -> None:
     before = dict(os.environ)
+    answer = attempt(job)
+    if not answer.trace:
+        connection.send_bytes(pickle.dumps(answer))
+        connection.recv_bytes()  # LEAVE
+    clean_up(before)
+    connection.send_bytes(pickle.dumps(answer) if answer.trace else LEAVE)
+
+
+def attempt(job: Job) -> Answer:
     os.environ.update(job.environment)
     sys.path[:] = job.path
     try:
@@ -210,8 +239,6 @@ def work(job: Job) -> Answer:
         except Exception:
             value = None
         return Answer(moment, trace, value)
-    finally:
-        clean_up(before)
 
 
 def called(job: Job) -> Any:
@@ -233,6 +260,9 @@ def clean_up(environ: dict[str, str]) -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
+    # A group that could not be made was counted, and the next one is called by that count: ranks
+    # that count differently never meet.
+    dist.distributed_c10d._world.group_count = 0
     os.environ.clear()
     os.environ.update(environ)
     torch.set_default_dtype(torch.float32)

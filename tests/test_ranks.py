@@ -139,3 +139,19 @@ def test_without_init_only_the_launchers_variables_are_set():
 def test_a_function_that_cannot_be_imported_is_refused():
     with pytest.raises((AttributeError, TypeError, RankError), match="lambda"):
         run(lambda: None, 1)
+
+
+def leave_early_and_be_asked() -> float:
+    """Rank 0 is done at once; rank 1 goes on talking to the store that rank 0 keeps."""
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if dist.get_rank() == 0:
+        return 0.0
+    time.sleep(0.5)
+    store = dist.distributed_c10d._get_default_store()
+    store.set("still", "there")
+    return float(store.get("still") == b"there")
+
+
+def test_a_rank_that_is_done_stays_until_all_are():
+    assert run(leave_early_and_be_asked, 2, init=False) == [0.0, 1.0]

@@ -11,12 +11,13 @@ import torch.distributed as dist
 
 from stepladder.errors import LostRank
 from stepladder.plan import Layout
-from stepladder.world import World, join, watch
+from stepladder.world import World, gather, join, watch
 
 from ..ranks import run
 
 
 def wait_for_the_other() -> str:
+    gather("cpu", timeout_seconds=50, facts={})  # they import at their own pace
     world = join(Layout(replicate=2), "cpu", timeout_seconds=2)
     world.sum(torch.ones(1), "replicate")
     if world.place.rank == 1:
@@ -115,7 +116,7 @@ from datetime import timedelta
 from stepladder.plan import Layout
 from stepladder.world import gather, join
 gather("cpu", timeout_seconds=120, facts={})  # they start at their own pace
-world = join(Layout(replicate=2), "cpu", timeout_seconds=1)
+world = join(Layout(replicate=2), "cpu", timeout_seconds=3)
 patient = dist.new_group(timeout=timedelta(seconds=600))  # as NCCL, which does not raise at all
 if world.place.rank == 1:
     time.sleep(20)
@@ -148,12 +149,12 @@ def test_an_error_that_is_not_about_ranks_stays_what_it_is():
 
 
 def glitch() -> str:
+    gather("cpu", timeout_seconds=50, facts={})
     world = join(Layout(replicate=2), "cpu", timeout_seconds=2)
     try:
         with world.explaining():
             raise RuntimeError("[gloo/x.cc:1] Connection reset")
     except LostRank as lost:
-        time.sleep(0.5)  # the other one is still looking for us
         return str(lost)
     return ""
 
