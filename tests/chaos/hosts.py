@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -38,6 +39,7 @@ WORDS = [
     "--rate.warmup", "0",
     "--model.dropout", "0.0",  # what is dropped depends on the rank, and ranks come and go
 ]  # fmt: skip
+FEW_STEPS = 50
 TOLERANCE = 1e-4  # of a loss, relative: sums of fp32 in another order
 
 
@@ -61,17 +63,22 @@ class Hosts:
         self.see("both hosts started", ranks=2, since=0)
 
     def see(self, what: str, *, ranks: int, since: int) -> None:
-        """Wait until so many ranks train, and a little more."""
+        """Wait until so many ranks train, and have taken a few steps."""
         began = time.monotonic()
         first = self.hosts[0]
         starts = lambda: first.entries("start")[since:]  # noqa: E731
-        if not first.wait_for(lambda: any(entry["ranks"] == ranks for entry in starts())):
-            raise RuntimeError(f"the run ended: see {first.terminal}")
+        self.wait_for(lambda: any(entry["ranks"] == ranks for entry in starts()))
         seconds = round(time.monotonic() - began, 1)
         step = first.entries("start")[-1]["step"]
         self.events.append({"what": what, "ranks": ranks, "seconds": seconds, "step": step})
         print(f"{what}: {ranks} rank(s) go on from step {step} after {seconds} s", flush=True)
-        time.sleep(3)
+        taken = len(first.entries("step"))
+        self.wait_for(lambda: len(first.entries("step")) >= taken + FEW_STEPS)
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        # Seldom: each look reads a journal that grows.
+        if not self.hosts[0].wait_for(what, pause=0.1):
+            raise RuntimeError(f"the run ended: see {self.hosts[0].terminal}")
 
     def lose(self) -> None:
         """Kill all of the second host at once."""

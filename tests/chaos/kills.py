@@ -114,7 +114,7 @@ def disturb(run: Victim, reference: Victim, outcome: Outcome, kills: int) -> Out
 
 
 def wait_for_life(run: Victim, lives: int) -> None:
-    if not run.wait_for(lambda: run.lives() > lives):
+    if not run.wait_for(lambda: run.lives() > lives, pause=0.1):  # each look reads the journal
         raise RuntimeError(f"it did not begin: see {run.folder}/terminal.txt")
 
 
@@ -156,7 +156,7 @@ def strike(run: Victim, chance: random.Random) -> Kill | None:
 def recover(run: Victim, sent: Kill, before: int) -> None:
     """Wait until ranks train again, starting the command again where it ended."""
     began = time.monotonic()
-    while not run.wait_for(lambda: run.lives() > before):
+    while not run.wait_for(lambda: run.lives() > before, pause=0.1):
         assert run.launcher is not None
         if run.launcher.returncode == 0:
             return
