@@ -6,9 +6,7 @@ from pathlib import Path
 
 from stepladder.labs import Lab, find_lab, judge, solution
 
-from .test_every_lab import SERVED
-
-multiprocessing.set_forkserver_preload(SERVED)
+multiprocessing.set_forkserver_preload(["tests.labs.served"])
 LAB: Lab = find_lab("views")
 GOOD = solution(LAB.lesson.read_text())
 BODY = "return offset + sum(i * stride for i, stride in zip(index, strides))"
