@@ -178,6 +178,20 @@ def test_steps_taken_by_hand_are_refused():
         sl.from_lightning(module)
 
 
+class Meddling(Classifier):
+    def on_before_optimizer_step(self, optimizer):
+        pass
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch
+
+
+def test_hooks_that_would_change_a_step_and_nobody_calls_are_refused():
+    said = "on_after_batch_transfer, on_before_optimizer_step: of Meddling would not be called"
+    with pytest.raises(ModelError, match=said):
+        sl.from_lightning(Meddling(), plan="fp32")
+
+
 class Asking(Classifier):
     def training_step(self, batch):
         return self.trainer.world_size * self(batch[0]).sum()
@@ -185,5 +199,29 @@ class Asking(Classifier):
 
 def test_what_only_a_trainer_has_is_named():
     run = sl.from_lightning(Asking(), plan="fp32", device="cpu")
-    with pytest.raises(ModelError, match="Asking asks for its Trainer, and there is none"):
+    said = r"Asking asks for its Trainer \(world_size\), and there is none"
+    with pytest.raises(ModelError, match=said):
+        run.step({"batch": rows()[:8]})
+
+
+class Annealed(Classifier):
+    def training_step(self, batch):
+        return self(batch[0]).sum() * 0.9**self.current_epoch
+
+
+class Silent(Classifier):
+    def training_step(self, batch):
+        return {"accuracy": self(batch[0]).sum()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Annealed, r"Annealed asks for its Trainer \(current_epoch\), and there is none"),
+        (Silent, "training_step: returns accuracy and no loss. Return it under the key 'loss'."),
+    ],
+)
+def test_a_step_that_would_count_from_0_for_ever_or_has_no_loss_is_refused(kind, said):
+    run = sl.from_lightning(kind(), plan="fp32", device="cpu")
+    with pytest.raises(ModelError, match=said):
         run.step({"batch": rows()[:8]})

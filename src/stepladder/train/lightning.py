@@ -28,6 +28,12 @@ from .start import climb
 PARTS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 KINDS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
 UNKNOWN = ("amsgrad", "maximize", "nesterov", "dampening")  # settings that words have no place for
+HOOKS = (  # a Trainer's calls that may change what a step computes
+    "backward", "configure_gradient_clipping", "lr_scheduler_step", "on_after_backward",
+    "on_after_batch_transfer", "on_before_backward", "on_before_batch_transfer",
+    "on_before_optimizer_step", "on_before_zero_grad", "on_train_batch_start", "optimizer_step",
+    "optimizer_zero_grad", "transfer_batch_to_device",
+)  # fmt: skip
 WHOLE = "batch"  # the name under which a sample goes through a run in one piece
 
 
@@ -51,6 +57,9 @@ def from_lightning(
     if not getattr(module, "automatic_optimization", True):
         problem = f"{type(module).__name__} takes its steps by hand (automatic_optimization=False)"
         raise ModelError("training_step", problem, "Have it return the loss instead.")
+    if own := own_hooks(module):
+        problem = f"of {type(module).__name__} would not be called: no Trainer takes the steps"
+        raise ModelError(", ".join(own), problem, "Leave it out, or do it in training_step.")
     if optimizer is None:
         chosen = optimizer_of(module, scheduled=rate is not None)
     else:
@@ -59,6 +68,16 @@ def from_lightning(
         chosen = chosen.change([f"clip={clip}"])
     given = None if sample is None else {WHOLE: sample}
     return climb(Stepped(module), optimizer=chosen, rate=rate or "constant", sample=given, **how)
+
+
+def own_hooks(module: Any) -> list[str]:
+    """The hooks that its author wrote, not Lightning."""
+    found = []
+    for name in HOOKS:
+        home = next((kind for kind in type(module).__mro__ if name in vars(kind)), None)
+        if home is not None and not home.__module__.startswith(("lightning", "pytorch_lightning")):
+            found.append(name)
+    return found
 
 
 class Stepped(nn.Module):
@@ -74,6 +93,8 @@ class Stepped(nn.Module):
         self.logged: dict[str, Any] = {}
         self.passes = 0
         inner.log = self.log
+        if "_trainer" in vars(inner):  # without one its global_step would be 0 for ever
+            inner._trainer = NoTrainer(type(inner).__name__)
         self.takes_index = len(inspect.signature(inner.training_step).parameters) > 1
 
     def forward(self, *parts: Any, batch: Any = None) -> Tensor:
@@ -86,14 +107,13 @@ class Stepped(nn.Module):
         self.lend(batch)
         index = (self.passes,) if self.takes_index else ()
         self.passes += 1
-        try:
-            made = self.inner.training_step(batch, *index)
-        except RuntimeError as error:
-            if "not attached to a `Trainer`" not in str(error):
-                raise
-            problem = f"{type(self.inner).__name__} asks for its Trainer, and there is none"
-            raise ModelError("training_step", problem, "Leave out what needs it.") from error
-        return made["loss"] if isinstance(made, Mapping) else made
+        made = self.inner.training_step(batch, *index)
+        if isinstance(made, Mapping):
+            if "loss" not in made:
+                problem = f"returns {', '.join(map(str, made))} and no loss"
+                raise ModelError("training_step", problem, "Return it under the key 'loss'.")
+            return made["loss"]
+        return made
 
     def lend(self, batch: Any) -> None:
         """Have the Lightning module find what stands here now."""
@@ -108,6 +128,19 @@ class Stepped(nn.Module):
     def samples_of(self, source: Any) -> Any:
         """A source whose samples go through a run in one piece."""
         return source if isinstance(source, Whole) else Whole(source)
+
+
+class NoTrainer:
+    """What stands where a Lightning module looks for its Trainer: every question is refused."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "owner":  # asked while it is copied
+            raise AttributeError(name)
+        problem = f"{self.owner} asks for its Trainer ({name}), and there is none"
+        raise ModelError("training_step", problem, "Leave out what needs it.")
 
 
 class Whole:
@@ -152,7 +185,7 @@ def apart(made: Any) -> tuple[Any, Any]:
     """The one optimizer and the schedulers, in whichever form they were returned."""
     scheduler: Any = None
     if isinstance(made, Mapping):
-        made, scheduler = made["optimizer"], made.get("lr_scheduler")
+        made, scheduler = made.get("optimizer"), made.get("lr_scheduler")
     elif isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], list):
         made, scheduler = made
     if isinstance(made, list | tuple):
