@@ -225,9 +225,9 @@ def test_a_measured_processor_has_a_forecast_time(measured):
 
 
 def test_the_budget_ends_the_measuring():
-    began = time.monotonic()
+    began = time.process_time()
     found = calibrate(CPU, 1e-3)
-    assert time.monotonic() - began < 5.0
+    assert time.process_time() - began < 5.0
     assert len(found.timings) <= 1
 
 

@@ -88,10 +88,10 @@ def test_a_mistake_is_named(text, message):
 
 
 def test_a_huge_width_is_answered_at_once():
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(PlanError, match="Nearest that do: 9"):
         parse_shape("gpt:hidden=999999999,heads=7")
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @given(st.integers(1, 3000))
