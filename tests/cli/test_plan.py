@@ -142,6 +142,13 @@ def test_a_calibration_changes_the_forecast(tmp_path, capsys) -> None:
     assert json.loads(capsys.readouterr().out)["time"]["matrix"] > 20 * usual
 
 
+def test_a_calibration_of_another_device_is_refused(tmp_path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text('{"device": "CPU"}')
+    with pytest.raises(PlanError, match="was measured on CPU, not A100-80GB"):
+        run("gpt2", "--on", "1 A100-80GB", "--calibration", str(path))
+
+
 def test_what_would_be_slower_is_no_next_rung(capsys):
     tiny = "gpt:layers=2,hidden=64,heads=4,vocab=256,sequence=1024"
     assert run(tiny, "--on", "8 x H100-80GB") == 0
