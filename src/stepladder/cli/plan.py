@@ -70,11 +70,11 @@ def run(options: argparse.Namespace) -> int:
 def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibration | None:
     """What was measured: in the file that was named, or by this user on such a device."""
     if options.calibration:
-        found = Calibration.load(options.calibration)
-        if found.device not in ("", cluster.device.name):
-            problem = f"{options.calibration} was measured on {found.device}, not {cluster.device}"
+        named = Calibration.load(options.calibration)
+        if named.device not in ("", cluster.device.name):
+            problem = f"{options.calibration} was measured on {named.device}, not {cluster.device}"
             raise PlanError("calibration", problem, "Name one that was measured there, or none.")
-        return found
+        return named
     found = load_calibration(cluster.device.name)
     if found and not options.json:
         print(f"Speeds of {cluster.device} as measured: {calibration_path(cluster.device.name)}")
