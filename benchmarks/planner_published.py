@@ -30,6 +30,7 @@ from planner_rows import (
     published_gib,
     published_seconds,
     software_of_row,
+    whole_row,
 )  # fmt: skip
 from stepladder.errors import StepladderError
 from stepladder.planner import forecast
@@ -84,10 +85,10 @@ def read_run(row: Row) -> Run:
     return Run(row, device, published_seconds(row, facts), found, share)
 
 
-def read_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
+def read_runs(rows: Iterable[dict[str, str | None]]) -> tuple[list[Run], list[str]]:
     """The runs, and why other rows could not be read."""
     runs, refused = [], []
-    for row in rows:
+    for row in map(whole_row, rows):
         try:
             runs.append(read_run(row))
         except StepladderError as error:

@@ -41,8 +41,29 @@ TRITON_FLASH = {"A": 100e12, "H": 190e12}
 GIB = 2**30
 
 
+COLUMNS = (
+    "id", "source", "hardware", "n_gpus", "interconnect_if_known", "model", "params_b", "layers",
+    "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "tp", "pp", "dp", "cp", "sharding",
+    "precision", "activation_checkpointing", "global_batch_seqs", "micro_batch_seqs", "grad_accum",
+    "compile", "attention_impl", "tokens_per_s_per_gpu", "mfu_pct", "peak_mem_gb", "oom", "notes",
+    "step_time_s",
+)  # fmt: skip
+
+
+def whole_row(row: dict[str, str | None]) -> Row:
+    """Every column, empty where the file has none."""
+    return {name: (row.get(name) or "").strip() for name in COLUMNS}
+
+
 def number(row: Row, name: str, otherwise: float = 1) -> int:
-    return int(float(row[name] or otherwise))
+    return int(real(row, name, otherwise))
+
+
+def real(row: Row, name: str, otherwise: float = 0) -> float:
+    try:
+        return float(row[name].rstrip("B%") or otherwise)
+    except ValueError as words:
+        raise unreadable(row, name) from words
 
 
 def unreadable(row: Row, field: str) -> StepladderError:
@@ -71,7 +92,7 @@ def facts_of_row(row: Row) -> Facts:
     usual = {"kv_heads": heads, "ffn": 4 * number(row, "hidden")}
     numbers = [number(row, name, usual.get(name, 1)) for name in names]
     shapes = [Shape(f, *numbers, tied=t) for f in ("llama", "gpt") for t in (False, True)]
-    parameters = float(row["params_b"] or 0) * 1e9
+    parameters = real(row, "params_b") * 1e9
     shape = min(shapes, key=lambda each: abs(each.parameters - parameters))
     if not parameters:
         shape = shapes[0 if row["kv_heads"] not in ("", row["heads"]) else 2]
@@ -97,6 +118,8 @@ def plan_of_row(row: Row) -> Plan:
     data, zero = number(row, "dp"), zero_of_row(row)
     group = re.search(r"ZeRO-1 group (?:size )?(\d+)", row["notes"])
     shard = min(int(group[1]), data) if group else data
+    if hybrid(row):  # whole in every node, as is usual
+        shard = max(ways for ways in range(1, min(data, 8) + 1) if data % ways == 0)
     layout = Layout(
         pipeline=number(row, "pp"),
         replicate=data if zero == 0 else data // shard,
@@ -128,13 +151,17 @@ def zero_of_row(row: Row) -> int:
     said = re.sub(r"[^a-z0-9/]", "", row["sharding"].lower())
     if found := re.search(r"(?:zero|stage)(\d)", said):
         return int(found[1])
-    if "fsdp" in said or "hsdp" in said or "full" in said:
+    if "fsdp" in said or hybrid(row) or "full" in said:
         return 3
     if re.search("distributedopt|distopt", said):
         return 1
-    if said in ("", "ddp", "dp", "none", "no", "na", "n/a"):
+    if re.fullmatch("(ddp|dp|none|no|na|n/a|tp|pp|tp/?pp|3d|megatron)?", said):
         return 0 if said or number(row, "tp") * number(row, "pp") > 1 else 3
     raise unreadable(row, "sharding")
+
+
+def hybrid(row: Row) -> bool:
+    return bool(re.search("hsdp|hybrid", row["sharding"], re.I))
 
 
 def schedule_of_row(row: Row) -> Schedule:
@@ -157,11 +184,16 @@ def whole_batch(row: Row) -> Batch:
 def precision_of_row(row: Row) -> Precision:
     said = row["precision"].lower().replace("bfloat16", "bf16").replace("float16", "fp16")
     named = re.search(r"fp8|bf16|fp16|tf32|fp32", said.replace("float8", "fp8"))
-    if named is None:
+    if named is None and said not in ("", "mixed", "amp", "16", "16-mixed"):
         raise unreadable(row, "precision")
-    precision = PRECISIONS[named[0]]
+    precision = PRECISIONS[named[0] if named else half_of(row)]
     in_half = "mp_mode=PURE" in row["notes"] or re.search("InternEvo|nemo", row["source"], re.I)
     return replace(precision, reduce="bfloat16") if in_half else precision
+
+
+def half_of(row: Row) -> str:
+    """The 16-bit type of somebody who names none: the one that needs no scaling, if it has one."""
+    return "bf16" if find(device_of_row(row)).peak("bf16") else "fp16"
 
 
 def recompute_of_row(row: Row) -> Recompute:
@@ -170,6 +202,8 @@ def recompute_of_row(row: Row) -> Recompute:
         return Recompute("every", every=2)
     if re.match(r"(|n|no|none|false|off|0|-)$", said):
         return Recompute()
+    if found := re.fullmatch(r"(?:every |1/)(\d+).*", said):
+        return Recompute("every", every=int(found[1]))
     if "selective" in said or "partial" in said:
         # Megatron's recomputes the attention's scores alone, which flash attention never keeps.
         return Recompute() if megatron_like(row) else Recompute("selective")
@@ -244,11 +278,11 @@ def megatron_software(row: Row, device: str) -> Software:
 
 def published_seconds(row: Row, facts: Facts) -> float | None:
     if row["step_time_s"]:
-        return float(row["step_time_s"])
+        return real(row, "step_time_s")
     if not row["tokens_per_s_per_gpu"]:
         return None
     tokens = number(row, "global_batch_seqs") * facts.tokens
-    return tokens / (float(row["tokens_per_s_per_gpu"]) * number(row, "n_gpus"))
+    return tokens / (real(row, "tokens_per_s_per_gpu") * number(row, "n_gpus"))
 
 
 def published_gib(row: Row) -> float | None:
@@ -256,7 +290,7 @@ def published_gib(row: Row) -> float | None:
     if not row["peak_mem_gb"]:
         return None
     decimal = "definition not stated" in row["notes"]
-    return float(row["peak_mem_gb"]) * (1e9 / GIB if decimal else 1.0)
+    return real(row, "peak_mem_gb") * (1e9 / GIB if decimal else 1.0)
 
 
 def missing_fact(row: Row) -> str:
