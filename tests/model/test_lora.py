@@ -47,6 +47,7 @@ def test_the_seed_decides_their_first_values():
         ("rank=4", "model.lora: 'rank' is not a setting. Choose one of: r, alpha, dropout, matric"),
         ("r=many", "'r=many' gives no r"),
         ("r=0", "'r=0' gives no r"),
+        ("r=8 alpha=-1", "'alpha=-1' gives no alpha"),
         ("matrices=nowhere", "'matrices=nowhere' does not suit LlamaForCausalLM"),
     ],
 )

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import stepladder as sl
 from stepladder.errors import ModelError, PlanError
@@ -80,7 +81,23 @@ def test_weights_that_lack_a_tensor_are_refused_by_its_name(folder):
 def test_weights_of_another_width_are_refused(folder):
     sl.build(str(folder)).save_pretrained(folder / "saved")
     write(folder, LLAMA | {"intermediate_size": 64})
-    with pytest.raises(ModelError, match=r"model.weights: .* (cannot be loaded|lacks \d+ tensors)"):
+    said = r"has 'model.layers.0.mlp.down_proj.weight' of shape \(32, 48\), and this model of"
+    with pytest.raises(ModelError, match=said):
+        sl.build(str(folder), weights=str(folder / "saved"))
+
+
+def test_weights_that_are_not_this_models_or_not_whole_are_refused(folder):
+    sl.build(str(folder)).save_pretrained(folder / "saved")
+    place = folder / "saved" / "model.safetensors"
+    tensors = load_file(place)
+    save_file({**tensors, "other": torch.ones(2)}, place, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"has, beyond this model's, 1 tensors, such as 'other'"):
+        sl.build(str(folder), weights=str(folder / "saved"))
+    save_file({key: value.to(torch.int8) for key, value in tensors.items()}, place)
+    with pytest.raises(ModelError, match=r"holds '.*weight' in I8, which are not whole weights"):
+        sl.build(str(folder), weights=str(folder / "saved"))
+    place.write_bytes(place.read_bytes()[:500])
+    with pytest.raises(ModelError, match=r"saved cannot be loaded \(.*\). Write it again."):
         sl.build(str(folder), weights=str(folder / "saved"))
 
 
@@ -91,6 +108,10 @@ def test_weights_of_another_width_are_refused(folder):
         ({"hidden_size": "wide"}, "no config of a llama"),
         ({"architectures": ["Nobody"]}, "names the class 'Nobody', which transformers does not"),
         ({"hidden_act": "nobody"}, "config.json cannot be built"),
+        ({"model_type": "banana"}, "model_type (banana). Name a config.json of a Hugging Face"),
+        ({"num_hidden_layers": -1}, "has -1 layers (num_hidden_layers). Write 1 or more."),
+        ({"num_attention_heads": 3}, "is not a multiple of the number of attention heads"),
+        ({"model_type": "bert"}, "a bert sees what comes after each token"),
     ],
 )
 def test_what_is_wrong_with_a_config_is_a_line(folder, change, said):

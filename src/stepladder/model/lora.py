@@ -38,7 +38,8 @@ class Lora:
                 read: Any = tuple(value.split(",")) if kind is tuple else kind(value)
             except ValueError:
                 read = None
-            if not read and not (key == "dropout" and read == 0):
+            low = isinstance(read, int | float) and read < 0
+            if low or (not read and not (key == "dropout" and read == 0)):
                 problem = f"'{word}' gives no {key}"
                 raise PlanError("model.lora", problem, "Write such as r=8 alpha=16.")
             made = replace(made, **{key: read})

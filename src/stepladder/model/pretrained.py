@@ -2,7 +2,8 @@
 
 Their own library builds the module and reads the weights, since it knows how each architecture
 names and keeps them. Nothing is downloaded, and no code that comes with a model is run. Weights
-that lack a tensor are refused: it would start from random numbers beside trained ones.
+that lack a tensor are refused: it would start from random numbers beside trained ones. So are those
+that hold others, or numbers that mean something only with a scale: they are another model's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import nn
 from stepladder.errors import ModelError, PlanError, nearest
 
 KINDS = ("AutoModelForCausalLM", "AutoModelForImageClassification")  # where no class is named
+FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors writes them
 LENGTHS = ("max_position_embeddings", "n_positions")
 
 
@@ -79,14 +81,19 @@ def read_their_config(text: str) -> Any:
     word = table.get("model_type") if isinstance(table, dict) else None
     known = transformers().CONFIG_MAPPING
     if word not in known:
-        names = nearest(str(word), list(known.keys())) if word else remedy
-        raise PlanError("model", f"{path} is of no known model_type ({word})", names)
+        near = nearest(str(word), list(known.keys())) if word else remedy
+        way_out = near if near.startswith("Did") else remedy  # not all their hundreds
+        raise PlanError("model", f"{path} is of no known model_type ({word})", way_out)
     try:
-        return known[word].from_dict(table)
+        config = known[word].from_dict(table)
     except Exception as broken:
         raise PlanError("model", f"{path} is no config of a {word} ({said(broken)})", remedy) from (
             broken
         )
+    if getattr(config, "num_hidden_layers", 1) < 1:
+        problem = f"{path} has {config.num_hidden_layers} layers (num_hidden_layers)"
+        raise PlanError("model", problem, "Write 1 or more.")
+    return config
 
 
 def check_length(text: str, config: Any, sequence: int | None) -> None:
@@ -109,6 +116,9 @@ def class_of(text: str, config: Any) -> Any:
     for name in KINDS:
         known = getattr(library, name)._model_mapping  # not `from_config`, which may run their code
         if type(config) in known:
+            if name == KINDS[0] and getattr(config, "is_decoder", True) is False:
+                problem = f"a {config.model_type} sees what comes after each token ({text})"
+                raise PlanError("model", problem, 'Write "is_decoder": true to predict the next.')
             return known[type(config)]
     problem = f"{text} names no class, and a {config.model_type} is no language model or classifier"
     raise PlanError("model", problem, 'Name one in it: "architectures": ["…"].')
@@ -120,19 +130,46 @@ def load_weights(kind: Any, config: Any, folder: str) -> nn.Module:
     if not any(place.glob("*.safetensors")):
         problem = f"{folder} holds no safetensors"
         raise ModelError("model.weights", problem, "Name a folder that save_pretrained wrote.")
+    check_numbers(place, folder)
     try:
         module, found = kind.from_pretrained(
             place, config=config, dtype=torch.float32, use_safetensors=True,
-            local_files_only=True, output_loading_info=True,
+            local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
     except Exception as broken:
         problem = f"{folder} cannot be loaded ({said(broken)})"
         raise ModelError("model.weights", problem, "See whether it is of this model.") from broken
-    missing = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
-    if missing:
-        problem = f"{folder} lacks {len(missing)} tensors of this model, such as '{missing[0]}'"
-        raise ModelError("model.weights", problem, "Name the folder of this very model.")
+    check_tensors(folder, found)
     return module.train()
+
+
+def check_tensors(folder: str, found: dict[str, Any]) -> None:
+    """Refuse weights with other tensors than the model's."""
+    for key, theirs, ours in sorted(found["mismatched_keys"], key=str):
+        problem = f"{folder} has '{key}' of shape {tuple(theirs)}, and this model of {tuple(ours)}"
+        raise ModelError("model.weights", problem, "Name the folder of this very model.")
+    for kind, verb in (("missing_keys", "lacks"), ("unexpected_keys", "has, beyond this model's,")):
+        if keys := sorted(found[kind]):
+            of_this = " of this model" * (kind == "missing_keys")
+            problem = f"{folder} {verb} {len(keys)} tensors{of_this}, such as '{keys[0]}'"
+            raise ModelError("model.weights", problem, "Name the folder of this very model.")
+
+
+def check_numbers(place: Path, folder: str) -> None:
+    """Refuse weights in integers or 8 bits, which are nothing without their scales."""
+    opened = import_module("safetensors").safe_open
+    for path in sorted(place.glob("*.safetensors")):
+        try:
+            with opened(path, "pt") as file:
+                names = file.keys()  # it is no dict, and has no iterator
+                kinds = {key: file.get_slice(key).get_dtype() for key in names}
+        except Exception as broken:
+            problem = f"{folder} cannot be loaded ({said(broken)})"
+            raise ModelError("model.weights", problem, "Write it again.") from broken
+        for key, kind in kinds.items():
+            if key.endswith("weight") and kind not in FLOATS:
+                problem = f"{folder} holds '{key}' in {kind}, which are not whole weights"
+                raise ModelError("model.weights", problem, "Name one in 16 or 32 bits.")
 
 
 def transformers() -> Any:
@@ -145,5 +182,6 @@ def transformers() -> Any:
 
 
 def said(error: Exception) -> str:
-    """The error's first line, or its kind where it says nothing."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """What the error says, in one line, or its kind where it says nothing."""
+    words = " ".join(str(error).split())
+    return f"{words[:199]}…" if len(words) > 200 else words or type(error).__name__
