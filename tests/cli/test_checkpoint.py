@@ -122,7 +122,7 @@ def test_a_state_dict_loads_without_pickled_code(tmp_path):
 MISTAKES = [
     (["verify", "{}/none"], "checkpoint: {}/none holds none. Name a folder"),
     (["convert", "{}/run"], "out: is missing. Say where: convert PATH OUT."),
-    (["convert", "{}/run", "{}/run"], "out: {}/run exists. Name a new folder."),
+    (["convert", "{}/run", "{}/run"], "out: {}/run exists. Name a new place."),
     (
         ["convert", "{}/run", "{}/x", "--to", "checkpoint"],
         "checkpoint: {}/run holds no safetensors",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,24 +71,22 @@ def write_huggingface(
     sources: Iterable[Source], folder: Path, config: Mapping[str, Any] | None, shard_bytes: int
 ) -> list[Path]:
     """Files and an index that `from_pretrained` reads; the folder appears when it is whole."""
-    partial = new_folder(folder)
     groups = list(grouped(sources, shard_bytes))
     index: dict[str, str] = {}
     total = 0
-    for number, group in enumerate(groups, 1):
-        many = len(groups) > 1
-        name = (
-            f"model-{number:05d}-of-{len(groups):05d}.safetensors" if many else "model.safetensors"
-        )
-        write_files({partial / name: group}, {"format": "pt"})
-        total += sum(source.num_bytes for source in group)
-        index |= {source.name: name for source in group}
-    if len(groups) > 1:
-        text = {"metadata": {"total_size": total}, "weight_map": index}
-        write_text(partial / INDEX, json.dumps(text, indent=2))
-    if config is not None:
-        write_text(partial / "config.json", json.dumps(dict(config), indent=2))
-    partial.rename(folder)
+    with beside(folder) as partial:
+        for number, group in enumerate(groups, 1):
+            numbered = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+            name = numbered if len(groups) > 1 else "model.safetensors"
+            write_files({partial / name: group}, {"format": "pt"})
+            total += sum(source.num_bytes for source in group)
+            index |= {source.name: name for source in group}
+        if len(groups) > 1:
+            text = {"metadata": {"total_size": total}, "weight_map": index}
+            write_text(partial / INDEX, json.dumps(text, indent=2))
+        if config is not None:
+            write_text(partial / "config.json", json.dumps(dict(config), indent=2))
+        partial.rename(folder)
     return sorted(folder.iterdir())
 
 
@@ -95,11 +94,11 @@ def write_adapter(
     sources: Iterable[Source], folder: Path, settings: Mapping[str, Any]
 ) -> list[Path]:
     """The two files of one adapter that peft reads; the folder appears when it is whole."""
-    partial = new_folder(folder)
-    write_files({partial / "adapter_model.safetensors": list(sources)}, {"format": "pt"})
     text = json.dumps({**settings, "inference_mode": True}, indent=2, sort_keys=True)
-    write_text(partial / "adapter_config.json", text)
-    partial.rename(folder)
+    with beside(folder) as partial:
+        write_files({partial / "adapter_model.safetensors": list(sources)}, {"format": "pt"})
+        write_text(partial / "adapter_config.json", text)
+        partial.rename(folder)
     return sorted(folder.iterdir())
 
 
@@ -120,16 +119,12 @@ def write_state_dict(sources: Iterable[Source], path: Path) -> None:
 
     torch writes it from tensors that live in a file beside it, so that memory holds few of them.
     """
-    if path.exists():
-        raise RecordError("out", f"{path} exists", "Name a new file.")
-    partial, streamed = (path.with_name(f".{path.name}.{end}") for end in ("partial", "streamed"))
-    try:
+    with beside(path) as partial:
+        streamed, made = partial / "streamed", partial / "made"
         write_files({streamed: list(sources)})
         with open_tensors(streamed) as file:
-            torch.save({name: file.tensor(name) for name in sorted(file.names())}, partial)
-    finally:
-        streamed.unlink(missing_ok=True)
-    partial.rename(path)
+            torch.save({name: file.tensor(name) for name in sorted(file.names())}, made)
+        made.rename(path)
 
 
 class Huggingface:
@@ -184,25 +179,27 @@ def write_checkpoint(
 ) -> Path:
     """A checkpoint at step 0 that holds these tensors as its model."""
     final = folder_of(root, 0)
-    if final.exists():
-        raise RecordError("out", f"{final} exists", "Name a new folder.")
-    partial = new_folder(root / f".{final.name}.convert", parents=True)
     part = Part()
-    for number, group in enumerate(grouped(sources, shard_bytes)):
-        name = f"model-{number:05d}.safetensors"
-        part.files |= {name: write_files({partial / name: group})[partial / name]}
-        for one in group:
-            stored = (Stored(whole_box(one.shape), name, one.name),)
-            part.tensors[f"model/{one.name}"] = Tensors(one.shape, CODES[one.dtype], stored)
-    commit(partial, final, merge([part], state, 0))
+    with beside(final) as partial:
+        for number, group in enumerate(grouped(sources, shard_bytes)):
+            name = f"model-{number:05d}.safetensors"
+            part.files |= {name: write_files({partial / name: group})[partial / name]}
+            for one in group:
+                stored = (Stored(whole_box(one.shape), name, one.name),)
+                part.tensors[f"model/{one.name}"] = Tensors(one.shape, CODES[one.dtype], stored)
+        commit(partial, final, merge([part], state, 0))
     return final
 
 
-def new_folder(folder: Path, *, parents: bool = False) -> Path:
-    """Where to write what will be `folder`."""
-    if folder.exists() and not parents:
-        raise RecordError("out", f"{folder} exists", "Name a new folder.")
-    partial = folder if parents else folder.with_name(f".{folder.name}.partial")
+@contextmanager
+def beside(final: Path) -> Iterator[Path]:
+    """A hidden folder to make something in; what is not renamed out of it does not stay."""
+    if final.exists():
+        raise RecordError("out", f"{final} exists", "Name a new place.")
+    partial = final.with_name(f".{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    return partial
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -20,6 +20,11 @@ from .tensors import CODES, TYPES, Written
 
 OLDEST, FORMAT = 2, 3  # since 3 a file's entry names its hash; before, all were SHA-256
 HASHES = (BLAKE3, SHA256)
+KINDS: dict[str, type] = {  # of what else a run notes; each may be absent, or nothing
+    **dict.fromkeys(("plan", "optimizer", "rate"), str),
+    **dict.fromkeys(("loss_scale", "health", "versions", "shape", "config", "adapters"), dict),
+}
+LARGEST = 2**63  # of what torch counts with
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +112,30 @@ def parse(found: Mapping[str, Any], path: Path) -> Manifest:
     check_format(whole(found["format"]), path)
     files = {plain(name): parse_written(written) for name, written in found["files"].items()}
     tensors = {str(name): parse_tensors(t, files) for name, t in found["tensors"].items()}
-    state = found["state"]
+    return Manifest(parse_state(found["state"]), files, tensors, whole(found["ranks"]))
+
+
+def parse_state(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the run stood, with every word of the kind that whoever goes on will take it for."""
+    state = dict(found)
     for key in ("step", "position"):
         whole(state[key])
-    return Manifest(dict(state), files, tensors, whole(found["ranks"]))
+    if type(state["seed"]) is not int:
+        raise ValueError(f"its seed is {state['seed']!r}")
+    for key, kind in KINDS.items():
+        if not isinstance(state.get(key, kind()), kind) and state[key] is not None:
+            raise ValueError(f"its {key} is {state[key]!r}")
+    for name, settings in (state.get("adapters") or {}).items():
+        dict(settings, name=plain(name))  # it becomes a folder's name, and they a file
+    scale, health = state["loss_scale"] or {}, state.get("health") or {}
+    losses = health.get("losses", [])
+    counts = [health.get(key, 0) for key in ("halvings", "calm", "rewinds")]
+    numbers = [*(scale[key] for key in ("scale", "good_steps") if scale), *losses]
+    if not all(type(number) in (int, float) for number in numbers):
+        raise ValueError("its loss scale or its losses are not numbers")
+    for count in counts:
+        whole(count)
+    return {**state, "loss_scale": scale, "health": health}
 
 
 def check_format(number: int, path: Path) -> None:
@@ -156,6 +181,6 @@ def plain(name: str) -> str:
 
 
 def whole(number: Any) -> int:
-    if type(number) is not int or number < 0:
+    if type(number) is not int or not 0 <= number < LARGEST:
         raise ValueError(f"{number!r} is not a whole number")
     return number

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stepladder.checkpoint import (
     Manifest,
@@ -24,12 +24,12 @@ from stepladder.checkpoint import (
 )
 from stepladder.errors import RecordError, Unproven
 from stepladder.plan import AXES
-from stepladder.rungs import Piece
 
 from .engine import Engine
 from .generators import set_generators
-from .holdings import Holding, canonical, holdings
+from .holdings import Holding, holdings
 from .owed import set_owed
+from .remembered import begin_anew, make_state
 
 OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
 
@@ -39,15 +39,9 @@ def load(run: Engine, folder: str | Path) -> Path:
     run.hold()
     path, manifest = choose(run, Path(folder))
     with Reader(path, manifest) as reader:
-        make_state(run, manifest)
-        known = manifest.tensors
-        here = [
-            holding
-            for holding in holdings(run.climbed, run.optimizer, run.world)
-            if holding.name.startswith("model/") or holding.name in known
-        ]
-        check_same_model(path, manifest, here, run)
-        reader.fill_all([(held.name, held.box, held.tensor) for held in here])
+        here, taken = places(run, path, manifest)
+        masters = begin_anew(run, taken)
+        reader.fill_all([*((held.name, held.box, held.tensor) for held in here), *masters])
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
@@ -59,7 +53,18 @@ def load(run: Engine, folder: str | Path) -> Path:
     run.clock.restart(run.index)
     if run.world.first:
         run.events += changes(run, path, state)
+        if manifest.names("optimizer") and not taken:
+            run.events.append("what that optimizer remembered is of no use to this one: left out")
     return path
+
+
+def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[Holding], set[str]]:
+    """Where all that is loaded goes, and what of it is the optimizer's; nothing is touched yet."""
+    all_here = partial(holdings, run.climbed, run.optimizer, run.world)
+    model = [holding for holding in all_here() if holding.name.startswith("model/")]
+    check_same_model(path, manifest, model, run)
+    taken = make_state(run, manifest, path)
+    return [*model, *(holding for holding in all_here() if holding.name in taken)], taken
 
 
 def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
@@ -141,40 +146,17 @@ def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
     return (None if damaged else manifest), problem
 
 
-def make_state(run: Engine, manifest: Manifest) -> None:
-    """Give the optimizer the tensors it had, empty: a fresh one makes them at its first step."""
-    on_device = bool(run.optimizer.defaults.get("fused"))  # else torch reads `step` on the host
-    kept: dict[str, list[str]] = {}
-    for name in manifest.names("optimizer"):
-        parameter, _, key = name.rpartition("/")
-        kept.setdefault(parameter, []).append(key)
-    if not kept:
-        return  # an optimizer without state, or a checkpoint of a model alone
-    before = dict(run.optimizer.state)
-    run.optimizer.state.clear()
-    for piece in run.climbed.pieces:
-        name = canonical(piece.name, run.climbed.anatomy)
-        for key in kept.get(name, ()):
-            entry = manifest.tensors[f"optimizer/{name}/{key}"]
-            made = empty_state(piece, entry.shape, on_device or key != "step")
-            # One that made its state at once chose its type and place; that tensor is filled.
-            own = before.get(piece.held, {}).get(key)
-            fits = isinstance(own, Tensor) and own.shape == made.shape
-            run.optimizer.state[piece.held][key] = own if fits else made
-
-
-def empty_state(piece: Piece, shape: tuple[int, ...], on_device: bool) -> Tensor:
-    if shape == tuple(piece.parameter.shape):
-        return torch.empty_like(piece.held)
-    device = piece.held.device if on_device else torch.device("cpu")
-    return torch.empty(shape, device=device)
-
-
 def generators(run: Engine, manifest: Manifest, reader: Reader) -> None:
     """This rank's random generators, where the same ranks go on."""
     if manifest.ranks == run.world.place.num_ranks:
         file = reader.file(f"rank-{run.world.place.rank:05d}.safetensors")
-        set_generators({name: file.tensor(name) for name in file.names()}, run.world.device)
+        found = {name: file.tensor(name) for name in file.names()}
+        try:
+            set_generators(found, run.world.device)
+        except (KeyError, ValueError, TypeError, RuntimeError) as wrong:
+            raise RecordError(
+                "checkpoint", f"{file.path} holds no state of generators", "Use an older one."
+            ) from wrong
 
 
 def check_same_model(path: Path, manifest: Manifest, here: list[Holding], run: Engine) -> None:
