@@ -148,6 +148,7 @@ def memory_summary(runs: list[Run]) -> str:
     low = [run for run, peak in peaks if run.reserved_gib < peak]
     short = [run for run, peak in peaks if run.reserved_gib < (1 - SHORT) * peak]
     beyond = [run for run, peak in peaks if run.most_gib < peak]
+    loose = [run for run, peak in peaks if peak != float(run.row["peak_mem_gb"])]
     no_fit = [run for run in ran if not run.forecast.fits]
     promised = [run for run in runs if run.ran_out and run.forecast.fits]
     lines = [
@@ -156,6 +157,11 @@ def memory_summary(runs: list[Run]) -> str:
         (f"rows with a published peak: {len(peaks)}; forecast below it", low),
         (f"of those, by more than {SHORT:.0%}", short),
         ("of those, beyond the forecast's interval", beyond),
+        (
+            f"rows in a GB that nobody defined, taken for 10^9 bytes: {len(loose)}; beyond the "
+            "interval if it were a GiB",
+            [run for run in loose if run.most_gib < float(run.row["peak_mem_gb"])],
+        ),
     ]
     return "\n".join(
         f"- {words}: {len(which)} {[run.row['id'] for run in which] or ''}".rstrip()
