@@ -1,6 +1,7 @@
 """A checkpoint is whole or it does not count; every change to any byte is noticed."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -189,6 +190,15 @@ def test_a_manifest_made_to_harm_is_refused(tmp_path, change, said):
     with pytest.raises(RecordError) as raised:
         verify(path)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "committed", "model-00000.safetensors"])
+def test_a_pipe_in_a_files_place_is_named_and_not_waited_for(tmp_path, name):
+    path = write(tmp_path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(RecordError, match=f"{name} is not a file"):
+        verify(path)
 
 
 def test_a_checkpoint_can_be_copied_anywhere(tmp_path):

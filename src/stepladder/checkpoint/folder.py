@@ -109,6 +109,9 @@ def step_of(path: Path) -> int:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a committed checkpoint, which is what was committed."""
+    for name in (MANIFEST, COMMITTED):
+        if (path / name).exists() and not (path / name).is_file():  # a pipe would have us wait
+            raise damaged(path / name, "is not a file")
     try:
         text = (path / MANIFEST).read_bytes()
         promised = (path / COMMITTED).read_bytes()
@@ -131,7 +134,9 @@ def check_files(folder: Path, files: Mapping[str, Written]) -> None:
     check_provable(folder, files)
     for name, written in files.items():  # first, since it costs nothing
         with named(folder / name):
-            size = (folder / name).stat().st_size
+            size, plain = (folder / name).stat().st_size, (folder / name).is_file()
+        if not plain:
+            raise damaged(folder / name, "is not a file")
         if size != written.size:
             raise damaged(folder / name, f"has {size} bytes, {written.size} were written")
     asked = [(folder / name, written.hash) for name, written in files.items()]
