@@ -23,6 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory) -> Iterator[Place]:
-    place = Place(tmp_path_factory.mktemp("services") / "run")
+    # What people call their folders: every place must hand the name on as it is.
+    place = Place(tmp_path_factory.mktemp("services") / "it's 100% mine")
     yield place
     place.end()

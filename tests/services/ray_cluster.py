@@ -58,8 +58,9 @@ def lose_worker(place: Place, name: str) -> Launched:
     job = place.launch("ray", name, "--ranks-per-node", "2", "--json")
     job.trains(7)
     place.pause(0)
-    victim = workers(job)[1]
-    os.kill(victim.pid, signal.SIGKILL)
+    with place.held():
+        victim = workers(job)[1]
+        os.kill(victim.pid, signal.SIGKILL)
     job.wait()
     return job
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos.victim import LIMIT_SECONDS, Victim, environment
@@ -24,12 +25,19 @@ from torch import nn
 from stepladder.model import build
 
 PAUSE = float(Path(__file__).with_name("pause").read_text())
+HELD = Path(__file__).with_name("held")
+
+
+def wait(*_) -> None:
+    time.sleep(PAUSE)
+    while HELD.exists():
+        time.sleep(0.02)
 
 
 def slow(sequence: int, dropout: float) -> nn.Module:
     shape = "gpt:layers=1,hidden=16,heads=2,vocab=256"
     module = build(shape, sequence=sequence, dropout=dropout)
-    module.register_forward_pre_hook(lambda *_: time.sleep(PAUSE))
+    module.register_forward_pre_hook(wait)
     return module
 """
 RUN = f"""
@@ -69,6 +77,13 @@ class Place:
     def pause(self, seconds: float) -> None:
         """How long each pass of the runs that start from now on takes at least."""
         (self.folder / "pause").write_text(str(seconds))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody takes a step meanwhile, however long it takes to disturb a run."""
+        (self.folder / "held").touch()
+        yield
+        (self.folder / "held").unlink()
 
     def launch(self, on: str, name: str, *words: str, before: Sequence[str] = ()) -> Launched:
         self.launched.append(Launched(self.folder, on, name, words, before))
