@@ -543,7 +543,7 @@ def case_line(
         off(memory.allocated_bytes + memory.reserved, entry["reserved_bytes"]),
         off(found.time and found.time.step_seconds, entry["step_seconds"]),
         off(plain.time and plain.time.step_seconds, entry["step_seconds"]),
-        spread(entry),
+        spread=spread(entry),
     )
 
 
