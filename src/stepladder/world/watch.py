@@ -34,6 +34,7 @@ from torch.distributed import distributed_c10d
 
 from stepladder.errors import LostRank, StepladderError
 
+from .beside import beside
 from .place import Place
 
 BEAT_SECONDS = 2.0
@@ -73,9 +74,8 @@ class Watch:
         self._blames: int | None = None
         self._left = self._counts = read_counts()  # an earlier world may have left some pending
         self._since = time.monotonic()
-        self._done = threading.Event()
         self._leave_sign()
-        threading.Thread(target=self._run, name="stepladder-watch", daemon=True).start()
+        self._done = beside(self._run, "stepladder-watch")
 
     def close(self) -> None:
         self._done.set()
@@ -187,8 +187,8 @@ class Watch:
             self._store.set(str(self.place.rank), json.dumps(asdict(sign)))
         return sign
 
-    def _run(self) -> None:
-        while not self._done.wait(self.period):
+    def _run(self, done: threading.Event) -> None:
+        while not done.wait(self.period):
             if dist.group.WORLD is not self._group:
                 return  # the world this watched is closed
             self._leave_sign()
