@@ -46,13 +46,17 @@ def load(run: Engine, folder: str | Path) -> Path:
         set_owed(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state = manifest.state
-    run.index, run.position, run.seed = state["step"], state["position"], state["seed"]
+    asked, run.index, run.position = run.seed, state["step"], state["position"]
+    if manifest.ranks:  # else no run wrote it, and nothing was drawn yet
+        run.seed = state["seed"]
     run.scale.load_state_dict(state["loss_scale"])
     run.health.load_state_dict(state.get("health", {}))
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     if run.world.first:
         run.events += changes(run, path, state)
+        if run.seed != asked:
+            run.events.append(f"{path.name} was saved with seed {run.seed}, not {asked}: it stays")
         if manifest.names("optimizer") and not taken:
             run.events.append("what that optimizer remembered is of no use to this one: left out")
     return path
