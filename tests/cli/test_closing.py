@@ -181,6 +181,11 @@ def test_zero_measured_has_no_share():
     assert row("data", 1.0, 0.0, 1.0, "s") == ["data", "1 s", "0 s", "unknown"]
 
 
+def test_next_to_nothing_measured_is_told_without_a_percentage():
+    assert row("activations", 1e6, 20.0, 1.0, "")[-1] == "over 10 ×"
+    assert row("activations", 1e6, 2e5, 1.0, "")[-1] == "+400.0%"
+
+
 def test_every_run_ends_with_forecast_beside_measurement(tmp_path, capsys):
     folder = tmp_path / "run"
     small = {

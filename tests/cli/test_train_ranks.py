@@ -11,7 +11,14 @@ import psutil
 import pytest
 
 from stepladder.cli.main import main
-from stepladder.cli.ranks import choose_folder, facts_of, fit_ranks, spread, tell_restart
+from stepladder.cli.ranks import (
+    choose_folder,
+    facts_of,
+    fit_ranks,
+    spread,
+    tell_other_data,
+    tell_restart,
+)
 from stepladder.plan import REST, Layout, Plan, Recipe, read_recipe
 from stepladder.record import Journal, read_journal
 
@@ -251,6 +258,18 @@ def test_a_plan_is_fitted_to_the_ranks_only_where_they_may_change():
     fitted, said = fit_ranks(plan, recipe, 1, elastic=True)
     assert fitted.layout == Layout() and fitted.batch.sequences == recipe.train.batch
     assert said == "plan refitted to 1 rank: tensor 2 to 1; the global batch stays 16"
+
+
+def test_a_run_that_goes_on_with_other_data_says_so(tmp_path):
+    begun, other = Recipe(), read_recipe(None, ["--data.seed", "9", "--data.workers", "0"])
+    assert tell_other_data(tmp_path, other, 20) == []  # nothing was begun here
+    (tmp_path / "run.toml").write_text(begun.to_toml())
+    assert tell_other_data(tmp_path, begun, 20) == tell_other_data(tmp_path, other, 0) == []
+    assert tell_other_data(tmp_path, other, 20) == [
+        "data.seed is 9, before it was 0: from step 20 on other samples are read"
+    ]
+    (tmp_path / "run.toml").write_text("[data]\nseed = []\n")
+    assert tell_other_data(tmp_path, other, 20) == []
 
 
 def test_a_run_says_that_it_goes_on_and_on_how_many_ranks(tmp_path):

@@ -33,6 +33,7 @@ from stepladder.train import Run, cluster_for, facts_for
 from .figures import thin
 from .show import table
 
+MANY = 10  # times too much: no percentage says more
 WATCHED = 1  # of the steps a session takes, counted from 0
 ENOUGH = 3  # reports of steady steps before a run may say something of its machine
 MIB = 2**20
@@ -170,7 +171,10 @@ def memory_rows(said: Memory | None, was: Memory | None) -> list[Row]:
 
 
 def row(name: str, said: float | None, was: float | None, scale: float, unit: str) -> Row:
-    off = f"{said / was - 1:+.1%}" if said is not None and was else "unknown"
+    off = "unknown"
+    if said is not None and was:
+        # Owners are told at the peak; where it comes at another moment, next to nothing is left.
+        off = f"{said / was - 1:+.1%}" if said < MANY * was else f"over {MANY} ×"
     return [name, shown(said, scale, unit), shown(was, scale, unit), off]
 
 

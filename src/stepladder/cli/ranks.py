@@ -10,13 +10,22 @@ from pathlib import Path
 
 from stepladder.errors import PlanError, RecordError, raise_all
 from stepladder.launch import Nodes, launch_local, parse_nodes
-from stepladder.plan import REST, Layout, Plan, Recipe, composition_problems, refit
+from stepladder.plan import (
+    REST,
+    Layout,
+    Plan,
+    Recipe,
+    composition_problems,
+    read_recipe,
+    refit,
+)
 from stepladder.planner import problems
 from stepladder.record import read_journal
 from stepladder.workload import Facts, find_facts
 from stepladder.world import Place, Stop, detect_cluster
 
 RESTARTS = 3
+UNREAD = ("workers", "faults", "longest")  # choices of data that change no sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +201,24 @@ def tell_restart(folder: Path, step: int, ranks: int) -> list[str]:
     whose = f"{ranks} rank{'s' * (ranks > 1)}"
     changed = f"{whose}, {before} before" if before != ranks else whose
     return [f"start {len(starts) + 1} of this run, on {changed}: going on from step {step}"]
+
+
+def tell_other_data(folder: Path, recipe: Recipe, step: int) -> list[str]:
+    """Which choices that decide what is read are not those the run was begun with."""
+    known = folder / "run.toml"
+    if not step or not known.exists():
+        return []
+    try:
+        before = asdict(read_recipe(known).data)
+    except PlanError:  # edited since; what it was nobody knows
+        return []
+    now = asdict(recipe.data)
+    return [
+        f"data.{key} is {now[key]!r}, before it was {before[key]!r}: from step {step} on other "
+        "samples are read"
+        for key in now
+        if now[key] != before[key] and key not in UNREAD
+    ]
 
 
 def tell_stop(stopped: str, stop: Stop, saved: Path) -> str:

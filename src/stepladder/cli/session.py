@@ -26,7 +26,7 @@ from .instruments import Instruments, Unwritten
 from .live import Display, display
 from .opening import build_model, choose, first_row, open_sources
 from .plots import plot_losses
-from .ranks import choose_folder, facts_of, fit_ranks, tell_restart, tell_stop
+from .ranks import choose_folder, facts_of, fit_ranks, tell_other_data, tell_restart, tell_stop
 from .recovery import Recovery
 from .sampled import PROMPT, sample_text
 from .watches import Watches
@@ -112,6 +112,7 @@ class Session:
             return
         ranks = self.run.world.place.num_ranks
         self.run.events += tell_restart(self.folder, self.run.index, ranks)
+        self.run.events += tell_other_data(self.folder, self.recipe, self.run.index)
         write(self.folder / "run.toml", self.recipe.to_toml())
         write(self.folder / "plan.toml", self.run.plan.to_toml())
         self.journal.write(
