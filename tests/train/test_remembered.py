@@ -54,6 +54,21 @@ def test_any_optimizer_goes_on_from_any_other(saved, then, now):
         assert numbers(run) != numbers(fresh)
 
 
+@pytest.mark.parametrize("kind", [*KINDS[1:], "adamw lr=0.1 master"])
+def test_a_resumed_run_saves_the_same_files_to_the_last_byte(tmp_path, kind):
+    plan = "bf16-master" if kind.endswith("master") else "fp32"
+    whole = start(kind.removesuffix(" master"), 0, plan)
+    whole.step(BATCH).read()
+    whole.save(tmp_path / "half")
+    whole.step(BATCH).read()
+    again = start(kind.removesuffix(" master"), 1, plan)
+    again.load(tmp_path / "half")
+    again.step(BATCH).read()
+    ends = [run.save(tmp_path / name) for name, run in (("whole", whole), ("again", again))]
+    for name in ("model-00000.safetensors", "optimizer-00000.safetensors"):
+        assert (ends[0] / name).read_bytes() == (ends[1] / name).read_bytes(), name
+
+
 def test_going_back_to_before_the_first_step_forgets_what_came_after(tmp_path):
     run = start("adamw lr=0.1")
     run.save(tmp_path)
