@@ -86,10 +86,12 @@ LAUNCH = textwrap.dedent("""
 """)
 RANK = textwrap.dedent("""
     import os, signal, sys, time
+    launcher = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a rank that saves, and stops
     place = f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
     open(sys.argv[1], "a").write(place + "\\n")
-    time.sleep(600)
+    while os.getppid() == launcher:  # one whose launcher was killed is not left behind
+        time.sleep(0.2)
 """)
 
 
