@@ -62,7 +62,7 @@ def checkpoints(full: dict) -> str:
     empty, gpu = (json.loads(path.read_text()) for path in others)
     runs = {
         f"{full['cores']} CPU cores, page cache full": full,
-        "page cache emptied, beside other work": empty,
+        "page cache emptied": empty,
         f"{gpu['device']}, {gpu['cores']} cores, by SHA-256": gpu,
     }
     lines = [
