@@ -2,11 +2,12 @@
 
 import os
 import socket
+import struct
 import sys
 
 import pytest
 
-from stepladder.profiler.wire import sent_since, wire_bytes
+from stepladder.profiler.wire import sent_once, sent_since, wire_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux counts, others do not")
 
@@ -37,3 +38,9 @@ def test_a_connection_that_closed_in_between_takes_nothing_away():
         here.sendall(b"y" * 99)
         assert sent_since(before) == 99
         there.close(), here.close()
+
+
+def test_what_was_sent_again_counts_once_and_an_old_kernel_says_nothing():
+    whole = bytes(200) + struct.pack("=QQ", 1000, 48) + bytes(40)
+    assert sent_once(whole) == 952
+    assert sent_once(whole[:208]) is None

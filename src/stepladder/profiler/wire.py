@@ -53,7 +53,13 @@ def sent_by(descriptor: int) -> tuple[int, int] | None:
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
     except OSError:  # a socket of another kind, or gone since it was listed
         return None
+    count = sent_once(info)
+    return None if count is None else (kind.st_ino, count)
+
+
+def sent_once(info: bytes) -> int | None:
+    """Bytes sent, by the kernel's tcp_info, less those that were sent again."""
     if len(info) < SENT_OFFSET + 16:  # a kernel before 4.19
         return None
     sent, again = struct.unpack_from("=QQ", info, SENT_OFFSET)
-    return kind.st_ino, sent - again
+    return sent - again
