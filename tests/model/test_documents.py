@@ -13,8 +13,8 @@ from stepladder.model import read_documents, their_inputs
 ROWS = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14, 15, 16, 17]]
 
 
-def llama(attention):
-    config = transformers.LlamaConfig(
+def small(kind, attention, **more):
+    config = kind(
         vocab_size=32,
         hidden_size=16,
         intermediate_size=24,
@@ -22,9 +22,14 @@ def llama(attention):
         num_attention_heads=2,
         num_key_value_heads=2,
         attn_implementation=attention,
+        **more,
     )
     torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(config).eval()
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def llama(attention):
+    return small(transformers.LlamaConfig, attention)
 
 
 def gpt2(attention):
@@ -52,25 +57,9 @@ def test_a_packed_row_gives_each_document_what_it_gets_alone(make, attention):
     assert not torch.allclose(together[0, 3:], leaking[0, 3:], atol=1e-3)
 
 
-def windowed(kind, attention, window, **more):
-    config = kind(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        sliding_window=window,
-        attn_implementation=attention,
-        **more,
-    )
-    torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_model_that_looks_back_only_so_far_does_so_in_packed_rows_too(attention):
-    model = read_documents(windowed(transformers.MistralConfig, attention, 3))
+    model = read_documents(small(transformers.MistralConfig, attention, sliding_window=3))
     inputs, _ = pack(ROWS, 12).fetch(np.array([0]))
     together = model(**inputs).logits
     alone = [model(input_ids=torch.tensor([row])).logits[0] for row in ROWS]
@@ -78,7 +67,8 @@ def test_a_model_that_looks_back_only_so_far_does_so_in_packed_rows_too(attentio
 
 
 def test_a_model_that_looks_back_in_several_ways_is_refused_where_that_shows():
-    model = read_documents(windowed(transformers.Gemma2Config, "eager", 8, head_dim=8))
+    gemma = small(transformers.Gemma2Config, "eager", sliding_window=8, head_dim=8)
+    model = read_documents(gemma)
     with pytest.raises(ModelError, match=r"has blocks that look back on 8 tokens beside others"):
         model(**pack(ROWS, 12).fetch(np.array([0]))[0])
     model(**pack(ROWS, 8).fetch(np.array([0]))[0])
