@@ -37,9 +37,7 @@ class Software:
     cast_bytes: float = 6.0  # moved to make an fp8 operand: read for the scale, read, write twice
     casts_once: bool = False  # weights are cast to fp8 for a batch's first pass alone
     adds_inside: bool = False  # products add to the kept gradients as they write
-    scatters: bool = (
-        False  # under ZeRO 1 a rank gets the gradients it owns, parameters return early
-    )
+    scatters: bool = False  # ZeRO 1: a rank gets the gradients it owns, parameters return early
     gather: str | None = None  # type that sliced parameters travel in; None: the work type
     attention_flops_per_second: float | None = None  # of its own attention kernel
 
