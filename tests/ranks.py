@@ -3,8 +3,9 @@
 The processes are kept for the whole session and reused, because importing torch costs seconds
 each. Every call gets a process group of its own (gloo) and gives it back; a rank that failed to
 answer is killed and replaced, so no test sees what another left behind. A rank that is done stays
-in its group until all are, since others may still talk to it; one that failed leaves at once, so
-that others need not wait for it.
+in its group until all are, since others may still talk to it; one that failed says so and leaves
+at once, so that others need not wait for it: in this order, or what its leaving does to others
+could be heard of first.
 
 A function must be importable (no lambda, no closure) and its result picklable. It finds the
 process group made and the launcher's variables set; with `init=False` only the variables, for
@@ -32,8 +33,9 @@ from typing import Any
 
 from .ports import free_port
 
-LEAVE, LEAVE_SECONDS = b"leave", 60
-GRACE_SECONDS = 2.0  # for the other ranks to answer once one has failed
+READY, LEAVE, LEAVE_SECONDS = b"ready", b"leave", 60
+START_SECONDS = 180  # to import torch, on a crowded machine
+GRACE_SECONDS = 15.0  # for the other ranks to answer once one has failed
 
 
 class RankError(Exception):
@@ -66,6 +68,14 @@ class Worker:
         self.process = get_context("spawn").Process(target=serve, args=(theirs, str(self.stacks)))
         self.process.start()
         theirs.close()
+        self.ready = False
+
+    def await_ready(self) -> None:
+        """A job's time does not count what the process takes to start."""
+        if not self.ready:
+            assert self.connection.poll(START_SECONDS), "a process of the pool does not start"
+            assert self.connection.recv_bytes() == READY
+            self.ready = True
 
     def stack(self) -> str:
         """Where the process stands now, in whatever it hangs."""
@@ -95,7 +105,7 @@ def run(
     ranks: int = 2,
     *args: Any,
     init: bool = True,
-    timeout_seconds: float = 60,
+    timeout_seconds: float = 120,
 ) -> list[Any]:
     """Call `function(*args)` on every rank; the results by rank, or the first failure.
 
@@ -104,6 +114,8 @@ def run(
     while len(POOL) < ranks:
         POOL.append(Worker())
     team = POOL[:ranks]
+    for worker in team:
+        worker.await_ready()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         port = free_port()
         for rank, worker in enumerate(team):
@@ -152,19 +164,21 @@ def collect(team: list[Worker], timeout_seconds: float) -> dict[int, Answer | No
 
 
 def dismiss_group(team: list[Worker], answers: dict[int, Answer | None]) -> None:
-    """Have the ranks that wait in their group leave it; whoever cannot is replaced."""
-    waiting = {rank: team[rank] for rank, answer in answers.items() if answer and not answer.trace}
-    for worker in waiting.values():
+    """Have all ranks that answered leave their group; whoever cannot is replaced."""
+    answered = {rank: team[rank] for rank, answer in answers.items() if answer}
+    for rank, worker in answered.items():
         with contextlib.suppress(OSError):  # dead: found out below
-            worker.connection.send_bytes(LEAVE)
-    for rank, worker in waiting.items():
+            if not answers[rank].trace:
+                worker.connection.send_bytes(LEAVE)
+    for rank, worker in answered.items():
         try:
             assert worker.connection.poll(LEAVE_SECONDS), f"rank {rank} cannot leave its group"
             worker.connection.recv_bytes()
         except (AssertionError, EOFError, OSError):
             POOL.remove(worker)
             worker.kill()
-            raise
+            if not answers[rank].trace:  # else what it said before goes first
+                raise
 
 
 def judge(
@@ -209,6 +223,7 @@ def serve(connection: Connection, stacks: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which ends us
     with open(stacks, "w") as file:
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+        connection.send_bytes(READY)
         while True:
             try:
                 work(pickle.loads(connection.recv_bytes()), connection)
@@ -219,11 +234,11 @@ def serve(connection: Connection, stacks: str) -> None:
 def work(job: Job, connection: Connection) -> None:
     before = dict(os.environ)
     answer = attempt(job)
+    connection.send_bytes(pickle.dumps(answer))
     if not answer.trace:
-        connection.send_bytes(pickle.dumps(answer))
         connection.recv_bytes()  # LEAVE
     clean_up(before)
-    connection.send_bytes(pickle.dumps(answer) if answer.trace else LEAVE)
+    connection.send_bytes(LEAVE)
 
 
 def attempt(job: Job) -> Answer:
