@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import cloudpickle
-import psutil
 import pytest
 
 from stepladder.errors import LostRank, PlanError, StepladderError, WorldError
 from stepladder.launch import on_ranks
 from stepladder.launch.heard import start
+
+from ..processes import ended
 
 NAME = "cell-of-the-test"
 CELL = """\
@@ -30,7 +31,7 @@ def inner(rank):
     if rank == 1:
         print("about to fail")
         raise ValueError("no such thing\\nand more of it")
-    time.sleep(60)
+    time.sleep(600)
 
 def place():
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -46,13 +47,13 @@ def find(): return Found(place()[0])
 def fail(): inner(place()[0])
 def die():
     if place()[0] == 1: os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(600)
 def leave():
     print("leaving", file=sys.stderr)
     os._exit(3)
 def sleep(folder):
     open(os.path.join(folder, str(os.getpid())), "w").close()
-    time.sleep(60)
+    time.sleep(600)
 def lock():
     import threading
     return threading.Lock()
@@ -96,7 +97,7 @@ def test_a_class_of_a_cell_comes_back_as_itself(cell):
 def test_the_first_failure_is_a_line_with_that_ranks_last_lines(cell):
     began = time.monotonic()
     error = raises(cell, "fail")
-    assert time.monotonic() - began < 30, "the rank that sleeps was not waited for"
+    assert time.monotonic() - began < 200, "the rank that sleeps was not waited for"
     assert type(error) is WorldError and type(error.__cause__) is ValueError
     assert str(error) == (
         "ranks: rank 1 of 2 failed with ValueError: no such thing. "
@@ -125,7 +126,7 @@ def test_a_rank_that_is_gone_is_named_with_what_ended_it(cell):
 
 
 def gone(folder: Path) -> bool:
-    return not any(psutil.pid_exists(int(path.name)) for path in folder.iterdir())
+    return ended(int(path.name) for path in folder.iterdir())
 
 
 def test_time_that_is_up_ends_all_ranks(cell, tmp_path):
@@ -155,7 +156,7 @@ def test_a_rank_ends_when_its_starter_is_gone(cell, tmp_path):
     while not list(tmp_path.iterdir()):
         time.sleep(0.01)
     rank.connection.close()  # as the end of a process does
-    assert rank.process.wait(30) == 1
+    assert rank.process.wait(120) == 1
     rank.close()
 
 

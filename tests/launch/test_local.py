@@ -15,6 +15,8 @@ from stepladder.errors import RecordError
 from stepladder.launch import launch_local
 from stepladder.launch.local import surroundings
 
+from ..processes import ended
+
 HEAD = "import os, sys, time, signal, subprocess\nrank = int(os.environ['RANK'])\n"
 
 
@@ -70,19 +72,18 @@ def test_a_rank_that_was_killed_is_named_and_takes_its_children_with_it(tmp_path
         "[rank 1] ended by SIGKILL, which is how a machine short of memory ends a process."
     )
     child = int(said.out.removeprefix("[rank 1] "))
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
+    assert ended([child], 60)  # told to end, it ends when it has a processor
 
 
-def send_when_ready(folder, numbers):
-    """Send this process signals once both ranks are ready."""
+def send_when(folder, **signals):
+    """Send this process each signal once both ranks have said its word."""
 
     def work():
         files = [folder / "ranks" / f"rank-{rank}.out" for rank in (0, 1)]
-        while not all(file.exists() and "ready" in file.read_text() for file in files):
-            time.sleep(0.05)
-        for number in numbers:
+        for word, number in signals.items():
+            while not all(file.exists() and word in file.read_text() for file in files):
+                time.sleep(0.05)
             os.kill(os.getpid(), number)
-            time.sleep(0.3)
 
     threading.Thread(target=work, daemon=True).start()
 
@@ -90,7 +91,7 @@ def send_when_ready(folder, numbers):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_reaches_every_rank_and_the_code_is_the_signals(tmp_path, capsys, number):
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    send_when_ready(tmp_path / "run", [number])
+    send_when(tmp_path / "run", ready=number)
     code = launch(tmp_path, """
         def stop(number, frame):
             print("saved", flush=True)
@@ -108,23 +109,23 @@ def test_a_signal_reaches_every_rank_and_the_code_is_the_signals(tmp_path, capsy
 
 
 def test_a_second_signal_ends_ranks_that_do_not_stop(tmp_path, capsys):
-    send_when_ready(tmp_path / "run", [signal.SIGINT, signal.SIGINT])
+    send_when(tmp_path / "run", ready=signal.SIGINT, deaf=signal.SIGINT)
     began = time.monotonic()
     code = launch(tmp_path, """
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, lambda *_: print("deaf", os.getpid(), flush=True))
         print("ready", os.getpid(), flush=True)
-        time.sleep(60)
+        time.sleep(600)
     """)  # fmt: skip
-    assert code == 130 and time.monotonic() - began < 30
-    for line in capsys.readouterr().out.splitlines():
-        assert not psutil.pid_exists(int(line.split()[-1]))
+    assert code == 130 and time.monotonic() - began < 200
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4 and ended(int(line.split()[-1]) for line in said)
 
 
 def test_ranks_end_with_their_launcher(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         HEAD + "from stepladder.launch import begin_rank\n"
-        "begin_rank()\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
+        "begin_rank()\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n"
     )
     start = (
         "from pathlib import Path\nfrom stepladder.launch import launch_local\n"
@@ -134,10 +135,7 @@ def test_ranks_end_with_their_launcher(tmp_path):
     pids = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
     launcher.kill()
     launcher.wait()
-    deadline = time.monotonic() + 20
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(psutil.pid_exists, pids))
+    assert ended(pids, 60)
 
 
 def test_threads_are_shared_out_unless_the_user_said_how_many(monkeypatch):
@@ -164,10 +162,12 @@ def test_ranks_that_were_lost_start_again_and_each_start_keeps_its_words(tmp_pat
     body = f"""
         first = not os.path.exists({str(tmp_path / "seen")!r})
         print("first" if first else "again", rank, flush=True)
-        while first and rank == 0:
-            time.sleep(1)
+        if first and rank == 0:
+            open({str(tmp_path / "said")!r}, "w").close()
+            time.sleep(600)
         if first:
-            time.sleep(0.5)
+            while not os.path.exists({str(tmp_path / "said")!r}):
+                time.sleep(0.01)
             open({str(tmp_path / "seen")!r}, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -222,15 +222,14 @@ def test_a_stopped_rank_that_nobody_misses_is_ended(tmp_path, capsys):
 
 
 def test_notices_of_a_scheduler_do_not_cut_a_save_short(tmp_path, capsys):
-    send_when_ready(tmp_path / "run", [signal.SIGUSR1, signal.SIGTERM])
+    send_when(tmp_path / "run", ready=signal.SIGUSR1, saving=signal.SIGTERM)
     code = launch(tmp_path, """
         asked = []
-        signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
-        signal.signal(signal.SIGTERM, lambda *_: asked.append(2))
+        signal.signal(signal.SIGUSR1, lambda *_: print("saving", flush=True))
+        signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
         print("ready", flush=True)
         while not asked:
             time.sleep(0.05)
-        time.sleep(1)
         print("saved", flush=True)
         sys.exit(143)
     """, restarts=3)  # fmt: skip
