@@ -35,6 +35,7 @@ from .ports import free_port
 
 READY, LEAVE, LEAVE_SECONDS = b"ready", b"leave", 60
 START_SECONDS = 180  # to import torch, on a crowded machine
+STACK_SECONDS = 20  # to say where it stands
 GRACE_SECONDS = 15.0  # for the other ranks to answer once one has failed
 
 
@@ -81,7 +82,9 @@ class Worker:
         """Where the process stands now, in whatever it hangs."""
         if self.process.is_alive() and self.process.pid:
             os.kill(self.process.pid, signal.SIGUSR2)
-            time.sleep(0.2)
+            deadline = time.monotonic() + STACK_SECONDS
+            while "in <module>" not in self.stacks.read_text() and time.monotonic() < deadline:
+                time.sleep(0.05)  # the main thread comes last, and its outermost line at the end
         return self.stacks.read_text()
 
     def kill(self) -> None:
@@ -245,9 +248,9 @@ def attempt(job: Job) -> Answer:
     os.environ.update(job.environment)
     sys.path[:] = job.path
     try:
-        return Answer(time.time(), None, pickle.dumps(called(job)))
+        return Answer(time.monotonic(), None, pickle.dumps(called(job)))
     except BaseException as error:
-        moment, trace = time.time(), traceback.format_exc()
+        moment, trace = time.monotonic(), traceback.format_exc()
         try:
             value = pickle.dumps(error)
             pickle.loads(value)
