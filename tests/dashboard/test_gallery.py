@@ -93,11 +93,11 @@ def test_runs_are_followed_until_it_is_stopped(tmp_path):
     thread = threading.Thread(target=shown.follow_forever, args=(stop,))
     thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while index.steps.last_step != 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert index.steps.last_step == 2
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(120)
     assert not thread.is_alive()

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -29,7 +30,9 @@ PATIENCE_MS = 60_000  # the machine may be busy
 def browser():
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS
+        )
         yield started
         started.close()
 
@@ -64,12 +67,18 @@ def opened(browser, address, viewport=DESKTOP, scheme="light"):
     assert said == []
 
 
+def any_step(folder):
+    path = journal_path(folder)
+    return path.exists() and b'"kind":"step"' in path.read_bytes()
+
+
 def steps_shown(page):
     return int(
         page.locator(".figure", has_text="Step").first.locator("dd").inner_text().replace(",", "")
     )
 
 
+@pytest.mark.timeout(600)  # training starts in two minutes on a crowded machine
 def test_a_run_that_trains_is_followed_to_its_end(browser, tmp_path):
     folder = tmp_path / "run"
     words = [
@@ -83,8 +92,9 @@ def test_a_run_that_trains_is_followed_to_its_end(browser, tmp_path):
     command = [sys.executable, "-m", "stepladder.cli.main", "train", *TINY, *words, "--json"]
     training = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
-        while not journal_path(folder).exists():
+        while not any_step(folder):
             assert training.poll() is None
+            time.sleep(0.1)
         with serving(folder) as address, opened(browser, address) as page:
             first = steps_shown(page)
             while steps_shown(page) == first:
@@ -92,7 +102,7 @@ def test_a_run_that_trains_is_followed_to_its_end(browser, tmp_path):
             assert page.locator(".state.live").count() == 1
             page.wait_for_selector("#chart-loss circle")  # a validation loss
             training.send_signal(signal.SIGTERM)
-            assert training.wait(60) == 128 + signal.SIGTERM
+            assert training.wait(120) == 128 + signal.SIGTERM
             page.wait_for_selector(".state.finished")
             assert "validation loss" in page.locator("#text-Result").inner_text()
     finally:
@@ -151,9 +161,36 @@ def test_a_range_can_be_dragged_and_is_asked_of_the_server(browser, runs):
         with page.expect_request("**/api/series*first=*"):
             page.mouse.up()
         page.wait_for_selector("#range:not([hidden])")
-        assert "steps=" in page.url
+        assert "steps=" in page.evaluate("location.hash")
         page.get_by_role("button", name="Show the whole run").click()
         page.wait_for_selector("#range", state="hidden")
+
+
+POINTS = "document.querySelector('#chart-loss path.mean').getAttribute('d').split('L').length"
+
+
+def test_a_late_answer_about_all_steps_does_not_replace_the_range(browser, runs):
+    held = []
+
+    def hold(route):
+        route.continue_() if "first=" in route.request.url else held.append(route)
+
+    with opened(browser, runs + "#run=first") as page:
+        assert page.evaluate(POINTS) == 600
+        page.route("**/api/series*", hold)
+        page.locator("#chart-loss .plot").focus()
+        with page.expect_request("**/api/series*"):
+            page.keyboard.press("Escape")
+        page.keyboard.press("+")
+        while page.evaluate(POINTS) == 600:  # the page lets no stranger wait inside it
+            page.wait_for_timeout(50)
+        with page.expect_response(lambda answer: "/api/series" in answer.url) as late:
+            held.pop().continue_()
+        late.value.finished()
+        for _ in range(2):  # after a whole turn the page shows what it has by now
+            with page.expect_response("**/api/runs"):
+                pass
+        assert page.evaluate(POINTS) < 600
 
 
 FOCUSED = """() => {

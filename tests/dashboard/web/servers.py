@@ -18,7 +18,7 @@ def serving(*words):
         said = server.stdout.readline()
         yield next(word for word in said.split() if word.startswith("http"))
         server.send_signal(signal.SIGINT)
-        assert server.wait(20) == 0
+        assert server.wait(120) == 0
     finally:
         server.kill()
         server.wait()
@@ -28,7 +28,7 @@ def serving(*words):
 def ask(address, path="/", method="GET", **headers):
     """Status, headers and text of one answer."""
     parts = urlsplit(address)
-    connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=120)
     connection.putrequest(method, path, skip_host="host" in headers)
     for name, value in headers.items():
         connection.putheader(name, value)

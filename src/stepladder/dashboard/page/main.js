@@ -85,8 +85,10 @@ async function follow(name, points, force) {
   const before = held.get(name);
   if (!force && before && before.revision === listing?.revision && before.state === listing?.state) return;
   const run = encodeURIComponent(name);
-  const part = range ? `&first=${range[0]}&last=${range[1]}` : "";
+  const asked = range;
+  const part = asked ? `&first=${asked[0]}&last=${asked[1]}` : "";
   const [series, facts] = await Promise.all([ask(`/api/series?run=${run}&points=${points}${part}`), ask(`/api/facts?run=${run}`)]);
+  if (asked !== range) return; // a late answer about other steps than are looked at by now
   held.set(name, { series, facts, revision: Math.min(series.revision, facts.revision), state: facts.state });
 }
 
