@@ -30,7 +30,10 @@ def pods(*codes):
 
 
 def answering(tmp_path, monkeypatch, states, pods_said="{}"):
-    """A kubectl that gives each answer once, and the last one for ever."""
+    """A kubectl that gives each answer once, and the last one for ever.
+
+    The first holds until the pods were heard: how fast they are is not what is tested.
+    """
     monkeypatch.setattr(kubectl_of, "POLL_SECONDS", 0.1)
     (tmp_path / "states").write_text("\n".join(states) + "\n")
     states_file = tmp_path / "states"
@@ -38,11 +41,12 @@ def answering(tmp_path, monkeypatch, states, pods_said="{}"):
         shift 2
         case "$1 $2" in
         apply*) cat > {tmp_path}/given ;;
-        logs*) echo "step 1"; sleep 30 ;;
+        logs*) echo "step 1"; touch {tmp_path}/heard; exec sleep 600 ;;
         "get pods") echo '{pods_said}' ;;
         get*) test -e {tmp_path}/deleted && exit 1
               head -n 1 {states_file}
-              test $(wc -l < {states_file}) -gt 1 && sed -i 1d {states_file}
+              test -e {tmp_path}/heard && test $(wc -l < {states_file}) -gt 1 &&
+                sed -i 1d {states_file}
               exit 0 ;;
         delete*) echo "$*" > {tmp_path}/deleted ;;
         esac

@@ -175,8 +175,14 @@ def test_a_launcher_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_gon
     monkeypatch, tmp_path
 ):
     monkeypatch.setattr(queue_of, "SILENT_LOOKS", 2)
-    gone = "echo 'Unable to contact slurm controller' >&2; exit 1"
+    gone = f"touch {tmp_path}/looked; echo 'Unable to contact slurm controller' >&2; exit 1"
     job, told = job_of(tmp_path, monkeypatch, gone), []
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def interrupt():
+        while not (tmp_path / "looked").exists():  # who looks hears signals already
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     assert job.start(told.append, sys.stdout) == 130
     assert told[-1] == "slurm does not answer: 'scancel 7' when it does again"

@@ -5,12 +5,10 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
 
 import pytest
 
@@ -25,6 +23,7 @@ from stepladder.launch.ray_job import (
     wait,
 )
 
+from ..ports import free_port
 from .test_request import request_of
 
 
@@ -85,7 +84,7 @@ def test_what_ranks_said_that_a_smaller_start_is_without_does_not_count(tmp_path
 
 def test_a_rank_is_asked_to_save_when_the_launcher_was_asked_to_stop(tmp_path):
     ready = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-    code = f"{ready}print('ready', flush=True)\ntime.sleep(60)\n"
+    code = f"{ready}print('ready', flush=True)\ntime.sleep(600)\n"
     rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     rank.stdout.readline()
     threading.Timer(0.2, (tmp_path / STOP).touch).start()
@@ -128,8 +127,7 @@ def refusal(tmp_path, **request):
 def test_a_cluster_that_does_not_answer_and_a_python_that_is_not_there_are_one_line(
     tmp_path, monkeypatch, ray_is_there
 ):
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert refusal(tmp_path, python=sys.executable) == (
         f"ray: nobody answers at {address}, as RAY_ADDRESS says (Connection refused). "

@@ -123,7 +123,8 @@ def stop(number, frame):
     sys.exit(143)
 signal.signal(signal.SIGTERM, stop)
 print(host, "ready", flush=True)
-time.sleep(60)
+open("ready", "w").close()
+time.sleep(600)
 """
 
 
@@ -143,7 +144,8 @@ def test_a_launcher_that_is_asked_to_stop_has_every_machine_save_and_end(ssh, ca
 
 
 def test_a_machine_that_waits_for_one_that_failed_is_let_go(ssh, capsys):
-    body = "if host == 'b':\n    sys.exit(7)\n" + SAVES
+    late = "    while not os.path.exists('ready'):\n        time.sleep(0.02)\n    sys.exit(7)\n"
+    body = f"if host == 'b':\n{late}{SAVES}"
     request = request_in(ssh, body, grace_seconds=-29)  # a second in all
     hosts = parse_hosts("a,b", "", f"a:{free_port()}")
     assert OnHosts(request, hosts).start(print, sys.stdout) == 7
