@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from stepladder.errors import RecordError
 from stepladder.record import Journal, read_journal
+from stepladder.record import journal as journals
 from stepladder.record.journal import BLOCK, NAME
 
 
@@ -194,16 +195,34 @@ def test_a_reader_sees_whole_lines_while_a_writer_writes_and_is_killed(tmp_path)
     try:
         seen = 0
         while seen < 200:
-            assert writer.poll() is None
+            alive = writer.poll() is None
             numbers = [entry["number"] for entry in entries(tmp_path)] if any_line(tmp_path) else []
             assert numbers == list(range(len(numbers)))
             assert len(numbers) >= seen
             seen = len(numbers)
+            assert alive or seen >= 200
     finally:
         writer.send_signal(signal.SIGKILL)
         writer.wait()
     Journal(tmp_path).close()
     assert (tmp_path / NAME).read_bytes().endswith(b"}\n")
+
+
+def test_a_line_that_ends_while_it_is_read_is_not_taken_for_two(tmp_path, monkeypatch):
+    path, lines = (
+        tmp_path / NAME,
+        [b'{"kind":"step","number":%d}\n' % number for number in range(3)],
+    )
+    path.write_bytes(lines[0] + lines[1][:9])
+    read_line = journals.read_line
+
+    def read(line):
+        if not line.endswith(b"\n"):
+            path.write_bytes(b"".join(lines))  # the writer goes on between two reads
+        return read_line(line)
+
+    monkeypatch.setattr(journals, "read_line", read)
+    assert [entry["number"] for entry in entries(tmp_path)] in ([0], [0, 1, 2])
 
 
 SLOW_WRITER = """

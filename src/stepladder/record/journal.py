@@ -123,6 +123,8 @@ def read_journal(folder: str | Path, *, kind: str | None = None) -> Iterator[dic
     try:
         with path.open("rb") as lines:
             for line in lines:
+                if not line.endswith(b"\n"):  # being written: its end would come as another line
+                    return
                 entry = read_line(line)
                 if entry and (kind is None or entry.get("kind") == kind):
                     yield entry
