@@ -3,6 +3,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,21 @@ from stepladder.data import Batch, Prefetcher, Workers
 from stepladder.errors import DataError
 
 
+def reading():
+    return {thread for thread in threading.enumerate() if thread.name == "stepladder-read"}
+
+
+@pytest.fixture(autouse=True)
 def readers():
-    return [thread for thread in threading.enumerate() if thread.name == "stepladder-read"]
+    """Threads of this test that still read, once they had their time to end; others' may too."""
+    before = reading()
+
+    def left():
+        for thread in reading() - before:
+            thread.join(60)
+        return reading() - before
+
+    return left
 
 
 def make(step):
@@ -21,7 +35,7 @@ def make(step):
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
-def test_batches_come_in_order_for_any_number_of_workers(count):
+def test_batches_come_in_order_for_any_number_of_workers(count, readers):
     feed = Prefetcher(make, range(30), workers=Workers(count))
     assert [batch.position for batch in feed] == list(range(30))
     assert not readers()
@@ -36,31 +50,36 @@ def test_batches_are_made_ahead_and_no_further_than_the_depth():
 
     with Prefetcher(note, range(100), depth=3) as feed:
         next(feed)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while len(made) < 4 and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.05)
         assert made == [0, 1, 2, 3]
 
 
-def test_reading_overlaps_the_step():
-    read = threading.Event()
+def test_reading_overlaps_the_step(monkeypatch):
+    read, go_on = threading.Event(), threading.Event()
+    clock = SimpleNamespace(now=0.0, monotonic=time.monotonic, perf_counter=lambda: clock.now)
+    monkeypatch.setattr("stepladder.data.prefetch.time", clock)  # on which only reading takes time
 
     def slow(step):
         if step == 2:
             read.set()  # so 1 was read, while nobody asked for it
-        time.sleep(0.3)
+            assert go_on.wait(60)
+        clock.now += 10
         return Batch.of(torch.tensor([step]), position=step, size=1)
 
     with Prefetcher(slow, range(10), depth=2) as feed:
         next(feed)
+        assert feed.waited_seconds >= 10
         assert read.wait(60)
-        next(feed)
-        assert feed.waited_seconds < 0.25  # a busy machine may keep us waiting, but not as reading
+        assert next(feed).position == 1
+        assert feed.waited_seconds == 0
+        go_on.set()
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_an_error_arrives_in_its_turn_and_leaves_no_thread(count):
+def test_an_error_arrives_in_its_turn_and_leaves_no_thread(count, readers):
     def fail(step):
         if step == 2:
             raise DataError("sample 2 (a.bin)", "cannot be read")
@@ -75,7 +94,7 @@ def test_an_error_arrives_in_its_turn_and_leaves_no_thread(count):
         next(feed)
 
 
-def test_closing_twice_or_forgetting_leaves_no_thread():
+def test_closing_twice_or_forgetting_leaves_no_thread(readers):
     feed = Prefetcher(make, range(10**9), workers=Workers(3))
     next(feed)
     feed.close()
@@ -105,7 +124,7 @@ def test_a_batch_that_never_comes_ends_the_wait_and_names_what_is_read(monkeypat
         DataError, match=r"data: step 0 was not ready after 0 s, reading sample 7 \(lost"
     ):
         next(feed)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 120
     freed.set()
 
 
@@ -136,7 +155,7 @@ INTERRUPT = (
 def test_a_script_ends_at_once_however_it_ends(then, last, code):
     script = SCRIPT.format(then=then, last=last)
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, timeout=60, text=True
+        [sys.executable, "-c", script], capture_output=True, timeout=200, text=True
     )
     assert done.returncode == code, done.stderr
     assert ("KeyboardInterrupt" in done.stderr) == (code == -2)
