@@ -148,7 +148,8 @@ def test_an_interrupted_run_leaves_a_checkpoint_that_goes_on(tmp_path, number):
     )  # fmt: skip
     journal = tmp_path / "run" / "journal.jsonl"
     deadline = time.monotonic() + 120
-    while not (journal.exists() and '"step"' in journal.read_text()):
+    # Its first step: what is written before that, it writes before it listens to signals.
+    while not (journal.exists() and '"kind":"step"' in journal.read_text()):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.1)
     process.send_signal(number)
