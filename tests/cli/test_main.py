@@ -153,7 +153,7 @@ def test_a_reader_that_went_away_leaves_silence(words, unbuffered):
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     process = stepladder(*words, stdout=writing, env=environment)
     os.close(writing)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert err == ""
     assert process.returncode == 0
 
@@ -168,9 +168,9 @@ def test_ctrl_c_is_code_130_and_one_word(tmp_path):
             writing = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:  # nobody reads yet
             time.sleep(0.05)
-    time.sleep(0.2)  # from opening the file to waiting for its text
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    os.close(writing)  # a signal just before it waits for the text would only be heard after it
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
 
 
