@@ -1,7 +1,7 @@
 """Every rule is broken once on purpose, and its message read."""
 
 from dataclasses import replace
-from time import perf_counter
+from time import thread_time
 
 import pytest
 
@@ -230,10 +230,10 @@ def test_a_problem_of_the_plan_alone_is_reported_once() -> None:
 
 def test_checking_takes_milliseconds() -> None:
     plan = Plan.parse("bf16 zero3 micro=2 batch=64")
-    start = perf_counter()
+    start = thread_time()  # what others do meanwhile does not count
     for _ in range(20):
         problems(LLAMA, plan, NODE)
-    assert (perf_counter() - start) / 20 < 0.01
+    assert (thread_time() - start) / 20 < 0.01
 
 
 def test_a_vocabulary_may_be_cut_unevenly() -> None:
