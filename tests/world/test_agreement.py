@@ -92,9 +92,9 @@ def test_ranks_with_different_code_all_say_so():
 
 def compared_twice() -> str:
     store, place = dist.distributed_c10d._get_default_store(), Place.from_environment()
-    compare_ranks(store, place, {"a": "1"}, 5)
+    compare_ranks(store, place, {"a": "1"}, 60)
     try:
-        compare_ranks(store, place, {"a": str(place.rank)}, 5)
+        compare_ranks(store, place, {"a": str(place.rank)}, 60)
     except WorldError as different:
         return str(different)
     return "same"
@@ -115,7 +115,7 @@ def test_a_rank_that_says_nothing_is_named():
 
 def vote(asker: int, step: int) -> list[str | None]:
     rank = int(os.environ["RANK"])
-    ballot = StopVote(2, 10)
+    ballot = StopVote(2, 60)
     heard = []
     for now in range(5):
         time.sleep(0.02 * (rank + 1))

@@ -17,7 +17,7 @@ on_a_processor = pytest.mark.skipif(torch.cuda.is_available(), reason="this mach
 
 
 def test_gloo_is_tried_by_two_processes():
-    check = try_check("gloo", 100)
+    check = try_check("gloo", 200)
     assert (check.name, check.state) == ("gloo", OK), check
     assert check.seen == "all-reduce over 2 ranks on cpu: right"
     assert check.seconds > 0
@@ -31,13 +31,13 @@ def test_no_gpu_is_absent_and_not_a_failure(name):
 
 
 def test_a_probe_that_fails_gives_its_last_line_and_the_fix():
-    check = run_probes([("no-such-probe",)], 60, "Do this.")
+    check = run_probes([("no-such-probe",)], 200, "Do this.")
     assert check == Check(FAILED, "KeyError: 'no-such-probe'", "Do this.")
 
 
 def test_one_failing_rank_of_two_fails_the_check(tmp_path):
     meeting = str(tmp_path / "meeting")
-    check = run_probes([("no-such-probe",), ("gloo", "0", "1", meeting)], 60, "fix")
+    check = run_probes([("no-such-probe",), ("gloo", "0", "1", meeting)], 200, "fix")
     assert check.state == FAILED and "no-such-probe" in check.seen
 
 
@@ -45,7 +45,7 @@ def test_a_probe_that_hangs_is_ended_at_the_limit(tmp_path):
     started = time.monotonic()
     check = run_probes([("gloo", "0", "2", str(tmp_path / "alone"))], 3, "fix")
     assert check == Check(FAILED, "not finished after 3 s", "fix")
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 50  # of the 60 in which gloo itself would give up
     # Asked for as an attribute, the line of a process that ends meanwhile is None, not an error.
     lines = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if str(tmp_path) in line]
@@ -56,19 +56,23 @@ def test_a_wrong_sum_is_not_taken_for_a_right_one(tmp_path):
     meeting = str(tmp_path / "meeting")
     wrong = (
         f"import sys; sys.path[:] = {sys.path!r}\nimport torch, torch.distributed as dist\n"
+        "print('ready', flush=True)\n"
         f"dist.init_process_group('gloo', store=dist.FileStore({meeting!r}, 2), rank=1, "
         "world_size=2)\ndist.all_reduce(torch.full((1024,), 5.0))\n"
     )
-    peer = subprocess.Popen([sys.executable, "-c", wrong], stderr=subprocess.DEVNULL)
+    peer = subprocess.Popen(
+        [sys.executable, "-c", wrong], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     try:
+        peer.stdout.readline()  # the probe does not wait for ever
         with pytest.raises(RuntimeError, match=r"the sum was 6\.0, not 3\.0"):
             probe.gloo("0", "2", meeting)
     finally:
-        peer.wait(60)
+        peer.communicate(timeout=60)
 
 
 def test_the_compiler_is_tried_by_building_a_program():
-    check = try_check("C++ compiler", 60)
+    check = try_check("C++ compiler", 200)
     assert check.state in (OK, ABSENT)
     if check.state == OK:
         assert check.seen.endswith("built and ran a program")
@@ -79,7 +83,7 @@ def test_a_compiler_that_cannot_build_fails(tmp_path, monkeypatch):
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    check = checks.compiler(10)
+    check = checks.compiler(60)
     assert check.state == FAILED and str(broken) in check.seen
     assert "returned non-zero exit status 3" in check.seen
     assert check.fix == "Install one, for example: apt install g++."
@@ -87,7 +91,7 @@ def test_a_compiler_that_cannot_build_fails(tmp_path, monkeypatch):
 
 def test_no_compiler_on_the_path_is_absent(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert checks.compiler(10) == Check(
+    assert checks.compiler(60) == Check(
         ABSENT,
         "no c++, g++ or clang++ on the path",
         "Install one, for example: apt install g++.",
