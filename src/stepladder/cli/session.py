@@ -93,7 +93,7 @@ class Session:
         board = run.world.board
         if run.world.first:
             board.post("folder", str(folder))
-        folder = Path(board.read("folder", limit))  # its name may hold the time of day
+        folder = Path(board.read("folder", start))  # its name may hold the time of day
         journal = open_diary(folder, targets, run, stack) if run.world.first else Unwritten()
         closing = Closing.start(run, run.plan, sample)
         session = cls(recipe, run, folder, training, validation, journal, quiet, closing, elastic)

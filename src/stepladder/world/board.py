@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from stepladder.errors import WorldError
+from stepladder.errors import LostRank
 
 POLL_SECONDS = 0.01
 
@@ -46,7 +46,7 @@ class Board:
         deadline = time.monotonic() + timeout_seconds
         while not self.store.check([name]):
             if time.monotonic() > deadline:
-                raise WorldError(
+                raise LostRank(
                     "world",
                     f"no word of {name} within {timeout_seconds:g} s",
                     "See the log of the rank that should have sent it.",

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
-from stepladder.errors import WorldError
+from stepladder.errors import LostRank, WorldError
 from stepladder.plan import AXES, Layout
 
 from .agreement import compare_ranks, fingerprints
@@ -169,7 +169,9 @@ def meet(place: Place, backend: str, timeout_seconds: float) -> None:
     try:
         dist.init_process_group(backend, timeout=limit(backend, timeout_seconds))
     except (RuntimeError, ValueError) as alone:
-        raise WorldError(
+        # What stands in the environment is somebody's mistake; who did not come may come yet.
+        kind = WorldError if isinstance(alone, ValueError) else LostRank
+        raise kind(
             "world",
             f"rank {place.rank} of {place.num_ranks} did not meet the others "
             f"within {timeout_seconds:g} s ({str(alone).splitlines()[0]})",
