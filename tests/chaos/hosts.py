@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,10 +67,10 @@ class Hosts:
         """Wait until so many ranks train, and have taken a few steps."""
         began = time.monotonic()
         first = self.hosts[0]
-        starts = lambda: first.entries("start")[since:]  # noqa: E731
-        self.wait_for(lambda: any(entry["ranks"] == ranks for entry in starts()))
+        meant = lambda: [e for e in first.entries("start")[since:] if e["ranks"] == ranks]  # noqa: E731
+        self.wait_for(lambda: bool(meant()))
         seconds = round(time.monotonic() - began, 1)
-        step = first.entries("start")[-1]["step"]
+        step = meant()[0]["step"]
         self.events.append({"what": what, "ranks": ranks, "seconds": seconds, "step": step})
         print(f"{what}: {ranks} rank(s) go on from step {step} after {seconds} s", flush=True)
         taken = len(first.entries("step"))
@@ -79,6 +80,11 @@ class Hosts:
         # Seldom: each look reads a journal that grows.
         if not self.hosts[0].wait_for(what, pause=0.1):
             raise RuntimeError(f"the run ended: see {self.hosts[0].terminal}")
+
+    def forget(self) -> None:
+        """Remove what was saved: a host that comes late is taken in by a save."""
+        for path in [*self.folder.glob("step-*"), *self.folder.glob("latest")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def lose(self) -> None:
         """Kill all of the second host at once."""
@@ -129,11 +135,18 @@ def compare(run: Victim, steps: int, folder: Path) -> float:
     reference = Victim(folder, [*WORDS, "--ranks", "2", "--train.steps", str(steps)])
     reference.start()
     assert reference.launcher is not None
-    if reference.launcher.wait(LIMIT_SECONDS * 4):
-        raise RuntimeError(f"the undisturbed run failed: see {reference.terminal}")
+    try:
+        if reference.launcher.wait(LIMIT_SECONDS * 4):
+            raise RuntimeError(f"the undisturbed run failed: see {reference.terminal}")
+    finally:
+        reference.end()
     expected, found = reference.losses(), run.losses()
     if set(expected) - set(found):
         raise RuntimeError(f"steps {sorted(set(expected) - set(found))[:5]} were never taken")
+    rates, other = reference.taken("lr"), run.taken("lr")
+    for step, rate in rates.items():  # runs asked for other things no training can make the same
+        if other[step] != rate:
+            raise RuntimeError(f"step {step} at rates {other[step]}, undisturbed at {rate}")
     return max(
         abs(loss - right) / right
         for step, rights in expected.items()
@@ -148,6 +161,8 @@ def disturb(folder: Path, *, cut: bool = True, save_every: int = 20) -> dict:
         hosts = Hosts(cable, folder / "run", save_every)
         try:
             hosts.begin()
+            if not save_every:
+                hosts.forget()
             hosts.lose()
             hosts.bring_back()
             if cut:

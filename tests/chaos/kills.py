@@ -25,8 +25,10 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 import psutil
 
@@ -73,7 +75,7 @@ class Outcome:
 def words(ranks: int, steps: int, save_every: int) -> list[str]:
     return [
         "--ranks", str(ranks), "--restarts", "100000", "--train.steps", str(steps),
-        "--train.save_every", str(save_every), "--run.timeout_seconds", str(TIMEOUT_SECONDS),
+        "--train.save_every", str(save_every),
     ]  # fmt: skip
 
 
@@ -105,7 +107,7 @@ def disturb(run: Victim, reference: Victim, outcome: Outcome, kills: int) -> Out
             recover(run, sent, before=run.lives())
         finish(run)
         judge(run, reference, outcome)
-    except (TimeoutError, RuntimeError, AssertionError) as problem:
+    except (TimeoutError, TimeoutExpired, RuntimeError, AssertionError) as problem:
         outcome.problem = f"{type(problem).__name__}: {problem}"
     finally:
         run.end()
@@ -145,7 +147,8 @@ def strike(run: Victim, chance: random.Random) -> Kill | None:
         if to_launcher and number == signal.SIGKILL:  # a machine that is gone
             launcher.send_signal(signal.SIGKILL)
             for rank in ranks.values():
-                os.kill(rank.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it went with its launcher
+                    os.kill(rank.pid, signal.SIGKILL)
         else:
             os.kill(launcher.pid if to_launcher else ranks[who].pid, number)
     except ProcessLookupError:
@@ -168,7 +171,7 @@ def recover(run: Victim, sent: Kill, before: int) -> None:
 
 def wait_until_gone(run: Victim) -> None:
     """No rank of a launcher that ended writes on."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_SECONDS
     needle = str(run.folder)
     while any(needle in word for word in command_lines()):
         if time.monotonic() > deadline:
@@ -217,7 +220,9 @@ def campaign(kills: int, *, ranks: list[int], steps: int, save_every: int, jobs:
 
         def work(index: int, share: int) -> Outcome:
             count = ranks[index % len(ranks)]
-            run = Victim(home / f"run-{index}", words(count, steps, save_every))
+            impatient = ["--run.timeout_seconds", str(TIMEOUT_SECONDS)]
+            how = [*words(count, steps, save_every), *impatient]
+            run = Victim(home / f"run-{index}", how)
             outcome = disturb(run, references[count], Outcome(count, seed + index, steps), share)
             if outcome.good:
                 shutil.rmtree(run.folder, ignore_errors=True)

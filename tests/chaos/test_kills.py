@@ -1,13 +1,18 @@
 """A handful of random kills on real ranks; the long form is `python -m tests.chaos.kills`."""
 
+import pytest
+
 from .kills import Kill, Outcome, campaign, show
 
 
+@pytest.mark.timeout(1800)  # a minute alone, several on a crowded machine
 def test_a_run_that_was_killed_ends_with_the_bits_of_one_that_was_not():
-    (outcome,) = campaign(3, ranks=[2], steps=150, save_every=10, jobs=1, seed=11)
-    assert outcome.problem == ""
-    assert outcome.identical and outcome.same_losses
-    assert outcome.lost == 0 and outcome.kills
+    # One run, unless it came to its end before the last kill.
+    outcomes = list(campaign(3, ranks=[2], steps=150, save_every=10, jobs=1, seed=11))
+    assert sum(len(outcome.kills) for outcome in outcomes) >= 3
+    for outcome in outcomes:
+        assert outcome.problem == ""
+        assert outcome.identical and outcome.same_losses and outcome.lost == 0
 
 
 def test_a_run_that_went_back_too_far_is_seen():

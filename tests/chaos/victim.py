@@ -53,12 +53,12 @@ class Victim:
     def ranks(self) -> dict[int, psutil.Process]:
         """Processes that are ranks now, by their number."""
         assert self.launcher is not None
-        found = {}
-        try:
+        found: dict[int, psutil.Process] = {}
+        with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.launcher.pid).children():
-                found[int(child.environ()["RANK"])] = child
-        except (psutil.Error, KeyError):  # ended while we looked
-            pass
+                # One may end while we look, or not yet be more than a copy of the launcher.
+                with suppress(psutil.Error, KeyError):
+                    found[int(child.environ()["RANK"])] = child
         return found
 
     def entries(self, kind: str) -> list[dict]:
@@ -113,9 +113,13 @@ class Victim:
 
     def losses(self) -> dict[int, set[float]]:
         """Each step's loss, as often as it was taken."""
+        return self.taken("loss")
+
+    def taken(self, figure: str) -> dict[int, set[float]]:
+        """A figure of each step, as often as it was taken."""
         found = defaultdict(set)
         for entry in self.entries("step"):
-            found[entry["step"]].add(entry["loss"])
+            found[entry["step"]].add(entry[figure])
         return dict(found)
 
 
