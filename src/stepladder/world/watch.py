@@ -14,8 +14,8 @@ with the sentence, once a collective has been pending for longer than the time-o
 from __future__ import annotations
 
 import json
+import math
 import os
-import pickle
 import sys
 import sysconfig
 import threading
@@ -26,16 +26,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
-from torch._C import _distributed_c10d as recorder
 from torch.distributed import distributed_c10d
 
 from stepladder.errors import LostRank, StepladderError
 
 from .beside import beside
 from .place import Place
+from .recorder import count_calls, groups, last_call, read_counts, read_recorder
 
 BEAT_SECONDS = 2.0
 PATIENCE = 2.5  # beats without a sign before a rank counts as gone,
@@ -65,14 +65,16 @@ class Watch:
     def __init__(self, place: Place, timeout_seconds: float) -> None:
         self.place, self.timeout_seconds = place, timeout_seconds
         self.period = min(BEAT_SECONDS, timeout_seconds / 4)
-        self._group = dist.group.WORLD
+        # Held weakly: who holds a group keeps its threads and its connections.
+        self._group, self._backend = ref(dist.group.WORLD), dist.get_backend()
         # A connection of its own: the main thread may be waiting on the other.
         self._store = dist.PrefixStore("stepladder/signs", distributed_c10d._get_default_store())
         with suppress(RuntimeError, AttributeError):  # not every store can be had twice
             self._store = self._store.clone()  # type: ignore[attr-defined]
         self._beat = 0
         self._blames: int | None = None
-        self._left = self._counts = read_counts()  # an earlier world may have left some pending
+        self._counts = read_counts(self._backend)
+        self._left = self._counts  # an earlier world may have left some pending
         self._since = time.monotonic()
         self._leave_sign()
         self._done = beside(self._run, "stepladder-watch")
@@ -90,6 +92,7 @@ class Watch:
         except RuntimeError as error:
             if not any(word in str(error) for word in LOST):
                 raise
+            self._since = math.inf  # the main thread came out of it: nobody needs to end it
             raise self.explain(error) from error
 
     def explain(self, error: BaseException | str) -> LostRank:
@@ -120,9 +123,12 @@ class Watch:
             if not alive[rank]:
                 # What it last left is older than its end: it may have joined many since. What we
                 # called last, it did not.
-                missed = last_call(shared)
+                missed = last_call(self._backend, shared)
             if missed or not alive[rank]:
-                calls = [f"{describe_call(*call)} of ranks {members[call[0]]}" for call in missed]
+                calls = [
+                    f"{describe_call(self._backend, *call)} of ranks {members[call[0]]}"
+                    for call in missed
+                ]
                 where = calls[0] if calls else f"'{said}'"
                 return self._blame(self._missing(rank, sign, alive[rank], where), rank)
         return LostRank(
@@ -188,14 +194,20 @@ class Watch:
         return sign
 
     def _run(self, done: threading.Event) -> None:
-        while not done.wait(self.period):
-            if dist.group.WORLD is not self._group:
-                return  # the world this watched is closed
+        while not done.wait(self.period) and self._watches():
             self._leave_sign()
-            end = str(self.explain("a collective is pending")) if self._stalls() else self._blamed()
+            end = self._blamed()
+            if self._stalls():
+                end = str(self.explain("a collective is pending"))
+                if done.is_set() or not self._watches() or not self._stalls():
+                    continue  # the main thread came out of it meanwhile
             if end:
                 print(end, file=sys.stderr, flush=True)  # noqa: T201
                 os._exit(1)  # the main thread is in a call that nothing can interrupt
+
+    def _watches(self) -> bool:
+        """Whether the world this watched is still open."""
+        return dist.group.WORLD is not None and dist.group.WORLD is self._group()
 
     def _blamed(self) -> str:
         """What those that gave us up said of us."""
@@ -206,7 +218,7 @@ class Watch:
 
     def _stalls(self) -> bool:
         """Whether a collective has been pending for longer than a backend would let it."""
-        counts = read_counts()
+        counts = read_counts(self._backend)
         pending = any(
             called > done and (called, done) != self._left.get(group)
             for group, (called, done) in counts.items()
@@ -227,54 +239,15 @@ def watch_ranks(place: Place, timeout_seconds: float) -> Watch:
     return WATCHES[group]
 
 
-def read_recorder(*, calls: bool) -> dict[str, Any]:
-    """What torch's flight recorder holds of this process; nothing where this torch has none."""
-    kind = "nccl" if dist.get_backend() == "nccl" else "fr"
-    dump = getattr(recorder, f"_dump_{kind}_trace", None)
-    return pickle.loads(dump(calls, calls, False)) if dump else {}  # its own memory, not a file
-
-
-def read_counts() -> dict[Any, tuple[int, int]]:
-    """Collectives called and done, by the recorder's own number of the group."""
-    status = read_recorder(calls=False).get("pg_status", {})
-    return {
-        group: (counts["last_enqueued_collective"], counts["last_completed_collective"])
-        for group, counts in status.items()
-    }
-
-
-def groups() -> list[dist.ProcessGroup]:
-    """The groups this rank is in."""
-    known = list(distributed_c10d._world.pg_map)
-    return [group for group in known if isinstance(group, dist.ProcessGroup)]
-
-
-def count_calls() -> dict[str, int]:
-    """How many collectives this rank has called in each group."""
-    counts = {
-        group.group_name: group._get_sequence_number_for_group()  # type: ignore[attr-defined]
-        for group in groups()
-    }
-    return {name: count for name, count in counts.items() if count}
-
-
-def describe_call(group: str, number: int) -> str:
+def describe_call(backend: str, group: str, number: int) -> str:
     """Name a collective of a group by its number, and the line that called it."""
-    for entry in reversed(read_recorder(calls=True).get("entries", [])):
+    for entry in reversed(read_recorder(backend, calls=True).get("entries", [])):
         if entry["process_group"][0] == group and entry["collective_seq_id"] == number:
             name = entry["profiling_name"].rpartition(":")[2]
             frames = [(f["filename"], f["line"]) for f in entry.get("frames", [])]
             line = next((f"{Path(f).name}:{n}" for f, n in frames if not foreign(f)), "backward")
             return f"{name} number {number} (called at {line})"
     return f"collective number {number}"
-
-
-def last_call(names: list[str]) -> list[tuple[str, int]]:
-    """The collective this rank called last in one of these groups, where it is known."""
-    for entry in reversed(read_recorder(calls=True).get("entries", [])):
-        if entry["process_group"][0] in names:
-            return [(entry["process_group"][0], entry["collective_seq_id"])]
-    return []
 
 
 def main_thread_line() -> str:
