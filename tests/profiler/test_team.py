@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from tests.processes import ended
 
 from stepladder.errors import PlanError, WorldError
 from stepladder.plan import Layout
@@ -121,12 +122,13 @@ def test_what_cannot_travel_arrives_as_one_line(team):
 
 
 def test_a_hanging_rank_is_named_and_replaced(team):
+    team.run(look_around)  # both have imported torch by now, which does not count
     before = pids(team)
-    with pytest.raises(WorldError, match=r"rank 1 of 2 did not finish within 2 s"):
-        team.run(hang_on, 1, timeout_seconds=2)
+    with pytest.raises(WorldError, match=r"rank 1 of 2 did not finish within 3 s"):
+        team.run(hang_on, 1, timeout_seconds=3)
     after = pids(team)
     assert after[0] == before[0] and after[1] != before[1]
-    assert not alive(before[1])
+    assert ended([before[1]])
     assert team.run(add_up, 2, 0.0)[0][2] == 1.0
 
 
@@ -167,15 +169,7 @@ def test_mistakes_are_refused_before_anything_starts(team):
 
 def test_one_call_needs_no_team_and_leaves_no_process():
     ((_, _, total, pid),) = run_team(add_up, 1, 1, 3.0)
-    assert total == 3.0 and not alive(pid)
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert total == 3.0 and ended([pid])
 
 
 KILLED = """
@@ -198,9 +192,5 @@ def test_ranks_end_with_a_parent_that_was_killed(tmp_path):
         [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
     ) as parent:
         ranks = [int(word) for word in parent.stdout.readline().split()]
-        time.sleep(0.5)
         parent.kill()
-    deadline = time.monotonic() + 20
-    while any(map(alive, ranks)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(ranks) == 2 and not any(map(alive, ranks))
+    assert len(ranks) == 2 and ended(ranks, 60)

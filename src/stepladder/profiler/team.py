@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -54,7 +53,7 @@ class Answer:
     value: Any = None
     error: BaseException | str | None = None  # its text, where it cannot travel
     trace: str = ""
-    moment: float = 0.0  # which of several failures came first
+    moment: float = 0.0  # which of several failures came first, by the clock all processes share
 
 
 class Worker:
@@ -91,12 +90,7 @@ class Team:
         self.open = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exit: object) -> None:
         self.open = False
         while self.workers:
             self.workers.pop().kill()
@@ -257,7 +251,13 @@ def serve(connection: Connection) -> None:
             job = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        connection.send_bytes(pickle.dumps(work(job)))
+        before = dict(os.environ)
+        answer = work(job)
+        if answer.error is None:
+            clean_up(before)
+        connection.send_bytes(pickle.dumps(answer))
+        if answer.error is not None:  # after it was told: others fail of what this takes away
+            clean_up(before)
 
 
 def leave_with_parent() -> None:
@@ -269,7 +269,6 @@ def leave_with_parent() -> None:
 
 
 def work(job: Job) -> Answer:
-    before = dict(os.environ)
     os.environ.update(job.environment)
     torch.set_num_threads(job.threads)
     try:
@@ -278,12 +277,15 @@ def work(job: Job) -> Answer:
         pickle.dumps(value)  # here, so that a value that cannot travel is this call's failure
         return Answer(value)
     except BaseException as error:
-        return Answer(None, portable(error), traceback.format_exc(), time.time())
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        os.environ.clear()
-        os.environ.update(before)
+        return Answer(None, portable(error), traceback.format_exc(), time.monotonic())
+
+
+def clean_up(environ: dict[str, str]) -> None:
+    """Leave no group and no variables to the next job."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    os.environ.clear()
+    os.environ.update(environ)
 
 
 def portable(error: BaseException) -> BaseException | str:
