@@ -100,7 +100,7 @@ def test_a_size_is_rounded_up_to_what_the_ranks_divide_and_axes_are_groups_of_th
         for answer in run(time_collective, 4, use, layout, (1024, 1030), "cpu", 1, init=False):
             sizes = (1024, 1040 if ways == 4 else 1032)
             assert [row[:2] for row in answer] == [(ways, size) for size in sizes]
-            assert all(0 < seconds < 5 for _, _, seconds in answer)
+            assert all(0 < seconds < 60 for _, _, seconds in answer)
 
 
 def refusal(kind: str) -> str:

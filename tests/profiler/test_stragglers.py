@@ -1,6 +1,5 @@
 """The rank that others wait for is named, wherever it sleeps, and nobody else."""
 
-import statistics
 import time
 
 import pytest
@@ -59,8 +58,8 @@ def test_a_rank_that_sleeps_is_named_and_its_time_is_its_own(plan, moment):
     assert nothing == [], "only rank 0 reads"
     assert len(seen) == REPORTS - 1
     assert len(said) == 1 and "rank 1 is" in said[0], said
-    late = [slow - fast for fast, slow in (times.own_seconds for times in seen)]
-    assert statistics.median(late) == pytest.approx(SLEEP, rel=0.5)
+    fast, slow = (min(own) for own in zip(*(times.own_seconds for times in seen)))
+    assert slow - fast == pytest.approx(SLEEP, rel=0.5)  # the least: a busy machine adds to others
     for times in seen:
         assert times.own_seconds[0] + times.wait_seconds[0] == pytest.approx(times.step_seconds)
 

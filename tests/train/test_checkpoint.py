@@ -194,7 +194,7 @@ def test_an_update_waits_for_what_a_save_has_not_copied_yet(tmp_path, monkeypatc
     finish, hold, waiting = Copying.finish, Copying.hold, threading.Event()
 
     def late(copying):
-        assert waiting.wait(30)
+        assert waiting.wait(100)
         finish(copying)
 
     def noticed(copying):
@@ -220,7 +220,7 @@ def test_buffers_are_kept_as_they_were_when_asked_though_passes_change_them(tmp_
     finish, passed = Copying.finish, threading.Event()
 
     def late(copying):
-        assert passed.wait(30)
+        assert passed.wait(100)
         finish(copying)
 
     monkeypatch.setattr(Copying, "finish", late)
