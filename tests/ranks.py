@@ -19,6 +19,7 @@ import contextlib
 import faulthandler
 import os
 import pickle
+import random
 import signal
 import sys
 import tempfile
@@ -114,11 +115,7 @@ def run(
 
     The failure keeps its type and gains a note with its rank and where it happened.
     """
-    while len(POOL) < ranks:
-        POOL.append(Worker())
-    team = POOL[:ranks]
-    for worker in team:
-        worker.await_ready()
+    team = hire(ranks)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         port = free_port()
         for rank, worker in enumerate(team):
@@ -135,6 +132,18 @@ def run(
         answers = collect(team, timeout_seconds)
         dismiss_group(team, answers)
     return judge(team, answers, timeout_seconds)
+
+
+def hire(ranks: int) -> list[Worker]:
+    """So many processes that live and have started; who died since its last job is replaced."""
+    for worker in [worker for worker in POOL if not worker.process.is_alive()]:
+        POOL.remove(worker)
+        worker.kill()
+    while len(POOL) < ranks:
+        POOL.append(Worker())
+    for worker in POOL[:ranks]:
+        worker.await_ready()
+    return POOL[:ranks]
 
 
 def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
@@ -226,6 +235,7 @@ def serve(connection: Connection, stacks: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which ends us
     with open(stacks, "w") as file:
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+        settle()
         connection.send_bytes(READY)
         while True:
             try:
@@ -235,12 +245,13 @@ def serve(connection: Connection, stacks: str) -> None:
 
 
 def work(job: Job, connection: Connection) -> None:
-    before = dict(os.environ)
+    before, folder = dict(os.environ), os.getcwd()
     answer = attempt(job)
     connection.send_bytes(pickle.dumps(answer))
     if not answer.trace:
         connection.recv_bytes()  # LEAVE
     clean_up(before)
+    os.chdir(folder)
     connection.send_bytes(LEAVE)
 
 
@@ -273,7 +284,6 @@ def called(job: Job) -> Any:
 
 def clean_up(environ: dict[str, str]) -> None:
     """Leave the process as if no test had used it."""
-    import torch
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -283,8 +293,17 @@ def clean_up(environ: dict[str, str]) -> None:
     dist.distributed_c10d._world.group_count = 0
     os.environ.clear()
     os.environ.update(environ)
+    settle()
+
+
+def settle() -> None:
+    """What every job finds: the first of a process, which any test may be given, as any other."""
+    import torch
+
     torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
     torch.set_grad_enabled(True)
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    random.seed(0)

@@ -124,6 +124,14 @@ def test_a_rank_that_dies_is_named_with_its_exit_code():
         run(die_on, 2, 1)
 
 
+def test_one_that_died_between_two_calls_is_replaced_and_the_new_one_finds_what_others_do():
+    run(leave_a_mess, 2)
+    POOL[1].process.kill()
+    POOL[1].process.join()
+    old, new = run(look_around, 2)
+    assert old == new
+
+
 def test_nothing_is_left_for_the_next_test():
     run(leave_a_mess, 2)
     for seen in run(look_around, 2):

@@ -48,6 +48,7 @@ def test_a_process_started_by_a_large_one_does_not_inherit_its_peak():
     held = torch.ones(2**30, dtype=torch.uint8)
     worker = Worker()
     try:
+        worker.await_ready()
         worker.connection.send_bytes(
             pickle.dumps(Job(pickle.dumps((peak, ())), (*sys.path,), {}, None))
         )
@@ -80,9 +81,11 @@ def test_what_is_held_is_the_kernels_count_of_this_process_and_of_no_other():
     assert counted() == pytest.approx(1, rel=0.05)
     reading, writing = os.pipe()
     if not (child := os.fork()):
-        kept = mmap.mmap(-1, 2**28)
-        kept.write(bytes(2**28))  # so that it holds more than its parent
-        os.write(writing, pickle.dumps(counted()))
-        os._exit(0)
+        try:
+            kept = mmap.mmap(-1, 2**28)
+            kept.write(bytes(2**28))  # so that it holds more than its parent
+            os.write(writing, pickle.dumps(counted()))
+        finally:
+            os._exit(0)  # whatever came: the session is its parent's
     os.waitpid(child, 0)
     assert pickle.loads(os.read(reading, 1000)) == pytest.approx(1, rel=0.05)
