@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from stepladder.record import (
     pace_of,
 )
 
+SLOW = Timing("product", "fp32", (8, 16, 32), 1e-3)
+
 
 def test_a_calibration_is_read_back(tmp_path) -> None:
     written = Calibration(
@@ -26,6 +30,17 @@ def test_a_calibration_is_read_back(tmp_path) -> None:
 def test_a_folder_that_cannot_be_written_says_so(tmp_path) -> None:
     with pytest.raises(RecordError, match="cannot be written"):
         Calibration().save(tmp_path / "nowhere" / "calibration.json")
+
+
+def test_a_reader_meets_no_half_of_it_while_it_is_written(tmp_path) -> None:
+    path, found = tmp_path / "c.json", Calibration(device="H200", timings=(SLOW,) * 2000)
+    found.save(path)
+    with path.open() as reader:
+        half = reader.read(100)
+        Calibration(device="A100").save(path)
+        assert json.loads(half + reader.read())["device"] == "H200"
+    assert [each.name for each in tmp_path.iterdir()] == ["c.json"]
+    assert Calibration.load(path).device == "A100"
 
 
 def test_a_damaged_file_names_the_way_out(tmp_path) -> None:
@@ -44,7 +59,7 @@ def test_timings_and_corrections_are_read_back(tmp_path) -> None:
     written = Calibration(
         device="CPU",
         corrections={"fp32": Correction(1.2, 3)},
-        timings=(Timing("product", "fp32", (8, 16, 32), 1e-3),),
+        timings=(SLOW,),
     )
     written.save(tmp_path / "c.json")
     assert Calibration.load(tmp_path / "c.json") == written

@@ -8,7 +8,9 @@ corrections.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -82,8 +84,12 @@ class Calibration:
         return replace(self, corrections={**self.corrections, pace: known.after(ratio)})
 
     def save(self, path: str | Path) -> None:
+        text, file = json.dumps(asdict(self), indent=2) + "\n", Path(path)
         try:
-            Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n")
+            if file.exists() and not file.is_file():  # a terminal, a pipe
+                file.write_text(text)
+            else:  # whole or not at all: another run may be reading
+                replace_whole(file.resolve(), text)
         except OSError as refused:
             raise RecordError(
                 "calibration",
@@ -118,6 +124,18 @@ class Calibration:
             raise RecordError("calibration", f"{path} holds something else", REMEDY) from foreign
         read = {"timings": timings, "corrections": corrections, "rough_bytes_per_second": rough}
         return cls(**{**table, **read})
+
+
+def replace_whole(path: Path, text: str) -> None:
+    """Write a file beside it first."""
+    half = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        half.write_text(text)
+        os.replace(half, path)
+    except OSError:
+        with suppress(OSError):
+            half.unlink(missing_ok=True)
+        raise
 
 
 def pace_of(time: Time, compute: str) -> str:
