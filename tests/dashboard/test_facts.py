@@ -34,6 +34,14 @@ def test_a_run_is_live_then_silent_then_finished_and_live_again(tmp_path):
         assert facts(read(tmp_path))["state"] == "live"
 
 
+def test_a_run_whose_folder_went_away_is_silent(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.write("step", step=0, loss=1.0)
+    index = read(tmp_path)
+    journal_path(tmp_path).unlink()
+    assert facts(index)["state"] == headline(index)["state"] == "silent"
+
+
 def test_a_headline_has_step_loss_rate_and_the_last_validation(tmp_path):
     (tmp_path / "run.toml").write_text("[train]\nsteps = 40\n")
     with Journal(tmp_path) as journal:

@@ -40,7 +40,10 @@ def state(index: JournalIndex) -> str:
         return "empty"
     usual = index.newest.get("seconds")
     patience = max(SILENT_SECONDS, SILENT_STEPS * usual if isinstance(usual, float) else 0)
-    age = time.time() - index.path.stat().st_mtime
+    try:
+        age = time.time() - index.path.stat().st_mtime
+    except OSError:  # the folder went away: what was read of it is still shown
+        return "silent"
     return "live" if age < patience else "silent"
 
 
