@@ -1,5 +1,6 @@
 """Real ranks of small scripts: one log, one line for the first failure, nobody left behind."""
 
+import io
 import os
 import signal
 import subprocess
@@ -14,8 +15,11 @@ import pytest
 from stepladder.errors import RecordError
 from stepladder.launch import launch_local
 from stepladder.launch.local import surroundings
+from stepladder.launch.logs import Screen
 
 from ..processes import ended
+
+pytestmark = pytest.mark.timeout(600)  # ranks that import torch start in minutes in a crowd
 
 HEAD = "import os, sys, time, signal, subprocess\nrank = int(os.environ['RANK'])\n"
 
@@ -40,6 +44,28 @@ def test_rank_0_speaks_and_others_are_labelled_and_each_has_a_file(tmp_path, cap
     kept = tmp_path / "run" / "ranks"
     assert (kept / "rank-1.out").read_text() == "hello from 1 of 2\n"
     assert "noise of a library" in (kept / "rank-0.err").read_text()
+
+
+class Slow(set):
+    """One whose answer comes late, as that of a thread which has lost its processor."""
+
+    def __contains__(self, word):
+        found = super().__contains__(word)
+        time.sleep(0.1)
+        return found
+
+
+def test_a_complaint_that_two_ranks_make_at_once_is_shown_once():
+    shown = io.StringIO()
+    screen = Screen(shown, complaints=True)
+    screen.seen = Slow()
+    lines = ["all of us complain\n", "[rank 1] all of us complain\n"]
+    threads = [threading.Thread(target=screen.write, args=(line,)) for line in lines]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shown.getvalue() in lines
 
 
 def test_a_rank_that_ends_badly_is_named_with_its_last_words(tmp_path, capsys):

@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import TextIO
 
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
@@ -98,15 +99,17 @@ class Screen(io.TextIOBase):
     def __init__(self, stream: TextIO, *, complaints: bool) -> None:
         self.stream, self.complaints = stream, complaints
         self.seen: set[str] = set()
+        self.turn = Lock()  # each rank's words are read by a thread of their own
 
     def write(self, line: str) -> int:
         words = re.sub(r"^\[rank \d+\] ", "", line)
-        if self.complaints and (NOISE.match(words) or words in self.seen):
+        with self.turn:
+            if self.complaints and (NOISE.match(words) or words in self.seen):
+                return len(line)
+            self.seen.add(words if self.complaints else "")
+            self.stream.write(line)
+            self.stream.flush()
             return len(line)
-        self.seen.add(words if self.complaints else "")
-        self.stream.write(line)
-        self.stream.flush()
-        return len(line)
 
 
 class LiveLog:
