@@ -95,6 +95,7 @@ RANK = textwrap.dedent("""
 """)
 
 
+@pytest.mark.timeout(900)  # half a minute alone, several on a crowded machine
 def test_a_machine_that_comes_back_is_taken_in_and_one_that_stops_leaves_alone(tmp_path):
     script, seen = tmp_path / "rank.py", tmp_path / "seen"
     script.write_text(RANK)
@@ -108,7 +109,7 @@ def test_a_machine_that_comes_back_is_taken_in_and_one_that_stops_leaves_alone(t
 
     def wait_for(*places):
         """The latest ranks to start; one machine may have started alone before the other came."""
-        deadline, lines = time.monotonic() + 120, []
+        deadline, lines = time.monotonic() + 300, []
         while sorted(lines[-len(places) :]) != sorted(places):
             assert time.monotonic() < deadline, f"{lines}\n{(tmp_path / 'said').read_text()}"
             time.sleep(0.1)
@@ -128,9 +129,9 @@ def test_a_machine_that_comes_back_is_taken_in_and_one_that_stops_leaves_alone(t
         second = start()
         wait_for("0 of 2", "1 of 2")
         second.send_signal(signal.SIGTERM)
-        assert second.wait(60) == 143
+        assert second.wait(200) == 143
         first.send_signal(signal.SIGTERM)
-        assert first.wait(60) == 143
+        assert first.wait(200) == 143
         said = (tmp_path / "said").read_text()
         assert "More machines have come: saving, and starting again with them." in said
         assert "Traceback" not in said

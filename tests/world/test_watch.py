@@ -8,6 +8,7 @@ import threading
 from datetime import timedelta
 from unittest.mock import patch
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -17,6 +18,8 @@ from stepladder.plan import Layout
 from stepladder.world import Place, World, join, watch
 
 from ..ranks import run
+
+pytestmark = pytest.mark.timeout(600)  # ranks that import torch start in minutes in a crowd
 
 
 def quick_watch(least_seconds):
@@ -126,7 +129,7 @@ def start(script, ranks, tmp_path):
         for rank in range(ranks)
     ]  # fmt: skip
     try:
-        errors = [process.communicate(timeout=220)[1] for process in processes]
+        errors = [process.communicate(timeout=400)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
