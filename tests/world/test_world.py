@@ -1,7 +1,10 @@
 """A world of one needs nobody; ranks that join add up along the axes asked for, and no others."""
 
+import gc
 import os
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,3 +92,21 @@ def test_a_rank_that_never_comes_is_an_error_and_not_a_hang():
     assert message.endswith(
         "). Check that all ranks started and that MASTER_ADDR and MASTER_PORT lead to rank 0."
     )
+
+
+def close_a_world() -> int:
+    """Threads of groups that earlier worlds left, before one more is opened and closed."""
+    gc.collect()
+    left = 0
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # it ended meanwhile
+            left += "gloo" in name.read_text()
+    world = join(Layout(replicate=2), "cpu", timeout_seconds=60)
+    world.sum(torch.ones(1), "replicate")
+    world.close()
+    return left
+
+
+def test_a_world_that_was_closed_keeps_no_threads():
+    counts = [max(run(close_a_world, 2, init=False)) for _ in range(3)]
+    assert counts[2] <= counts[1], counts
