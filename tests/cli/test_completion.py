@@ -146,7 +146,7 @@ def typed_in(shell: str, keys: str, until: str) -> str:
     child, terminal = pty.fork()
     if child == 0:
         os.execvpe(shell, words, SHELL)
-    seen, deadline = "", time.monotonic() + 60
+    seen, deadline = "", time.monotonic() + 120
     told = f'PS1=; {first} eval "$(stepladder completion {shell})"; echo told-$((40+2))\n'
     os.write(terminal, told.encode())
     try:

@@ -20,7 +20,7 @@ def machine():
 
 
 def test_json_holds_the_machine_its_precisions_and_its_checks(capsys):
-    code = main(["doctor", "--json", "--quick", "--limit", "100"])
+    code = main(["doctor", "--json", "--quick", "--limit", "200"])
     told = json.loads(capsys.readouterr().out)
     assert set(told) == {"machine", "packages", "precisions", "checks"}
     states = {check["name"]: check["state"] for check in told["checks"]}

@@ -125,12 +125,12 @@ def test_the_command_and_its_page_answer_from_the_wheel(installed, folder):
         said = server.stdout.readline().split()
         port = urlsplit(next(word for word in said if word.startswith("http"))).port
         for path in ("/", "/assets/main.js", "/assets/page.css", "/api/runs"):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
             connection.request("GET", path)
             assert connection.getresponse().status == 200, path
             connection.close()
         server.send_signal(signal.SIGINT)
-        assert server.wait(20) == 0
+        assert server.wait(120) == 0
     finally:
         server.kill()
         server.wait()
