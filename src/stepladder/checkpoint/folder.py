@@ -91,7 +91,8 @@ def checkpoints(root: Path) -> list[Path]:
     A run that was killed between its commit and the renaming left a whole one under the name it
     was written by: it counts.
     """
-    return newest_first(path for path in under_any_name(root) if (path / COMMITTED).exists())
+    # Not Path's, which raises where this user may not look.
+    return newest_first(p for p in under_any_name(root) if os.path.exists(p / COMMITTED))
 
 
 def under_any_name(root: Path) -> list[Path]:
@@ -109,12 +110,14 @@ def step_of(path: Path) -> int:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a committed checkpoint, which is what was committed."""
-    for name in (MANIFEST, COMMITTED):
-        if (path / name).exists() and not (path / name).is_file():  # a pipe would have us wait
-            raise damaged(path / name, "is not a file")
     try:
+        for name in (MANIFEST, COMMITTED):
+            if (path / name).exists() and not (path / name).is_file():  # a pipe would have us wait
+                raise damaged(path / name, "is not a file")
         text = (path / MANIFEST).read_bytes()
         promised = (path / COMMITTED).read_bytes()
+    except PermissionError as refused:
+        raise unreadable(refused) from refused
     except (OSError, ValueError) as missing:
         raise damaged(path, f"is not a whole checkpoint ({missing})") from missing
     if f"{hash_bytes(text, SHA256)}\n".encode() != promised:
@@ -165,6 +168,8 @@ def named(path: Path) -> Iterator[None]:
     """Say of which file the disk gave nothing."""
     try:
         yield
+    except PermissionError as refused:
+        raise unreadable(refused) from refused
     except OSError as missing:
         raise damaged(path, f"cannot be read ({missing.strerror})") from missing
 
@@ -175,9 +180,17 @@ def candidates(folder: Path) -> Iterator[Path]:
     A folder is given its name once it is committed: one without its marker was damaged since, and
     is tried so that it is named.
     """
+    try:
+        yield from look_for(folder)
+    except PermissionError as refused:
+        raise unreadable(refused) from refused
+
+
+def look_for(folder: Path) -> list[Path]:
     if (folder / MANIFEST).exists() or (folder / COMMITTED).exists():
-        yield folder
-        return
+        return [folder]
+    if folder.is_dir():
+        os.listdir(folder)  # raises where it may not be read; a pattern would just find nothing
     named = {path for path in folder.glob("step-*") if path.is_dir()}
     found = newest_first(named.union(checkpoints(folder)))
     if not found:
@@ -185,7 +198,7 @@ def candidates(folder: Path) -> Iterator[Path]:
         raise RecordError(
             "checkpoint", f"{folder} holds none", "Name a folder that a run saved to."
         )
-    yield from found
+    return found
 
 
 def refuse_pickles(path: Path) -> None:
@@ -214,6 +227,15 @@ def force(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def unreadable(refused: PermissionError) -> Unproven:
+    """What this user may not read is not damaged: an older one in its place would lose steps."""
+    return Unproven(
+        "checkpoint",
+        f"{refused.filename} may not be read by this user ({refused.strerror})",
+        "Have its owner allow it (chmod a+rX), or copy the checkpoint as its owner.",
+    )
 
 
 def damaged(path: Path, problem: str) -> RecordError:

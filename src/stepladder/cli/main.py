@@ -11,7 +11,8 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from stepladder.errors import LostRank, StepladderError, nearest
 
@@ -50,16 +51,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: nobody is left to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+@contextmanager
+def paths_named() -> Iterator[None]:
+    """Say in a line what any look at a user's path may raise: in a rank of several, too."""
+    try:
+        yield
     except OSError as refused:
-        if refused.errno != errno.ENAMETOOLONG:  # which any look at a user's path may raise
+        path = str(refused.filename or "")
+        if refused.errno == errno.ENAMETOOLONG:
+            problem = f"'{path[:40]}…' has {len(path)} letters, and no file can be called that"
+            raise StepladderError("path", problem, "Use a shorter one.") from refused
+        if not path or refused.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        print(too_long(str(refused.filename)), file=sys.stderr)
-        return USER_MISTAKE
-
-
-def too_long(path: str) -> StepladderError:
-    problem = f"'{path[:40]}…' has {len(path)} letters, and no file can be called that"
-    return StepladderError("path", problem, "Use a shorter one.")
+        raise StepladderError(
+            "path",
+            f"'{path}' is out of this user's reach ({refused.strerror})",
+            "Have its owner allow it, or name another.",
+        ) from refused
+    except RuntimeError as unknown:
+        if "home directory" not in str(unknown):  # pathlib's word for a '~' that leads nowhere
+            raise
+        problem = "one begins with '~', and that user has no home here"
+        raise StepladderError("path", problem, "Write it in full.") from unknown
 
 
 def answer(words: list[str]) -> int:
@@ -86,7 +101,8 @@ def run_command(name: str, words: list[str]) -> int:
     options = parser.parse_args(words)
     refuse_lost_values(parser, options)
     options.settings = settings
-    return command.run(options)
+    with paths_named():
+        return command.run(options)
 
 
 def refuse_lost_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ def figure(
     widths: Sequence[float] | None = None,
 ) -> tuple[Any, Any]:
     """A figure in the house's look, drawn without a screen; panels as wide as each other or so."""
+    # It tells at length of a home where it can keep nothing, and draws all the same.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
 
     matplotlib.use("Agg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,12 @@ def run(options: argparse.Namespace) -> int:
             "run folder",
             f"{index.path} holds no entry that can be read ({index.lines.bad} lines that are none)",
             "Name a folder that a run wrote, such as runs/first.",
+        )
+    if not (options.output and options.png) and not os.access(index.folder, os.W_OK):
+        raise RecordError(
+            "run folder",
+            f"{index.folder} may not be written by this user, and the page would go there",
+            "Name other places: -o report.html --png plots.",
         )
     page = Path(options.output or index.folder / "report.html")
     plots = draw_plots(index, Path(options.png or index.folder / "report"))

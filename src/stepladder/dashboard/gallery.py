@@ -6,6 +6,7 @@ longest goes, and is read again when it is asked for.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -103,7 +104,8 @@ def find_runs(root: Path) -> list[Path]:
         inside = sorted(root.iterdir())
     except OSError:
         return []
-    return [folder for folder in inside if journal_path(folder).is_file()]
+    # Not Path's, which raises where one of them is not this user's to look at.
+    return [folder for folder in inside if os.path.isfile(journal_path(folder))]
 
 
 def check_run(folder: Path) -> None:
@@ -120,7 +122,9 @@ def check_run(folder: Path) -> None:
 
 def check_folder(root: Path) -> None:
     """Refuse what holds no run, saying what it is."""
-    if find_runs(root):
+    if runs := find_runs(root):
+        if runs == [root]:
+            journal_path(root).open("rb").close()  # raises where this user may not read it
         return
     if not root.exists():
         problem = f"{root} does not exist"

@@ -251,8 +251,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as missing:
+        hidden = isinstance(missing, PermissionError)
+        remedy = "Have its owner allow it." if hidden else "Check its name."
         raise PlanError(
-            "run file", f"{path} cannot be read ({missing.strerror})", "Check its name."
+            "run file", f"{path} cannot be read ({missing.strerror})", remedy
         ) from missing
     except (ValueError, RecursionError) as broken:
         raise PlanError("run file", f"{path} is not TOML: {broken}", "Mend that line.") from broken

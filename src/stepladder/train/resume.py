@@ -117,12 +117,18 @@ def offered(run: Engine, folder: Path) -> list[Path]:
     board, rank = run.world.board, run.world.place.rank
     note = f"offered/{board.store.add(f'offers/{rank}', 1)}"  # how often this rank has asked
     if run.world.first:
+        found: dict[str, list[str]] = {"names": []}
         try:
-            found = [str(path.relative_to(folder)) for path in candidates(folder)]
+            found["names"] = [str(path.relative_to(folder)) for path in candidates(folder)]
+        except Unproven as unseen:  # what may not be looked at is not nothing: nobody begins anew
+            found["unseen"] = [unseen.field, unseen.problem, unseen.remedy]
         except RecordError:
-            found = []
+            pass
         board.post(note, json.dumps(found))
-    return [folder / name for name in json.loads(board.read(note, OFFER_SECONDS))]
+    found = json.loads(board.read(note, OFFER_SECONDS))
+    if "unseen" in found:
+        raise Unproven(*found["unseen"])
+    return [folder / name for name in found["names"]]
 
 
 def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
