@@ -15,7 +15,7 @@ UNPICKLING = {  # reading what this very program sent to itself, never a file
     "launch/called.py": "the call that the process which started this rank sends it",
     "launch/cell.py": "answers of the ranks that a cell started",
     "launch/heard.py": "answers of the ranks that a cell started",
-    "world/watch.py": "torch's own record of collectives, out of this process's memory",
+    "world/recorder.py": "torch's own record of collectives, out of this process's memory",
 }
 PICKLING = {"data/processes.py": "asks whether a source can be sent to a data worker"}
 EXECUTING = {
