@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from tempfile import TemporaryDirectory
 
 import nbformat
 import pytest
@@ -25,9 +26,20 @@ def cells(tmp_path_factory):
             book.cells.append(cell)
     home = str(tmp_path_factory.mktemp("notebook"))
     client = NotebookClient(
-        book, timeout=180, kernel_name="python3", resources={"metadata": {"path": home}}
+        book,
+        timeout=180,
+        startup_timeout=180,
+        kernel_name="python3",
+        resources={"metadata": {"path": home}},
     )
-    with pytest.MonkeyPatch.context() as environ:  # nothing is left in the home of who runs tests
+    # Ports would be chosen here and bound when the kernel has started: by then others may be there.
+    kernel = client.create_kernel_manager()
+    kernel.transport = "ipc"
+    with (
+        pytest.MonkeyPatch.context() as environ,  # nothing is left in the home of who runs tests
+        TemporaryDirectory() as short,  # a socket's name has a hundred letters at most
+    ):
+        kernel.ip = f"{short}/kernel"
         environ.setenv("IPYTHONDIR", home)
         environ.setenv("JUPYTER_RUNTIME_DIR", home)
         client.execute()
