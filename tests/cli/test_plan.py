@@ -113,7 +113,8 @@ def test_a_picture_is_drawn(tmp_path, capsys) -> None:
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_device_of_unknown_speed_has_memory_but_no_time(capsys) -> None:
+def test_a_device_of_unknown_speed_has_memory_but_no_time(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nobody has measured it
     assert run("gpt-tiny", "--on", "1 CPU", "--batch", "8", "--tokens", "1e6") == 0
     shown = capsys.readouterr().out
     assert "Time is unknown" in shown and "unknown time, unknown price" in shown
