@@ -207,6 +207,7 @@ def test_a_kept_module_compiles_without_a_break_and_still_multiplies_in_float32(
                 seen.append(node.meta["val"].dtype)
         return make_boxed_func(graph.forward)
 
+    torch.compiler.reset()  # else the compiler's tries at this model end after a few tests
     precision(tiny, chosen, ("head", "blocks.0"), CPU)
     plain, _ = loss_and_gradients(copy.deepcopy(tiny), chosen)
     backend = aot_autograd(fw_compiler=note_products, bw_compiler=nop)
