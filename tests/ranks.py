@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import os
 import pickle
 import random
@@ -37,6 +38,9 @@ from .ports import free_port
 READY, LEAVE, LEAVE_SECONDS = b"ready", b"leave", 60
 START_SECONDS = 180  # to import torch, on a crowded machine
 STACK_SECONDS = 20  # to say where it stands
+# Each group has three, which wake a hundred times a second: those of groups that only garbage still
+# holds would keep the machine busy.
+MANY_THREADS = 32
 GRACE_SECONDS = 15.0  # for the other ranks to answer once one has failed
 
 
@@ -288,6 +292,8 @@ def clean_up(environ: dict[str, str]) -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
+    if len(os.listdir("/proc/self/task")) > MANY_THREADS:
+        gc.collect()
     # A group that could not be made was counted, and the next one is called by that count: ranks
     # that count differently never meet.
     dist.distributed_c10d._world.group_count = 0
@@ -300,6 +306,10 @@ def settle() -> None:
     """What every job finds: the first of a process, which any test may be given, as any other."""
     import torch
 
+    # A group in a circle of references lives, with three threads that wake a hundred times a
+    # second, until it is looked for. What else is there by now stays, and need not be walked again.
+    gc.collect()
+    gc.freeze()
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
