@@ -9,6 +9,12 @@ from stepladder.errors import RecordError
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.fixture(autouse=True)
+def no_figure():
+    """What other tests may have left open is not these ones'."""
+    pyplot.close("all")
+
+
 def test_losses_are_drawn_into_a_file_and_its_folder_is_made(tmp_path):
     path = plot_losses(
         tmp_path / "a" / "loss.png", [(0, 2.0), (1, float("nan")), (2, 1.0)], [(2, 1.5)]
