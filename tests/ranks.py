@@ -38,9 +38,6 @@ from .ports import free_port
 READY, LEAVE, LEAVE_SECONDS = b"ready", b"leave", 60
 START_SECONDS = 180  # to import torch, on a crowded machine
 STACK_SECONDS = 20  # to say where it stands
-# Each group has three, which wake a hundred times a second: those of groups that only garbage still
-# holds would keep the machine busy.
-MANY_THREADS = 32
 GRACE_SECONDS = 15.0  # for the other ranks to answer once one has failed
 
 
@@ -292,8 +289,6 @@ def clean_up(environ: dict[str, str]) -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-    if len(os.listdir("/proc/self/task")) > MANY_THREADS:
-        gc.collect()
     # A group that could not be made was counted, and the next one is called by that count: ranks
     # that count differently never meet.
     dist.distributed_c10d._world.group_count = 0
@@ -306,8 +301,13 @@ def settle() -> None:
     """What every job finds: the first of a process, which any test may be given, as any other."""
     import torch
 
-    # A group in a circle of references lives, with three threads that wake a hundred times a
-    # second, until it is looked for. What else is there by now stays, and need not be walked again.
+    from stepladder.world.world import forget_routes
+
+    # A group that is remembered by torch, or in a circle of references, lives with three threads
+    # that wake a hundred times a second. What else is there by now stays, and need not be walked
+    # again; a group among it would stay too.
+    if "torch.distributed.tensor" in sys.modules:
+        forget_routes()
     gc.collect()
     gc.freeze()
     torch.set_default_dtype(torch.float32)

@@ -7,11 +7,12 @@ there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from itertools import count
+from operator import attrgetter
 
 import torch
 import torch.distributed as dist
@@ -127,14 +128,20 @@ def forget_routes() -> None:
     """Have torch work out anew how tensors lie on ranks and travel between them.
 
     It remembers that by a mesh's shape, together with the groups and the place of an earlier world
-    of this process, which ended.
+    of this process, which ended; and the groups keep their threads and connections for as long.
     """
     # Loaded here: its tools bring the whole compiler along, a second of every rank's start.
-    tensor = "torch.distributed.tensor"
-    routes = getattr(import_module(f"{tensor}._redistribute"), "_gen_transform_infos", None)
-    getattr(routes, "cache_clear", lambda: None)()  # private: may go any time
-    clear = getattr(import_module(f"{tensor}.debug"), "_clear_sharding_prop_cache", lambda: None)
-    clear()
+    for module, clear in ROUTES:
+        with suppress(AttributeError):  # private: may go any time
+            attrgetter(clear)(import_module(f"torch.distributed.tensor.{module}"))()
+
+
+ROUTES = (  # modules, and what clears those of each
+    ("_redistribute", "_gen_transform_infos.cache_clear"),
+    ("_redistribute", "clear_redistribute_planner_cache"),
+    ("_collective_utils", "MeshTopoInfo.build_from_mesh.cache_clear"),
+    ("debug", "_clear_sharding_prop_cache"),
+)
 
 
 def gather(
