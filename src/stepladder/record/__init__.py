@@ -1,6 +1,6 @@
 """What happened, or would: one type for forecast and measurement. Standard library only."""
 
-from .cache import cache_path
+from .cache import cache_path, replace_whole
 from .calibration import (
     HOST,
     Calibration,
@@ -42,4 +42,5 @@ __all__ = [
     "pace_of",
     "read_journal",
     "read_line",
+    "replace_whole",
 ]

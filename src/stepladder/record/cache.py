@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -20,3 +21,15 @@ def cache_folder() -> Path:
         return Path.home() / ".cache"
     except RuntimeError:
         return Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
+
+
+def replace_whole(path: Path, text: str) -> None:
+    """Write a file beside it first."""
+    half = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        half.write_text(text)
+        os.replace(half, path)
+    except OSError:
+        with suppress(OSError):
+            half.unlink(missing_ok=True)
+        raise

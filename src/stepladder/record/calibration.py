@@ -8,16 +8,14 @@ corrections.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from stepladder.errors import RecordError
 
-from .cache import cache_path
+from .cache import cache_path, replace_whole
 from .time import Time
 
 REMEDY = "Write it again with 'stepladder calibrate'."
@@ -124,18 +122,6 @@ class Calibration:
             raise RecordError("calibration", f"{path} holds something else", REMEDY) from foreign
         read = {"timings": timings, "corrections": corrections, "rough_bytes_per_second": rough}
         return cls(**{**table, **read})
-
-
-def replace_whole(path: Path, text: str) -> None:
-    """Write a file beside it first."""
-    half = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        half.write_text(text)
-        os.replace(half, path)
-    except OSError:
-        with suppress(OSError):
-            half.unlink(missing_ok=True)
-        raise
 
 
 def pace_of(time: Time, compute: str) -> str:

@@ -11,7 +11,6 @@ this machine and version of the library; a way's 64 bytes hold for that version.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -21,7 +20,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from stepladder.record import cache_path
+from stepladder.record import cache_path, replace_whole
 
 from .cublaslt import Product, Shape, Way, version
 
@@ -121,11 +120,6 @@ def note(key: str, found: str, instead_of: str | None = None) -> None:
         table().setdefault(old, value)
     if table().get(key) in (None, instead_of):
         table()[key] = found
-    half = path.with_suffix(f".{os.getpid()}")
-    try:
+    with suppress(OSError):  # the next process tries again
         path.parent.mkdir(parents=True, exist_ok=True)
-        half.write_text(json.dumps(table(), indent=0, sort_keys=True) + "\n")
-        os.replace(half, path)
-    except OSError:  # the next process tries again
-        with suppress(OSError):
-            half.unlink()
+        replace_whole(path, json.dumps(table(), indent=0, sort_keys=True) + "\n")
