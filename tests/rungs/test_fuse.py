@@ -11,8 +11,8 @@ from stepladder.rungs.fuse import Fused, fuse
 from stepladder.rungs.loss import make_loss
 
 
-def world(ranks=1):
-    return SimpleNamespace(layout=Layout(replicate=ranks), device=torch.device("cpu"))
+def world(ranks=1, device="cpu"):
+    return SimpleNamespace(layout=Layout(replicate=ranks), device=torch.device(device))
 
 
 def test_nothing_changes_where_nothing_wins():
@@ -50,3 +50,16 @@ def test_the_head_multiplies_in_8_bits_where_the_plan_does_and_it_pays(hidden, a
     loss = make_loss("cross_entropy", module)
     found = fuse(module, find_anatomy(module), loss, world(), True, eight=bool(asked))
     assert found.head.eight == eight
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "folded"), [("cuda", 1, 1), ("cuda", 0, 0), ("cpu", 1, 0)]
+)
+def test_a_first_convolution_is_folded_on_a_gpu_where_it_is_wanted(device, wanted, folded):
+    module = build("resnet18", device="meta")
+    loss = make_loss("cross_entropy", module)
+    found = fuse(module, find_anatomy(module), loss, world(device=device), bool(wanted))
+    note = "kernels: stem.0 takes images folded two by two where it multiplies in 16 bits"
+    assert found.notes == [note] * folded
+    changed = [name for name, part in module.named_modules() if "_conv_forward" in vars(part)]
+    assert changed == ["stem.0"] * folded

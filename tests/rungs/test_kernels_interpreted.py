@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("triton")
 HERE = Path(__file__).parent
-FILES = ("adamw", "rmsnorm", "cross_entropy", "linear_cross_entropy", "float8_layouts")
+FILES = ("adamw", "rmsnorm", "cross_entropy", "linear_cross_entropy", "float8_layouts", "max_pool")
 
 
 @pytest.mark.timeout(600)  # half a minute alone, several on a crowded machine

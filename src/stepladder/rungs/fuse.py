@@ -19,6 +19,7 @@ from stepladder.world import World
 from .head import FusedHead, fuse_head
 from .loss import Loss
 from .memory_format import channels_innermost, read_images
+from .stem import fold_stems
 
 Context = Callable[[], AbstractContextManager[Any]]
 Intake = Callable[[Any], Any]
@@ -76,4 +77,8 @@ def fuse(
         return Fused(loss)
     images = world.device.type == "cuda" and channels_innermost(module)
     head = fuse_head(module, anatomy, loss, eight=eight)
-    return Fused(loss, head, images, head.notes if head else [])
+    notes = head.notes if head else []
+    if images:
+        how = "takes images folded two by two where it multiplies in 16 bits"
+        notes += [f"kernels: {name} {how}" for name in fold_stems(module)]
+    return Fused(loss, head, images, notes)

@@ -1,0 +1,117 @@
+"""A net's first convolution, multiplied over images folded two by two (part of rung fuse).
+
+Matrix units read channels eight at a time, and a photograph has three: cuDNN fills them up with
+zeros and multiplies those. A convolution of stride 2 is also one of stride 1, with half the taps
+along each side, over images in which every 2 × 2 pixels became the channels of one: twelve of
+sixteen are then not zero. Along one side, with k taps and padding p,
+
+    out[i] = sum over u of w[u] · x[2i + u - p]
+           = sum over a, b of w'[2a + b] · x'[2(i + a) + b]
+
+where x' has p zeros before x, and w' one zero tap after w where k is odd. The sums are of the same
+products, and of zeros. Parameters stay as they are: each pass folds the weight, some thousand
+numbers, and unfolds its gradient.
+
+On an H200 the first convolution of ResNet-50 (256 images of 224 × 224) took 2.8 of 37.8 ms a step
+by cuDNN's own ways, for 0.12 ms' worth of bytes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+FEW = 4  # channels; from eight on, matrix units find them as they are
+EIGHT = 8  # channels that the fast kernels read at a time
+NARROW = (torch.bfloat16, torch.float16)
+
+
+def fold_stems(module: nn.Module, device_type: str = "cuda") -> list[str]:
+    """Have convolutions over images of few channels run folded; their names."""
+    folded = []
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Conv2d) and folds(part):
+            padding = cast(tuple[int, int], part.padding)
+            # Without the module in it: copies of a module then run with their own weights.
+            way = partial(convolve, padding=padding, device_type=device_type)
+            part._conv_forward = way  # type: ignore[method-assign]
+            folded.append(name)
+    return folded
+
+
+def folds(conv: nn.Conv2d) -> bool:
+    """Whether a convolution is of the kind, and torch's own in what it computes."""
+    plain = type(conv).forward is nn.Conv2d.forward
+    plain = plain and type(conv)._conv_forward is nn.Conv2d._conv_forward
+    return (
+        plain
+        and "_conv_forward" not in vars(conv)
+        and conv.in_channels <= FEW
+        and conv.groups == 1
+        and conv.stride == (2, 2)
+        and conv.dilation == (1, 1)
+        and conv.padding_mode == "zeros"
+        and not isinstance(conv.padding, str)
+        and min(conv.kernel_size) >= 3
+    )
+
+
+def convolve(
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    padding: tuple[int, int],
+    device_type: str,
+) -> Tensor:
+    """Convolve with stride 2: folded where that is faster, else as torch does."""
+    work = narrow_type(images, weight)
+    # Images that want a gradient were made by something, and are no photographs.
+    stem = images.dim() == 4 and not images.requires_grad and images.device.type == device_type
+    if work is None or not stem:
+        return functional.conv2d(images, weight, bias, 2, padding)
+    # In 16 bits before it is folded: autocast would do it after, at twice the bytes.
+    return convolve_folded(images.to(work), weight, bias, padding)
+
+
+def narrow_type(images: Tensor, weight: Tensor) -> torch.dtype | None:
+    """The type of 16 bits a product of these is taken in; None for a wider one."""
+    kind = images.device.type
+    if torch.float64 in (images.dtype, weight.dtype):
+        return None
+    if torch.is_autocast_enabled(kind):
+        work = torch.get_autocast_dtype(kind)
+    elif images.dtype == weight.dtype:
+        work = weight.dtype
+    else:
+        return None  # torch's own way says what is wrong
+    return work if work in NARROW else None
+
+
+def convolve_folded(
+    images: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]
+) -> Tensor:
+    """A convolution of stride 2 as one of stride 1 over images folded two by two."""
+    (height, width), (tall, wide), (top, left) = images.shape[2:], weight.shape[2:], padding
+    around = left, behind(width, wide, left), top, behind(height, tall, top)
+    taps = functional.pad(weight, (0, wide % 2, 0, tall % 2))
+    return functional.conv2d(fold(functional.pad(images, around)), fold(taps), bias)
+
+
+def behind(size: int, taps: int, padding: int) -> int:
+    """Zeros after a side of the images; less than none where its last pixels are not read."""
+    outputs = (size + 2 * padding - taps) // 2 + 1
+    return 2 * (outputs - 1) + taps + taps % 2 - padding - size
+
+
+def fold(images: Tensor) -> Tensor:
+    """Every 2 × 2 pixels as the channels of one, filled up to eights, stored innermost."""
+    count, channels, height, width = images.shape
+    pairs = images.reshape(count, channels, height // 2, 2, width // 2, 2)
+    deep = pairs.permute(0, 3, 5, 1, 2, 4).reshape(count, 4 * channels, height // 2, width // 2)
+    filled = functional.pad(deep, (0, 0, 0, 0, 0, -4 * channels % EIGHT))
+    return filled.contiguous(memory_format=torch.channels_last)
