@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from stepladder.rungs.kernels.products import multiply, pitch, shape_of
+from stepladder.rungs.kernels.products import (
+    Operands,
+    alike,
+    multiply,
+    multiply_and_add,
+    pitch,
+    shape_of,
+)
 
 
 @pytest.mark.parametrize("add", [False, True])
@@ -11,8 +18,33 @@ def test_off_the_gpu_a_product_is_torchs_own(add):
     left, right = torch.randn(5, 7, dtype=torch.bfloat16), torch.randn(7, 3, dtype=torch.bfloat16)
     out = torch.ones(5, 3) if add else torch.empty(5, 3, dtype=torch.bfloat16)
     wanted = 1 + left.float() @ right.float() if add else left @ right
-    assert shape_of(left, right, out, None, add) is None
+    assert shape_of(Operands(left, right, out)) is None
     torch.testing.assert_close(multiply(left, right, out, add=add), wanted)
+
+
+def test_more_bits_come_out_where_there_is_room_for_them():
+    left, right = torch.randn(5, 70).bfloat16(), torch.randn(70, 3).bfloat16()
+    wanted = left.float() @ right.float()
+    torch.testing.assert_close(multiply(left, right, torch.full((5, 3), torch.nan)), wanted)
+
+
+@pytest.mark.parametrize("bias", [torch.randn(3), None])
+def test_another_matrix_is_added_and_stays_as_it_is(bias):
+    left, right, added = torch.randn(5, 7), torch.randn(7, 3), torch.randn(5, 3)
+    before = added.clone()
+    wanted = left @ right + added + (0 if bias is None else bias)
+    torch.testing.assert_close(multiply_and_add(left, right, bias, added), wanted)
+    assert torch.equal(added, before)
+
+
+def test_results_that_differ_by_roundings_are_alike_and_others_are_not():
+    wanted = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
+    rounded = wanted.bfloat16().float()
+    assert alike(rounded, wanted)
+    wrong = rounded.clone()
+    wrong[40, 3] += 0.1
+    assert not alike(wrong, wanted)
+    assert not alike(rounded * 1.05, wanted)
 
 
 def test_a_bias_is_added():
@@ -24,6 +56,8 @@ def test_the_operator_is_what_the_compiler_is_told_of_it():
     left, right = torch.randn(5, 7), torch.randn(3, 7).t()
     torch.library.opcheck(torch.ops.stepladder.product.default, (left, right, None))
     torch.library.opcheck(torch.ops.stepladder.product.default, (left, right, torch.randn(3)))
+    given = left, right, torch.randn(3), torch.randn(5, 3)
+    torch.library.opcheck(torch.ops.stepladder.product_sum.default, given)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,17 @@ def test_a_way_that_rounds_otherwise_is_not_taken():
     assert [number(w) for w in trials.same_as_torch([way(1), way(2)], run)] == [1]
 
 
+def test_ways_that_may_round_otherwise_all_round_as_the_first_of_them():
+    def run(found):
+        return torch.tensor([0.0 if found is None else float(number(found) % 10)])
+
+    def near(got, wanted):
+        return bool((got - wanted).abs() <= 2)
+
+    ways = [way(n) for n in (5, 12, 1, 2, 22)]
+    assert [number(w) for w in trials.same_as_torch(ways, run, near)] == [12, 2, 22]
+
+
 @pytest.fixture
 def shelf(monkeypatch, tmp_path):
     """A table of its own."""

@@ -45,8 +45,13 @@ def compile_module(
 def trying() -> dict[str, Any]:
     """The compiler's options by which products are tried."""
     # Imported only here: it brings all of the compiler along, which takes seconds.
-    passes = import_module(".product_pass", __package__)
-    return {"post_grad_custom_post_pass": passes.ProductPass()}
+    names = ("gelu_pass", "ending_pass", "product_pass")
+    gelu, endings, products = (import_module(f".{name}", __package__) for name in names)
+    return {
+        "pre_grad_custom_pass": gelu.GeluPass(),
+        "joint_custom_post_pass": endings.EndingPass(),
+        "post_grad_custom_post_pass": products.ProductPass(),
+    }
 
 
 def are_small(blocks: Sequence[nn.Module]) -> bool:

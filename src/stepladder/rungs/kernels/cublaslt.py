@@ -14,12 +14,17 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 # Numbers of the library's public headers (cublasLt.h, library_types.h).
 KINDS = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
 SUMS_IN_FLOAT32 = 68
 TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS = 3, 4, 7, 8  # of a product's description
-ADD_BIAS = 4  # an epilogue
+BESIDE, BESIDE_PITCH = 11, 12  # a second matrix, of the result's size
+# What is done to a result before it is written. GELU is by tanh and after a bias; its input is kept
+# beside it, and read there when its gradient is taken. (One that sums that gradient over rows as
+# well, for the bias, takes three times as long on an H200.)
+ENDINGS = {"bias": 4, "gelu": 164, "gelu_gradient": 192}
 MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # of a preference
 NEVER_SUMMED_SHORT = 3  # partial sums in place or in float32, never in 16 bits
 WORKSPACE = 64 * 2**20
@@ -50,8 +55,8 @@ class Shape(NamedTuple):
     right_pitch: int
     inputs: torch.dtype
     outputs: torch.dtype
-    bias: bool
-    adds: bool  # to what is in `out`
+    ending: str  # of ENDINGS, or none
+    adds: str  # nothing, what is in `out` "itself", or "another" matrix
     alignment: int  # bytes, of all operands
 
 
@@ -60,20 +65,22 @@ class Product:
     product of the turned matrices: right.T @ left.T = out.T."""
 
     def __init__(self, shape: Shape) -> None:
+        self.shape = shape
         self.library, self.handle = library(), handle(torch.cuda.current_device())
         a, b = shape.right_turned, shape.left_turned
         self.description = self._make("MatmulDesc", SUMS_IN_FLOAT32, KINDS[torch.float32])
         self._set("MatmulDesc", self.description, TRANSPOSE_A, c_int(a))
         self._set("MatmulDesc", self.description, TRANSPOSE_B, c_int(b))
-        if shape.bias:
-            self._set("MatmulDesc", self.description, EPILOGUE, c_int(ADD_BIAS))
+        if shape.ending:
+            self._set("MatmulDesc", self.description, EPILOGUE, c_int(ENDINGS[shape.ending]))
+        if shape.ending in ("gelu", "gelu_gradient"):
+            self._set("MatmulDesc", self.description, BESIDE_PITCH, c_int64(shape.columns))
         kind = KINDS[shape.inputs]
         n, m, k = shape.columns, shape.rows, shape.inner
         self.a = self._layout(kind, (k, n) if a else (n, k), shape.right_pitch)
         self.b = self._layout(kind, (m, k) if b else (k, m), shape.left_pitch)
         self.c = self._layout(KINDS[shape.outputs], (n, m), n)
-        self.alignment = shape.alignment
-        self.beta = c_float(float(shape.adds))
+        self.beta = c_float(bool(shape.adds))
         self.one = c_float(1)
 
     def ways(self) -> list[Way]:
@@ -82,7 +89,7 @@ class Product:
         self._set("MatmulPreference", wish, MOST_WORKSPACE, c_size_t(WORKSPACE))
         self._set("MatmulPreference", wish, REDUCTIONS, c_int(NEVER_SUMMED_SHORT))
         for operand in ALIGNMENTS:
-            self._set("MatmulPreference", wish, operand, c_int(self.alignment))
+            self._set("MatmulPreference", wish, operand, c_int(self.shape.alignment))
         offered, number = (Way * MOST_WAYS)(), c_int()
         ask = self.library.cublasLtMatmulAlgoGetHeuristic
         refused = ask(
@@ -102,15 +109,20 @@ class Product:
         )  # fmt: skip
         return not refused and found.workspace <= WORKSPACE
 
+    def point(self, bias: Tensor | None, beside: Tensor | None) -> None:
+        """Say where a bias lies, and the matrix beside the result."""
+        for attribute, given in ((BIAS, bias), (BESIDE, beside)):
+            if given is not None:
+                place = c_void_p(given.data_ptr())
+                self._set("MatmulDesc", self.description, attribute, place)
+
     def run(
-        self, way: Way, right: int, left: int, out: int, bias: int, space: int, stream: int
+        self, way: Way, right: int, left: int, added: int, out: int, space: int, stream: int
     ) -> None:
         """Queue the product on a stream; operands by address."""
-        if bias:
-            self._set("MatmulDesc", self.description, BIAS, c_void_p(bias))
         refused = self.library.cublasLtMatmul(
             self.handle, self.description, byref(self.one), right, self.a, left, self.b,
-            byref(self.beta), out, self.c, out, self.c, byref(way.algorithm), space,
+            byref(self.beta), added, self.c, out, self.c, byref(way.algorithm), space,
             WORKSPACE, stream,
         )  # fmt: skip
         if refused:

@@ -1,11 +1,14 @@
 """Matrix products by the way that is fastest here, found by trying, and kept (trials.py).
 
 A shape is tried the first time it comes, which is in a run's first step, about a second each; a
-later run on this machine finds what was chosen. Whichever way is taken, the bits are torch's.
+later run on this machine finds what was chosen. Whichever way is taken, the bits are torch's. What
+follows a product can be done to it before it is written, in float32 and without a pass of its own
+(ENDINGS in cublaslt.py, and a sum with another matrix); it is then rounded once instead of twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,11 +16,28 @@ from torch import Tensor
 
 from . import cublaslt
 from .cublaslt import WORKSPACE, Product, Shape, Way
-from .trials import Run, find
+from .trials import Run, Same, find
 
 ALIGNED = (256, 128, 64, 32, 16)  # bytes; more is no better, and less takes other ways
 FEWEST = 2**31  # multiplications below which a product is over before a choice could pay
 TYPES = (torch.bfloat16, torch.float16)
+# Of a value, and of the root of the mean square of all, for those near zero: a few roundings to 8
+# bits of mantissa.
+RELATIVE, ABSOLUTE = 2**-6, 2**-7
+
+
+class Operands(NamedTuple):
+    """What a product reads and writes."""
+
+    left: Tensor
+    right: Tensor
+    out: Tensor
+    bias: Tensor | None = None
+    added: Tensor | None = None  # of the size of `out`, and maybe `out` itself
+    beside: Tensor | None = None  # the same; read or written by the ending
+
+
+Plainly = Callable[[Operands], object]
 
 
 class Chosen(NamedTuple):
@@ -26,57 +46,88 @@ class Chosen(NamedTuple):
 
 
 def multiply(
-    left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None = None, *, add: bool = False
+    left: Tensor,
+    right: Tensor,
+    out: Tensor,
+    bias: Tensor | None = None,
+    *,
+    add: bool = False,
+    tried: bool = True,
 ) -> Tensor:
     """out = left @ right (+ bias), or out += left @ right, by the fastest way there is.
 
     Args:
-        add: to what is in `out`, which may be of more bits than the operands.
+        out: may be of more bits than the operands, unless there is a bias.
+        tried: False for torch's own way, where a shape does not come again.
     """
-    shape = shape_of(left, right, out, bias, add)
-    chosen = choice(shape, left, right, out, bias) if shape else None
-    if chosen is None:
-        return plainly(left, right, out, bias, add=add)
-    queue(*chosen, left, right, out, bias)
+    given = Operands(left, right, out, bias, out if add else None)
+    if tried:
+        work(given, plainly)
+    else:
+        plainly(given)
     return out
 
 
-def plainly(
-    left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None = None, *, add: bool = False
-) -> Tensor:
+def multiply_and_add(left: Tensor, right: Tensor, bias: Tensor | None, added: Tensor) -> Tensor:
+    """Return left @ right (+ bias) + added, summed before it is rounded where that is faster."""
+    out = left.new_empty(added.shape)
+    work(Operands(left, right, out, bias, added), then_add, same=alike)
+    return out
+
+
+def work(given: Operands, plain: Plainly, ending: str = "", same: Same = torch.equal) -> None:
+    """Do it by the way that is chosen, or plainly."""
+    shape = shape_of(given, ending)
+    chosen = choice(shape, given, plain, same) if shape else None
+    if chosen is None:
+        plain(given)
+    else:
+        queue(*chosen, given)
+
+
+def plainly(given: Operands) -> Tensor:
     """The same by torch."""
+    left, right, out, bias, added, _ = given
     if bias is not None:
         return torch.addmm(bias, left, right, out=out)
-    if not add:
-        return torch.mm(left, right, out=out)
     if out.dtype == left.dtype:
-        return out.addmm_(left, right)
-    if left.is_cuda:  # summed as the product is written: a sum of its own would be a third pass
-        return torch.addmm(out, left, right, out_dtype=out.dtype, out=out)
-    return out.addmm_(left.to(out.dtype), right.to(out.dtype))
+        return torch.mm(left, right, out=out) if added is None else out.addmm_(left, right)
+    if not left.is_cuda:
+        left, right = left.to(out.dtype), right.to(out.dtype)
+        return torch.mm(left, right, out=out) if added is None else out.addmm_(left, right)
+    if added is None:
+        return torch.mm(left, right, out_dtype=out.dtype, out=out)
+    # Summed as the product is written: a sum of its own would be a third pass.
+    return torch.addmm(out, left, right, out_dtype=out.dtype, out=out)
 
 
-def shape_of(
-    left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None, add: bool
-) -> Shape | None:
+def then_add(given: Operands) -> Tensor:
+    assert given.added is not None
+    return multiply(given.left, given.right, given.out, given.bias).add_(given.added)
+
+
+def shape_of(given: Operands, ending: str = "") -> Shape | None:
     """What a choice depends on; None for a product that is torch's alone."""
+    left, right, out, bias, added, beside = given
     if not left.is_cuda or left.dtype not in TYPES or left.dtype != right.dtype:
         return None
     (rows, inner), columns = left.shape, right.shape[1]
     if rows * inner * columns < FEWEST or cublaslt.library() is None:
         return None
-    if bias is not None and (add or bias.dtype != out.dtype or bias.stride() != (1,)):
+    if bias is not None and (added is out or bias.dtype != out.dtype or bias.stride() != (1,)):
         return None
     by_left, by_right = pitch(left), pitch(right)
-    if by_left is None or by_right is None or not out.is_contiguous():
+    sized = [each for each in (out, added, beside) if each is not None]
+    if by_left is None or by_right is None or not all(each.is_contiguous() for each in sized):
         return None
-    addresses = [t.data_ptr() for t in (left, right, out)]
+    addresses = [t.data_ptr() for t in (left, right, *sized)]
     alignment = next((n for n in ALIGNED if not any(a % n for a in addresses)), 0)
-    if not alignment:
+    if not alignment or any(each.dtype != out.dtype for each in sized):
         return None
     return Shape(
         rows, columns, inner, by_left[0], by_right[0], by_left[1], by_right[1],
-        left.dtype, out.dtype, bias is not None, add, alignment,
+        left.dtype, out.dtype, ending or ("bias" if bias is not None else ""),
+        "" if added is None else "itself" if added is out else "another", alignment,
     )  # fmt: skip
 
 
@@ -92,52 +143,65 @@ KNOWN: dict[tuple[int, Shape], Chosen | None] = {}
 SPACES: dict[tuple[int, int], Tensor] = {}  # of each device and stream
 
 
-def choice(
-    shape: Shape, left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None
-) -> Chosen | None:
+def choice(shape: Shape, given: Operands, plain: Plainly, same: Same) -> Chosen | None:
     """The way of a shape; None where torch's own product is as fast."""
-    key = left.device.index, shape
+    key = given.left.device.index, shape
     if key not in KNOWN:
         if torch.cuda.is_current_stream_capturing():
             return None  # nothing can be timed now; shapes are taken plainly before
         product = Product(shape)
         try:
-            found = find(shape, product, trial_of(product, left, right, out, bias, shape.adds))
+            found = find(shape, product, trial_of(product, given, plain), same)
         except torch.OutOfMemoryError:  # a trial wants room for two results, which a step does not
             found = None
         KNOWN[key] = Chosen(product, found) if found else None
     return KNOWN[key]
 
 
-def trial_of(
-    product: Product, left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None, add: bool
-) -> Run:
+def trial_of(product: Product, given: Operands, plain: Plainly) -> Run:
     """The product into a place of its own, for what is in `out` may be added to."""
-    scratch = torch.empty_like(out)
+    in_place, ending = given.added is given.out, product.shape.ending
+    # GELU's input is written beside it; as one tensor both are compared.
+    scratch = given.out.new_empty(1 + (ending == "gelu"), *given.out.shape)
+    place = given._replace(out=scratch[0])
+    if in_place:
+        place = place._replace(added=place.out)
+    if ending == "gelu":
+        place = place._replace(beside=scratch[1])
+    product.point(place.bias, place.beside)  # by whose alignment ways are offered
 
     def run(way: Way | None) -> Tensor:
-        if add:
+        if in_place:
             scratch.zero_()
         if way is None:
-            return plainly(left, right, scratch, bias, add=add)
-        queue(product, way, left, right, scratch, bias)
+            plain(place)
+        else:
+            queue(product, way, place)
         return scratch
 
     return run
 
 
-def queue(
-    product: Product, way: Way, left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None
-) -> None:
-    stream = torch.cuda.current_stream(left.device).cuda_stream
-    space = SPACES.get((left.device.index, stream))
+def alike(got: Tensor, wanted: Tensor) -> bool:
+    """Whether two results differ by roundings alone."""
+    typical = wanted.float().square().mean().sqrt()
+    allowed = RELATIVE * wanted.abs().float() + ABSOLUTE * typical
+    return bool(((got.float() - wanted.float()).abs() <= allowed).all())
+
+
+def queue(product: Product, way: Way, given: Operands) -> None:
+    device = given.left.device
+    stream = torch.cuda.current_stream(device).cuda_stream
+    space = SPACES.get((device.index, stream))
     if space is None:
-        space = torch.empty(WORKSPACE, dtype=torch.uint8, device=left.device)
-        SPACES[left.device.index, stream] = space
-    bias_at = 0 if bias is None else bias.data_ptr()
+        space = torch.empty(WORKSPACE, dtype=torch.uint8, device=device)
+        SPACES[device.index, stream] = space
+    product.point(given.bias, given.beside)
+    added = given.out if given.added is None else given.added
     product.run(
-        way, right.data_ptr(), left.data_ptr(), out.data_ptr(), bias_at, space.data_ptr(), stream
-    )
+        way, given.right.data_ptr(), given.left.data_ptr(), added.data_ptr(),
+        given.out.data_ptr(), space.data_ptr(), stream,
+    )  # fmt: skip
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
@@ -146,8 +210,17 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
 
 torch.library.define("stepladder::product", "(Tensor left, Tensor right, Tensor? bias) -> Tensor")
 torch.library.impl("stepladder::product", ("cpu", "cuda"), _product)
+torch.library.define(
+    "stepladder::product_sum", "(Tensor left, Tensor right, Tensor? bias, Tensor added) -> Tensor"
+)
+torch.library.impl("stepladder::product_sum", ("cpu", "cuda"), multiply_and_add)
 
 
 @torch.library.register_fake("stepladder::product")
 def _fake_product(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     return left.new_empty(left.shape[0], right.shape[1])
+
+
+@torch.library.register_fake("stepladder::product_sum")
+def _fake_sum(left: Tensor, right: Tensor, bias: Tensor | None, added: Tensor) -> Tensor:
+    return left.new_empty(added.shape)

@@ -1,0 +1,100 @@
+"""What follows a product is done by it, forward and in GELU's gradient, and means the same."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stepladder.rungs import ending_pass, gelu_pass
+from stepladder.rungs.compile import trying
+
+
+class Block(nn.Module):
+    """Two sums with what went in, the second after GELU between two linears."""
+
+    def __init__(self, bias=True, turned=False):
+        super().__init__()
+        self.first = nn.Linear(8, 8, bias=bias)
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8, bias=bias)
+        self.turned = turned
+
+    def forward(self, x):
+        made = self.first(torch.tanh(x))
+        x = made + x if self.turned else x + made
+        inner = functional.gelu(self.up(torch.tanh(x)), approximate="tanh")
+        return (x + self.down(inner)).square().sum()
+
+
+class Read(Block):
+    """A product's result that another reads as well is its own."""
+
+    def forward(self, x):
+        made = self.first(x)
+        return (x + made).square().sum() + made.sum()
+
+
+class Spread(Block):
+    """What is added is smaller, and spread out."""
+
+    def forward(self, x):
+        return (self.first(x) + x[:1]).square().sum()
+
+
+class Scaled(Block):
+    def forward(self, x):
+        return torch.add(self.first(x), x, alpha=2).square().sum()
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Every size pays here; the products that end with more, by name."""
+    seen = []
+    monkeypatch.setattr(ending_pass, "pays", lambda *_: True)
+    monkeypatch.setattr(gelu_pass, "pays", lambda *_: True)
+    call = ending_pass.call
+
+    def noted(graph, target, *rest):
+        if target in (ending_pass.ours.product_sum.default, ending_pass.ours.gelu_gradient.default):
+            seen.append(target.name().removeprefix("stepladder::"))
+        return call(graph, target, *rest)
+
+    monkeypatch.setattr(ending_pass, "call", noted)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("net", "found"),
+    [
+        (lambda: Block(), ["product_sum", "product_sum", "gelu_gradient"]),
+        (lambda: Block(bias=False, turned=True), ["product_sum", "product_sum", "gelu_gradient"]),
+        (lambda: Read(), []),
+        (lambda: Spread(), []),
+        (lambda: Scaled(), []),
+    ],
+)
+def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
+    torch.manual_seed(0)
+    module, x = net(), torch.randn(3, 5, 8, requires_grad=True)
+    ends = []
+    with torch._inductor.config.patch(force_disable_caches=True):
+        for call in (module, torch.compile(module, options=trying())):
+            module.zero_grad()
+            x.grad = None
+            value = call(x)
+            value.backward()
+            grads = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+            ends.append([value.detach(), x.grad.clone(), *grads])
+    assert sorted(taken) == sorted(found)
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_sums_of_gradients_are_the_compilers(taken):
+    """Two linears of one input: their gradients' sum is in the backward pass."""
+    torch.manual_seed(0)
+    one, two = nn.Linear(8, 8), nn.Linear(8, 8)
+    x = torch.randn(5, 8, requires_grad=True)
+    with torch._inductor.config.patch(force_disable_caches=True):
+        made = torch.compile(lambda x: torch.tanh(one(x)) * two(x), options=trying())(x)
+        made.sum().backward()
+    assert taken == []
