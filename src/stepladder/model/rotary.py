@@ -40,23 +40,17 @@ class Rotary(nn.Module):
         return self
 
     def forward(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Turn (batch, heads, length, width) by its positions, 0, 1, 2 … unless given.
-
-        In memory all heads of a position stay together, as projections write and read them:
-        attention answers in the order of its queries, so nothing is moved after it either.
-        """
-        length = heads.shape[-2]
-        cos, sin = (self.rows(table, length, positions) for table in (self.cos, self.sin))
-        first, second = heads.transpose(-3, -2).float().chunk(2, -1)
+        """Turn (batch, heads, length, width) by its positions, 0, 1, 2 … unless given."""
+        cos, sin = self.rows(self.cos, heads, positions), self.rows(self.sin, heads, positions)
+        first, second = heads.float().chunk(2, -1)
         turned = (first * cos - second * sin, second * cos + first * sin)
-        return torch.cat(turned, -1).type_as(heads).transpose(-3, -2)
+        return torch.cat(turned, -1).type_as(heads)
 
-    def rows(self, table: Tensor, length: int, positions: Tensor | None) -> Tensor:
-        """(…, length, 1, width / 2): the same for all heads."""
+    def rows(self, table: Tensor, heads: Tensor, positions: Tensor | None) -> Tensor:
         if positions is not None:
-            return table[positions].unsqueeze(-2)
-        check_length(length, self.sequence)
-        return table[:length].unsqueeze(-2)
+            return table[positions].unsqueeze(-3)  # over the heads
+        check_length(heads.shape[-2], self.sequence)
+        return table[: heads.shape[-2]]
 
 
 def check_length(length: int, sequence: int) -> None:
