@@ -102,8 +102,6 @@ def test_only_many_images_on_a_gpu_with_channels_innermost_pay(count, options, o
     assert pool_pass.pays(example(count, 64, 56, 56, **options)) == ours
 
 
-def test_images_of_unknown_size_or_value_do_not_pay():
-    node = torch.fx.Graph().placeholder("images")
-    assert not pool_pass.pays(node)
-    node.meta["example_value"] = torch.empty(64, 112, 112)
-    assert not pool_pass.pays(node)
+def test_what_is_one_image_or_of_unknown_value_does_not_pay():
+    assert not pool_pass.pays(example(64, 256, 256, innermost=False))
+    assert not pool_pass.pays(torch.fx.Graph().placeholder("images"))
