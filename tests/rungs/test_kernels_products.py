@@ -52,6 +52,19 @@ def test_a_bias_is_added():
     torch.testing.assert_close(multiply(left, right, torch.empty(5, 3), bias), left @ right + bias)
 
 
+def test_a_sum_that_nearly_cancels_may_show_the_products_rounding():
+    """As the first step of a real model did: a few of its 67 million sums."""
+    product = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
+    added = product.flip(0).bfloat16()
+    product[:4] *= 40
+    added[:4] = -product[:4].bfloat16()
+    twice = product.bfloat16() + added
+    once = (product + added.float()).bfloat16()
+    assert not alike(once, twice)
+    assert alike(once, twice, added=added)
+    assert not alike(added, twice, added=added)  # without the product
+
+
 def test_the_operator_is_what_the_compiler_is_told_of_it():
     left, right = torch.randn(5, 7), torch.randn(3, 7).t()
     torch.library.opcheck(torch.ops.stepladder.product.default, (left, right, None))

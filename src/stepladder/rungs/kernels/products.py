@@ -9,6 +9,7 @@ follows a product can be done to it before it is written, in float32 and without
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -71,7 +72,8 @@ def multiply(
 def multiply_and_add(left: Tensor, right: Tensor, bias: Tensor | None, added: Tensor) -> Tensor:
     """Return left @ right (+ bias) + added, summed before it is rounded where that is faster."""
     out = left.new_empty(added.shape)
-    work(Operands(left, right, out, bias, added), then_add, same=alike)
+    same = partial(alike, added=added)
+    work(Operands(left, right, out, bias, added), then_add, same=same)
     return out
 
 
@@ -182,10 +184,16 @@ def trial_of(product: Product, given: Operands, plain: Plainly) -> Run:
     return run
 
 
-def alike(got: Tensor, wanted: Tensor) -> bool:
-    """Whether two results differ by roundings alone."""
+def alike(got: Tensor, wanted: Tensor, *, added: Tensor | None = None) -> bool:
+    """Whether two results differ by roundings alone.
+
+    Args:
+        added: what a product was summed with. Where the two nearly cancel, a rounding of the
+            product is large beside their sum, and never beside this.
+    """
     typical = wanted.float().square().mean().sqrt()
-    allowed = RELATIVE * wanted.abs().float() + ABSOLUTE * typical
+    size = wanted.abs().float() if added is None else wanted.abs().float() + added.abs().float()
+    allowed = RELATIVE * size + ABSOLUTE * typical
     return bool(((got.float() - wanted.float()).abs() <= allowed).all())
 
 
