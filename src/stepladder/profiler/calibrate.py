@@ -20,12 +20,16 @@ from stepladder.rungs import is_out_of_memory, matrix_units
 from stepladder.world import limit_bytes, synchronize
 
 from .efficiency import fit
+from .launches import TINY
 from .probe import PRECISIONS, Probe, Work
 from .probes import WORKS, probes_of
 
 Progress = Callable[[str, float], None]  # what is being timed, and the share that is done
 
 EACH_SECONDS = 0.15
+# A host is not equally fast from one moment to the next (a quarter apart on an H200's), and its
+# costs are differences of two probes: those are timed for longer.
+HOST_KINDS, HOST_LONGER = (*TINY, "ask for an update"), 3
 WARM_SECONDS = 1.0  # until the chip is as hot as training makes it
 
 
@@ -43,7 +47,8 @@ def calibrate(
             break
         if progress:
             progress(str(probe), index / len(probes))
-        seconds = attempt(probe, device, each)
+        longer = HOST_LONGER if probe.kind in HOST_KINDS else 1
+        seconds = attempt(probe, device, longer * each)
         if seconds is not None:
             timings.append(Timing(probe.kind, probe.compute, probe.shape, seconds))
     release(device)
