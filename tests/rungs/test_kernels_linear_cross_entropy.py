@@ -148,6 +148,13 @@ def test_when_all_are_ignored_loss_and_gradients_are_exactly_zero(reduction):
     assert all(not grad.any() for grad in grads)
 
 
+def test_of_no_tokens_loss_and_gradients_are_exactly_zero():
+    hidden, weight, targets = some(tokens=0)
+    loss, dhidden, dweight = ours(hidden, weight, targets)
+    assert loss == 0 and dhidden.shape == hidden.shape
+    assert torch.equal(dweight, torch.zeros_like(weight))
+
+
 def test_in_fp16_the_sum_may_pass_65504_if_the_mean_does_not():
     hidden = torch.full((16, 1), 16384.0, dtype=torch.float16)
     weight, targets = torch.zeros(2, 1, dtype=torch.float16), torch.zeros(16).long()
