@@ -76,8 +76,11 @@ def test_an_ungated_model_has_two_matrices() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"model_type": "mixtral", "num_local_experts": 8}, "mixtral has 8 experts"),
-        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "256 experts"),
+        ({"model_type": "jamba", "num_experts": 16}, "jamba has 16 experts, and only those of mix"),
+        (
+            {"model_type": "deepseek_v3", "n_routed_experts": 256, "kv_lora_rank": 512},
+            r"deepseek_v3 attends by latent keys \(kv_lora_rank=512\)",
+        ),
         ({"model_type": "bert"}, "a bert is not one row of decoder blocks"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "a t5 is not one row"),
     ],

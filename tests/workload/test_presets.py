@@ -3,7 +3,7 @@
 import pytest
 
 from stepladder.errors import PlanError
-from stepladder.workload import PRESETS, find_shape, parse_shape
+from stepladder.workload import PRESETS, facts_of_shape, find_shape, parse_shape
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,32 @@ from stepladder.workload import PRESETS, find_shape, parse_shape
         ("llama3.2-1b", 1_235_814_400),
         ("llama3.2-3b", 3_212_749_824),
         ("mistral-7b", 7_241_732_096),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("mixtral-8x22b", 140_620_634_112),
+        ("olmoe-1b-7b", 6_919_161_856),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("qwen3-235b-a22b", 235_093_634_560),
     ],
 )
 def test_a_preset_has_the_parameters_of_its_model(name, parameters):
     tolerance = 0 if isinstance(parameters, int) else 1e-3
     assert PRESETS[name].parameters == pytest.approx(parameters, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [
+        ("mixtral-8x7b", 12.9e9),
+        ("mixtral-8x22b", 39.1e9),
+        ("olmoe-1b-7b", 1.28e9),
+        ("qwen3-30b-a3b", 3.35e9),  # 3.3 on its card
+        ("qwen3-235b-a22b", 22.2e9),
+    ],
+)
+def test_a_mixture_has_the_active_parameters_of_its_card(name, active):
+    shape = PRESETS[name]
+    assert shape.active_parameters == pytest.approx(active, rel=3e-3)
+    assert facts_of_shape(shape, 64).active_parameters == shape.active_parameters
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -1,9 +1,10 @@
 """A shape is text, and its counts are those of the model it describes."""
 
 import time
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
@@ -22,9 +23,30 @@ def shapes(draw):
     return Shape(family, layers, heads * width, heads, kv_heads, ffn, vocab, sequence, tied)
 
 
-@given(shapes())
+@st.composite
+def mixtures(draw):
+    layers, experts = draw(st.integers(1, 12)), draw(st.integers(1, 64))
+    dense, every = draw(st.integers(0, layers - 1)), draw(st.integers(0, layers))
+    assume(not every or layers // every > dense // every)
+    widths = [draw(st.integers(0, 512)) for _ in range(3)]
+    mixture = (experts, draw(st.integers(1, experts)), *widths[:2], dense, every, widths[2])
+    return Shape("llama", layers, 64, 4, 2, 96, 128, 64, False, 0, *mixture)
+
+
+@given(st.one_of(shapes(), mixtures()))
 def test_a_shape_reads_back(shape):
     assert parse_shape(str(shape)) == shape
+
+
+@given(mixtures())
+def test_layers_with_experts_are_counted_as_they_are_placed(shape):
+    placed = [layer for layer in range(shape.layers) if shape.is_sparse(layer)]
+    assert shape.sparse_layers == len(placed) > 0
+    assert placed[0] >= shape.dense
+    mixture = 64 * shape.experts + 3 * 64 * shape.shared_ffn
+    mixture += shape.experts * 3 * 64 * (shape.expert_ffn or 96)
+    plain = replace(shape, experts=0).parameters
+    assert shape.parameters == plain + len(placed) * (mixture - 3 * 64 * 96)
 
 
 def test_a_shape_reads_as_people_write_it():
@@ -78,6 +100,33 @@ def test_the_parameters_are_the_sum_of_the_parts(shape):
         (
             "gpt:hidden=96,heads=8,kv_heads=3",
             "model.kv_heads: 3 does not divide 8 heads. Use a divisor of 8.",
+        ),
+        (
+            "llama:experts=8,active=9",
+            "model.active: a token cannot go to 9 of 8 experts. Use 1 to 8.",
+        ),
+        (
+            "llama:experts=8",
+            "model.active: 8 experts, and not to how many of them a token goes. Write active=2.",
+        ),
+        ("llama:experts=0,active=1", "model.experts: '0' is not a whole number from 1 to"),
+        (
+            "gpt:experts=8,active=2",
+            "model.experts: 8 experts in a gpt, whose MLP has no gate as theirs do. "
+            "Write the model as a llama.",
+        ),
+        (
+            "llama:shared_ffn=64",
+            "model.shared_ffn: 64 says nothing of a model without experts. "
+            "Write experts=8 too, or leave it out.",
+        ),
+        (
+            "llama:layers=4,experts=8,active=2,dense=4",
+            "model.dense: 4 leaves none of 4 layers for experts. Use a smaller number.",
+        ),
+        (
+            "llama:layers=4,experts=8,active=2,every=5",
+            "model.every: 5 leaves none of 4 layers for experts. Use a smaller number.",
         ),
     ],
 )

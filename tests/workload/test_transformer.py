@@ -20,12 +20,39 @@ shapes = st.builds(
 )
 
 
-@given(shapes)
+mixtures = st.builds(
+    Shape,
+    family=st.just("llama"),
+    layers=st.integers(5, 9),
+    hidden=st.sampled_from([64, 128]),
+    heads=st.just(4),
+    kv_heads=st.sampled_from([2, 4]),
+    ffn=st.integers(64, 512),
+    vocab=st.integers(16, 4096),
+    sequence=st.sampled_from([16, 128]),
+    experts=st.integers(2, 64),
+    active=st.integers(1, 2),
+    expert_ffn=st.integers(0, 512),
+    shared_ffn=st.integers(0, 512),
+    dense=st.integers(0, 2),
+    every=st.integers(0, 2),
+    extra=st.integers(0, 99),
+)
+
+
+@given(mixtures)
+def test_blocks_with_experts_stand_where_the_shape_has_them(shape: Shape) -> None:
+    blocks = facts_of_shape(shape).blocks
+    placed = [any(m.experts > 1 for m in block.matrices) for block in blocks]
+    assert placed == [shape.is_sparse(layer) for layer in range(shape.layers)]
+
+
+@given(st.one_of(shapes, mixtures))
 def test_parameters_are_those_of_the_shape(shape: Shape) -> None:
     assert facts_of_shape(shape).parameters == shape.parameters
 
 
-@given(shapes, st.integers(1, 512))
+@given(st.one_of(shapes, mixtures), st.integers(1, 512))
 def test_flops_are_those_of_the_closed_form(shape: Shape, length: int) -> None:
     facts = facts_of_shape(shape, length)
     counted = shape_flops(shape, length)

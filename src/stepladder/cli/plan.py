@@ -149,7 +149,10 @@ def show_search(choices: Choices, explanation: Explanation, options: argparse.Na
 def show_head(facts: Facts, cluster: Cluster) -> None:
     per = unit_of(facts).removesuffix("s")
     flops = facts.flops_per_token / 1e9
-    print(f"{facts.name}: {facts.parameters / 1e9:.3g} B parameters, {flops:.3g} GFLOP a {per}")
+    active = facts.active_parameters
+    meets = f" ({active / 1e9:.3g} B active)" if active < facts.parameters else ""
+    size = f"{facts.parameters / 1e9:.3g} B parameters{meets}"
+    print(f"{facts.name}: {size}, {flops:.3g} GFLOP a {per}")
     print(f"{cluster}")
     for assumption in cluster.assumptions:
         print(f"  assumed: {assumption}")
@@ -246,6 +249,7 @@ def search_json(
     return {
         "model": choices.facts.name,
         "parameters": choices.facts.parameters,
+        "active_parameters": choices.facts.active_parameters,
         "cluster": str(choices.cluster),
         "assumptions": list(choices.cluster.assumptions),
         "batch": choices.batch,

@@ -18,6 +18,7 @@ from stepladder.errors import PlanError, nearest
 from stepladder.workload import PRESETS, Shape, find_shape
 
 from .gpt import GPT
+from .huggingface import refuse_unbuilt
 from .initialise import initialise
 from .llama import Llama
 from .mlp import MLP
@@ -79,6 +80,7 @@ def maker_of(model: str | Shape, sequence: int | None) -> Maker:
             raise PlanError("model.sequence", f"{model} reads no sequence", "Leave it out.")
         return OTHERS[model]
     shape = model if isinstance(model, Shape) else named_shape(model)
+    refuse_unbuilt(shape)
     if shape.head:
         problem = f"{shape.head} a head is not hidden over heads, as in every built-in model"
         raise PlanError("model.head", problem, "Train the folder of the model that has such heads.")

@@ -187,13 +187,15 @@ def make_part(name: str, passes: Passes, owns: Owns, cuts: Mapping[str, str]) ->
     seen_in = [p.parts.get(name, Watched()) for p in passes.few]
     seen = seen_in[0]
     entered = [p.inputs[name] for p in passes.few if name in p.inputs]
+    matrices = matrices_in(seen, FEW, name, cuts)
     part = Part(
         name=name,
         parameters=owns.parameters,
         whole_parameters=owns.whole,
         frozen_parameters=owns.frozen,
         frozen_whole_parameters=owns.frozen_whole,
-        matrices=matrices_in(seen, FEW, name, cuts),
+        matrices=matrices,
+        whole=any(m.experts > 1 for m in matrices),
         attention=attention_in(seen),
         moved=moved_in(seen_in, FEW),
         eager=passes.kept(name, eager_of),

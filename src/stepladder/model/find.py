@@ -40,12 +40,19 @@ def find_anatomy(module: nn.Module) -> Anatomy:
         entry=entry,
         blocks=names,
         exit=exit,
-        cuts=find_cuts(module, blocks[0][1]) if blocks else {},
+        cuts=cuts_of_all(module, [block for _, block in blocks]) if blocks else {},
         guessed=bool(blocks) and not declared_cuts(module, blocks[0][1]),
         head=head,
         embedding=embedding,
         tied=is_tied(module, head, embedding),
     )
+
+
+def cuts_of_all(module: nn.Module, blocks: list[nn.Module]) -> dict[str, str]:
+    """The first block's, less the pairs that some other lacks: its MLP may be experts."""
+    cuts, parts = find_cuts(module, blocks[0]), [dict(b.named_modules()) for b in blocks[1:]]
+    lacking = {cut.rpartition(".")[0] for cut in cuts for names in parts if cut not in names}
+    return {cut: kind for cut, kind in cuts.items() if cut.rpartition(".")[0] not in lacking}
 
 
 def beside_adapters(module: nn.Module, inner: nn.Module) -> Anatomy:

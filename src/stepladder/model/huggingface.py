@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from stepladder.errors import PlanError
 from stepladder.workload import Shape
 
 LLAMA = {  # ours in a block: theirs
@@ -42,8 +43,21 @@ class Theirs:
     turned: bool = False
 
 
+def refuse_unbuilt(shape: Shape) -> None:
+    """Shapes that the planner counts and no built-in model has."""
+    if shape.experts:
+        problem = f"the planner counts {shape.experts} experts, and no built-in model has any"
+        remedy = "Train a folder of such a model, or hand its module to sl.climb."
+        raise PlanError("model.experts", problem, remedy)
+    if shape.extra:
+        problem = f"{shape.extra} parameters of a block (biases, norms of heads) are in no built-in"
+        remedy = "Train the folder of a model that has them; --names same converts it."
+        raise PlanError("model.extra", f"{problem} model", remedy)
+
+
 def their_tensors(shape: Shape) -> list[Theirs]:
     """Every tensor of the model as Hugging Face stores it."""
+    refuse_unbuilt(shape)
     return list(llama_tensors(shape) if shape.family == "llama" else gpt_tensors(shape))
 
 

@@ -24,7 +24,8 @@ def matrices_in(part: Part, rows: int, name: str, cuts: Mapping[str, str]) -> tu
             height, inner, columns = done.product
             where = done.where.removeprefix(f"{name}.")
             cut = SIDES.get(cuts.get(where, ""), "")
-            found.append(Matrix(height // rows, inner, columns, cut, done.channels, done.wanted))
+            size = height // rows, inner, columns
+            found.append(Matrix(*size, cut, done.channels, done.wanted, done.experts))
     return tuple(found)
 
 

@@ -80,6 +80,7 @@ class Operation:
     lanes: int = 0  # channels of such a kernel
     product: tuple[int, int, int] | None = None  # rows, inner, columns
     channels: int = 0  # of a convolution's window
+    experts: int = 1  # matrices among which the product's rows are dealt
     wanted: int = 2  # gradients that the product's operands want
     is_cast: bool = False
     dear: bool = False  # its result is what selective recomputation keeps
@@ -154,6 +155,8 @@ class Watch(TorchDispatchMode):
             rows = first.numel() // max(first.shape[-1], 1)
             done.product = rows, first.shape[-1], second.shape[-1]
             done.wanted = first.requires_grad + second.requires_grad
+            if packet is aten._grouped_mm and second.dim() == 3:
+                done.experts = second.shape[0]
         elif packet in CONVOLUTIONS:
             weight, image = args[1], args[0] if args[6] else out[0]
             places = image.shape[0] * image[0, 0].numel()

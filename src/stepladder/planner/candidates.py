@@ -67,7 +67,9 @@ def divisors(number: int, limit: int) -> list[int]:
 
 
 def tensors(facts: Facts, cluster: Cluster) -> list[int]:
-    cuttable = any(matrix.cut for part in facts.parts for matrix in part.matrices)
+    """Powers of two; one where experts would stay whole on every rank and nothing be gained."""
+    every = [matrix for part in facts.parts for matrix in part.matrices]
+    cuttable = any(matrix.cut for matrix in every) and all(m.experts == 1 for m in every)
     return powers(cluster.devices_per_node if cuttable else 1)
 
 

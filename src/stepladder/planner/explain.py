@@ -120,6 +120,10 @@ def next_rungs(choices: Choices, own: Forecast) -> list[str]:
         lines += gain("fp8", own, best_of(choices, cluster, replace(plan, precision=FP8)))
     twice = replace(cluster, num_nodes=2 * cluster.num_nodes)
     lines += gain(f"{twice.num_devices} devices", own, best_of(choices, twice, plan))
+    if facts.active_parameters < facts.parameters:
+        lines.append(
+            "expert parallelism: no rung here; experts are sharded with their layer, tokens stay"
+        )
     if plan.recompute.kind != "none" and facts.num_blocks:
         without = forecast(facts, replace(plan, recompute=type(plan.recompute)()), cluster)
         more = without.memory.peak_bytes - own.memory.peak_bytes

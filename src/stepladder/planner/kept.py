@@ -36,7 +36,8 @@ def cheap_bytes(part: Part, sizes: Sizes) -> float:
 
 def stream_bytes(part: Part, sizes: Sizes) -> float:
     """What a block that keeps nothing else keeps: what flowed in."""
-    scale = per_rank(sizes) * (1 if sizes.software.slices_stream else sizes.tensor)
+    sliced = sizes.software.slices_stream and not part.whole
+    scale = per_rank(sizes) * (1 if sliced else sizes.tensor)
     if part.input is None:
         return part.output * scale * sizes.residual
     return part.input.num_bytes(sizes.work, sizes.residual) * scale
@@ -46,13 +47,13 @@ def kept_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
     kept = part.compiled if sizes.compiled else part.eager
     if selective:
         kept = part.selective
-    scale = per_rank(sizes)
+    scale = per_rank(sizes) * (sizes.tensor if part.whole else 1)
     size = kept.num_bytes(sizes.work, sizes.residual) * scale
     if sizes.whole and not selective and part.parameters < LARGE_BLOCK:
         # A compiler that sees no end of a block keeps what its norm gave the products: exactly one
         # such tensor a block is what GPT-2 held more whole than by block.
         size += part.output * scale * sizes.work
-    if sizes.tensor > 1 and not selective:
+    if sizes.tensor > 1 and not selective and not part.whole:
         size += whole_stream_bytes(part, kept, sizes)
     keeps_scores = not sizes.flash and not sizes.software.scores_again
     if keeps_scores and part.attention and not selective:

@@ -194,6 +194,7 @@ def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[Run]:
         scratch = scratch_bytes(part.scratch, sizes)
         if depths.kept < 1.0:
             scratch = max(scratch, scratch_bytes(part.passing, sizes))
+        scratch *= sizes.tensor if part.whole else 1
         yield Run(
             count, kept, max(kept, rebuilt_bytes(part, depths, sizes)),
             scratch, copies, depths.kept * copies,
@@ -224,17 +225,17 @@ def copies_bytes(part: Part, sizes: Sizes) -> float:
     """What autocast casts of a part: the weights of its products, not tables and norms."""
     if sizes.wrapped or sizes.work >= sizes.parameter:
         return 0.0
-    return min(sum(m.inner * m.columns for m in part.matrices), part.parameters) * (
-        sizes.work / sizes.tensor
-    )
+    cast = [m for m in part.matrices if m.experts == 1]  # products by groups are none of autocast's
+    return min(sum(m.weights for m in cast), part.parameters) * (sizes.work / sizes.tensor)
 
 
 def fresh_bytes(part: Part, sizes: Sizes) -> float:
     """One weight's gradient on its way to what is stored; autocast's copy of it is gone by then."""
-    largest = max((m.inner * m.columns for m in part.matrices), default=part.parameters)
+    largest = max((m.weights for m in part.matrices), default=part.parameters)
     if sizes.wrapped:
         return 0.0  # among what travels
-    return min(largest, part.parameters) * sizes.gradient / sizes.tensor
+    ways = 1 if part.whole else sizes.tensor
+    return min(largest, part.parameters) * sizes.gradient / ways
 
 
 def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:

@@ -84,6 +84,7 @@ class Speed:
     innermost: float = 0.0  # FLOP/s of convolutions whose images have their channels innermost
     convolution_edges: float = EDGES
     colours: float = 0.0  # FLOP/s of convolutions of few channels
+    single: float = 0.0  # FLOP/s of products in fp32
     kernel_seconds: float = KERNEL_SECONDS
     launch_factors: Mapping[str, float] = field(default_factory=dict)
 
@@ -92,6 +93,11 @@ class Speed:
         rate, size = (self.wide, self.work_bytes) if wide else (self.matrix, self.operand_bytes)
         edges = self.wide_edges if wide else self.edges
         return flops / rate + edges * elements * size / self.bandwidth
+
+    def grouped(self, flops: float, elements: float, *, single: bool) -> float:
+        """Seconds of products by groups, in fp32 or in the work type."""
+        rate, size = (self.single, BYTES["float32"]) if single else (self.wide, self.work_bytes)
+        return flops / rate + self.wide_edges * elements * size / self.bandwidth
 
     def convolve(
         self, flops: float, elements: float, channels: int, *, innermost: bool = False
@@ -144,6 +150,7 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
         or head * (1.0 if plain else CONVOLUTION),
         innermost=head * (1.0 if plain else INNERMOST),
         convolution_edges=found.convolution_edges.get(work, EDGES),
+        single=measured.get("fp32") or (device.peak("fp32") or wide or NOMINAL[0]) * share,
         colours=found.colour_flops_per_second.get(work) or colours_of(device, head),
         kernel_seconds=kernel_seconds_of(device, found),
         launch_factors=found.launch_factors,

@@ -16,7 +16,7 @@ from math import ceil, log, sqrt
 from stepladder.hardware import Cluster
 from stepladder.plan import Compress, Plan
 from stepladder.record import Calibration, Time
-from stepladder.workload import Facts
+from stepladder.workload import Facts, Matrix
 
 from .collectives import network_of
 from .kept import block_depths, mean_bytes
@@ -158,9 +158,16 @@ def compressed(compress: Compress, stage: Stage) -> float:
     if compress.kind != "powersgd":
         return 0.5
     matrices = [matrix for part, _ in stage.blocks for matrix in part.matrices]
-    whole = sum(m.inner * m.columns for m in matrices)
-    factors = sum(compress.rank * (m.inner + m.columns) for m in matrices)
+    whole = sum(m.weights for m in matrices)
+    factors = sum(thin_elements(m, compress.rank) for m in matrices)
     return min(factors / whole, 1.0) if whole else 1.0
+
+
+def thin_elements(matrix: Matrix, rank: int) -> int:
+    """Of a gradient's two factors; all experts' are one, whose rows are whole experts."""
+    if matrix.experts == 1:
+        return rank * (matrix.inner + matrix.columns)
+    return min(rank * (matrix.experts + matrix.inner * matrix.columns), matrix.weights)
 
 
 def hand_over_seconds(stage: Stage, setting: Setting) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stepladder.errors import PlanError
 
+from .expert_config import REMEDY, extra_of, mixture_of
 from .shape import Shape, check_shape
 
 LLAMA = {  # our name: theirs
@@ -21,7 +23,6 @@ LLAMA = {  # our name: theirs
 GPT = {"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "vocab": "vocab_size"}
 
 UNGATED = ("gpt_neox", "gpt_neox_japanese", "phi", "starcoder2")  # two matrices in the MLP
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 OTHERS = (  # that read in both directions, or images, or with two rows of blocks
     "bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta", "deberta-v2",
     "modernbert", "vit", "deit", "beit", "dinov2", "swin", "clip", "siglip", "t5", "mt5", "bart",
@@ -66,20 +67,20 @@ def shape_of_config(table: Mapping[str, Any]) -> Shape:
     head = int(table.get("head_dim") or 0)
     head = 0 if head * numbers["heads"] == numbers["hidden"] else head
     family = "gpt" if table.get("model_type") in UNGATED else "llama"
+    numbers |= mixture_of(table)
     shape = Shape(family, **numbers, kv_heads=kv_heads, sequence=length, tied=tied, head=head)
-    return check_shape(shape)
+    return check_shape(replace(shape, extra=extra_of(table, shape)))
 
 
 def refuse_others(table: Mapping[str, Any]) -> None:
     """Models whose numbers have the same names and mean something else."""
-    remedy = "Describe the module itself: sl.describe(module, sequence=...) traces it."
-    experts = next((name for name in EXPERTS if (table.get(name) or 0) > 1), None)
-    if experts:
-        problem = f"the config of {kind_of(table)} has {table[experts]} experts ({experts})"
-        raise PlanError("model", f"{problem}, and a shape has none", remedy)
+    if table.get("kv_lora_rank"):
+        latent = f"kv_lora_rank={table['kv_lora_rank']}"
+        problem = f"{kind_of(table)} attends by latent keys ({latent}), which a shape does not have"
+        raise PlanError("model", problem, REMEDY)
     if table.get("model_type") in OTHERS or table.get("is_encoder_decoder"):
         problem = f"a {kind_of(table)} is not one row of decoder blocks, as a shape is"
-        raise PlanError("model", problem, remedy)
+        raise PlanError("model", problem, REMEDY)
 
 
 def kind_of(table: Mapping[str, Any]) -> str:

@@ -27,11 +27,17 @@ class Matrix:
     cut: Cut = ""
     channels: int = 0  # of a convolution: those that one output pixel reads of one input pixel
     backward: int = 2  # products in backward; a frozen weight or the data itself needs one less
+    experts: int = 1  # weights of this size among which the rows are dealt, one group to each
 
     @property
     def flops(self) -> int:
         """Of one sample's forward pass; a multiply-add is two."""
         return 2 * self.rows * self.inner * self.columns
+
+    @property
+    def weights(self) -> int:
+        """Elements of the weight, of all experts' where there are several."""
+        return self.experts * self.inner * self.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,7 @@ class Part:
     attention: Attention | None = None
     moved: Moved = Moved()
     moved_back: Moved | None = None  # in backward; None: as `CHEAP_BACKWARD` forwards
+    whole: bool = False  # whatever the tensor axis cuts, each of its ranks has the whole stream
     eager: Kept = Kept()  # kept when each operation runs by itself
     compiled: Kept = Kept()  # kept when neighbours are fused and cheap ones run again
     selective: Kept = Kept()  # kept when only products and attention are
@@ -175,6 +182,15 @@ class Facts:
     def parameters(self) -> int:
         every = sum(part.parameters * part.count for part in self.parts)
         return every - self.tied_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token meets: of experts, the ones it goes to."""
+        several = ((p, m) for p in self.parts for m in p.matrices if m.experts > 1)
+        idle = (
+            p.count * (m.experts - m.rows // self.tokens) * m.inner * m.columns for p, m in several
+        )
+        return self.parameters - sum(idle)
 
     @property
     def flops_per_sample(self) -> float:

@@ -3,6 +3,9 @@
 Text form: `llama:layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256`. The family
 sets what the numbers leave open: Llama has three ffn matrices, rotary positions, RMSNorm and no
 biases; GPT has two, learned positions, LayerNorm, biases and a tied head.
+
+`experts=8,active=2` makes each MLP of a Llama a mixture: so many of them, each token through two, a
+router that chooses. Only the planner knows mixtures: no built-in model is one.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from math import isqrt
 from typing import Any
 
 from stepladder.errors import PlanError, nearest
+
+MIXTURE = ("active", "expert_ffn", "shared_ffn", "dense", "every")  # what needs experts
+UNUSUAL = ("head", "experts", *MIXTURE, "extra")  # 0 in most models, and left out of their text
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,13 @@ class Shape:
     sequence: int = 2048  # the longest the positions allow; a forecast may use less
     tied: bool = False  # the head shares the embedding's matrix
     head: int = 0  # the width of one head; 0: hidden over heads
+    experts: int = 0  # MLPs of a layer from which each token's are chosen; 0: one, for all tokens
+    active: int = 0  # of them, those that one token goes to
+    expert_ffn: int = 0  # the width inside an expert; 0: ffn
+    shared_ffn: int = 0  # the width inside an MLP beside the experts that every token goes to
+    dense: int = 0  # first layers that have no experts
+    every: int = 0  # of the layers, each so-many-th has experts; 0: each
+    extra: int = 0  # parameters of a block beside those of its family: biases, norms of heads
 
     @property
     def gated(self) -> bool:
@@ -55,8 +68,34 @@ class Shape:
 
     @property
     def mlp_parameters(self) -> int:
+        """Of a layer without experts."""
         matrices = (3 if self.gated else 2) * self.hidden * self.ffn
         return matrices + (self.ffn + self.hidden if self.biased else 0)
+
+    @property
+    def expert_width(self) -> int:
+        return self.expert_ffn or self.ffn
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of one expert."""
+        return 3 * self.hidden * self.expert_width
+
+    @property
+    def mixture_parameters(self) -> int:
+        """Of a layer's router, experts, and the MLP beside them."""
+        router, shared = self.hidden * self.experts, 3 * self.hidden * self.shared_ffn
+        return router + self.experts * self.expert_parameters + shared
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether the layer, counted from 0, has experts."""
+        chosen = layer >= self.dense and (layer + 1) % max(self.every, 1) == 0
+        return bool(self.experts) and chosen
+
+    @property
+    def sparse_layers(self) -> int:
+        step = max(self.every, 1)
+        return self.layers // step - min(self.dense, self.layers) // step if self.experts else 0
 
     @property
     def norm_parameters(self) -> int:
@@ -64,7 +103,9 @@ class Shape:
 
     @property
     def block_parameters(self) -> int:
-        return self.attention_parameters + self.mlp_parameters + 2 * self.norm_parameters
+        """Of a layer without experts."""
+        mlp = self.mlp_parameters + 2 * self.norm_parameters
+        return self.attention_parameters + mlp + self.extra
 
     @property
     def embedding_parameters(self) -> int:
@@ -78,11 +119,18 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        blocks = self.layers * self.block_parameters
+        more = self.sparse_layers * (self.mixture_parameters - self.mlp_parameters)
+        blocks = self.layers * self.block_parameters + more
         return self.embedding_parameters + blocks + self.norm_parameters + self.head_parameters
 
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token meets."""
+        idle = self.experts - self.active
+        return self.parameters - self.sparse_layers * idle * self.expert_parameters
+
     def __str__(self) -> str:
-        unsaid = ("family", "tied") if self.head else ("family", "tied", "head")
+        unsaid = ("family", "tied", *(name for name in UNUSUAL if not getattr(self, name)))
         numbers = [f.name for f in fields(self) if f.name not in unsaid]
         words = [f"{name}={getattr(self, name)}" for name in numbers]
         return f"{self.family}:{','.join([*words, f'tied={int(self.tied)}'])}"
@@ -147,7 +195,31 @@ def check_shape(shape: Shape) -> Shape:
             f"{shape.kv_heads} does not divide {shape.heads} heads",
             f"Use a divisor of {shape.heads}.",
         )
+    check_mixture(shape)
     return shape
+
+
+def check_mixture(shape: Shape) -> None:
+    """The numbers of experts, which mean something only together."""
+    if not shape.experts:
+        alone = next((name for name in MIXTURE if getattr(shape, name)), None)
+        if alone:
+            problem = f"{getattr(shape, alone)} says nothing of a model without experts"
+            raise PlanError(f"model.{alone}", problem, "Write experts=8 too, or leave it out.")
+        return
+    if not shape.gated:
+        problem = f"{shape.experts} experts in a {shape.family}, whose MLP has no gate as theirs do"
+        raise PlanError("model.experts", problem, "Write the model as a llama.")
+    if not shape.active:
+        problem = f"{shape.experts} experts, and not to how many of them a token goes"
+        raise PlanError("model.active", problem, f"Write active={min(2, shape.experts)}.")
+    if shape.active > shape.experts:
+        problem = f"a token cannot go to {shape.active} of {shape.experts} experts"
+        raise PlanError("model.active", problem, f"Use 1 to {shape.experts}.")
+    if not shape.sparse_layers:
+        name = "dense" if shape.dense >= shape.layers else "every"
+        problem = f"{getattr(shape, name)} leaves none of {shape.layers} layers for experts"
+        raise PlanError(f"model.{name}", problem, "Use a smaller number.")
 
 
 def divisors(number: int) -> list[int]:

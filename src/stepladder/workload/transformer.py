@@ -21,9 +21,13 @@ Selective recomputation keeps the block's input and what products and attention 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+
 from stepladder.errors import PlanError
 
-from .facts import Attention, Facts, Kept, Launches, Matrix, Moved, Part
+from .facts import Attention, Cut, Facts, Kept, Launches, Matrix, Moved, Part
+from .mixture import with_experts
 from .shape import Shape
 
 # Launches of one pass: products, norms, rotations, attention, element-wise work, views that copy,
@@ -40,7 +44,7 @@ def facts_of_shape(shape: Shape, sequence: int | None = None, *, name: str = "")
     length = sequence or shape.sequence
     return Facts(
         name=name or shape.family,
-        parts=(entry_of(shape, length), block_of(shape, length), exit_of(shape, length)),
+        parts=(entry_of(shape, length), *blocks_of(shape, length), exit_of(shape, length)),
         tokens=length,
         vocab=shape.vocab,
         tied_parameters=shape.vocab * shape.hidden if shape.tied else 0,
@@ -62,16 +66,33 @@ def entry_of(shape: Shape, length: int) -> Part:
     )
 
 
+def blocks_of(shape: Shape, length: int) -> list[Part]:
+    """Runs of equal blocks in order: of one kind, or with experts and without."""
+    plain = block_of(shape, length)
+    if not shape.experts:
+        return [replace(plain, count=shape.layers)]
+    beside = replace(shape, ffn=shape.shared_ffn)  # attention, and the MLP of all tokens
+    sparse = with_experts(block_of(beside, length), shape, length)
+    runs = groupby(map(shape.is_sparse, range(shape.layers)))
+    return [replace(sparse if has else plain, count=len(list(run))) for has, run in runs]
+
+
 def block_of(shape: Shape, length: int) -> Part:
+    """One without experts."""
     statistics = Kept(single=length * (shape.heads + (4 if shape.biased else 2)))
     count = count_llama if shape.gated else count_gpt
     moved, eager, compiled, selective = count(shape, length)
     ahead, back = LLAMA_LAUNCHES if shape.gated else GPT_LAUNCHES
-    biases = shape.attention_parameters + shape.mlp_parameters - weights_of(shape)
+    weights = weights_of(shape)
+    biases = shape.attention_parameters + shape.mlp_parameters - weights
+    if shape.experts:  # nobody cuts the MLPs of a model some of whose are experts
+        weights -= shape.mlp_parameters
+    whole = 2 * shape.norm_parameters + (2 * shape.hidden if biases else 0) + shape.extra
     return Part(
         name="block",
         parameters=shape.block_parameters,
-        whole_parameters=2 * shape.norm_parameters + (2 * shape.hidden if biases else 0),
+        whole_parameters=shape.block_parameters - weights if shape.experts else whole,
+        whole=bool(shape.experts),
         matrices=products_of(shape, length),
         attention=Attention(shape.heads, shape.kv_heads, shape.head_width, length),
         moved=moved,
@@ -88,7 +109,6 @@ def block_of(shape: Shape, length: int) -> Part:
         launches=ahead,
         launches_back=back,
         tensors=LLAMA_TENSORS if shape.gated else GPT_TENSORS,
-        count=shape.layers,
     )
 
 
@@ -102,11 +122,13 @@ def products_of(shape: Shape, length: int) -> tuple[Matrix, ...]:
     width, keys, queries = shape.hidden, shape.kv_heads * shape.head_width, shape.query_width
     into = (queries, keys, keys)
     up = 2 if shape.gated else 1
+    wide: Cut = "" if shape.experts else "columns"
+    narrow: Cut = "" if shape.experts else "inner"
     return (
         *(Matrix(length, width, columns, "columns") for columns in into),
         Matrix(length, queries, width, "inner"),
-        *(Matrix(length, width, shape.ffn, "columns") for _ in range(up)),
-        Matrix(length, shape.ffn, width, "inner"),
+        *(Matrix(length, width, shape.ffn, wide) for _ in range(up)),
+        Matrix(length, shape.ffn, width, narrow),
     )
 
 

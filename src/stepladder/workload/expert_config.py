@@ -1,0 +1,93 @@
+"""What a config.json says of experts, and of parameters that not every model of a family has.
+
+Models name the same things differently and place them differently, so only those whose count is
+known to be that of the real module are read; a test builds each of them. Two are not among them
+though their parameters could be: of Llama 4 transformers sends every token through all experts, and
+gpt-oss attends with sinks, which writes every score down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepladder.errors import PlanError
+
+from .shape import Shape
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k")
+READ = ("mixtral", "granitemoe", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe", "dots1")
+REMEDY = "Describe the module itself: sl.describe(module, sequence=...) traces it."
+
+BIASED = ("qwen2", "qwen2_moe")  # queries, keys and values, whatever the config says
+HEAD_NORMS = ("qwen3", "qwen3_moe", "dots1")  # of one head's width
+WIDE_NORMS = ("olmoe", "olmo2")  # of all heads' width
+
+
+def whole(table: Mapping[str, Any], *names: str) -> int:
+    """The first of these settings that is a number, else 0."""
+    return next((v for name in names if type(v := table.get(name)) is int and v > 0), 0)
+
+
+def experts_in(table: Mapping[str, Any]) -> int:
+    """How many there are; one is an MLP like any other."""
+    found = whole(table, *EXPERTS)
+    return found if found > 1 else 0
+
+
+def mixture_of(table: Mapping[str, Any]) -> dict[str, int]:
+    """The numbers of a shape's experts; none where the config has none."""
+    kind, experts = str(table.get("model_type", "this model")), experts_in(table)
+    if not experts:
+        return {}
+    if kind not in READ:
+        problem = f"the config of {kind} has {experts} experts, and only those of {', '.join(READ)}"
+        raise PlanError("model", f"{problem} are known to be counted right", REMEDY)
+    active = whole(table, *ACTIVE)
+    if not active:
+        problem = f"the config of {kind} has {experts} experts and no {ACTIVE[0]}"
+        raise PlanError("model", problem, "Write to how many of them a token goes.")
+    numbers = {"experts": experts, "active": active, **widths_of(table)}
+    return {**numbers, **places_of(table, kind)}
+
+
+def widths_of(table: Mapping[str, Any]) -> dict[str, int]:
+    """Inside an expert, and inside what stands beside them."""
+    inside = whole(table, "intermediate_size")
+    width = whole(table, "moe_intermediate_size") or inside
+    beside = whole(table, "shared_expert_intermediate_size")
+    beside = beside or whole(table, "n_shared_experts") * width
+    return {"expert_ffn": 0 if width == inside else width, "shared_ffn": beside}
+
+
+def places_of(table: Mapping[str, Any], kind: str) -> dict[str, int]:
+    """Which layers have experts: all but the first few, or each so-many-th."""
+    every = whole(table, "decoder_sparse_step")
+    every = 0 if every == 1 else every
+    without = table.get("mlp_only_layers") or []
+    dense = whole(table, "first_k_dense_replace") or len(without)
+    first = list(without) == list(range(len(without)))
+    if not first or table.get("moe_layer_freq", 1) != 1:
+        problem = f"the config of {kind} has experts in layers by a list of their numbers"
+        raise PlanError("model", problem, REMEDY)
+    if dense and kind == "qwen2_moe":
+        problem = f"the config of {kind} has a gate beside experts and {dense} layers without any"
+        raise PlanError("model", problem, REMEDY)
+    return {"dense": dense, "every": every}
+
+
+def extra_of(table: Mapping[str, Any], shape: Shape) -> int:
+    """Parameters of a block beside its matrices and its two norms."""
+    if not shape.gated:
+        return 0
+    kind, queries = table.get("model_type"), shape.query_width
+    keys = shape.kv_heads * shape.head_width
+    biases = queries + 2 * keys if kind in BIASED or table.get("attention_bias") else 0
+    if table.get("attention_bias") and kind != "glm4_moe":
+        biases += shape.hidden
+    chosen = kind == "glm4_moe" and table.get("use_qk_norm")
+    norms = 2 * shape.head_width if kind in HEAD_NORMS or chosen else 0
+    norms = queries + keys if kind in WIDE_NORMS else norms
+    gate = shape.hidden if kind == "qwen2_moe" else 0  # of the MLP that every token goes to
+    return norms + biases + gate
