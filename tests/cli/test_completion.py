@@ -177,3 +177,9 @@ def test_fish_completes(capsys):
     script = f'{capsys.readouterr().out}\ncomplete -C "stepladder train --plan \'bf16 schedule=gp"'
     done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, env=SHELL)
     assert done.stdout.strip() == "bf16 schedule=gpipe", done.stderr
+
+
+def test_a_model_that_cannot_be_built_is_offered_to_plan_alone():
+    assert "mixtral-8x7b" in offered("plan mix")
+    assert "llama-tiny" in offered("train --model.name ll")
+    assert "mixtral-8x7b" not in offered("train --model.name mix")

@@ -155,3 +155,12 @@ def test_what_would_be_slower_is_no_next_rung(capsys):
     assert run(tiny, "--on", "8 x H100-80GB") == 0
     gains = re.findall(r"([\d.]+) times as fast", capsys.readouterr().out)
     assert gains and all(float(gain) >= 1 for gain in gains)
+
+
+def test_a_mixture_names_its_active_parameters(capsys) -> None:
+    words = ("mixtral-8x7b", "--sequence", "4096", "--on", "4 nodes x 8 H100-80GB")
+    assert run(*words, "--plan", "bf16 zero3 micro=4 recompute=blocks") == 0
+    assert "46.7 B parameters (12.9 B active), 79.7 GFLOP a token" in capsys.readouterr().out
+    run(*words, "--batch", "256", "--json")
+    table = json.loads(capsys.readouterr().out)
+    assert (table["parameters"], table["active_parameters"]) == (46_702_792_704, 12_879_925_248)

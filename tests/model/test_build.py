@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from stepladder.errors import PlanError
-from stepladder.model import GPT, MLP, Llama, ResNet, ViT, build
+from stepladder.model import GPT, MLP, Llama, ResNet, ViT, build, their_tensors
 from stepladder.model.build import OTHERS
-from stepladder.workload import PRESETS
+from stepladder.workload import PRESETS, find_shape
 
 torch.set_num_threads(1)
 
@@ -79,3 +79,17 @@ def test_no_two_models_share_a_name():
 def test_heads_that_no_built_in_model_has_are_refused() -> None:
     with pytest.raises(PlanError, match="model.head: 32 a head is not hidden over heads"):
         build("llama:layers=2,hidden=64,heads=4,head=32", device="meta")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("mixtral-8x7b", "model.experts: the planner counts 8 experts, and no built-in model has"),
+        ("llama:extra=64", "model.extra: 64 parameters of a block .* are in no built-in model"),
+    ],
+)
+def test_what_only_the_planner_counts_is_not_built(model, said) -> None:
+    with pytest.raises(PlanError, match=said):
+        build(model, device="meta")
+    with pytest.raises(PlanError, match=said):
+        their_tensors(find_shape(model))

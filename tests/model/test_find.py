@@ -126,3 +126,15 @@ def test_hugging_face_llama_says_its_cuts_itself():
         "mlp.gate_proj", "mlp.up_proj",
     ]  # fmt: skip
     assert set(anatomy.cuts) - set(columns) == {"self_attn.o_proj", "mlp.down_proj"}
+
+
+def test_a_pair_that_some_blocks_lack_is_not_cut():
+    net = Net()
+    net.layers[0].attention = nn.Module()
+    del net.layers[2].fc2
+    assert find_anatomy(net).cuts == {}
+    plain = Net()
+    for layer in plain.layers:
+        layer.inner = Block()
+    del plain.layers[1].inner.fc1
+    assert find_anatomy(plain).cuts == {"fc1": "column", "fc2": "row"}

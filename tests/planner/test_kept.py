@@ -1,9 +1,11 @@
 """What forward keeps, counted on the real modules: saved tensors, to the byte."""
 
+from dataclasses import replace
+
 import pytest
 
 from stepladder.plan import Plan
-from stepladder.planner.kept import kept_bytes
+from stepladder.planner.kept import kept_bytes, stream_bytes
 from stepladder.planner.sizes import sizes_of
 from stepladder.workload import Shape, facts_of_shape
 
@@ -40,3 +42,16 @@ def test_a_gpt_block_keeps_what_is_forecast(precision: str) -> None:
     sizes = sizes_of(Plan.parse(f"{precision} micro=2").settle(1))
     forecast = kept_bytes(facts_of_shape(shape).parts[1], sizes)
     assert saved_bytes(shape, 2, precision) == pytest.approx(forecast, rel=0.003)
+
+
+def test_ranks_that_cut_attention_alone_keep_all_of_a_block_with_experts() -> None:
+    block = facts_of_shape(Shape("llama", 1, 128, 4, 4, 512, 64, 96, experts=8, active=2)).parts[1]
+    for words in ("", "recompute=selective"):
+        plan = Plan.parse(f"bf16 zero3 micro=2 {words}")
+        one, four = (
+            sizes_of(replace(plan, layout=replace(plan.layout, tensor=n)).settle(n)) for n in (1, 4)
+        )
+        for selective in (False, True):
+            whole, cut = (kept_bytes(block, sizes, selective=selective) for sizes in (one, four))
+            assert whole == cut > 0
+        assert stream_bytes(block, one) == stream_bytes(block, four)

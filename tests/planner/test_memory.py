@@ -10,8 +10,11 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner import OURS, Software, forecast, forecast_moments, forecast_state
 from stepladder.planner.memory import FRAGMENTS, MOST_FRAGMENTS, WORKSPACE_BYTES, forecast_memory
+from stepladder.planner.moments import copies_bytes, fresh_bytes, gathered_bytes
+from stepladder.planner.sizes import sizes_of
+from stepladder.planner.stages import Stage
 from stepladder.record import Calibration, Memory
-from stepladder.workload import find_facts
+from stepladder.workload import Shape, facts_of_shape, find_facts
 
 FACTS = find_facts("llama3-8b", 4096)
 NODE = Cluster.parse("8 x H100-80GB")
@@ -274,3 +277,14 @@ def test_small_blocks_compiled_in_one_piece_keep_one_tensor_more_each(model, ten
     )
     block = facts.parts[1]
     assert one - two == pytest.approx(tensors * 2 * block.output * block.count)
+
+
+def test_experts_are_gathered_with_their_layer_and_autocast_copies_none() -> None:
+    mixture = Shape("llama", 4, 256, 4, 4, 512, 64, 96, experts=8, active=2)
+    (_, block, _), sizes = facts_of_shape(mixture).parts, sizes_of(Plan.parse("bf16").settle(1))
+    attention, router = 4 * 256 * 256, 8 * 256
+    assert copies_bytes(block, sizes) == 2 * (attention + router)
+    assert fresh_bytes(block, sizes) == 4 * 8 * 256 * 1024, "one gradient for all experts"
+    sliced = sizes_of(Plan.parse("bf16 zero3 shard=2").settle(2))
+    stage = Stage(((block, 4),))
+    assert gathered_bytes(facts_of_shape(mixture), stage, sliced) == 2 * 2 * block.parameters

@@ -14,6 +14,7 @@ from stepladder.planner import explain, family_of, forecast, problems, search
 from stepladder.planner.candidates import frames, micro_batches
 from stepladder.planner.forecast import MARGIN
 from stepladder.planner.search import usual_batch, usual_precision
+from stepladder.planner.stages import split_stages
 from stepladder.workload import find_facts
 
 FACTS = find_facts("llama3-8b", 4096)
@@ -234,3 +235,25 @@ def test_recomputing_less_is_a_rung_where_memory_forced_more() -> None:
 def test_a_batch_of_nothing_is_refused(batch) -> None:
     with pytest.raises(PlanError, match=f"batch: {batch} is not a number of sequences"):
         search("gpt2", "1 A100", batch=batch)
+
+
+def test_a_mixture_is_sharded_and_never_cut_and_said_not_to_be_spread() -> None:
+    facts, cluster = find_facts("mixtral-8x7b", 4096), Cluster.parse("4 nodes x 8 H100-80GB")
+    assert all(frame.layout.tensor == 1 for frame in frames(facts, cluster))
+    found = search(facts, cluster, batch=256)
+    best = found.forecasts[0]
+    assert found.best.plan.zero == 3 and best.fits
+    assert best.flops_per_step == pytest.approx(256 * 4096 * facts.flops_per_token)
+    assert facts.flops_per_token < 8 * facts.active_parameters, "what a token meets is multiplied"
+    assert any("expert parallelism: no rung" in line for line in explain(found).next_rungs)
+    assert not any("expert" in line for line in explain(CHOICES).next_rungs)
+
+
+def test_two_kinds_of_layers_are_dealt_to_stages() -> None:
+    shape = (
+        "llama:layers=8,hidden=512,heads=8,ffn=2048,vocab=512,experts=8,active=2,dense=2,every=2"
+    )
+    facts = find_facts(shape, 512)
+    found = forecast(facts, "bf16 zero1 pipeline=2 shard=4 micro=1 batch=16", NODE)
+    assert found.fits and not found.reasons and found.time
+    assert sum(stage.num_blocks for stage in split_stages(facts, 2, 1, False)) == 8

@@ -10,9 +10,9 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner import OURS, Software
 from stepladder.planner.speed import KERNEL_SECONDS
-from stepladder.planner.time import forecast_time
+from stepladder.planner.time import forecast_time, thin_elements
 from stepladder.record import Time
-from stepladder.workload import find_facts
+from stepladder.workload import Matrix, find_facts
 
 FACTS = find_facts("llama3-8b", 4096)
 NODE = Cluster.parse("8 x H100-80GB")
@@ -235,3 +235,8 @@ def test_owners_that_get_only_their_gradients_wait_less() -> None:
         for each in (False, True)
     )
     assert own < 0.75 * whole
+
+
+@pytest.mark.parametrize(("experts", "elements"), [(1, 4 * 30), (8, 4 * (8 + 200)), (2, 2 * 200)])
+def test_the_gradient_of_all_experts_has_one_pair_of_factors(experts, elements) -> None:
+    assert thin_elements(Matrix(1, 10, 20, experts=experts), 4) == elements

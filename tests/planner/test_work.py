@@ -148,3 +148,27 @@ def test_norms_over_channels_keep_their_pace_compiled_unless_channels_lie_innerm
     assert seconds(True, False) - seconds(True, True) == pytest.approx(slow)
     streamed = seconds(False, True) - 1e6 * 2 / SPEED.bandwidth
     assert streamed == pytest.approx(2e6 * 2 / SPEED.bandwidth)
+
+
+def experts(number: int) -> Part:
+    return Part("experts", 0, matrices=(Matrix(8192, 4096, 8192, experts=number),))
+
+
+def test_experts_read_every_weight_and_fill_no_last_tile() -> None:
+    seconds = [part_work(experts(n), Share(1), SPEED)[0].matrix for n in (1, 8, 64)]
+    assert seconds[0] < seconds[1] < seconds[2]
+    wasted = 2 * 64 * 64 * 4096 * 8192 / SPEED.wide
+    read = SPEED.edges * 2 * (63 * 4096 * 8192 + 64 * 64 * 12288) / SPEED.bandwidth
+    assert seconds[2] - seconds[0] == pytest.approx(wasted + read)
+    long = [part_work(experts(n), Share(512), SPEED)[0].matrix for n in (1, 64)]
+    assert long[1] / long[0] < 1.01 < seconds[2] / seconds[0]
+
+
+def test_experts_stay_in_the_work_type_and_under_autocast_in_fp32() -> None:
+    eight = speed_of(find("H100-80GB"), FP8)
+    wide, narrow = (part_work(experts(8), Share(1), speed)[0] for speed in (SPEED, eight))
+    assert narrow.matrix == pytest.approx(wide.matrix)
+    assert narrow.memory_bound == wide.memory_bound, "nothing is cast"
+    single = part_work(experts(8), Share(1, autocast=True), SPEED)[0]
+    alone = part_work(experts(8), Share(1), speed_of(find("H100-80GB"), FP32))[0]
+    assert single.matrix == pytest.approx(alone.matrix)

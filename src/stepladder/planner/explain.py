@@ -121,9 +121,8 @@ def next_rungs(choices: Choices, own: Forecast) -> list[str]:
     twice = replace(cluster, num_nodes=2 * cluster.num_nodes)
     lines += gain(f"{twice.num_devices} devices", own, best_of(choices, twice, plan))
     if facts.active_parameters < facts.parameters:
-        lines.append(
-            "expert parallelism: no rung here; experts are sharded with their layer, tokens stay"
-        )
+        spread = "experts are sharded with their layer, not spread over ranks"
+        lines.append(f"expert parallelism: no rung here; {spread}")
     if plan.recompute.kind != "none" and facts.num_blocks:
         without = forecast(facts, replace(plan, recompute=type(plan.recompute)()), cluster)
         more = without.memory.peak_bytes - own.memory.peak_bytes
