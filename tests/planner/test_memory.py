@@ -10,7 +10,7 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner import OURS, Software, forecast, forecast_moments, forecast_state
 from stepladder.planner.memory import FRAGMENTS, MOST_FRAGMENTS, WORKSPACE_BYTES, forecast_memory
-from stepladder.planner.moments import copies_bytes, fresh_bytes, gathered_bytes
+from stepladder.planner.moments import copies_bytes, fresh_bytes, gathered_bytes, runs_of
 from stepladder.planner.sizes import sizes_of
 from stepladder.planner.stages import Stage
 from stepladder.record import Calibration, Memory
@@ -285,6 +285,11 @@ def test_experts_are_gathered_with_their_layer_and_autocast_copies_none() -> Non
     attention, router = 4 * 256 * 256, 8 * 256
     assert copies_bytes(block, sizes) == 2 * (attention + router)
     assert fresh_bytes(block, sizes) == 4 * 8 * 256 * 1024, "one gradient for all experts"
+    plan = Plan.parse("bf16 tensor=4 micro=1").settle(4)
+    cut, stage = sizes_of(plan), Stage(((block, 4),))
+    assert fresh_bytes(block, cut) == fresh_bytes(block, sizes), "no rank cuts experts"
+    assert fresh_bytes(replace(block, whole=False), cut) == fresh_bytes(block, sizes) / 4
+    scratch = next(runs_of(plan, stage, cut)).scratch
+    assert scratch == next(runs_of(Plan.parse("bf16 micro=1").settle(1), stage, sizes)).scratch
     sliced = sizes_of(Plan.parse("bf16 zero3 shard=2").settle(2))
-    stage = Stage(((block, 4),))
     assert gathered_bytes(facts_of_shape(mixture), stage, sliced) == 2 * 2 * block.parameters

@@ -172,3 +172,9 @@ def test_experts_stay_in_the_work_type_and_under_autocast_in_fp32() -> None:
     single = part_work(experts(8), Share(1, autocast=True), SPEED)[0]
     alone = part_work(experts(8), Share(1), speed_of(find("H100-80GB"), FP32))[0]
     assert single.matrix == pytest.approx(alone.matrix)
+
+
+def test_a_stream_that_is_whole_on_every_tensor_rank_is_moved_by_every_one() -> None:
+    whole = replace(BLOCK, whole=True)
+    one, four = (part_work(whole, Share(8, tensor=n), SPEED)[0].memory_bound for n in (1, 4))
+    assert one == four > part_work(BLOCK, Share(8, tensor=4), SPEED)[0].memory_bound
