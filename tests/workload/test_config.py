@@ -35,6 +35,15 @@ def test_a_config_that_lacks_numbers_names_them(tmp_path) -> None:
         read_config(tmp_path / "config.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_key_value_heads", "8"), ("head_dim", -1), ("num_experts", 1.5), ("vocab_size", [1])],
+)
+def test_a_setting_that_is_no_number_is_named(name, value) -> None:
+    with pytest.raises(PlanError, match=f"has {name}=.*, which counts nothing"):
+        shape_of_config({**LLAMA, name: value})
+
+
 def test_a_config_that_is_no_table_says_so(tmp_path) -> None:
     (tmp_path / "config.json").write_text("[1]")
     with pytest.raises(PlanError, match="holds no table of settings"):

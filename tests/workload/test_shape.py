@@ -121,6 +121,11 @@ def test_the_parameters_are_the_sum_of_the_parts(shape):
             "Write experts=8 too, or leave it out.",
         ),
         (
+            "llama:layers=999999999,experts=8,active=2",
+            "model.layers: 999999999 layers, which a mixture has in an order that is gone through. "
+            "Use at most 10000.",
+        ),
+        (
             "llama:layers=4,experts=8,active=2,dense=4",
             "model.dense: 4 leaves none of 4 layers for experts. Use a smaller number.",
         ),

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepladder.errors import PlanError
 
-from .expert_config import REMEDY, extra_of, mixture_of
+from .expert_config import EXPERT_NUMBERS, REMEDY, extra_of, mixture_of
 from .shape import Shape, check_shape
 
 LLAMA = {  # our name: theirs
@@ -21,6 +21,11 @@ LLAMA = {  # our name: theirs
     "vocab": "vocab_size",
 }
 GPT = {"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "vocab": "vocab_size"}
+
+NUMBERS = (
+    *LLAMA.values(), *GPT.values(), "n_inner", "n_positions", "num_key_value_heads", "head_dim",
+    "max_position_embeddings", *EXPERT_NUMBERS,
+)  # fmt: skip
 
 UNGATED = ("gpt_neox", "gpt_neox_japanese", "phi", "starcoder2")  # two matrices in the MLP
 OTHERS = (  # that read in both directions, or images, or with two rows of blocks
@@ -46,8 +51,9 @@ def read_config(path: str | Path) -> Shape:
 def shape_of_config(table: Mapping[str, Any]) -> Shape:
     """The shape that a config's settings describe; what no shape can say is refused."""
     refuse_others(table)
+    refuse_unreadable(table)
     names = GPT if "n_embd" in table else LLAMA
-    missing = [theirs for theirs in names.values() if not isinstance(table.get(theirs), int)]
+    missing = [theirs for theirs in names.values() if not table.get(theirs)]
     if missing:
         remedy = "Write the shape out, such as llama:layers=32,hidden=4096,heads=32."
         raise PlanError(
@@ -55,14 +61,17 @@ def shape_of_config(table: Mapping[str, Any]) -> Shape:
         )
     numbers = {ours: int(table[theirs]) for ours, theirs in names.items()}
     if names is GPT:
-        ffn, length = table.get("n_inner") or 4 * numbers["hidden"], table.get("n_positions", 1024)
-        kv_heads, tied = numbers["heads"], table.get("tie_word_embeddings", True)
+        ffn, length = (
+            table.get("n_inner") or 4 * numbers["hidden"],
+            table.get("n_positions") or 1024,
+        )
+        kv_heads, tied = numbers["heads"], table.get("tie_word_embeddings") is not False
         shape = Shape("gpt", **numbers, kv_heads=kv_heads, ffn=ffn, sequence=length, tied=tied)
         return check_shape(shape)
     kv_heads = table.get("num_key_value_heads") or numbers["heads"]
     length, tied = (
-        table.get("max_position_embeddings", 2048),
-        table.get("tie_word_embeddings", False),
+        table.get("max_position_embeddings") or 2048,
+        table.get("tie_word_embeddings") is True,
     )
     head = int(table.get("head_dim") or 0)
     head = 0 if head * numbers["heads"] == numbers["hidden"] else head
@@ -81,6 +90,15 @@ def refuse_others(table: Mapping[str, Any]) -> None:
     if table.get("model_type") in OTHERS or table.get("is_encoder_decoder"):
         problem = f"a {kind_of(table)} is not one row of decoder blocks, as a shape is"
         raise PlanError("model", problem, REMEDY)
+
+
+def refuse_unreadable(table: Mapping[str, Any]) -> None:
+    """Settings that are there and are no numbers, which a hand may have written."""
+    for name in NUMBERS:
+        value = table.get(name)
+        if value is not None and (type(value) is not int or value < 0):
+            problem = f"the config of {kind_of(table)} has {name}={value!r}, which counts nothing"
+            raise PlanError("model", problem, "Write a whole number.")
 
 
 def kind_of(table: Mapping[str, Any]) -> str:

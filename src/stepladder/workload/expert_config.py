@@ -17,6 +17,10 @@ from .shape import Shape
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k")
+EXPERT_NUMBERS = (
+    *EXPERTS, *ACTIVE, "moe_intermediate_size", "shared_expert_intermediate_size",
+    "n_shared_experts", "first_k_dense_replace", "decoder_sparse_step",
+)  # fmt: skip
 READ = ("mixtral", "granitemoe", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe", "dots1")
 REMEDY = "Describe the module itself: sl.describe(module, sequence=...) traces it."
 
@@ -66,8 +70,9 @@ def places_of(table: Mapping[str, Any], kind: str) -> dict[str, int]:
     every = whole(table, "decoder_sparse_step")
     every = 0 if every == 1 else every
     without = table.get("mlp_only_layers") or []
-    dense = whole(table, "first_k_dense_replace") or len(without)
-    first = list(without) == list(range(len(without)))
+    dense = len(without) if isinstance(without, list) else 0
+    first = without == list(range(dense))
+    dense = whole(table, "first_k_dense_replace") or dense
     if not first or table.get("moe_layer_freq", 1) != 1:
         problem = f"the config of {kind} has experts in layers by a list of their numbers"
         raise PlanError("model", problem, REMEDY)

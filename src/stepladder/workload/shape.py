@@ -17,6 +17,7 @@ from typing import Any
 from stepladder.errors import PlanError, nearest
 
 MIXTURE = ("active", "expert_ffn", "shared_ffn", "dense", "every")  # what needs experts
+MOST_LAYERS = 10_000  # of a mixture: ten times the deepest
 UNUSUAL = ("head", "experts", *MIXTURE, "extra")  # 0 in most models, and left out of their text
 
 
@@ -216,6 +217,9 @@ def check_mixture(shape: Shape) -> None:
     if shape.active > shape.experts:
         problem = f"a token cannot go to {shape.active} of {shape.experts} experts"
         raise PlanError("model.active", problem, f"Use 1 to {shape.experts}.")
+    if shape.layers > MOST_LAYERS:
+        problem = f"{shape.layers} layers, which a mixture has in an order that is gone through"
+        raise PlanError("model.layers", problem, f"Use at most {MOST_LAYERS}.")
     if not shape.sparse_layers:
         name = "dense" if shape.dense >= shape.layers else "every"
         problem = f"{getattr(shape, name)} leaves none of {shape.layers} layers for experts"
