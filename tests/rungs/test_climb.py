@@ -137,3 +137,15 @@ def test_blocks_of_other_shapes_are_compiled_together():
         blocks = [block for _, block in find_anatomy(module).blocks_of(module)]
         assert alike(blocks) is expected
     assert not alike([torch.nn.Linear(1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("depth", "chosen"), [("none", False), ("selective", True), ("1GiB", True)]
+)
+def test_the_compiler_is_told_that_blocks_choose_what_they_keep(depth, chosen, monkeypatch):
+    told = []
+    rung = sys.modules["stepladder.rungs.climb"]
+    monkeypatch.setattr(rung, "compile_module", lambda *_, **how: told.append(how["selective"]))
+    plan = f"fp32 compile=on kernels=on recompute={depth}"
+    climb(gpt(), loss="cross_entropy", plan=plan, sample=next(iter(ragged(1))))
+    assert told == [chosen]

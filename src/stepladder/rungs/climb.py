@@ -82,7 +82,10 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
         on_gpu = world.layout.num_ranks == 1 and world.device.type == "cuda"
-        compile_module(module, blocks, whole=on_gpu, stage=line is not None, tried=plan.kernels)
+        compile_module(
+            module, blocks, whole=on_gpu, stage=line is not None, tried=plan.kernels,
+            selective=plan.recompute.kind in ("selective", "budget"),
+        )  # fmt: skip
 
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)

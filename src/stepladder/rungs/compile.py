@@ -28,27 +28,31 @@ def compile_module(
     whole: bool = False,
     stage: bool = False,
     tried: bool = False,
+    selective: bool = False,
 ) -> None:
     """Compile each of several like blocks, or the whole module where that is faster or asked.
 
     Args:
         stage: the module is a pipeline's stage, whose forward is left in the middle: blocks alone.
         tried: large products go the way that a trial finds fastest (product_pass.py).
+        selective: blocks make again what no product gave.
     """
     parts = [block for _, block in blocks]
     by_block = stage or (alike(parts) and not (whole and are_small(parts)))
-    options = trying() if tried else None  # the same for all: else each block is compiled anew
+    options = (
+        trying(selective=selective) if tried else None
+    )  # the same for all: else each block is compiled anew
     for part in parts if by_block else [module]:
         part.compile(options=options)
 
 
-def trying() -> dict[str, Any]:
+def trying(*, selective: bool = False) -> dict[str, Any]:
     """The compiler's options by which what is ours takes its places in the graph."""
     # Imported only here: it brings all of the compiler along, which takes seconds.
     names = ("module_pass", "ending_pass", "product_pass")
     own, endings, products = (import_module(f".{name}", __package__) for name in names)
     return {
-        "pre_grad_custom_pass": own.ModulePass(),
+        "pre_grad_custom_pass": own.ModulePass(selective=selective),
         "joint_custom_post_pass": endings.EndingPass(),
         "post_grad_custom_post_pass": products.ProductPass(),
     }

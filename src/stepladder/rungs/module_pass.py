@@ -12,9 +12,15 @@ from .pool_pass import PoolPass
 
 
 class ModulePass(CustomGraphPass):
-    """Run by the compiler before it differentiates."""
+    """Run by the compiler before it differentiates.
 
-    passes = GeluPass(), PoolPass()
+    Args:
+        selective: blocks keep what their products gave and make the rest again. A linear that ends
+            in GELU would be made again whole, product and all, so it stays two.
+    """
+
+    def __init__(self, *, selective: bool = False) -> None:
+        self.passes = (PoolPass(),) if selective else (GeluPass(), PoolPass())
 
     def __call__(self, graph: fx.Graph) -> None:
         for each in self.passes:
