@@ -186,3 +186,11 @@ def test_a_name_no_file_can_have_is_one_line(capsys, words):
     said = capsys.readouterr().err
     assert said.startswith(f"path: '{'x' * 40}…' has 50") and said.count("\n") == 1
     assert said.endswith("letters, and no file can be called that. Use a shorter one.\n")
+
+
+def test_a_mistake_is_written_in_one_piece(monkeypatch):
+    """Ranks share a terminal: between a line and its end another's line may come."""
+    pieces = []
+    monkeypatch.setattr(sys.stderr, "write", pieces.append)
+    assert main(["plan", "no-such-model", "--on", "8 x H100", "--batch", "8"]) == 2
+    assert len(pieces) == 1 and pieces[0].startswith("model: ") and pieces[0].endswith("\n")

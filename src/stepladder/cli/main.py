@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # a reader that went away is noticed here, not at the interpreter's end
         return code
     except StepladderError as mistake:
-        print(mistake, file=sys.stderr)
+        # At once: print writes the line's end by itself, and another rank's line may come between.
+        sys.stderr.write(f"{mistake}\n")
         return FAILED_CHECK if isinstance(mistake, LostRank) else USER_MISTAKE
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)

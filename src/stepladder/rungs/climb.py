@@ -82,11 +82,8 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
         on_gpu = world.layout.num_ranks == 1 and world.device.type == "cuda"
-        compile_module(
-            module, blocks, whole=on_gpu, stage=line is not None, tried=plan.kernels,
-            selective=plan.recompute.kind in ("selective", "budget"),
-        )  # fmt: skip
-
+        how = {"whole": on_gpu, "stage": line is not None, "selective": chooses(plan)}
+        compile_module(module, blocks, tried=plan.kernels, **how)
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)
     run = line_up(
@@ -105,6 +102,11 @@ def climb(
     pieces = line.shared.rename(pieces) if line else pieces
     again = recomputed, whole_again(blocks)
     return Climbed(module, held.anatomy, run, pieces, publish, *again, fused.notes)
+
+
+def chooses(plan: Plan) -> bool:
+    """Whether blocks keep what their products gave, and make only the rest again."""
+    return plan.recompute.kind in ("selective", "budget")
 
 
 @dataclass(frozen=True, slots=True)

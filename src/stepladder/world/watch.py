@@ -202,7 +202,8 @@ class Watch:
                 if done.is_set() or not self._watches() or not self._stalls():
                     continue  # the main thread came out of it meanwhile
             if end:
-                print(end, file=sys.stderr, flush=True)  # noqa: T201
+                sys.stderr.write(f"{end}\n")  # at once: ranks share it
+                sys.stderr.flush()
                 os._exit(1)  # the main thread is in a call that nothing can interrupt
 
     def _watches(self) -> bool:
