@@ -25,24 +25,16 @@ class Block(nn.Module):
         return (x + self.down(inner)).square().sum()
 
 
-class Read(Block):
-    """A product's result that another reads as well is its own."""
+class Others(Block):
+    """Nothing here is a sum by a product: a result that another reads as well, what is added being
+    smaller and spread out, or multiplied first."""
 
     def forward(self, x):
         made = self.first(x)
-        return (x + made).square().sum() + made.sum()
-
-
-class Spread(Block):
-    """What is added is smaller, and spread out."""
-
-    def forward(self, x):
-        return (self.first(x) + x[:1]).square().sum()
-
-
-class Scaled(Block):
-    def forward(self, x):
-        return torch.add(self.first(x), x, alpha=2).square().sum()
+        read = (x + made).square().sum() + made.sum()
+        spread = (self.up(x) + self.up.bias * 2).square().sum()
+        scaled = torch.add(self.down(torch.tanh(self.up(x))), x, alpha=2).square().sum()
+        return read + spread + scaled
 
 
 @pytest.fixture
@@ -67,9 +59,7 @@ def taken(monkeypatch):
     [
         (lambda: Block(), ["product_sum", "product_sum", "gelu_gradient"]),
         (lambda: Block(bias=False, turned=True), ["product_sum", "product_sum", "gelu_gradient"]),
-        (lambda: Read(), []),
-        (lambda: Spread(), []),
-        (lambda: Scaled(), []),
+        (lambda: Others(), []),
     ],
 )
 def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
