@@ -41,6 +41,11 @@ class Recompute:
     every: int = 1  # with "every": one block in so many is recomputed
     budget_bytes: int = 0  # with "budget": activations may take this much
 
+    @property
+    def chooses(self) -> bool:
+        """Whether blocks may keep what their products gave, and make only the rest again."""
+        return self.kind in ("selective", "budget")
+
     @classmethod
     def parse(cls, text: str) -> Recompute:
         if text in ("none", "blocks", "selective"):

@@ -67,7 +67,7 @@ def zero_bubble_runs_again_twice(plan: Plan) -> PlanError | None:
     once = "and both halves of a split backward need it"
     if plan.layout.context > 1:
         problem = f"context={plan.layout.context} gathers keys again once, {once}"
-    elif plan.recompute.kind in ("selective", "budget"):
+    elif plan.recompute.chooses:
         problem = f"recompute={plan.recompute} computes again once, {once}"
     else:
         return None

@@ -82,7 +82,7 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     if plan.compile:
         on_gpu = world.layout.num_ranks == 1 and world.device.type == "cuda"
-        how = {"whole": on_gpu, "stage": line is not None, "selective": chooses(plan)}
+        how = {"whole": on_gpu, "stage": line is not None, "selective": plan.recompute.chooses}
         compile_module(module, blocks, tried=plan.kernels, **how)
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)
@@ -102,11 +102,6 @@ def climb(
     pieces = line.shared.rename(pieces) if line else pieces
     again = recomputed, whole_again(blocks)
     return Climbed(module, held.anatomy, run, pieces, publish, *again, fused.notes)
-
-
-def chooses(plan: Plan) -> bool:
-    """Whether blocks keep what their products gave, and make only the rest again."""
-    return plan.recompute.kind in ("selective", "budget")
 
 
 @dataclass(frozen=True, slots=True)
