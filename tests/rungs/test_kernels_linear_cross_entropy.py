@@ -77,6 +77,48 @@ def test_the_chunk_changes_no_number_beyond_rounding(tokens, vocabulary, chunk, 
         torch.testing.assert_close(value.double(), right, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heights", [(0, 100, 200), (0, 29, 58), (200, 100, 0), (-1e4, 5, 4)])
+def test_words_far_above_those_before_them_count_for_what_they_are(heights, dtype):
+    """A program reads 4,096 words at a time, and writes them again before it knows the next."""
+    hidden, weight, targets = some(tokens=4, width=2, vocabulary=9000, dtype=dtype)
+    hidden[:], weight[:, 0] = 1, weight[:, 0].round()  # logits without rounding
+    for at, height in enumerate(heights):
+        weight[at * 4096 : (at + 1) * 4096, 1] = height
+    targets[:] = torch.tensor([5, 5000, 8999, -100])
+    # Probabilities add up to 1 but for 9,000 roundings, of which a feature of 200 makes the most.
+    bound = max(BOUNDS[dtype], 1e-5)
+    for value, right in zip(
+        ours(hidden, weight, targets), exact(hidden, weight, targets, reduction="sum")
+    ):
+        assert error(value, right) < bound
+
+
+def test_a_target_outside_the_vocabulary_is_nan_and_no_other_tokens_gradient():
+    hidden, weight, targets = some()
+    targets[3] = 37
+    loss, dhidden, _ = ours(hidden, weight, targets, chunk=4)
+    assert loss.isnan()
+    assert dhidden.isnan().any(1).tolist() == [token == 3 for token in range(13)]
+
+
+def test_an_ignored_token_counts_nothing_though_its_logits_overflow():
+    hidden, weight, targets = some()
+    wanted = ours(hidden, weight, targets)
+    hidden[1] *= 3e38
+    assert targets[1] == -100 and not (hidden[1] @ weight.T).isfinite().all()
+    for value, right in zip(ours(hidden, weight, targets), wanted):
+        assert torch.equal(value, right)
+
+
+def test_features_whose_columns_are_not_neighbours():
+    hidden, weight, targets = some()
+    turned = hidden.T.contiguous().T
+    assert turned.stride() != hidden.stride()
+    for value, right in zip(ours(turned, weight, targets), ours(hidden, weight, targets)):
+        torch.testing.assert_close(value, right)
+
+
 class LargestTensor(TorchDispatchMode):
     """Watches every operation torch makes and remembers the largest answer."""
 

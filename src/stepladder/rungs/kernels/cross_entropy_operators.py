@@ -46,6 +46,31 @@ def losses_and_gradient_(
     return losses
 
 
+def losses_and_gradient_by_row_(
+    logits: Tensor, targets: Tensor, share: Tensor, ignore_index: int
+) -> tuple[Tensor, Tensor | None]:
+    """Return losses, and what the overwritten rows still lack, as factors, to be gradient × share.
+
+    A row's sum is known when all of it was read, and to divide by it then would read and write the
+    row again. Exponentials need more exponents than fp16 has: there the factors are None, for 1.
+    """
+    rows, classes = logits.view(-1, logits.shape[-1]), targets.reshape(-1).contiguous()
+    if not (runs_triton(logits) and logits.numel()) or logits.dtype == torch.float16:
+        return losses_and_gradient_(rows, classes, share, ignore_index), None
+    losses, factors = tiles.losses_and_exponentials_(rows, classes, share, ignore_index)
+    _count_write(logits)
+    return losses, factors
+
+
+def scale_rows(rows: Tensor, factors: Tensor | None, *, in_place: bool = False) -> Tensor:
+    """Return contiguous rows, each times its factor; as they are where there are none."""
+    if factors is None:
+        return rows
+    out = rows if in_place else torch.empty_like(rows)
+    tiles.scale_rows(rows, factors, out)
+    return out
+
+
 def _scale_(values: Tensor, factor: Tensor) -> None:
     if runs_triton(values) and values.numel():
         tiles.scale_(values, factor.float())

@@ -16,7 +16,7 @@ from stepladder.errors import ModelError, PlanError
 
 from .backend import accumulator
 from .cross_entropy import check_reduction, check_targets, early_and_late, share_of_each
-from .cross_entropy_operators import losses_and_gradient_
+from .cross_entropy_operators import losses_and_gradient_by_row_, scale_rows
 from .float8_chunks import float8_chunks
 from .products import multiply
 
@@ -110,7 +110,8 @@ def _chunks(
     for_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Losses and both gradients, a chunk of tokens at a time; an unwanted gradient is empty."""
-    features, classes = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    features = hidden.reshape(-1, hidden.shape[-1]).contiguous()
+    classes = targets.reshape(-1)
     matrix = weight.to(hidden.dtype)
     dhidden = torch.empty_like(features if for_hidden else features[:0])
     sums = weight.new_empty(weight.shape if for_weight else 0, dtype=accumulator(hidden))
@@ -121,11 +122,15 @@ def _chunks(
         # What is left over has another size in every batch: no choice would pay for it.
         tried = len(features) - start >= chunk
         logits = multiply(features[now], matrix.T, buffer[: len(features) - start], tried=tried)
-        losses[now] = losses_and_gradient_(logits, classes[now], share, ignore_index)
+        losses[now], factors = losses_and_gradient_by_row_(
+            logits, classes[now], share, ignore_index
+        )
         if for_hidden:
             multiply(logits, matrix, dhidden[now], tried=tried)
+            scale_rows(dhidden[now], factors, in_place=True)
         if for_weight:  # added without being rounded to fewer bits first
-            multiply(logits.T, features[now], sums, add=start > 0, tried=tried)
+            rows = scale_rows(features[now], factors)
+            multiply(logits.T, rows, sums, add=start > 0, tried=tried)
     if not len(features):
         sums.zero_()
     shape = hidden.shape if for_hidden else dhidden.shape

@@ -15,6 +15,7 @@ from .backend import num_processors
 
 BLOCK = 4096  # elements of a row read at a time
 WARPS = 8
+REACH = tl.constexpr(30.0)  # how far above a row's base logits may lie: e^30 has room in bf16
 # No global for NaN: before each launch Triton compares the globals a kernel uses with what they
 # were, and NaN never equals itself.
 
@@ -110,6 +111,55 @@ def _losses_and_gradient(
 
 
 @triton.jit
+def _losses_and_exponentials(
+    logits, targets, share, losses, factors, width, stride, ignore_index, BLOCK: tl.constexpr
+):
+    index = tl.program_id(0).to(tl.int64)
+    row = logits + index * stride
+    target = tl.load(targets + index).to(tl.int64)
+    if target == ignore_index:
+        tl.store(losses + index, 0.0)
+        tl.store(factors + index, 0.0)
+        _store_zeros(row, width, BLOCK)
+    else:
+        legal = (target >= 0) & (target < width)
+        chosen = tl.load(row + target, mask=legal, other=float("nan")).to(tl.float32)
+        tl.debug_barrier()  # every thread has read the target's logit before any writes over it
+        base, total = _store_exponentials(row, width, BLOCK)
+        tl.store(losses + index, tl.log(total) - (chosen - base))
+        tl.store(factors + index, tl.where(legal, tl.load(share), float("nan")) / total)
+        tl.debug_barrier()  # its exponential is written by whichever thread has that column
+        tl.store(row + target, tl.exp(chosen - base) - total, mask=legal)
+
+
+@triton.jit
+def _store_exponentials(row, width, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    top = -float("inf")
+    base = 0.0  # the first chunk's maximum, unless a later one exceeds it by far
+    total = tl.zeros((BLOCK,), dtype=tl.float32)  # by lane, added up at the end
+    ahead = tl.load(row + columns, mask=columns < width, other=-float("inf"))
+    for start in range(0, width, BLOCK):
+        x = ahead.to(tl.float32)
+        # Asked for before this chunk is written: the compiler cannot know that they do not overlap.
+        later = start + BLOCK + columns
+        ahead = tl.load(row + later, mask=later < width, other=-float("inf"))
+        higher = tl.max(x, axis=0)
+        if higher > top + REACH:  # so it is for the first that is not -inf throughout
+            by = tl.exp(top - higher)
+            for earlier in range(0, start, BLOCK):
+                written = tl.load(row + earlier + columns).to(tl.float32)
+                tl.store(row + earlier + columns, written * by)
+            total *= by
+            top = higher
+            base = higher
+        e = tl.exp(x - base)
+        total += e
+        tl.store(row + start + columns, e, mask=start + columns < width)
+    return base, tl.sum(total, axis=0)
+
+
+@triton.jit
 def _scale(values, factor, num_values, BLOCK: tl.constexpr):
     by = tl.load(factor)
     if by != 1.0:  # decided on the device: the host would have to wait to know
@@ -118,6 +168,16 @@ def _scale(values, factor, num_values, BLOCK: tl.constexpr):
             places = at + tl.arange(0, BLOCK)
             x = tl.load(values + places, mask=places < num_values, other=0.0)
             tl.store(values + places, x.to(tl.float32) * by, mask=places < num_values)
+
+
+@triton.jit
+def _scale_rows(values, factors, out, width, stride, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64)
+    by = tl.load(factors + index)
+    for start in range(0, width, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(values + index * stride + columns, mask=columns < width).to(tl.float32)
+        tl.store(out + index * width + columns, x * by, mask=columns < width)
 
 
 def _block(width: int) -> int:
@@ -160,6 +220,27 @@ def losses_and_gradient_(
         BLOCK=_block(width), num_warps=WARPS,
     )  # fmt: skip
     return out
+
+
+def losses_and_exponentials_(
+    logits: Tensor, targets: Tensor, share: Tensor, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Loss of each row; the logits become their gradient divided by each row's factor."""
+    num_rows, width = logits.shape
+    out, factors = torch.empty((2, num_rows), dtype=torch.float32, device=logits.device)
+    _losses_and_exponentials[(num_rows,)](
+        logits, targets, share, out, factors, width, logits.stride(0), ignore_index,
+        BLOCK=_block(width), num_warps=WARPS,
+    )  # fmt: skip
+    return out, factors
+
+
+def scale_rows(values: Tensor, factors: Tensor, out: Tensor) -> None:
+    """Write each row times its factor into a contiguous matrix, which may be the rows' own."""
+    num_rows, width = values.shape
+    _scale_rows[(num_rows,)](
+        values, factors, out, width, values.stride(0), BLOCK=_block(width), num_warps=4
+    )
 
 
 def scale_(values: Tensor, factor: Tensor) -> None:
