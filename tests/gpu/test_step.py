@@ -1,5 +1,7 @@
 """What only a GPU can show of a step: that it does not wait, what it holds, how it shrinks."""
 
+import threading
+
 import pytest
 import torch
 
@@ -37,6 +39,14 @@ def test_a_step_never_waits_for_the_device(plan, optimizer):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert [report.loss < 8 for report in reports] == [True] * 4
+
+
+@pytest.mark.parametrize("plan", ["bf16", "bf16 recompute=blocks", "bf16 compile=on"])
+def test_backward_runs_on_the_thread_of_the_step(plan):
+    run, threads = start(plan), set()
+    run.module.embedding.weight.register_hook(lambda _: threads.add(threading.get_ident()))
+    run.step(tokens(4)).read()
+    assert threads == {threading.get_ident()}
 
 
 @pytest.mark.parametrize("plan", ["fp32", "bf16", "bf16-pure", "bf16 recompute=blocks"])

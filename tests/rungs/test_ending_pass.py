@@ -79,6 +79,26 @@ def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_sum_that_widens_the_product_stays_wide(taken, turned):
+    """Autocast's: products of 16 bits, added to a stream of 32."""
+    torch.manual_seed(0)
+    module, x = Block(turned=turned), torch.randn(3, 5, 8, requires_grad=True)
+    ends = []
+    with torch._inductor.config.patch(force_disable_caches=True):
+        for call in (module, torch.compile(module, options=trying())):
+            module.zero_grad()
+            x.grad = None
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                value = call(x)
+            value.backward()
+            ends.append([value.detach(), x.grad.clone(), *(p.grad for p in module.parameters())])
+    assert "product_sum" not in taken
+    for a, b in zip(*ends, strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        assert (a - b).norm() <= 1e-2 * a.norm()
+
+
 def test_sums_of_gradients_are_the_compilers(taken):
     """Two linears of one input: their gradients' sum is in the backward pass."""
     torch.manual_seed(0)

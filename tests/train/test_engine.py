@@ -284,6 +284,17 @@ def test_the_loss_scale_does_not_reach_the_reported_norm():
     assert scaled.step(batch).grad_norm == pytest.approx(exact.step(batch).grad_norm, rel=1e-2)
 
 
+def test_backward_stays_on_the_thread_of_the_step():
+    """Where a device would have one of its own; afterwards all is as it was."""
+    run, told = climb(net(), loss="cross_entropy", plan="fp32"), []
+    next(run.module.parameters()).register_hook(
+        lambda _: told.append(torch._C._is_multithreading_enabled())
+    )
+    run.step(pairs(1)[0]).read()
+    assert told == [False]
+    assert torch._C._is_multithreading_enabled()
+
+
 def test_a_report_is_read_once_and_knows_its_step_before():
     run = climb(net(), loss="cross_entropy", plan="fp32")
     first, second = run.step(pairs(1)[0]), run.step(pairs(1)[0])

@@ -53,7 +53,7 @@ def take_sum(graph: fx.Graph, total: fx.Node) -> None:
     """A product and another tensor of its size and type, summed by the product."""
     for shown, other in (total.args, reversed(total.args)):
         chain = product_behind(shown)
-        if chain is None or not same_kind(other, total):
+        if chain is None or not same_kind(other, chain[-1], total):
             continue
         *bias, left, right = chain[-1].args
         with graph.inserting_before(total):
@@ -96,13 +96,16 @@ def backwards(node: Any) -> Iterator[Any]:
         node = node.args[0] if node.target in VIEWS else None
 
 
-def same_kind(other: Any, total: fx.Node) -> bool:
-    """Whether nothing is spread out or widened by the sum, and rows lie one after another."""
+def same_kind(other: Any, product: fx.Node, total: fx.Node) -> bool:
+    """Whether the sum spreads out and widens neither, and what is added lies row after row.
+
+    Autocast's stream is of float32 and widens the product: summed by it, it would lose its bits.
+    """
     if not isinstance(other, fx.Node):
         return False
     value, wanted = other.meta["val"], total.meta["val"]
-    alike = value.shape == wanted.shape and value.dtype == wanted.dtype
-    return alike and value.is_contiguous()
+    one_type = value.dtype == wanted.dtype == product.meta["val"].dtype
+    return one_type and value.shape == wanted.shape and value.is_contiguous()
 
 
 def view(graph: fx.Graph, node: Any, like: fx.Node) -> fx.Node:

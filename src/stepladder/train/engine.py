@@ -109,7 +109,13 @@ class Engine:
         if self.micro is None and self.plan.batch.passes:
             rows = -(-batch.num_rows // self.plan.batch.passes)
             self.climbed.forward_backward.micro = rows  # the first batch says how large a pass is
-        with deterministic(self.exact), matrix_units(self.plan.precision, self.world.device):
+        with (
+            deterministic(self.exact),
+            matrix_units(self.plan.precision, self.world.device),
+            # On this thread: one for each device would find nothing of Python's work in its own
+            # core's cache, and a step that waits for its host would wait longer.
+            torch.autograd.set_multithreading_enabled(False),
+        ):
             while True:
                 try:
                     return self._passes(batch)
