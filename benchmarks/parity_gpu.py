@@ -1,8 +1,9 @@
 """Loss of every faster plan beside plain bf16 over the same steps on the same text.
 
-    PYTHONPATH=src python3 benchmarks/parity_gpu.py [MODEL ...] [--steps 300] [--out FOLDER]
+    PYTHONPATH=src python3 benchmarks/parity_gpu.py [MODEL ...] [--plan PLAN ...] [--out FOLDER]
 
-Models: llama and gpt; without a name, both. A run of one keeps the other's rows in the table.
+Models: llama and gpt; without a name, both. Without a plan, all of a model's; its first, against
+which others are held, runs always. Rows of what does not run this time stay in the table.
 
 The text is the Python standard library's own source, two bytes a token (65,536 words), so that the
 vocabulary is large enough for the fused loss. Written to parity_gpu.json: the mean loss of the last
@@ -38,7 +39,9 @@ MODELS = {
         ("bf16", f"fp8-master {FAST}", f"bf16-master {FAST}", f"bf16-master {FAST} graphs=on",
          f"bf16 {FAST}"),
     ),
-    "gpt": ("", ("bf16", f"bf16-master {FAST}", f"bf16-master {FAST} graphs=on")),
+    "gpt": (
+        "", ("bf16", f"bf16-master {FAST}", f"bf16-master {FAST} graphs=on", f"bf16 {FAST}"),
+    ),
 }  # fmt: skip
 ALLOWED = 0.01
 
@@ -82,10 +85,15 @@ def learn(model: str, plan: str, device: str, steps: int) -> dict[str, object]:
             "losses": losses, "seconds": seconds}  # fmt: skip
 
 
-def measure(model: str, device: str, steps: int) -> Iterator[dict]:
-    """A row for each plan of a model that runs, against its first."""
+def plans_of(model: str, device: str, wanted: list[str]) -> list[str]:
+    first, *others = MODELS[model][1] if device == "cuda" else ("bf16", "bf16 kernels=on")
+    return [first, *(plan for plan in others if not wanted or plan in wanted)]
+
+
+def measure(model: str, plans: list[str], device: str, steps: int) -> Iterator[dict]:
+    """A row for each plan that runs, against the first."""
     first: dict | None = None
-    for plan in MODELS[model][1] if device == "cuda" else ("bf16", "bf16 kernels=on"):
+    for plan in plans:
         try:
             row = learn(model, plan, device, steps)
         except Exception as error:  # one plan that does not run must not cost the others
@@ -104,6 +112,7 @@ def measure(model: str, device: str, steps: int) -> Iterator[dict]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", choices=[[], *MODELS], metavar="MODEL")
+    parser.add_argument("--plan", action="append", default=[], help="one of a model's; repeatable")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
@@ -114,10 +123,11 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "parity_gpu.json"
     models = options.models or list(MODELS)
-    rows = [r for r in kept_rows(path) if r["model"] not in models]
+    plans = {model: plans_of(model, device, options.plan) for model in models}
+    rows = [r for r in kept_rows(path) if r["plan"] not in plans.get(r["model"], ())]
     worst = 0.0
     for model in models:
-        for row in measure(model, device, options.steps):
+        for row in measure(model, plans[model], device, options.steps):
             worst = max(worst, abs(row["last_off"]))
             rows.append({**about, **row})
             path.write_text(json.dumps({"rows": rows}, indent=1) + "\n")

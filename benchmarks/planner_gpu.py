@@ -11,7 +11,9 @@ Order: calibration, eager cases, the two sweeps, compiled cases; each has its sh
 `--cases-alone` leaves out the sweeps, and `--first` puts the cases whose plan has one of its words
 in front. Eager cases stand side by side in groups and are timed in turns, a few steps at a time,
 because a host is not equally fast at all times; what is shown is the median of all their steps and,
-as spread, how far apart the medians of the turns are. Nothing tells Python's garbage collector when
+as spread, how far apart the medians of the turns are. Other tenants of a machine only slow it down,
+and do so for seconds, by up to 1.9 times: `quiet` holds a forecast against the quieter half of the
+turns. Nothing tells Python's garbage collector when
 to work. Peaks are the allocator's over the first turn. `--device cpu` tries the script on small
 things.
 """
@@ -220,6 +222,15 @@ def spread(found: dict[str, Any]) -> float | None:
     return (max(medians) - min(medians)) / found["step_seconds"]
 
 
+def quiet_seconds(found: dict[str, Any]) -> float:
+    """The median step of the quieter half of the rounds; of one round, of all its steps."""
+    rounds = found["all_seconds"]
+    if not isinstance(rounds[0], list):
+        return found["step_seconds"]
+    quieter = sorted(rounds, key=statistics.median)[: (len(rounds) + 1) // 2]
+    return statistics.median(seconds for each in quieter for seconds in each)
+
+
 def measure_cases(
     results: Results, device: str, deadline: float, *, compiled: bool, most: int,
     first: list[str],
@@ -413,6 +424,7 @@ class Line:
     allocated: float | None = None
     reserved: float | None = None
     seconds: float | None = None
+    quiet: float | None = None  # the same against the quieter half of its rounds
     uncalibrated: float | None = None
     refined: float | None = None  # seconds, as the lease's cases before this one refined them
     spread: float | None = None  # of the rounds it was timed in
@@ -542,6 +554,7 @@ def case_line(
         off(memory.allocated_bytes, allocated),
         off(memory.allocated_bytes + memory.reserved, entry["reserved_bytes"]),
         off(found.time and found.time.step_seconds, entry["step_seconds"]),
+        off(found.time and found.time.step_seconds, quiet_seconds(entry)),
         off(plain.time and plain.time.step_seconds, entry["step_seconds"]),
         spread=spread(entry),
     )
@@ -552,12 +565,12 @@ def off(said: float | None, was: float | None) -> float | None:
 
 
 def show_cases(lines: list[Line]) -> None:
-    words = ("alloc", "reserv", "time", "uncal", "refined", "spread")
+    words = ("alloc", "reserv", "time", "quiet", "uncal", "refined", "spread")
     head = "".join(f" {word:>7}" for word in words)
     print(f"\n{'case':62}{head} lease")
     for line in lines:
-        cells = (line.allocated, line.reserved, line.seconds, line.uncalibrated, line.refined)
-        shown = " ".join(map(cell, (*cells, line.spread)))
+        cells = (line.allocated, line.reserved, line.seconds, line.quiet, line.uncalibrated)
+        shown = " ".join(map(cell, (*cells, line.refined, line.spread)))
         print(f"{line.name:62} {shown} {line.lease + 1:5} {line.problem}")
     print()
     for name, numbers in verdict(lines).items():
@@ -572,7 +585,7 @@ def cell(share: float | None) -> str:
 def verdict(lines: list[Line]) -> dict[str, dict[str, float]]:
     """Median and worst size of the errors, and the lowest forecast."""
     summed = {}
-    for name in ("allocated", "reserved", "seconds", "uncalibrated", "refined"):
+    for name in ("allocated", "reserved", "seconds", "quiet", "uncalibrated", "refined"):
         errors = [e for line in lines if (e := getattr(line, name)) is not None]
         if errors:
             sizes = [abs(e) for e in errors]

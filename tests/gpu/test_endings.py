@@ -34,6 +34,12 @@ def draw(*shape, scale=1.0):
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * scale
 
 
+def start(text, plan):
+    return sl.climb(
+        sl.build(text), loss="cross_entropy", optimizer="adamw lr=1e-3", plan=plan, device="cuda"
+    )
+
+
 def case(name):
     """The operands of an ending, its name and its plain way."""
     rows, out, weight = draw(ROWS, HIDDEN), draw(ROWS, WIDE), draw(WIDE, HIDDEN, scale=0.05).t()
@@ -74,10 +80,7 @@ def test_a_run_learns_as_one_without(text, monkeypatch):
     ends = []
     for chosen in (True, False):
         torch.manual_seed(0)
-        run = sl.climb(
-            sl.build(text), loss="cross_entropy", optimizer="adamw lr=1e-3", device="cuda",
-            plan="bf16-master compile=on kernels=on",
-        )  # fmt: skip
+        run = start(text, "bf16-master compile=on kernels=on")
         if not chosen:
             monkeypatch.setattr(products, "choice", lambda *_: None)
         tokens = torch.randint(0, 512, (40, 257), generator=torch.Generator().manual_seed(1))
@@ -88,6 +91,37 @@ def test_a_run_learns_as_one_without(text, monkeypatch):
             endings = {shape.ending for shape in shapes}
             assert {"gelu", "gelu_gradient"} <= endings or text.startswith("llama")
     torch.testing.assert_close(torch.tensor(ends[0]), torch.tensor(ends[1]), rtol=2e-3, atol=0)
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Memory that nobody writes is NaN."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16-master"])
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_a_step_is_the_eager_plans_step(kind, precision, poisoned):
+    """Autocast's stream is of 32 bits and no product's to sum. By gradients, which show a scale."""
+    text = f"{kind}:layers=2,hidden=512,heads=8,vocab=33000,sequence=256,tied=1"
+    tokens = torch.randint(0, 33000, (40, 257), generator=torch.Generator().manual_seed(1))
+    found = []
+    for rest in ("", " compile=on kernels=on"):
+        torch.manual_seed(0)
+        run, grads = start(text, precision + rest), {}
+        for name, parameter in run.module.named_parameters():
+            keep = partial(grads.__setitem__, name)
+            parameter.register_post_accumulate_grad_hook(lambda p, keep=keep: keep(p.grad.clone()))
+        assert 10 < run.step((tokens[:, :-1], tokens[:, 1:])).loss < 11
+        found.append(grads)
+    assert len(found[0]) == len(found[1]) > 10
+    nothing = 1e-5 * max(g.float().norm() for g in found[0].values())  # a key's bias moves nothing
+    for name, wanted in found[0].items():
+        error = (found[1][name].float() - wanted.float()).norm()
+        assert error <= 3e-2 * wanted.float().norm() + nothing, name
 
 
 def test_gradients_under_plain_descent_are_those_of_the_parts():

@@ -6,10 +6,10 @@ import pytest
 
 from stepladder.hardware import Cluster
 from stepladder.plan import BF16, Plan
-from stepladder.planner import OURS, part_asking, products_of
+from stepladder.planner import HOST_FACTORS, OURS, part_asking, products_of
 from stepladder.planner.collectives import network_of
 from stepladder.planner.depths import Depths
-from stepladder.planner.host import FACTORS, late_seconds
+from stepladder.planner.host import late_seconds
 from stepladder.planner.passes import host_seconds, setting_of
 from stepladder.planner.speed import speed_of
 from stepladder.planner.time import forecast_time
@@ -30,21 +30,22 @@ def asked(text: str, facts=TINY) -> float:
 
 def update_seconds() -> float:
     tensors = sum(part.tensors * part.count for part in TINY.parts)
-    return 6e-6 * (FACTORS["step"] + FACTORS["tensor"] * tensors)
+    return 6e-6 * (HOST_FACTORS["step"] + HOST_FACTORS["tensor"] * tensors)
 
 
 def test_products_cost_the_host_more_than_the_rest_and_autocast_adds_its_casts() -> None:
     assert products_of(BLOCK) == (7, 13)
     plain, pure = (part_asking(BLOCK, autocast=autocast) for autocast in (True, False))
-    cheap = FACTORS["cheap"]
-    assert plain.forward == pytest.approx(FACTORS["product"] * 7 + cheap * (28 - 7))
+    cheap = HOST_FACTORS["cheap"]
+    assert plain.forward == pytest.approx(HOST_FACTORS["product"] * 7 + cheap * (28 - 7))
     casts = BLOCK.launches_back.mixed - BLOCK.launches_back.eager
     assert plain.backward - pure.backward == pytest.approx(cheap * casts)
 
 
 def test_passes_after_the_first_add_to_gradients() -> None:
     once, more = (part_asking(BLOCK, autocast=True, added=share) for share in (0.0, 0.75))
-    assert more.backward - once.backward == pytest.approx(0.75 * BLOCK.tensors * FACTORS["cheap"])
+    added = 0.75 * BLOCK.tensors * HOST_FACTORS["cheap"]
+    assert more.backward - once.backward == pytest.approx(added)
 
 
 def test_compiling_spares_the_host_cheap_operations_alone() -> None:
@@ -62,10 +63,10 @@ def test_recomputing_costs_by_the_block_and_by_the_launch() -> None:
         part_asking(BLOCK, depths, autocast=True) for depths in (Depths(), WHOLE, CHEAP)
     )
     ahead = BLOCK.launches.mixed
-    again = FACTORS["block again"] + FACTORS["launch again"] * ahead
+    again = HOST_FACTORS["block again"] + HOST_FACTORS["launch again"] * ahead
     assert whole.backward - plain.backward == pytest.approx(again)
     assert whole.forward == plain.forward
-    chosen = FACTORS["block chosen"] + FACTORS["launch chosen"] * ahead
+    chosen = HOST_FACTORS["block chosen"] + HOST_FACTORS["launch chosen"] * ahead
     assert cheap.forward - plain.forward == pytest.approx(chosen / 2)
     assert cheap.total - plain.total == pytest.approx(chosen)
     compiled = [part_asking(BLOCK, d, autocast=True, compiled=True) for d in (Depths(), CHEAP)]
@@ -89,7 +90,7 @@ def test_a_step_that_waits_takes_as_long_as_asking_for_it() -> None:
     launches = sum(part_asking(p, autocast=True).total * p.count for p in TINY.parts)
     one = launches * 6e-6 + update_seconds()
     assert asked("bf16 micro=1") == pytest.approx(one)
-    added = 0.75 * FACTORS["cheap"] * sum(p.tensors * p.count for p in TINY.parts)
+    added = 0.75 * HOST_FACTORS["cheap"] * sum(p.tensors * p.count for p in TINY.parts)
     four = 4 * (launches + added) * 6e-6 + update_seconds()
     assert asked("bf16 micro=1 batch=4") == pytest.approx(four)
 

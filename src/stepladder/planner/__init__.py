@@ -5,13 +5,14 @@ from .check import RULES, check, divisors, problems
 from .choices import Choices
 from .explain import Explanation, explain, family_of
 from .forecast import forecast
-from .host import part_asking, products_of
+from .host import HOST_FACTORS, part_asking, products_of
 from .memory import forecast_moments, forecast_state
 from .search import search
 from .software import OURS, Software
 from .stages import bubble_share, in_flight, stages_of
 
 __all__ = [
+    "HOST_FACTORS",
     "OURS",
     "RULES",
     "Choices",

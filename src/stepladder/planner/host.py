@@ -3,7 +3,7 @@
 The unit is a launch with autograd around it, `launch_seconds`, which `calibrate` measures on blocks
 too small to keep the device busy. How many there are is counted where a module is traced: every
 operation, and under autocast a cast for each parameter and one for its gradient. What else the host
-does is told in the same unit, each measured by a calibration (`FACTORS` where there is none):
+does is told in the same unit, each measured by a calibration (`HOST_FACTORS` where there is none):
 
     product, cheap                 a launch of a product, a convolution or attention; any other
     block again, launch again      of a block computed once more: what checkpointing does around it
@@ -28,10 +28,12 @@ from .depths import Depths
 
 KEPT = Depths()  # nothing is computed again
 
-# Of tiny blocks on two H200s, whose hosts took 26 and 31 µs a launch.
-FACTORS = {
-    "product": 2.3, "cheap": 0.6, "block again": 80.0, "launch again": 1.0,
-    "block chosen": 135.0, "launch chosen": 3.0, "compiled": 0.8, "tensor": 0.3, "step": 30.0,
+# Of tiny blocks on two H200s, whose hosts took 26 and 31 µs a launch. How the costs of recomputing
+# divide into a block's and its launches' is torch's doing, the same on every host, and was timed on
+# a processor (benchmarks/host_costs.py): a block for 50 launches, and one that chooses for 23.
+HOST_FACTORS = {
+    "product": 2.3, "cheap": 0.6, "block again": 80.0, "launch again": 1.6,
+    "block chosen": 100.0, "launch chosen": 4.4, "compiled": 0.8, "tensor": 0.3, "step": 30.0,
 }  # fmt: skip
 
 
@@ -77,7 +79,7 @@ def part_asking(
     Args:
         added: the share of passes that find gradients to add theirs to.
     """
-    known = {**FACTORS, **(factors or {})}
+    known = {**HOST_FACTORS, **(factors or {})}
     launches = launches_of(part.launches, autocast, compiled)
     further = launches_of(part.launches_back, autocast, compiled)
     further = (further or 2 * launches) + added * part.tensors  # a backward nobody watched
@@ -95,7 +97,7 @@ def part_asking(
 
 def update_asking(tensors: float, factors: Mapping[str, float]) -> float:
     """What an update of so many parameter tensors asks for, with all that ends a step."""
-    known = {**FACTORS, **factors}
+    known = {**HOST_FACTORS, **factors}
     return known["step"] + known["tensor"] * tensors
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from stepladder.planner import part_asking, products_of
+from stepladder.planner import HOST_FACTORS, part_asking, products_of
 from stepladder.record import Timing
 from stepladder.workload import Part, find_facts
 
@@ -62,11 +62,9 @@ def kernel_rows(timings: Sequence[Timing], kind: str) -> list[Row]:
 
 def further_costs(timings: Sequence[Timing], launch: float) -> dict[str, float]:
     """Seconds of whatever comes on top of the launches of a pass."""
-    found = {}
+    found: dict[str, float] = {}
     for way, word in (("blocks", "again"), ("selective", "chosen")):
-        rows = [row for kind in TINY for row in again_rows(timings, kind, way)]
-        if len(rows) > 1:
-            found[f"block {word}"], found[f"launch {word}"] = two_costs(rows)
+        found |= recomputing_costs(timings, way, (f"block {word}", f"launch {word}"))
     compiled = block_seconds(timings, "launch", "compiled")
     if compiled is not None:
         ones = {"compiled": 1.0}
@@ -78,6 +76,25 @@ def further_costs(timings: Sequence[Timing], launch: float) -> dict[str, float]:
         found["tensor"] = one / tensors
         found["step"] = max(fixed.seconds - one * fixed.shape[0], launch)
     return found
+
+
+def recomputing_costs(
+    timings: Sequence[Timing], way: str, names: tuple[str, str]
+) -> dict[str, float]:
+    """Of a block that computes itself again, and of each launch that it has.
+
+    Only how fast this host is: what the two are to each other is torch's doing. Each found by
+    itself, one disturbed timing would put all of it on the block, and a net of small blocks would
+    be forecast at a third too much.
+    """
+    rows = [row for kind in TINY for row in again_rows(timings, kind, way)]
+    if not rows:
+        return {}
+    block, launch = (HOST_FACTORS[name] for name in names)
+    pace = statistics.median(
+        seconds / (blocks * block + launches * launch) for blocks, launches, seconds in rows
+    )
+    return {names[0]: pace * block, names[1]: pace * launch}
 
 
 def again_rows(timings: Sequence[Timing], kind: str, way: str) -> list[Row]:
