@@ -131,6 +131,11 @@ def test_one_disturbed_timing_does_not_move_a_blocks_cost_to_its_launches():
         assert found.launch_factors[name] == pytest.approx(calm.launch_factors[name], rel=0.01)
 
 
+def test_recomputing_that_one_block_alone_shows_stays_unknown():
+    one = [t for t in asked_timings() if t.kind == "launch" and not t.compute.startswith("pure")]
+    assert not {"block again", "block chosen"} & set(fit("H200", one).launch_factors)
+
+
 def test_one_model_alone_does_not_tell_products_from_the_rest():
     timings = [t for t in asked_timings() if (t.kind, t.compute) == ("launch", "")]
     found = fit("H200", timings)
