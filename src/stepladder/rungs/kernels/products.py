@@ -71,6 +71,7 @@ def multiply(
 
 def multiply_and_add(left: Tensor, right: Tensor, bias: Tensor | None, added: Tensor) -> Tensor:
     """Return left @ right (+ bias) + added, summed before it is rounded where that is faster."""
+    assert added.dtype == left.dtype, "a wider sum would be read as what it is not"
     out = left.new_empty(added.shape)
     same = partial(alike, added=added)
     work(Operands(left, right, out, bias, added), then_add, same=same)
