@@ -147,6 +147,7 @@ def _store_exponentials(row, width, BLOCK: tl.constexpr):
         higher = tl.max(x, axis=0)
         if higher > top + REACH:  # so it is for the first that is not -inf throughout
             by = tl.exp(top - higher)
+            tl.debug_barrier()  # whoever reads them now may not be who wrote them
             for earlier in range(0, start, BLOCK):
                 written = tl.load(row + earlier + columns).to(tl.float32)
                 tl.store(row + earlier + columns, written * by)
