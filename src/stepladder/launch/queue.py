@@ -64,9 +64,10 @@ class State:
 
 def submit(request: Request, choice: SlurmChoice) -> str:
     """Hand the job in; its number."""
+    job = script(request, choice)  # what is wrong with it is wrong on every machine
     find_program("sbatch", "slurm", ELSEWHERE)
     make_folder(request)
-    answer = ask(["sbatch", "--parsable"], given=script(request, choice))
+    answer = ask(["sbatch", "--parsable"], given=job)
     if answer.returncode:
         raise WorldError(
             "slurm",
