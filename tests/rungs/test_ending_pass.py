@@ -79,11 +79,10 @@ def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_sum_that_widens_the_product_stays_wide(taken, turned):
+def test_a_sum_that_widens_the_product_stays_wide(taken):
     """Autocast's: products of 16 bits, added to a stream of 32."""
     torch.manual_seed(0)
-    module, x = Block(turned=turned), torch.randn(3, 5, 8, requires_grad=True)
+    module, x = Block(), torch.randn(3, 5, 8, requires_grad=True)
     ends = []
     with torch._inductor.config.patch(force_disable_caches=True):
         for call in (module, torch.compile(module, options=trying())):
