@@ -1,5 +1,7 @@
 """What follows a product is done by it, forward and in GELU's gradient, and means the same."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -54,6 +56,21 @@ def taken(monkeypatch):
     return seen
 
 
+def plain_and_compiled(module, x, working=None):
+    """What comes out of either, and all gradients."""
+    ends = []
+    with torch._inductor.config.patch(force_disable_caches=True):
+        for call in (module, torch.compile(module, options=trying())):
+            module.zero_grad()
+            x.grad = None
+            with working or nullcontext():
+                value = call(x)
+            value.backward()
+            grads = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+            ends.append([value.detach(), x.grad.clone(), *grads])
+    return ends
+
+
 @pytest.mark.parametrize(
     ("net", "found"),
     [
@@ -65,15 +82,7 @@ def taken(monkeypatch):
 def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
     torch.manual_seed(0)
     module, x = net(), torch.randn(3, 5, 8, requires_grad=True)
-    ends = []
-    with torch._inductor.config.patch(force_disable_caches=True):
-        for call in (module, torch.compile(module, options=trying())):
-            module.zero_grad()
-            x.grad = None
-            value = call(x)
-            value.backward()
-            grads = [p.grad.clone() for p in module.parameters() if p.grad is not None]
-            ends.append([value.detach(), x.grad.clone(), *grads])
+    ends = plain_and_compiled(module, x)
     assert sorted(taken) == sorted(found)
     for a, b in zip(*ends, strict=True):
         torch.testing.assert_close(a, b)
@@ -83,15 +92,7 @@ def test_a_sum_that_widens_the_product_stays_wide(taken):
     """Autocast's: products of 16 bits, added to a stream of 32."""
     torch.manual_seed(0)
     module, x = Block(), torch.randn(3, 5, 8, requires_grad=True)
-    ends = []
-    with torch._inductor.config.patch(force_disable_caches=True):
-        for call in (module, torch.compile(module, options=trying())):
-            module.zero_grad()
-            x.grad = None
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                value = call(x)
-            value.backward()
-            ends.append([value.detach(), x.grad.clone(), *(p.grad for p in module.parameters())])
+    ends = plain_and_compiled(module, x, torch.autocast("cpu", dtype=torch.bfloat16))
     assert "product_sum" not in taken
     for a, b in zip(*ends, strict=True):
         assert a.dtype == b.dtype == torch.float32
