@@ -1,6 +1,6 @@
 """What recomputation costs the host, by the block and by the launch, and how the two divide.
 
-    PYTHONPATH=src python3 benchmarks/host_costs.py [--rounds 25] [--out FILE]
+    PYTHONPATH=src python3 benchmarks/host_costs.py [--rounds 100] [--out FILE]
 
 Tiny blocks of two models, with autocast and without, at two depths, as `stepladder calibrate` times
 them, but all side by side and in turns, and the lower quartile counts: what disturbs a host only
@@ -17,66 +17,59 @@ import platform
 import time
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from stepladder.plan import Plan
-from stepladder.profiler.launches import TINY, tiny_block
-from stepladder.profiler.probes import WAYS, tiny_run
+from stepladder.profiler.launches import TINY, again_rows
+from stepladder.profiler.probes import ASKED, USUAL_DEPTHS, WAYS, tiny_run
 from stepladder.profiler.solve import two_costs
+from stepladder.record import Timing
 from stepladder.world import synchronize
 
-DEPTHS = (2, 8)
 RECOMPUTED = {"blocks": "again", "selective": "chosen"}
-Key = tuple[str, str, int]
 
 
-def timed(rounds: int, device: torch.device) -> dict[Key, float]:
-    """The lower quartile of seconds of a pass, forward and backward."""
-    ways = [way for way in WAYS if way != "compiled"]
-    runs = {
-        key: tiny_run(TINY[key[0]].format(key[2]), Plan.parse(WAYS[key[1]]), (1, 16), device)
-        for key in product(TINY, ways, DEPTHS)
-    }
-    seconds: dict[Key, list[float]] = {key: [] for key in runs}
+def timed(rounds: int, device: torch.device) -> list[Timing]:
+    """A pass of each, forward and backward: the lower quartile of its seconds."""
+    probes = list(product(TINY, ASKED, USUAL_DEPTHS))
+    runs = [
+        tiny_run(TINY[kind].format(depth), Plan.parse(WAYS[way]), (1, 16), device)
+        for kind, way, depth in probes
+    ]
+    seconds: list[list[float]] = [[] for _ in probes]
     for number in range(rounds + 2):
-        for key, (run, batch) in runs.items():
+        for (run, batch), spent in zip(runs, seconds):
             synchronize(device)
             began = time.perf_counter()
             run.gradients(batch)
             synchronize(device)
             if number > 1:  # the first two warm up
-                seconds[key].append(time.perf_counter() - began)
+                spent.append(time.perf_counter() - began)
             run.optimizer.zero_grad(set_to_none=True)
-    return {key: sorted(each)[len(each) // 4] for key, each in seconds.items()}
+    return [
+        Timing(kind, way, (depth,), sorted(spent)[len(spent) // 4])
+        for (kind, way, depth), spent in zip(probes, seconds)
+    ]
 
 
-def costs(seconds: dict[Key, float]) -> list[dict[str, object]]:
+def costs(timings: list[Timing]) -> list[dict[str, Any]]:
     """For each way of recomputing, its rows and the two costs fitted to them."""
-    few, many = DEPTHS
-
-    def block(kind: str, way: str) -> float:
-        return (seconds[kind, way, many] - seconds[kind, way, few]) / (many - few)
-
     found = []
     for way, word in RECOMPUTED.items():
-        rows = []
-        for kind, before in product(TINY, ("", "pure")):
-            launches = tiny_block(kind).launches
-            number = launches.eager if before else launches.mixed
-            added = block(kind, f"{before} {way}".strip()) - block(kind, before)
-            rows.append((1.0, float(number), added))
-        of_block, of_launch = two_costs(rows)
+        rows = [row for kind in TINY for row in again_rows(timings, kind, way)]
+        block, launch = two_costs(rows)
         found.append({
-            "way": word, "rows": rows, "block_seconds": of_block, "launch_seconds": of_launch,
-            "launches_of_a_block": of_block / of_launch if of_launch else None,
+            "way": word, "rows": rows, "block_seconds": block, "launch_seconds": launch,
+            "launches_of_a_block": block / launch if launch else None,
         })  # fmt: skip
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=100)
     default = Path(__file__).parent / "results" / "host_costs.json"
     parser.add_argument("--out", type=Path, default=default)
     options = parser.parse_args()

@@ -9,6 +9,7 @@ import stepladder as sl
 from stepladder.rungs.compile import trying
 from stepladder.rungs.kernels import cublaslt, gelu, products, trials
 from stepladder.rungs.kernels.products import Operands, alike
+from stepladder.world import deterministic
 
 pytestmark = [
     pytest.mark.gpu,
@@ -94,12 +95,10 @@ def test_a_run_learns_as_one_without(text, monkeypatch):
 
 
 @pytest.fixture
-def poisoned(monkeypatch):
+def poisoned():
     """Memory that nobody writes is NaN."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    with deterministic(True):
+        yield
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-master"])
@@ -118,10 +117,11 @@ def test_a_step_is_the_eager_plans_step(kind, precision, poisoned):
         assert 10 < run.step((tokens[:, :-1], tokens[:, 1:])).loss < 11
         found.append(grads)
     assert len(found[0]) == len(found[1]) > 10
-    nothing = 1e-5 * max(g.float().norm() for g in found[0].values())  # a key's bias moves nothing
     for name, wanted in found[0].items():
+        if name.endswith("key.bias"):  # softmax takes out what all keys share: roundings alone
+            continue
         error = (found[1][name].float() - wanted.float()).norm()
-        assert error <= 3e-2 * wanted.float().norm() + nothing, name
+        assert error <= 3e-2 * wanted.float().norm(), name
 
 
 def test_gradients_under_plain_descent_are_those_of_the_parts():

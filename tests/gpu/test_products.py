@@ -6,6 +6,7 @@ import torch
 import stepladder as sl
 from stepladder.rungs.kernels import cublaslt, products, trials
 from stepladder.rungs.kernels.products import Operands, multiply, plainly, shape_of
+from stepladder.world import deterministic
 
 pytestmark = [
     pytest.mark.gpu,
@@ -89,13 +90,11 @@ def test_a_choice_is_written_down_and_taken_up_again(shelf):
 
 
 @pytest.fixture
-def steady(monkeypatch):
+def steady():
     """Attention and embeddings sum their gradients in one order: as they come, no two runs agree to
     the bit."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    with deterministic(True):
+        yield
 
 
 @pytest.mark.parametrize("optimizer", ["sgd lr=0.1", "adamw lr=1e-3"])
