@@ -17,7 +17,7 @@ from . import cut_models as models
 SGD, ADAMW = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"
 OWN = ("hf_gpt2",)  # judged by the loss inside the model
 EVERY = ("gpt", "odd_gpt", "llama", "mlp", "vit", "hf_gpt2", "hf_llama", "foreign", "encoder")
-MICRO = 3  # of 12 rows: four passes a batch
+MICRO = 6  # of 12 rows: two passes a batch
 
 
 def batches(name: str, steps: int):
@@ -41,7 +41,7 @@ def start(name: str, plan: str, optimizer: str = SGD):
     )
 
 
-def learn(name: str, plan: str, optimizer: str = SGD, steps: int = 3):
+def learn(name: str, plan: str, optimizer: str = SGD, steps: int = 2):
     """Losses, norms, and every parameter whole."""
     taken = start(name, plan, optimizer)
     ways, mine = taken.world.layout.data_ways, taken.world.data_index

@@ -194,6 +194,17 @@ def test_a_steps_own_time_leaves_out_what_it_waited_for_others():
     assert found.own == [25, 50]
 
 
+def test_python_is_what_every_step_has_of_it():
+    found = reduce_spans(
+        [
+            phase(STEP, 0, 100), op("aten::mm", 10, 90),
+            phase(STEP, 100, 200), op("aten::mm", 110, 120),  # stopped
+            phase(STEP, 200, 300), op("aten::mm", 210, 280),
+        ]
+    )  # fmt: skip
+    assert found.causes["host"] == 20 + 90 + 30 and found.python == 0.2
+
+
 def test_a_hook_that_waits_inside_autograd_is_communication():
     assert causes(
         phase(STEP, 0, 100),

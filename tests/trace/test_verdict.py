@@ -85,6 +85,11 @@ def test_a_straggler_is_slower_in_every_step(own, named):
 
 
 def test_launching_without_small_operations_is_slow_python():
-    assert said(profile(host=0.6, matrix=0.39, launch=0.01))[0].startswith("slow Python: 60%")
+    slow = Evidence(python=0.5)
+    assert said(profile(host=0.6, matrix=0.39, launch=0.01), slow)[0].startswith("slow Python: 60%")
     assert said(profile(host=0.3, matrix=0.3, launch=0.4))[0].startswith("launch-bound: 70%")
     assert said(profile(host=0.1, matrix=0.7, launch=0.2)) == []
+
+
+def test_a_pause_in_some_steps_alone_is_the_machines():
+    assert said(profile(host=0.6, matrix=0.4), Evidence(python=0.1)) == []

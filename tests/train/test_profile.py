@@ -37,12 +37,12 @@ def adds_up(profile):
 
 
 def undisturbed(measure, fine):
-    """A measurement that is fine, else the third of three.
+    """A measurement that is fine, else the fifth of five.
 
     A busy machine may take the processor away between two marks of the clock, or from one rank
     alone; not each time. What is wrong with the measuring itself is wrong each time.
     """
-    for _ in range(2):
+    for _ in range(4):
         if fine(found := measure()):
             return found
     return measure()
@@ -191,12 +191,21 @@ def test_a_rank_that_sleeps_is_named_by_both(moment):
     def measure():
         return run_ranks(profile_rank, 2, "fp32 ddp replicate=2", 1, moment)
 
-    for rank, found in enumerate(undisturbed(measure, lambda ranks: all(map(adds_up, ranks)))):
-        text = [f["text"] for f in found["findings"] if f["kind"] == "straggler"]
+    def named(found):
+        return [f["text"] for f in found["findings"] if f["kind"] == "straggler"]
+
+    def late(found):
+        fast, slow = (min(steps) for steps in found["own_seconds"])
+        return slow - fast
+
+    def fine(ranks):
+        return all(named(r) and adds_up(r) and 0.15 < late(r) < 0.35 for r in ranks)
+
+    for rank, found in enumerate(undisturbed(measure, fine)):
+        text = named(found)
         assert len(text) == 1 and text[0].startswith("rank 1 is"), (rank, found)
         assert adds_up(found)
-        fast, slow = (min(steps) for steps in found["own_seconds"])
-        assert slow - fast == pytest.approx(0.25, rel=0.4)
+        assert late(found) == pytest.approx(0.25, rel=0.4)
 
 
 @pytest.mark.parametrize("plan", ["fp32 ddp replicate=2", "fp32 zero3 shard=2"])

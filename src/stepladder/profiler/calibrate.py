@@ -31,6 +31,9 @@ EACH_SECONDS = 0.15
 # costs are differences of two probes: those are timed for longer.
 HOST_KINDS, HOST_LONGER = (*TINY, "ask for an update"), 3
 WARM_SECONDS = 1.0  # until the chip is as hot as training makes it
+# Half precision may be a hundred times slower on a processor: where one call of a kind takes this
+# long, its larger shapes would take all the time that there is, and tell no more.
+LONG_SECONDS = 1.0
 
 
 def calibrate(
@@ -42,7 +45,10 @@ def calibrate(
     warm_up(device)
     each = min(EACH_SECONDS, budget_seconds / (2 * len(probes)))
     timings: list[Timing] = []
+    slow: set[tuple[str, str]] = set()
     for index, probe in enumerate(probes):
+        if (probe.kind, probe.compute) in slow:
+            continue
         if time.monotonic() - began > budget_seconds:
             break
         if progress:
@@ -51,6 +57,8 @@ def calibrate(
         seconds = attempt(probe, device, longer * each)
         if seconds is not None:
             timings.append(Timing(probe.kind, probe.compute, probe.shape, seconds))
+            if seconds > LONG_SECONDS:
+                slow.add((probe.kind, probe.compute))
     release(device)
     return fit(device_name(device), timings, context)
 

@@ -55,6 +55,7 @@ class Reduced:
     claimed: Claims = field(default_factory=lambda: defaultdict(list))  # which moments
     windows: list[Interval] = field(default_factory=list)  # of the steps
     own: list[int] = field(default_factory=list)  # of each step, without exposed communication
+    python: float = 0.0  # outside operations: its share of the step that has least of it
     launching: float | None = None  # share of operations' time, undisturbed; on a processor
 
 
@@ -118,7 +119,12 @@ def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> Reduced:
     exposed = union(moment for cause in TALK for moment in found.claimed[cause])
     found.windows = windows_of(phases)
     found.own = [b - a - length(common(exposed, [(a, b)])) for a, b in found.windows]
+    found.python = min((share_of(found.claimed["host"], step) for step in found.windows), default=0)
     return found
+
+
+def share_of(moments: Intervals, step: Interval) -> float:
+    return length(common(moments, [step])) / max(step[1] - step[0], 1)
 
 
 def windows_of(phases: dict[str, list[Interval]]) -> list[Interval]:

@@ -17,7 +17,7 @@ from .offers import Offer
 
 WAITS_FOR_DATA = 0.10  # a prefetching loader costs well under a hundredth
 EXPOSED = 0.15  # of communication: below that, other changes bring more
-PYTHON = 0.30  # of the step outside operations
+PYTHON = 0.30  # outside operations, in every step: a busy machine stops one of them anywhere
 DISPATCHED = 0.5  # of the passes, spent on asking for operations instead of on them
 LEAST_LAUNCH = 0.15  # of them, so that a pause in Python does not pass for many small operations
 ASKING = 0.2  # of the operations' own time: on a processor large ones ask for a few hundredths
@@ -46,6 +46,7 @@ class Evidence:
     update_operations: float = 0.0  # a step
     tensors: int = 1  # that the optimizer updates
     launching: float | None = None  # share of operations' time on a quiet processor
+    python: float = 0.0  # outside operations: its share of the step that has least of it
     unknown: str = ""  # why nothing is forecast
 
 
@@ -160,9 +161,9 @@ def many_small(profile: Profile, seen: Evidence) -> list[Finding]:
 
 
 def slow_python(profile: Profile, seen: Evidence) -> list[Finding]:
-    share = profile.share("host")
-    if share < PYTHON or many_small(profile, seen):
+    if seen.python < PYTHON or many_small(profile, seen):
         return []
+    share = profile.share("host")
     text = f"slow Python: {share:.0%} of the step passes in Python outside operations"
     return [Finding("host", text, "See the trace for where", 1 / (1 - share))]
 

@@ -84,6 +84,7 @@ def profile(
         graphs=str(graphs) if graphs and graphs.count >= steps else "",
         update_operations=found.update_operations / steps,
         launching=found.launching,
+        python=found.python,
         tensors=len([p for group in run.optimizer.param_groups for p in group["params"]]),
     )
     outlook = outlook_of(run, sample)
