@@ -12,6 +12,8 @@ from nbclient import NotebookClient
 from tests.docs.blocks import blocks
 from tests.packaging.conftest import ROOT
 
+from ..processes import PATIENCE_SECONDS
+
 PAGE = ROOT / "docs" / "notebook.md"
 
 
@@ -27,8 +29,8 @@ def cells(tmp_path_factory):
     home = str(tmp_path_factory.mktemp("notebook"))
     client = NotebookClient(
         book,
-        timeout=180,
-        startup_timeout=180,
+        timeout=PATIENCE_SECONDS,
+        startup_timeout=PATIENCE_SECONDS,
         kernel_name="python3",
         resources={"metadata": {"path": home}},
     )

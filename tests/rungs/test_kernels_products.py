@@ -37,6 +37,12 @@ def test_another_matrix_is_added_and_stays_as_it_is(bias):
     assert torch.equal(added, before)
 
 
+def test_a_summand_of_another_type_is_refused():
+    left, right = torch.ones(2, 2, dtype=torch.bfloat16), torch.ones(2, 2, dtype=torch.bfloat16)
+    with pytest.raises(AssertionError, match="a wider sum"):
+        multiply_and_add(left, right, None, torch.ones(2, 2))
+
+
 def test_results_that_differ_by_roundings_are_alike_and_others_are_not():
     wanted = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
     rounded = wanted.bfloat16().float()

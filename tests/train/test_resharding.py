@@ -37,7 +37,7 @@ def relay(legs, optimizer: str, folder: Path, wait: bool = True) -> list[float]:
     for plan, ranks, first, last in legs:
         found = run(
             learn, ranks, plan, optimizer, first, last, str(folder), wait,
-            init=False, timeout_seconds=120,
+            init=False,
         )  # fmt: skip
         assert all(other == found[0] for other in found)
         losses += found[0]

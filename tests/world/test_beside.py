@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from ..processes import PATIENCE_SECONDS
+
 SCRIPT = """
 import time, torch.distributed as dist
 from stepladder.world.beside import beside
@@ -24,6 +26,6 @@ raise SystemExit(3)
 
 def test_a_process_ends_with_its_own_code_whatever_its_thread_is_in():
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
     assert ran.returncode == 3, ran.stderr  # -6: "terminate called without an active exception"
