@@ -1,13 +1,9 @@
-"""How long tests wait for processes, and whether those have ended, asked without a race."""
+"""Whether processes have ended, asked without a race against their ending."""
 
 import time
 from collections.abc import Iterable
 
 import psutil
-
-# Only what hangs takes so long, even on a machine ten times as slow; less than a test's own limit,
-# so that the test that waits says for what.
-PATIENCE_SECONDS = 500
 
 
 def ended(pids: Iterable[int], seconds: float = 0) -> bool:

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from .ports import free_port
-from .processes import PATIENCE_SECONDS
 
 READY, LEAVE, LEAVE_SECONDS = b"ready", b"leave", 60
+START_SECONDS = 180  # to import torch, on a crowded machine
 STACK_SECONDS = 20  # to say where it stands
 GRACE_SECONDS = 15.0  # for the other ranks to answer once one has failed
 
@@ -76,7 +76,7 @@ class Worker:
     def await_ready(self) -> None:
         """A job's time does not count what the process takes to start."""
         if not self.ready:
-            assert self.connection.poll(PATIENCE_SECONDS), "a process of the pool does not start"
+            assert self.connection.poll(START_SECONDS), "a process of the pool does not start"
             assert self.connection.recv_bytes() == READY
             self.ready = True
 
@@ -110,7 +110,7 @@ def run(
     ranks: int = 2,
     *args: Any,
     init: bool = True,
-    timeout_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = 120,
 ) -> list[Any]:
     """Call `function(*args)` on every rank; the results by rank, or the first failure.
 

@@ -15,7 +15,6 @@ from stepladder.cli.main import main
 from stepladder.model import build
 from stepladder.train import climb
 
-from ..processes import PATIENCE_SECONDS
 from ..train.toys import net, ragged
 
 SHAPES = {
@@ -235,7 +234,7 @@ def test_a_conversion_holds_a_fraction_of_the_model(tmp_path):
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, json.dumps(commands)],
-        capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS,
+        capture_output=True, text=True, check=True, timeout=200,
     )  # fmt: skip
     peaks = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("PEAK")]
     assert len(peaks) == len(legs), done.stdout + done.stderr

@@ -23,8 +23,6 @@ from stepladder.plan import PLAN_KEYS, PLAN_WORDS, Plan, read_recipe
 from stepladder.track import parse_targets
 from stepladder.workload import PRESETS
 
-from ..processes import PATIENCE_SECONDS
-
 BIN = Path(sys.executable).parent
 SHELL = {"PATH": f"{BIN}:/usr/bin:/bin", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
 
@@ -148,7 +146,7 @@ def typed_in(shell: str, keys: str, until: str) -> str:
     child, terminal = pty.fork()
     if child == 0:
         os.execvpe(shell, words, SHELL)
-    seen, deadline = "", time.monotonic() + PATIENCE_SECONDS
+    seen, deadline = "", time.monotonic() + 120
     told = f'PS1=; {first} eval "$(stepladder completion {shell})"; echo told-$((40+2))\n'
     os.write(terminal, told.encode())
     try:

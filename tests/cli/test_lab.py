@@ -7,13 +7,11 @@ import sys
 
 from stepladder.cli.main import main
 
-from ..processes import PATIENCE_SECONDS
-
 
 def command(folder, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "stepladder.cli.main", "lab", *words],
-        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+        cwd=folder, capture_output=True, text=True, timeout=200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 

@@ -16,8 +16,6 @@ from stepladder.cli import main as front
 from stepladder.cli.main import COMMANDS, main, split_settings
 from stepladder.version import VERSION
 
-from ..processes import PATIENCE_SECONDS
-
 FOLDER = Path(front.__file__).parent
 
 
@@ -155,7 +153,7 @@ def test_a_reader_that_went_away_leaves_silence(words, unbuffered):
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     process = stepladder(*words, stdout=writing, env=environment)
     os.close(writing)
-    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    _, err = process.communicate(timeout=120)
     assert err == ""
     assert process.returncode == 0
 
@@ -172,7 +170,7 @@ def test_ctrl_c_is_code_130_and_one_word(tmp_path):
             time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     os.close(writing)  # a signal just before it waits for the text would only be heard after it
-    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
 
 

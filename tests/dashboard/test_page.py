@@ -78,6 +78,7 @@ def steps_shown(page):
     )
 
 
+@pytest.mark.timeout(600)  # training starts in two minutes on a crowded machine
 def test_a_run_that_trains_is_followed_to_its_end(browser, tmp_path):
     folder = tmp_path / "run"
     words = [

@@ -17,8 +17,6 @@ import yaml
 
 from tests.docs.blocks import PAGES, ROOT, page_name, prose
 
-from ..processes import PATIENCE_SECONDS
-
 DOCS = ROOT / "docs"
 
 
@@ -37,7 +35,7 @@ def site(tmp_path_factory) -> Path:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
     done = subprocess.run(
         [*command, "--config-file", str(ROOT / "mkdocs.yml"), "--site-dir", str(made)],
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+        capture_output=True, text=True, timeout=220,
         # The theme's word on a mkdocs to come is not about these pages.
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip

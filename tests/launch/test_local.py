@@ -19,6 +19,8 @@ from stepladder.launch.logs import Screen
 
 from ..processes import ended
 
+pytestmark = pytest.mark.timeout(600)  # ranks that import torch start in minutes in a crowd
+
 HEAD = "import os, sys, time, signal, subprocess\nrank = int(os.environ['RANK'])\n"
 
 

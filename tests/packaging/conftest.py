@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from ..processes import PATIENCE_SECONDS
-
 ROOT = Path(__file__).parents[2]
 SOURCES = (
     "pyproject.toml",
@@ -36,7 +34,7 @@ ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONP
 def done(*words: str | Path, cwd: Path | None = None) -> str:
     ended = subprocess.run(
         [str(word) for word in words],
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=cwd, env=ENVIRON,
+        capture_output=True, text=True, timeout=200, cwd=cwd, env=ENVIRON,
     )  # fmt: skip
     assert ended.returncode == 0, f"{' '.join(map(str, words))}\n{ended.stdout}{ended.stderr}"
     return ended.stdout

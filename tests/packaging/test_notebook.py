@@ -12,8 +12,6 @@ from nbclient import NotebookClient
 from tests.docs.blocks import blocks
 from tests.packaging.conftest import ROOT
 
-from ..processes import PATIENCE_SECONDS
-
 PAGE = ROOT / "docs" / "notebook.md"
 
 
@@ -29,8 +27,8 @@ def cells(tmp_path_factory):
     home = str(tmp_path_factory.mktemp("notebook"))
     client = NotebookClient(
         book,
-        timeout=PATIENCE_SECONDS,
-        startup_timeout=PATIENCE_SECONDS,
+        timeout=180,
+        startup_timeout=180,
         kernel_name="python3",
         resources={"metadata": {"path": home}},
     )

@@ -19,8 +19,6 @@ import pytest
 from stepladder.version import VERSION
 from tests.packaging.conftest import ENVIRON, ROOT, SOURCES, done
 
-from ..processes import PATIENCE_SECONDS
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TINY = [
     "--model.name", "gpt:layers=1,hidden=16,heads=2,vocab=256", "--model.sequence", "16",
@@ -127,7 +125,7 @@ def test_the_command_and_its_page_answer_from_the_wheel(installed, folder):
         said = server.stdout.readline().split()
         port = urlsplit(next(word for word in said if word.startswith("http"))).port
         for path in ("/", "/assets/main.js", "/assets/page.css", "/api/runs"):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
             connection.request("GET", path)
             assert connection.getresponse().status == 200, path
             connection.close()

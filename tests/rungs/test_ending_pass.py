@@ -90,10 +90,11 @@ def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
         torch.testing.assert_close(a, b)
 
 
-def test_a_sum_that_widens_the_product_stays_wide(taken):
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_sum_that_widens_the_product_stays_wide(taken, turned):
     """Autocast's: products of 16 bits, added to a stream of 32."""
     torch.manual_seed(0)
-    module, x = Block(), torch.randn(3, 5, 8, requires_grad=True)
+    module, x = Block(turned=turned), torch.randn(3, 5, 8, requires_grad=True)
     ends = plain_and_compiled(module, x, torch.autocast("cpu", dtype=torch.bfloat16))
     assert "product_sum" not in taken
     for a, b in zip(*ends, strict=True):

@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 FILES = ("adamw", "rmsnorm", "cross_entropy", "linear_cross_entropy", "float8_layouts", "max_pool")
 
 
+@pytest.mark.timeout(600)  # half a minute alone, several on a crowded machine
 def test_the_triton_programs_pass_the_same_tests():
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets Triton already")

@@ -65,7 +65,7 @@ def learn_all(names, plan: str, optimizer: str):
 
 @pytest.fixture(scope="module")
 def learnt():
-    return run(learn_all, 2, EVERY, "fp32 tensor=2", SGD, init=False)
+    return run(learn_all, 2, EVERY, "fp32 tensor=2", SGD, init=False, timeout_seconds=300)
 
 
 def assert_same(found, expected) -> None:
@@ -94,7 +94,9 @@ def test_adam_and_clipping_see_the_true_norm(plan):
 
 def test_slices_of_cut_parameters_learn_what_one_device_does():
     names = ("llama", "hf_gpt2")
-    ranks = run(learn_all, 4, names, "fp32 zero3 shard=2 tensor=2", SGD, init=False)
+    ranks = run(
+        learn_all, 4, names, "fp32 zero3 shard=2 tensor=2", SGD, init=False, timeout_seconds=300
+    )
     for name in names:
         assert_same(ranks[3][name], learn(name, "fp32"))
 

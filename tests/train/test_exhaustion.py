@@ -62,7 +62,7 @@ def learn(plan: str, where: str, short: tuple[int, ...], leaves: bool):
 @pytest.mark.parametrize("plan", ["ddp", "zero3"])
 def test_all_leave_the_step_with_the_same_sentence(plan, where):
     with pytest.raises(RankOutOfMemory) as raised:  # nobody waits for the time-out, of 600 s
-        run(learn, 2, f"fp32 {plan} micro=6", where, (1,), True)
+        run(learn, 2, f"fp32 {plan} micro=6", where, (1,), True, timeout_seconds=120)
     said = str(raised.value)
     assert said == "step 0: out of memory on rank 1 with 6 rows a pass. Go on with micro=3."
     assert "on rank 0 of 2" in raised.value.__notes__[0]  # it is the other one that speaks here
@@ -77,7 +77,7 @@ def test_ranks_that_both_run_out_agree():
 def test_a_rank_that_lingers_does_not_keep_the_others():
     """It neither ends nor comes: their watch ends them, with the sentence."""
     with pytest.raises(RankOutOfMemory, match="out of memory on rank 1"):
-        run(learn, 2, "fp32 ddp micro=6", "backward", (1,), False)
+        run(learn, 2, "fp32 ddp micro=6", "backward", (1,), False, timeout_seconds=120)
 
 
 def test_with_one_row_a_pass_there_is_nothing_to_agree_on():

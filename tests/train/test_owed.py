@@ -35,7 +35,7 @@ def learn(plan: str, first: int, last: int, folder: str):
 
 
 def go(ranks: int, *args):
-    return run(learn, ranks, *args, init=False)
+    return run(learn, ranks, *args, init=False, timeout_seconds=120)
 
 
 def test_a_compressed_run_goes_on_bit_for_bit_and_on_other_ranks_with_all_that_was_owed(tmp_path):

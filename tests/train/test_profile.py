@@ -12,7 +12,6 @@ from torch import nn
 import stepladder as sl
 from stepladder.errors import DataError, RecordError
 from tests.ranks import run as run_ranks
-from tests.undisturbed import undisturbed
 
 pytestmark = pytest.mark.usefixtures("light_heap")
 
@@ -37,6 +36,23 @@ def adds_up(profile):
     return abs(profile["unexplained_seconds"]) < 0.03 * profile["step_seconds"]
 
 
+def steady(profile):
+    """Whether each rank's steps were alike: one that is stopped for a while is not the slow one."""
+    return all(max(own) < 1.5 * min(own) for own in profile["own_seconds"])
+
+
+def undisturbed(measure, fine):
+    """A measurement that is fine, else the third of three.
+
+    A busy machine may take the processor away between two marks of the clock, or from one rank
+    alone; not each time. What is wrong with the measuring itself is wrong each time.
+    """
+    for _ in range(2):
+        if fine(found := measure()):
+            return found
+    return measure()
+
+
 def test_a_healthy_run_adds_up_to_the_clock_and_is_accused_of_nothing(tmp_path):
     runs = []
 
@@ -44,7 +60,7 @@ def test_a_healthy_run_adds_up_to_the_clock_and_is_accused_of_nothing(tmp_path):
         runs.append(start())
         return runs[-1].profile(repeat(batch()), steps=STEPS, folder=tmp_path)
 
-    found = undisturbed(measure, lambda found: adds_up(found.to_dict()) and not kinds(found))
+    found = undisturbed(measure, lambda profile: adds_up(profile.to_dict()))
     assert adds_up(found.to_dict())
     assert kinds(found) == set(), [str(finding) for finding in found.findings]
     assert found.bound.startswith("compute-bound")
@@ -84,20 +100,14 @@ def test_a_slow_loader_is_named():
             taken.append(time.perf_counter() - began)  # a busy machine wakes it later
             yield rows
 
-    def waited():
-        profiled = taken[-STEPS - 1 : -1]  # one more is looked at closely
-        return pytest.approx(sum(profiled) / STEPS, rel=0.1)
-
     def measure():
         taken.clear()
         return start().profile(slow(), steps=STEPS)
 
-    def fine(found):
-        return adds_up(found.to_dict()) and found.causes["data"] == waited()
-
-    found = undisturbed(measure, fine)
+    found = undisturbed(measure, lambda profile: adds_up(profile.to_dict()))
     assert "data" in kinds(found)
-    assert found.causes["data"] == waited()
+    profiled = taken[-STEPS - 1 : -1]  # one more is looked at closely
+    assert found.causes["data"] == pytest.approx(sum(profiled) / STEPS, rel=0.1)
     assert adds_up(found.to_dict())
     finding = next(f for f in found.findings if f.kind == "data")
     assert "slow loader" in finding.text and finding.gain > 1
@@ -122,20 +132,14 @@ def test_a_leaked_graph_is_named():
         kept.append(mean)
         return mean
 
-    found = undisturbed(
-        lambda: start(loss).profile(repeat(batch()), steps=STEPS),
-        lambda found: kinds(found) == {"leak"},
-    )
+    found = start(loss).profile(repeat(batch()), steps=STEPS)
     assert kinds(found) == {"leak"}
     assert "a list of length" in next(f.text for f in found.findings)
     assert ".detach()" in found.findings[0].text
 
 
 def test_a_tiny_batch_is_launch_bound():
-    found = undisturbed(
-        lambda: start(model="gpt-tiny").profile(repeat(batch(1, 8)), steps=STEPS),
-        lambda found: "launch" in kinds(found),
-    )
+    found = start(model="gpt-tiny").profile(repeat(batch(1, 8)), steps=3)
     assert "launch" in kinds(found)
     finding = next(f for f in found.findings if f.kind == "launch")
     assert "operations a step" in finding.text and "micro-batch" in finding.fix
@@ -145,10 +149,7 @@ def test_an_unfused_optimizer_is_named():
     run = start()
     groups = [{"params": g["params"], "lr_factor": 1.0} for g in run.optimizer.param_groups]
     run.optimizer = torch.optim.AdamW(groups, lr=1e-3, foreach=False, fused=False)
-    found = undisturbed(
-        lambda: run.profile(repeat(batch()), steps=STEPS),
-        lambda found: kinds(found) == {"optimizer"},
-    )
+    found = run.profile(repeat(batch()), steps=STEPS)
     assert kinds(found) == {"optimizer"}
     assert "tensors" in found.findings[0].text
 
@@ -156,9 +157,7 @@ def test_an_unfused_optimizer_is_named():
 def test_a_pause_in_python_is_not_taken_for_small_operations():
     run = start()
     run.module.register_forward_pre_hook(lambda *_: time.sleep(0.2))
-    found = undisturbed(
-        lambda: run.profile(repeat(batch()), steps=STEPS), lambda found: kinds(found) == {"host"}
-    )
+    found = run.profile(repeat(batch()), steps=STEPS)
     assert kinds(found) == {"host"}
     assert found.causes["host"] > 0.2
 
@@ -197,21 +196,15 @@ def test_a_rank_that_sleeps_is_named_by_both(moment):
     def measure():
         return run_ranks(profile_rank, 2, "fp32 ddp replicate=2", 1, moment)
 
-    def named(found):
-        return [f["text"] for f in found["findings"] if f["kind"] == "straggler"]
-
-    def late(found):
-        fast, slow = (min(steps) for steps in found["own_seconds"])
-        return slow - fast
-
     def fine(ranks):
-        return all(named(r) and adds_up(r) and 0.15 < late(r) < 0.35 for r in ranks)
+        return all(adds_up(found) and steady(found) for found in ranks)
 
     for rank, found in enumerate(undisturbed(measure, fine)):
-        text = named(found)
+        text = [f["text"] for f in found["findings"] if f["kind"] == "straggler"]
         assert len(text) == 1 and text[0].startswith("rank 1 is"), (rank, found)
         assert adds_up(found)
-        assert late(found) == pytest.approx(0.25, rel=0.4)
+        fast, slow = (min(steps) for steps in found["own_seconds"])
+        assert slow - fast == pytest.approx(0.25, rel=0.4)
 
 
 @pytest.mark.parametrize("plan", ["fp32 ddp replicate=2", "fp32 zero3 shard=2"])

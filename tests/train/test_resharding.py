@@ -37,7 +37,7 @@ def relay(legs, optimizer: str, folder: Path, wait: bool = True) -> list[float]:
     for plan, ranks, first, last in legs:
         found = run(
             learn, ranks, plan, optimizer, first, last, str(folder), wait,
-            init=False,
+            init=False, timeout_seconds=120,
         )  # fmt: skip
         assert all(other == found[0] for other in found)
         losses += found[0]
@@ -47,10 +47,10 @@ def relay(legs, optimizer: str, folder: Path, wait: bool = True) -> list[float]:
 RELAYS = [
     [("fp32 zero3 micro=3", 2, 0, 2), ("fp32 tensor=2 pipeline=2 micro=6", 4, 2, 4),
      ("fp32 ddp micro=3", 2, 4, 6), ("fp32 zero2 shard=2 context=2 micro=3", 4, 6, 8)],
-    [("fp32 zero3", 4, 0, 2), ("fp32 zero1 micro=3", 2, 2, 4),
+    [("fp32 zero3 micro=1", 4, 0, 2), ("fp32 zero1 micro=3", 2, 2, 4),
      ("fp32 zero2 micro=2", 3, 4, 6), ("fp32 micro=6", 1, 6, 8)],
     [("fp32 micro=6", 1, 0, 2), ("fp32 ddp micro=3", 2, 2, 4),
-     ("fp32 hsdp replicate=2 shard=2", 4, 4, 6), ("fp32 zero1 micro=2", 3, 6, 8)],
+     ("fp32 hsdp replicate=2 shard=2 micro=1", 4, 4, 6), ("fp32 zero1 micro=2", 3, 6, 8)],
 ]  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs
     "plan",
     [
         "fp32 ddp",
-        "fp32 zero1",
+        "fp32 zero1 micro=1",
         "fp32 zero3 micro=1",
         "fp32 replicate=2 tensor=2 micro=3",
     ],

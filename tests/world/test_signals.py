@@ -12,8 +12,6 @@ import pytest
 from stepladder.world import Stop, signals, stop_code
 from stepladder.world.signals import CAUGHT, ECHO_SECONDS
 
-from ..processes import PATIENCE_SECONDS
-
 LOOP = textwrap.dedent("""
     import runpy, signal, sys, time
     Stop = runpy.run_path(sys.argv[1])["Stop"]  # the file alone: its package would import torch
@@ -45,7 +43,7 @@ def start(*words):
 def test_a_signal_is_a_flag_and_the_step_finishes(number):
     process = start()
     process.send_signal(number)
-    out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    out, _ = process.communicate(timeout=100)
     assert out.splitlines()[-1] == f"whole step {number.name}"
     assert process.returncode == 0
 
@@ -56,7 +54,7 @@ def test_a_second_ctrl_c_interrupts_at_once():
     assert process.stdout.readline() == "SIGINT\n"
     time.sleep(ECHO_SECONDS)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    out, _ = process.communicate(timeout=100)
     assert out.splitlines()[-1] == "interrupted SIGINT"
     assert process.returncode == 5
 
@@ -64,7 +62,7 @@ def test_a_second_ctrl_c_interrupts_at_once():
 def test_a_ctrl_c_that_a_launcher_repeats_is_one():
     # It sends both itself: of two from here, one might come when the step is done.
     command = [sys.executable, "-c", LOOP, signals.__file__, "echo"]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_SECONDS)
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100)
     assert ran.stdout == "ready\nwhole step SIGINT\n"
     assert ran.returncode == 0
 
@@ -129,7 +127,7 @@ def test_a_process_that_is_not_done_in_time_leaves_with_the_code_and_a_line(numb
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     process.send_signal(number)
-    _, said = process.communicate(timeout=PATIENCE_SECONDS)
+    _, said = process.communicate(timeout=100)
     assert process.returncode == 143
     assert said == (
         f"{number.name}: not done within 0.3 s (run.grace_seconds); "

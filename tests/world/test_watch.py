@@ -8,6 +8,7 @@ import threading
 from datetime import timedelta
 from unittest.mock import patch
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -17,6 +18,8 @@ from stepladder.plan import Layout
 from stepladder.world import Place, World, join, watch
 
 from ..ranks import run
+
+pytestmark = pytest.mark.timeout(600)  # ranks that import torch start in minutes in a crowd
 
 
 def quick_watch(least_seconds):

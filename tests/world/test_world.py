@@ -67,7 +67,7 @@ def test_two_ranks_add_up_along_their_axis_and_no_other(axis):
 
 
 def test_four_ranks_add_up_over_two_axes():
-    results = run(joined, 4, Layout(replicate=2, shard=2), init=False)
+    results = run(joined, 4, Layout(replicate=2, shard=2), init=False, timeout_seconds=120)
     assert [seen["sums"]["replicate"] for seen in results] == [101.0, 1010.0, 101.0, 1010.0]
     assert [seen["sums"]["shard"] for seen in results] == [11.0, 11.0, 1100.0, 1100.0]
     assert {seen["data"] for seen in results} == {1111.0}

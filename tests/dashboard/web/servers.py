@@ -8,8 +8,6 @@ import sys
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from ...processes import PATIENCE_SECONDS
-
 
 @contextmanager
 def serving(*words):
@@ -30,7 +28,7 @@ def serving(*words):
 def ask(address, path="/", method="GET", **headers):
     """Status, headers and text of one answer."""
     parts = urlsplit(address)
-    connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=120)
     connection.putrequest(method, path, skip_host="host" in headers)
     for name, value in headers.items():
         connection.putheader(name, value)

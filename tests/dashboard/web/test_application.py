@@ -7,7 +7,6 @@ import pytest
 
 from stepladder.record import Journal, journal_path
 
-from ...processes import PATIENCE_SECONDS
 from .servers import ask, ask_json, serving
 
 
@@ -29,7 +28,7 @@ def address(tmp_path_factory):
 def when_read(address, run="first"):
     """Ask for a run until all of it is read."""
     ask_json(address, f"/api/facts?run={run}")
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         listing = next(one for one in ask_json(address, "/api/runs") if one["name"] == run)
         if listing.get("step") is not None and listing["read"] == 1:
