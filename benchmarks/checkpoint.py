@@ -51,10 +51,10 @@ import psutil
 import torch
 import torch.distributed.checkpoint as dcp
 
-from stepladder.checkpoint import chosen, digest, hash_file
-from stepladder.train import climb
-from stepladder.train.intake import as_batch
-from stepladder.train.snapshot import forecast_snapshot
+from stepladder.checkpoint import hashing as digest
+from stepladder.checkpoint.hashing import chosen, hash_file
+from stepladder.train import as_batch, climb
+from stepladder.train.checkpointing.snapshot import forecast_snapshot
 
 
 def make(size_gib: float, device: str) -> Any:

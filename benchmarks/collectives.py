@@ -17,17 +17,11 @@ from typing import Any
 
 import torch
 
+from stepladder.bench import Trial, every_use, fit_line, fit_link, measure_data_parallel
+from stepladder.bench.collectives import measure_collective
+from stepladder.bench.ring_all_reduce import measure_ring
+from stepladder.measure import Team
 from stepladder.plan import Layout
-from stepladder.profiler import (
-    Team,
-    Trial,
-    every_use,
-    fit_line,
-    fit_link,
-    measure_collective,
-    measure_data_parallel,
-    measure_ring,
-)
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "collectives_cpu.json"

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
+from stepladder.calibrate.launch_costs import TINY, again_rows
+from stepladder.calibrate.probes import ASKED, USUAL_DEPTHS, WAYS, tiny_run
+from stepladder.calibrate.two_costs import two_costs
 from stepladder.plan import Plan
-from stepladder.profiler.launches import TINY, again_rows
-from stepladder.profiler.probes import ASKED, USUAL_DEPTHS, WAYS, tiny_run
-from stepladder.profiler.solve import two_costs
 from stepladder.record import Timing
 from stepladder.world import synchronize
 

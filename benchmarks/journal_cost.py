@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
-from stepladder.cli.closing import Closing
-from stepladder.cli.instruments import Instruments
-from stepladder.cli.watches import Watches
+from stepladder.cli.training.forecast_comparison import Closing
+from stepladder.cli.training.leak_watches import Watches
+from stepladder.cli.training.step_instruments import Instruments
 from stepladder.model import build
 from stepladder.record import Journal, Report
 from stepladder.train import Run, climb

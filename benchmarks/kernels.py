@@ -18,17 +18,17 @@ from pathlib import Path
 
 import torch
 
-from stepladder.errors import StepladderError
-from stepladder.profiler.kernels import (
+from stepladder.bench import measure_kernels
+from stepladder.bench.kernel_timings import (
     CONTESTS,
     KernelCase,
     KernelTiming,
     build,
     copy_gb_per_s,
     device_milliseconds,
-    measure_kernels,
     run,
 )
+from stepladder.errors import StepladderError
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
 SWEPT = {  # module: (constants to try together, cases to try them on)

@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stepladder.data import Mix, Order, TokenFile, TokenShards, batches
+from stepladder.data import Order, TokenFile, TokenShards, batches
+from stepladder.data.mix import Mix
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 VOCABULARY = 50_000

@@ -28,13 +28,14 @@ import torch
 from parity_plans import MODELS, every_plan
 from stepladder.data import Order, load
 from stepladder.errors import ModelError
+from stepladder.measure import Team
 from stepladder.model import describe
 from stepladder.plan import Plan
 from stepladder.planner import forecast_state
-from stepladder.profiler import ADAMW, SGD, Sameness, Team, find_subject
-from stepladder.profiler.parity import Course, Plain, compare_course, make_course
 from stepladder.record import Memory
 from stepladder.train import facts_for
+from stepladder.verify import Sameness, find_subject
+from stepladder.verify.parity import ADAMW, SGD, Course, Plain, compare_course, make_course
 from stepladder.workload import Facts
 
 RESULTS = Path(__file__).parent / "results" / "parity.json"

@@ -23,10 +23,12 @@ from torch.nn import functional
 
 from stepladder.data import Batch
 from stepladder.hardware import Cluster
-from stepladder.model import ResNet, ViT, build, describe
+from stepladder.measure import measure_memory
+from stepladder.model import build, describe
+from stepladder.model.builtin.resnet import ResNet
+from stepladder.model.builtin.vit import ViT
 from stepladder.plan import Plan
 from stepladder.planner import forecast
-from stepladder.profiler import measure_memory
 from stepladder.record import Calibration, Forecast, Memory
 from stepladder.train import climb
 from stepladder.workload import Facts

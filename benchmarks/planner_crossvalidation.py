@@ -21,7 +21,9 @@ from pathlib import Path
 
 from planner_published import HERE, RESULTS, markdown, read_run, summarise
 from planner_rows import device_of_row
-from stepladder.planner import collectives, speed, time
+from stepladder.planner.time import collective_time as collectives
+from stepladder.planner.time import device_speed as speed
+from stepladder.planner.time import step_time as time
 
 # Constant: (where it lives, values around the committed one).
 CONSTANTS = {

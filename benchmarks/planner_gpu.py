@@ -37,16 +37,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from stepladder.calibrate import calibrate
+from stepladder.calibrate.calibrate import device_name
+from stepladder.calibrate.fit_rates import fit
 from stepladder.data import Batch
 from stepladder.hardware import Cluster
+from stepladder.measure import measure_memory
 from stepladder.model import build
-from stepladder.model.initialise import reset_buffers, tie_again
+from stepladder.model.builtin.initialise import reset_buffers, tie_again
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 from stepladder.planner import forecast, search
-from stepladder.profiler import measure_memory
-from stepladder.profiler.calibrate import calibrate, device_name
-from stepladder.profiler.efficiency import fit
 from stepladder.record import Calibration, Forecast, pace_of
 from stepladder.train import climb
 from stepladder.workload import find_facts

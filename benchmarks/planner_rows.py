@@ -23,7 +23,7 @@ from stepladder.plan import (
     Recompute,
     Schedule,
 )
-from stepladder.planner import Software
+from stepladder.planner.training_software import Software
 from stepladder.workload import Facts, Shape, facts_of_shape
 
 Row = dict[str, str]

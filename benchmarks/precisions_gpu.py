@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
+from stepladder.bench import make_workload
+from stepladder.bench.time_plans import measure_plans
 from stepladder.plan import Optimizer, Plan
-from stepladder.profiler import make_workload, measure_plans
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-pure", "bf16 compile=on", "fp8 compile=on")
 WORKLOADS = (("gpt2", 16, 1024), ("resnet50", 64, 0))

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 import peers_gpu as contests
-from stepladder.rungs.kernels import products, trials
+from stepladder.kernels.matmul import autotune as trials
+from stepladder.kernels.matmul import matmul as products
 
 PLAN = "bf16-master compile=on kernels=on"
 

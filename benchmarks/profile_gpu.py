@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
-from stepladder.cli.profile_plots import plot_causes, plot_memory
+from stepladder.cli.results.profile_plots import plot_causes, plot_memory
+from stepladder.measure import record_timeline
 from stepladder.model import build
 from stepladder.planner import forecast, forecast_moments
-from stepladder.profiler import record_timeline
-from stepladder.train import climb, outlook_of
+from stepladder.train import climb
+from stepladder.train.profile_steps import outlook_of
 
 GPU = torch.cuda.is_available()
 MODEL = (

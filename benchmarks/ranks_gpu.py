@@ -22,10 +22,10 @@ from pathlib import Path
 
 import torch
 
-from stepladder.profiler.parity import SGD, learn_plain, learn_rank, make_course, plain_of
-from stepladder.profiler.sameness import Plain, Sameness, judge
-from stepladder.profiler.subjects import find_subject
-from stepladder.profiler.team import Team
+from stepladder.measure import Team
+from stepladder.verify import Sameness, find_subject
+from stepladder.verify.parity import SGD, learn_plain, learn_rank, make_course, plain_of
+from stepladder.verify.parity_verdict import Plain, judge
 
 MODEL = "llama:layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,sequence=32"
 PLANS = [

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stepladder.rungs.kernels import max_pool  # noqa: F401  registers the operators
-from stepladder.rungs.stem import fold_stems
+from stepladder.kernels import max_pool  # noqa: F401  registers the operators
+from stepladder.kernels.folded_convolution import fold_stems
 
 RESULTS = Path(__file__).parent / "results"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

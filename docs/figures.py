@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepladder.cli.plots import COLOURS, draw_steps, figure, store
+from stepladder.cli.results.plots import COLOURS, draw_steps, figure, store
 from stepladder.plan import Schedule
 from stepladder.planner import bubble_share
 from stepladder.record import Forecast

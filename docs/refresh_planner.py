@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import dedent
 from textwrap import indent as indented
 
-from stepladder.cli import plan as command
+from stepladder.cli.commands import plan as command
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.planner import search

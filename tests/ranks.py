@@ -228,7 +228,7 @@ def first_failure(failed: dict[int, Answer], ranks: int) -> BaseException:
 
 def serve(connection: Connection, stacks: str) -> None:
     """A worker's life: job after job until the other end closes."""
-    from stepladder.cli.loading import loading
+    from stepladder.cli.import_torch import loading
 
     with loading():
         import torch  # noqa: F401  the seconds this costs are why the process is kept

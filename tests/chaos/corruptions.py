@@ -27,11 +27,12 @@ from pathlib import Path
 
 import torch
 
-from stepladder.checkpoint import BLAKE3, SHA256, digest, hash_bytes, verify
+from stepladder.checkpoint import hash_bytes, verify
+from stepladder.checkpoint import hashing as digest
+from stepladder.checkpoint.hashing import BLAKE3, SHA256
 from stepladder.errors import RecordError
 from stepladder.train import climb
-
-from ..ranks import run as on_ranks
+from tests.ranks import run as on_ranks
 
 Harm = Callable[[Path, random.Random, Path], None]  # a checkpoint, chance, other checkpoints
 OLDER, NEWER = "step-000002", "step-000004"

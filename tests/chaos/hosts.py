@@ -25,8 +25,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from stepladder.profiler import measure_compression
-from stepladder.profiler.links import Cable
+from stepladder.bench import measure_compression
+from stepladder.measure import Cable
 
 from .victim import LIMIT_SECONDS, Victim
 

@@ -8,10 +8,9 @@ import pytest
 from stepladder.checkpoint import checkpoints, verify
 from stepladder.errors import RecordError
 from stepladder.train import climb
-from stepladder.train.copying import Copying
-
-from ..ranks import run as on_ranks
-from ..train.toys import net, pairs
+from stepladder.train.checkpointing.async_copy import Copying
+from tests.ranks import run as on_ranks
+from tests.train.toys import net, pairs
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_a_path_that_cannot_be_reached(tmp_path):
 
 def test_a_folder_removed_while_it_is_written(tmp_path, monkeypatch):
     """The half-written folder goes between two of its files; the run's older ones stay."""
-    import stepladder.train.checkpoint as saving
+    import stepladder.train.checkpointing.save as saving
 
     write = saving.write_files
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stepladder.errors import WorldError
-from stepladder.profiler.links import Cable
+from stepladder.measure import Cable
 
 from .hosts import TOLERANCE, disturb
 

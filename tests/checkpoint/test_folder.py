@@ -9,25 +9,20 @@ import pytest
 import torch
 
 from stepladder.checkpoint import (
-    CODES,
-    SHA256,
     Box,
-    Huggingface,
     Manifest,
-    Part,
     Reader,
-    Stored,
-    Tensors,
     candidates,
     checkpoints,
-    commit,
-    folder_of,
     hash_bytes,
-    merge,
     read_manifest,
     verify,
-    write_tensors,
 )
+from stepladder.checkpoint.convert import Huggingface
+from stepladder.checkpoint.folder import commit, folder_of
+from stepladder.checkpoint.hashing import SHA256
+from stepladder.checkpoint.manifest import Part, Stored, Tensors, merge
+from stepladder.checkpoint.safetensors_file import CODES, write_tensors
 from stepladder.errors import RecordError
 
 WHOLE = torch.arange(24.0).reshape(4, 6)

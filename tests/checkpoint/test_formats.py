@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from stepladder.checkpoint import BLAKE3, SHA256, digest, hash_bytes, read_manifest, verify
+from stepladder.checkpoint import hash_bytes, read_manifest, verify
+from stepladder.checkpoint import hashing as digest
+from stepladder.checkpoint.hashing import BLAKE3, SHA256
 from stepladder.cli.main import main
 from stepladder.errors import RecordError, Unproven
 from stepladder.train import climb
-
-from ..ranks import run as on_ranks
+from tests.ranks import run as on_ranks
 
 OLD = Path(__file__).parent / "format-2"  # written by the version before BLAKE3
 STEP = "step-000002"

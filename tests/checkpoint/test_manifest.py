@@ -10,7 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepladder.checkpoint import SHA256, hash_bytes, read_manifest, write_tensors
+from stepladder.checkpoint import hash_bytes, read_manifest
+from stepladder.checkpoint.hashing import SHA256
+from stepladder.checkpoint.safetensors_file import write_tensors
 from stepladder.cli.main import main
 from stepladder.errors import RecordError, StepladderError
 from stepladder.train import climb

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from stepladder.cli import main as front
 from stepladder.cli.main import COMMANDS, main, split_settings
+from stepladder.cli.main import main as front
 from stepladder.version import VERSION
 
-FOLDER = Path(front.__file__).parent
+FOLDER = Path(front.__file__).parent / "commands"
 
 
 def stepladder(*words, **how):
@@ -26,7 +26,7 @@ def stepladder(*words, **how):
 
 def configured(name):
     parser = argparse.ArgumentParser(prog=name)
-    command = importlib.import_module(f"stepladder.cli.{name}")
+    command = importlib.import_module(f"stepladder.cli.commands.{name}")
     command.configure(parser)
     return parser
 
@@ -64,7 +64,7 @@ def test_an_unknown_command_is_one_line_and_code_2(word, message, capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_a_sentence_options_and_a_run(name):
-    command = importlib.import_module(f"stepladder.cli.{name}")
+    command = importlib.import_module(f"stepladder.cli.commands.{name}")
     assert command.__doc__
     assert callable(command.configure)
     assert callable(command.run)
@@ -93,7 +93,7 @@ def test_a_commands_help_says_what_it_does(name, capsys):
         main([name, "--help"])
     assert ended.value.code == 0
     out = capsys.readouterr().out
-    first = importlib.import_module(f"stepladder.cli.{name}").__doc__.split()[:4]
+    first = importlib.import_module(f"stepladder.cli.commands.{name}").__doc__.split()[:4]
     assert out.startswith(f"usage: stepladder {name} ")
     assert " ".join(first) in " ".join(out.split())
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 import pytest
 
 from stepladder.record import journal_path
-from tests.cli.test_train import TINY
+from tests.cli.commands.test_train import TINY
+from tests.dashboard.web.servers import serving
 
 from .runs import write_run
-from .web.servers import serving
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""

@@ -4,11 +4,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepladder.data import Mix, TokenShards, batches
-from stepladder.data.mix import interleave, whole_draws
+from stepladder.data import TokenShards, batches
+from stepladder.data.mix import Mix, interleave, whole_draws
 from stepladder.errors import DataError
-
-from .shardwriters import write_megatron
+from tests.data.formats.shard_writers import write_megatron
 
 
 @given(draws=st.lists(st.integers(1, 60), min_size=1, max_size=7))

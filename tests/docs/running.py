@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.cli.main import COMMANDS, main, split_settings
-from stepladder.cli.ranks import spread
+from stepladder.cli.training.start_ranks import spread
 from stepladder.labs import all_labs
 from stepladder.plan import Plan, composition_problems, read_recipe
-from tests.docs.blocks import ROOT, Command
+
+from .blocks import ROOT, Command
 
 TINY = {  # a recipe's settings, unless the command says otherwise
     "model.name": "gpt:layers=2,hidden=16,heads=2,vocab=256",
@@ -40,16 +41,16 @@ TINY = {  # a recipe's settings, unless the command says otherwise
 }
 LARGE = ("train.steps",)  # which are never left as large as they stand
 ELSEWHERE = {  # started for real, with its processes, by a test of its own: file, words in it
-    "verify parity": ("tests/cli/test_sameness.py", '["verify", "parity"'),
-    "verify resume": ("tests/cli/test_resumption.py", '["verify", "resume"'),
-    "bench collectives": ("tests/cli/test_communication.py", '"collectives"'),
-    "bench ring": ("tests/cli/test_communication.py", '"ring"'),
-    "bench dp": ("tests/cli/test_communication.py", '"dp"'),
-    "bench zero": ("tests/cli/test_sharing.py", '"zero"'),
-    "bench scaling": ("tests/cli/test_sharing.py", '"scaling"'),
-    "watch": ("tests/cli/test_watch.py", '["watch"'),
-    "doctor": ("tests/cli/test_doctor.py", '["doctor"'),
-    "calibrate": ("tests/cli/test_calibrate.py", '["calibrate"'),
+    "verify parity": ("tests/cli/test_verify_parity.py", '["verify", "parity"'),
+    "verify resume": ("tests/cli/test_verify_resume.py", '["verify", "resume"'),
+    "bench collectives": ("tests/cli/results/test_communication_tables.py", '"collectives"'),
+    "bench ring": ("tests/cli/results/test_communication_tables.py", '"ring"'),
+    "bench dp": ("tests/cli/results/test_communication_tables.py", '"dp"'),
+    "bench zero": ("tests/cli/results/test_sharding_tables.py", '"zero"'),
+    "bench scaling": ("tests/cli/results/test_sharding_tables.py", '"scaling"'),
+    "watch": ("tests/cli/commands/test_watch.py", '["watch"'),
+    "doctor": ("tests/cli/commands/test_doctor.py", '["doctor"'),
+    "calibrate": ("tests/cli/commands/test_calibrate.py", '["calibrate"'),
 }
 
 

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import stepladder as sl
 from stepladder.data import Order
-from tests.docs.blocks import ROOT, blocks
+
+from .blocks import ROOT, blocks
 
 PAGE = ROOT / "docs" / "coming_from.md"
 HERE = {  # what a laptop's processor has no use for

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from tests.docs.blocks import PAGES, ROOT, page_name, prose
+from .blocks import PAGES, ROOT, page_name, prose
 
 DOCS = ROOT / "docs"
 

@@ -19,11 +19,12 @@ import torch
 import yaml
 
 import stepladder as sl
-from stepladder.cli.ranks import spread
+from stepladder.cli.training.start_ranks import spread
 from stepladder.plan import Layout, Plan, Recipe
 from tests import ranks
-from tests.docs.blocks import PAGES, Block, Command, blocks, inline_commands, page_name
-from tests.docs.running import (
+
+from .blocks import PAGES, Block, Command, blocks, inline_commands, page_name
+from .running import (
     Parsed,
     assert_shown,
     check,
@@ -36,7 +37,7 @@ from tests.docs.running import (
     without,
 )
 
-# What the launcher says before it starts ranks; tests/cli/test_train_ranks.py reads it from there.
+# What the launcher says before it starts ranks; cli/training/test_train_ranks.py reads it there.
 NO_LAYOUT = "The plan names no layout: data parallel on 2 ranks, replicate=2.\n"
 READERS = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
 DONE: dict[str, tuple[int, str]] = {}  # what was run already, on any page

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
+from stepladder.kernels import adamw_
 from stepladder.model import build
-from stepladder.rungs.kernels import adamw_
 from stepladder.train import climb
 
 pytestmark = [

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stepladder.profiler.kernels import BOUNDS, CONTESTS, KernelCase, build, largest_error, run
-from stepladder.rungs.kernels import cross_entropy, linear_cross_entropy, rms_norm
-from stepladder.rungs.kernels.backend import runs_triton
+from stepladder.bench.kernel_timings import BOUNDS, CONTESTS, KernelCase, build, largest_error, run
+from stepladder.kernels import cross_entropy, linear_cross_entropy, rms_norm
+from stepladder.kernels.backend import runs_triton
 
 pytestmark = [
     pytest.mark.gpu,

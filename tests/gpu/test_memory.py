@@ -5,13 +5,11 @@ import torch
 from torch import nn
 
 from stepladder.errors import OutOfMemory
+from stepladder.measure import measure_fragmentation, measure_memory
 from stepladder.plan import Recompute
-from stepladder.profiler.leaks import measure_fragmentation
-from stepladder.profiler.memory import measure_memory
-from stepladder.rungs.ceiling import Ceiling
-from stepladder.rungs.offload import offload_activations
-from stepladder.rungs.recompute import recompute
-from stepladder.rungs.saved import measure_blocks
+from stepladder.rungs import Ceiling, measure_blocks
+from stepladder.rungs.memory.offload_activations import offload_activations
+from stepladder.rungs.memory.recompute import recompute
 
 pytestmark = [
     pytest.mark.gpu,

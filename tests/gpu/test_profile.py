@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import stepladder as sl
-from stepladder.profiler import record_timeline
+from stepladder.measure import record_timeline
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from stepladder.data import Batch
+from stepladder.measure import MemoryMeter
 from stepladder.model import build
-from stepladder.profiler import MemoryMeter
 from stepladder.train import climb
 
 pytestmark = [
@@ -98,7 +98,7 @@ def test_tf32_is_only_in_force_inside_a_step():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_fused_optimizers_are_right_on_this_device(dtype):
     from stepladder.plan import Optimizer
-    from stepladder.train.optimizer import build_optimizer, update
+    from stepladder.train.optimizer.build_optimizer import build_optimizer, update
 
     for text in ("sgd lr=0.1", "sgd lr=0.1 momentum=0.9"):
         weight = torch.nn.Parameter(torch.randn(1000, device="cuda", dtype=dtype))

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepladder.hardware import DEVICES, KINDS, Cluster, Link, find
+from stepladder.hardware import Cluster, Link, find
+from stepladder.hardware.device_table import DEVICES
+from stepladder.hardware.link import KINDS
 
 kinds = {place: [k.name for k in KINDS.values() if k.inside is place] for place in (True, False)}
 speeds = st.floats(1e3, 1e15, allow_nan=False)

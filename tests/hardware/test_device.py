@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from stepladder.errors import PlanError
-from stepladder.hardware import COMPUTE_TYPES, Device, find, unknown_device
+from stepladder.hardware import Device, find, unknown_device
+from stepladder.hardware.device import COMPUTE_TYPES
 
 
 def test_a_peak_is_looked_up_by_compute_type():

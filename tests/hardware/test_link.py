@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stepladder.hardware import KINDS, Link, find, usual
+from stepladder.hardware import Link, find
+from stepladder.hardware.link import KINDS, usual
 
 
 def test_a_message_costs_its_latency_and_its_bytes():

@@ -13,17 +13,21 @@ from pathlib import Path
 
 import pytest
 
+import stepladder.labs.checks
 from stepladder.labs import all_labs, claim, judge, parts_left, solution, starter
-from stepladder.labs.finding import Finding
-from stepladder.labs.text import CLOSE, OPEN
+from stepladder.labs.grading.finding import Finding
+from stepladder.labs.lesson_text import CLOSE, OPEN
 
+CHECKS = Path(stepladder.labs.checks.__file__).parent
 LABS = {lab.name: lab for lab in all_labs()}
 MISTAKES = [
     (lab.name, mistake)
     for lab in all_labs()
-    for mistake in importlib.import_module(f"stepladder.labs.checks.{lab.stem}").MISTAKES
+    for mistake in importlib.import_module(
+        f"stepladder.labs.checks.{lab.course_folder}.check_{lab.stem}"
+    ).MISTAKES
 ]
-multiprocessing.set_forkserver_preload(["tests.labs.served"])
+multiprocessing.set_forkserver_preload(["tests.labs.fork_server"])
 
 
 def answers(name: str, folder: Path, text: str) -> Iterator[Finding]:
@@ -99,5 +103,5 @@ def test_the_library_that_does_it_properly_exists_and_the_check_uses_it(name):
     lab = LABS[name]
     last = lab.library.rpartition(".")[2]
     assert pkgutil.resolve_name(lab.library)
-    checks = Path(lab.lesson.parent.parent / "checks" / lab.lesson.name).read_text()
+    checks = Path(CHECKS / lab.course_folder / f"check_{lab.stem}.py").read_text()
     assert last in checks.split("MISTAKES")[-1], f"the check never calls {lab.library}"

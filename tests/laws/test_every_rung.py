@@ -1,7 +1,7 @@
 """Every rung has a plan field, a planner term, a row in the parity table and a lab.
 
-A rung is a file of stepladder.rungs that says so in its first word. What one of them cannot have is
-written down here with its reason, and nothing else is missing.
+A rung is a file of stepladder.rungs or stepladder.kernels whose docstring begins with "Rung". What
+one of them cannot have is listed here with its reason, and nothing else is missing.
 """
 
 import ast
@@ -15,7 +15,7 @@ from stepladder import Cluster, Plan, describe, forecast
 from stepladder.labs import all_labs
 
 ROOT = Path(__file__).parents[2]
-RUNGS = ROOT / "src" / "stepladder" / "rungs"
+FOLDERS = [ROOT / "src" / "stepladder" / name for name in ("rungs", "kernels")]
 
 
 @dataclass(frozen=True)
@@ -40,51 +40,58 @@ EVERY = {
     "accumulate": one(
         "batch", "bf16 micro=1 batch=4", "accumulate=5", without="bf16 micro=4 batch=4"
     ),
-    "ceiling": one("memory_bytes", "memory=1GiB", ""),
+    "memory_limit": one("memory_bytes", "memory=1GiB", ""),
     "compile": one("compile", "compile=on", ""),
-    "compress": many("compress", "compress=bf16", "compress=bf16"),
-    "context": many("layout", "bf16 ddp replicate=8 context=2 micro=1 batch=8", "context=2"),
-    "float8": one("precision", "fp8 micro=1 batch=1", ""),
-    "fuse": one("kernels", "kernels=on", "gpu/test_fast.py::test_the_fused_loss_learns_the_same"),
-    "head": one("kernels", "kernels=on", "rungs/test_head.py::test_the_mathematics_stays"),
-    "host_state": one("offload", "offload=optimizer", "offload=optimizer"),
-    "memory_format": one(
+    "gradient_compression": many("compress", "compress=bf16", "compress=bf16"),
+    "context_parallel": many(
+        "layout", "bf16 ddp replicate=8 context=2 micro=1 batch=8", "context=2"
+    ),
+    "convert_float8": one("precision", "fp8 micro=1 batch=1", ""),
+    "choose": one("kernels", "kernels=on", "gpu/test_fast.py::test_the_fused_loss_learns_the_same"),
+    "fused_head": one(
+        "kernels", "kernels=on", "kernels/test_fused_head.py::test_the_mathematics_stays"
+    ),
+    "offload_optimizer": one("offload", "offload=optimizer", "offload=optimizer"),
+    "channels_last": one(
         "kernels",
         "kernels=on",
-        "rungs/test_memory_format.py::test_a_convolutional_net_answers_the_same_in_other_strides",
+        "kernels/test_channels_last.py::test_a_convolutional_net_answers_the_same_in_other_strides",
     ),
-    "offload": one("offload", "offload=activations", "offload=activations"),
+    "offload_activations": one("offload", "offload=activations", "offload=activations"),
     "pipeline": many("layout", "bf16 ddp replicate=8 pipeline=2 micro=1 batch=16", "pipeline=2"),
     "precision": one("precision", "bf16 micro=1 batch=1", "bf16", without="fp32 micro=1 batch=1"),
     "recompute": one("recompute", "recompute=blocks", "recompute=blocks"),
-    "recorded": one("graphs", "graphs=on", "gpu/test_fast.py::test_recorded_passes_learn_the_same"),
-    "replicate": Rung(
+    "cuda_graph": one(
+        "graphs", "graphs=on", "gpu/test_fast.py::test_recorded_passes_learn_the_same"
+    ),
+    "ddp": Rung(
         "layout",
         "bf16 zero1 shard=16 micro=1 batch=16",
         "bf16 ddp replicate=16 micro=1 batch=16",
         "ddp",
     ),
-    "scaling": one("precision", "fp16 micro=1 batch=1", "fp16"),
-    "shard": many("zero", "bf16 zero3 shard=16 micro=1 batch=16", "zero3"),
-    "sliced": many("zero", "bf16 zero1 shard=16 micro=1 batch=16", "zero1"),
-    "tensor": many("layout", "bf16 ddp replicate=8 tensor=2 micro=1 batch=8", "tensor=2"),
+    "loss_scale": one("precision", "fp16 micro=1 batch=1", "fp16"),
+    "zero2_zero3": many("zero", "bf16 zero3 shard=16 micro=1 batch=16", "zero3"),
+    "zero1": many("zero", "bf16 zero1 shard=16 micro=1 batch=16", "zero1"),
+    "tensor_parallel": many("layout", "bf16 ddp replicate=8 tensor=2 micro=1 batch=8", "tensor=2"),
 }
 NO_TERM = {
-    "recorded": "it spares the host's work, which no forecast divides by what is recorded",
-    "scaling": "a factor and a look at the gradients: no bytes and no time that would show",
+    "cuda_graph": "it spares the host's work, which no forecast divides by what is recorded",
+    "loss_scale": "a factor and a look at the gradients: no bytes and no time that would show",
 }
 NO_ROW = {
-    "ceiling": "it refuses allocations and computes nothing",
+    "memory_limit": "it refuses allocations and computes nothing",
     "compile": "it rounds as it fuses, so no row of equal numbers: the speed page compares losses",
-    "float8": "8 bits round: 'verify precision' bounds it on a GPU that has them",
+    "convert_float8": "8 bits round: 'verify precision' bounds it on a GPU that has them",
 }
-NO_LAB = {"recorded": "CUDA graphs are recorded by a GPU only, and every lab runs on a laptop"}
+NO_LAB = {"cuda_graph": "CUDA graphs are recorded by a GPU only, and every lab runs on a laptop"}
 
 
 def rungs_there_are() -> set[str]:
     return {
         path.stem
-        for path in RUNGS.glob("*.py")
+        for folder in FOLDERS
+        for path in folder.rglob("*.py")
         if (ast.get_docstring(ast.parse(path.read_text())) or "").startswith("Rung")
     }
 
@@ -111,7 +118,7 @@ def test_a_rung_has_a_planner_term(name):
     rung = EVERY[name]
     ranks = plan_of(rung).layout.num_ranks
     cluster = Cluster.parse("1 x H100-80GB" if ranks == 1 else "2 nodes x 8 H100-80GB, 400 Gb/s")
-    images = name == "memory_format"
+    images = name == "channels_last"
     facts = describe("resnet50") if images else describe("llama3.2-1b", sequence=4096)
     with_it, without = (
         forecast(facts, plan, cluster) for plan in (plan_of(rung), Plan.parse(rung.without))
@@ -142,6 +149,6 @@ def test_a_rung_has_a_lab(name):
 
 
 def test_labs_name_only_rungs_there_are():
-    files = {path.stem for path in RUNGS.glob("*.py")} | {"kernels"}
+    files = {path.stem for folder in FOLDERS for path in folder.rglob("*.py")} | {"kernels"}
     for lab in all_labs():
         assert set(lab.rungs) <= files, lab.name

@@ -11,9 +11,10 @@ FLOORS = {
     "errors": 0, "version": 0,
     "hardware": 1, "workload": 1, "plan": 1, "record": 1,
     "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2, "track": 2,
-    "rungs": 3, "trace": 3, "train": 4, "profiler": 5,
-    "launch": 6, "dashboard": 6, "labs": 6,
-    "cli": 7,
+    "loss": 3, "trace": 3, "launch": 3,
+    "kernels": 4, "rungs": 5, "train": 6, "measure": 7,
+    "calibrate": 8, "verify": 8, "bench": 8, "dashboard": 8,
+    "labs": 9, "cli": 10,
 }  # fmt: skip
 STANDARD_LIBRARY_ONLY = {"errors", "version", "hardware", "workload", "plan", "record", "planner"}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in FLOORS)

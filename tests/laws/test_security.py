@@ -10,21 +10,23 @@ from stepladder.cli.main import main
 ROOT = Path(__file__).parents[2] / "src" / "stepladder"
 FILES = sorted(ROOT.rglob("*.py"))
 UNPICKLING = {  # reading what this very program sent to itself, never a file
-    "profiler/team.py": "calls and answers between a command and the ranks it started",
-    "labs/ranks.py": "answers of the ranks that a lab started",
-    "launch/called.py": "the call that the process which started this rank sends it",
-    "launch/cell.py": "answers of the ranks that a cell started",
-    "launch/heard.py": "answers of the ranks that a cell started",
-    "world/recorder.py": "torch's own record of collectives, out of this process's memory",
+    "measure/local_ranks.py": "calls and answers between a command and the ranks it started",
+    "labs/equipment/lab_ranks.py": "answers of the ranks that a lab started",
+    "launch/on_ranks/call.py": "the call that the process which started this rank sends it",
+    "launch/on_ranks/on_ranks.py": "answers of the ranks that a cell started",
+    "launch/on_ranks/rank_output.py": "answers of the ranks that a cell started",
+    "world/ranks/flight_recorder.py": "torch's record of collectives, from this process's memory",
 }
-PICKLING = {"data/processes.py": "asks whether a source can be sent to a data worker"}
+PICKLING = {
+    "data/loading/worker_processes.py": "asks whether a source can be sent to a data worker"
+}
 EXECUTING = {
-    "profiler/subjects.py": "path.py:function, which the user named to be run",
+    "verify/subjects.py": "path.py:function, which the user named to be run",
     "labs": "a learner's own file, which the user named to be run",
 }
 BY_VALUE = {  # a function without a file, sent through a pipe to a process of our own
-    "launch/called.py": "cloudpickle",
-    "launch/cell.py": "cloudpickle",
+    "launch/on_ranks/call.py": "cloudpickle",
+    "launch/on_ranks/on_ranks.py": "cloudpickle",
 }
 MODULES = {"dill", "cloudpickle", "shelve", "marshal", "joblib"}
 DOWNLOADS = {"requests", "httpx", "aiohttp", "urllib.request", "ftplib", "huggingface_hub"}
@@ -116,7 +118,7 @@ def test_each_offence_is_seen(source):
 def test_those_that_may_still_do():
     for name in (*UNPICKLING, *PICKLING, *BY_VALUE):
         assert "pickle" in (ROOT / name).read_text(), name
-    assert "exec_module" in (ROOT / "profiler/subjects.py").read_text()
+    assert "exec_module" in (ROOT / "verify/subjects.py").read_text()
 
 
 PAYLOADS = [

@@ -19,7 +19,7 @@ def surface() -> str:
     lines: list[str] = []
     for name in COMMANDS:
         parser = argparse.ArgumentParser(prog=name)
-        importlib.import_module(f"stepladder.cli.{name}").configure(parser)
+        importlib.import_module(f"stepladder.cli.commands.{name}").configure(parser)
         lines += [f"{name} {line}" for line in options(parser)]
         if parser.get_default("settings"):
             lines.append(f"{name} --SECTION.KEY VALUE")

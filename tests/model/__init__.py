@@ -1,1 +1,0 @@
-"""The models, their anatomy and their cost."""

@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from stepladder.errors import PlanError
-from stepladder.model import GPT, MLP, Llama, ResNet, ViT, build, their_tensors
+from stepladder.model import build
 from stepladder.model.build import OTHERS
-from stepladder.workload import PRESETS, find_shape
+from stepladder.model.builtin.gpt import GPT
+from stepladder.model.builtin.llama import Llama
+from stepladder.model.builtin.mlp import MLP
+from stepladder.model.builtin.resnet import ResNet
+from stepladder.model.builtin.vit import ViT
+from stepladder.model.huggingface.tensor_names import their_tensors
+from stepladder.workload import find_shape
+from stepladder.workload.presets import PRESETS
 
 torch.set_num_threads(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from tests.packaging.conftest import ROOT, SOURCES
+from .conftest import ROOT, SOURCES
 
 TEXT = (ROOT / "Containerfile").read_text()
 LINES = re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE).replace("\\\n", " ").splitlines()

@@ -10,7 +10,8 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.docs.blocks import blocks
-from tests.packaging.conftest import ROOT
+
+from .conftest import ROOT
 
 PAGE = ROOT / "docs" / "notebook.md"
 

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from stepladder.version import VERSION
-from tests.packaging.conftest import ENVIRON, ROOT, SOURCES, done
+
+from .conftest import ENVIRON, ROOT, SOURCES, done
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TINY = [
@@ -39,7 +40,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(built):
     with zipfile.ZipFile(built.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == {f"stepladder/{name}" for name in files_of(ROOT / "src" / "stepladder")}
-    for needed in ("py.typed", "dashboard/page/index.html", "labs/lessons/ring.py"):
+    for needed in ("py.typed", "dashboard/page/index.html", "labs/lessons/many_devices/ring.py"):
         assert f"stepladder/{needed}" in names
 
 

@@ -11,12 +11,12 @@ from unittest.mock import patch
 import torch
 from torch.futures import Future
 
-from stepladder.profiler.parity import learn_rank
-from stepladder.profiler.subjects import Subject
 from stepladder.rungs import LossScale
-from stepladder.rungs.pipeline import Pipeline
+from stepladder.rungs.pipeline.pipeline import Pipeline
 from stepladder.train import engine
 from stepladder.train import run as runs
+from stepladder.verify import Subject
+from stepladder.verify.parity import learn_rank
 from stepladder.world import Place, World
 
 CLIMB = sys.modules["stepladder.rungs.climb"]  # the package's function of that name hides it
@@ -92,7 +92,7 @@ def other_weights():
 @contextmanager
 def slices_not_sent():
     """ZeRO 1 without its last act: each rank knows only the slices it updated itself."""
-    home = sys.modules["stepladder.rungs.updates"]
+    home = sys.modules["stepladder.rungs.data_parallel.optimizer_shards"]
     with patch.object(home, "send_slices", lambda *args: None):
         yield
 
@@ -112,7 +112,7 @@ def own_norm():
 @contextmanager
 def share_not_added_up():
     """Each rank of a cut keeps its own share of the gradient of what all of them hold: norms."""
-    local = sys.modules["stepladder.rungs.part"]
+    local = sys.modules["stepladder.rungs.tensor.local_compute"]
     local_of = local.local_of
     with patch.object(local, "local_of", lambda parameter, shares: local_of(parameter, False)):
         yield

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from stepladder.profiler.parity import compare_course, make_course
-from stepladder.profiler.subjects import Subject, find_subject
-
-from ..ranks import run
+from stepladder.verify import Subject, find_subject
+from stepladder.verify.parity import compare_course, make_course
+from tests.ranks import run
 
 SGD, CLIPPED = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"  # so low that it bites in every step
 LLAMA = "llama:layers=2,hidden=32,heads=2,vocab=64"

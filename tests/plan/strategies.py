@@ -2,18 +2,9 @@
 
 from hypothesis import strategies as st
 
-from stepladder.plan import (
-    PRECISIONS,
-    Batch,
-    Compress,
-    Group,
-    Layout,
-    Optimizer,
-    Plan,
-    Rate,
-    Recompute,
-    Schedule,
-)
+from stepladder.plan import PRECISIONS, Batch, Layout, Optimizer, Plan, Rate, Recompute, Schedule
+from stepladder.plan.optimizer import Group
+from stepladder.plan.options import Compress
 
 ways = st.integers(1, 6)
 counts = st.integers(1, 2**31 - 1)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.plan import Batch, Plan, share, uneven_share
+from stepladder.plan import Batch, Plan
+from stepladder.plan.batch import share, uneven_share
 
 few = st.integers(1, 12)
 

@@ -2,7 +2,7 @@
 
 200 texts a reader by default. The long form, other texts each time:
 
-    STEPLADDER_FUZZ=5000 .venv/bin/python -m pytest tests/plan/test_fuzz.py tests/cli/test_fuzz.py
+    STEPLADDER_FUZZ=5000 .venv/bin/python -m pytest tests -k test_fuzz
 """
 
 import datetime
@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from stepladder.errors import StepladderError
 from stepladder.hardware import Cluster
 from stepladder.plan import Optimizer, Plan, Rate, Recipe, read_recipe
+from stepladder.plan.plan_text import ALL_WORDS
 from stepladder.plan.recipe import SECTIONS, TEXTS
-from stepladder.plan.text import ALL_WORDS
-from stepladder.workload import find_shape, parse_shape
+from stepladder.workload import find_shape
+from stepladder.workload.shape import parse_shape
 
 EXAMPLES = int(os.environ.get("STEPLADDER_FUZZ", "200"))
 fuzz = settings(max_examples=EXAMPLES, derandomize="STEPLADDER_FUZZ" not in os.environ)

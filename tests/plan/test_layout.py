@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.plan import AXES, REST, Layout
+from stepladder.plan import AXES, Layout
+from stepladder.plan.layout import REST
 
 from . import strategies as some
 

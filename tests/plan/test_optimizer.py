@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 
 from stepladder.errors import PlanError
-from stepladder.plan import Group, Optimizer
+from stepladder.plan import Optimizer
+from stepladder.plan.optimizer import Group
 
 from . import strategies as some
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError, PlanErrors
-from stepladder.plan import BF16, REST, Batch, Layout, Optimizer, Plan, Recompute
+from stepladder.plan import BF16, Batch, Layout, Optimizer, Plan, Recompute
+from stepladder.plan.layout import REST
 
 from . import strategies as some
 

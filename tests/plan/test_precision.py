@@ -3,7 +3,8 @@
 import pytest
 
 from stepladder.errors import PlanError
-from stepladder.plan import BF16_PURE, BYTES, PRECISIONS, Precision
+from stepladder.plan import PRECISIONS, Precision
+from stepladder.plan.precision import BF16_PURE, BYTES
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError, PlanErrors
-from stepladder.plan import DataChoice, Group, ModelChoice, Plan, Rate, Recipe, read_recipe
-from stepladder.plan.recipe import RunChoice, TrainChoice
+from stepladder.plan import Plan, Rate, Recipe, read_recipe
+from stepladder.plan.optimizer import Group
+from stepladder.plan.recipe import DataChoice, ModelChoice, RunChoice, TrainChoice
 
 texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
 sizes = st.integers(1, 10**9)

@@ -7,7 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.plan import Batch, Layout, Optimizer, Plan, composition_problems, refit
+from stepladder.plan import Batch, Layout, Optimizer, Plan, composition_problems
+from stepladder.plan.refit import refit
 
 from .strategies import plans
 

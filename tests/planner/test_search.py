@@ -9,12 +9,14 @@ import pytest
 
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
-from stepladder.plan import FP8, Plan
-from stepladder.planner import explain, family_of, forecast, problems, search
+from stepladder.plan import Plan
+from stepladder.plan.precision import FP8
+from stepladder.planner import forecast, problems, search
 from stepladder.planner.candidates import frames, micro_batches
+from stepladder.planner.explain import explain, family_of
 from stepladder.planner.forecast import MARGIN
+from stepladder.planner.pipeline_stages import split_stages
 from stepladder.planner.search import usual_batch, usual_precision
-from stepladder.planner.stages import split_stages
 from stepladder.workload import find_facts
 
 FACTS = find_facts("llama3-8b", 4096)

@@ -5,16 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import RecordError
-from stepladder.record import (
-    HOST,
-    Calibration,
-    Correction,
-    Time,
-    Timing,
-    calibration_path,
-    load_calibration,
-    pace_of,
-)
+from stepladder.record import Calibration, Time, Timing, calibration_path, load_calibration, pace_of
+from stepladder.record.calibration import HOST, Correction
 
 SLOW = Timing("product", "fp32", (8, 16, 32), 1e-3)
 

@@ -7,8 +7,7 @@ import torch
 
 from stepladder.errors import PlanError, PlanErrors
 from stepladder.train import climb
-
-from ..train.toys import gpt, llama, ragged, same_bits
+from tests.train.toys import gpt, llama, ragged, same_bits
 
 
 def losses(plan, make=gpt, steps=4, **options):
@@ -43,7 +42,7 @@ def test_rungs_compose_with_fewer_bits_to_the_bit(plan):
 
 
 def test_offloading_really_sends_the_activations(monkeypatch):
-    from stepladder.rungs.offload import offload_activations
+    from stepladder.rungs.memory.offload_activations import offload_activations
 
     ladder = sys.modules["stepladder.rungs.climb"]  # the package exports a function of that name
     made = []
@@ -71,7 +70,7 @@ def test_a_compiled_model_learns_the_same():
 def test_a_compiled_model_stays_compiled_after_it_was_counted_and_measured():
     from torch.profiler import ProfilerActivity, profile
 
-    from stepladder.profiler import measure_memory
+    from stepladder.measure import measure_memory
 
     torch.compiler.reset()  # other tests of this process may have used up the compiler's tries
 
@@ -129,8 +128,8 @@ def test_a_policy_must_be_known():
 
 
 def test_blocks_of_other_shapes_are_compiled_together():
+    from stepladder.kernels.graph.compile import alike
     from stepladder.model import build, find_anatomy
-    from stepladder.rungs.compile import alike
 
     for name, expected in (("resnet18", False), ("gpt-tiny", True)):
         module = build(name, device="meta")

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from stepladder.errors import WorldError
-from stepladder.profiler.links import Cable
+from stepladder.measure import Cable
 
 INSTALL = "apt-get install --no-install-recommends openssh-server"
 START_SECONDS = 30

@@ -8,12 +8,10 @@ import pytest
 
 from stepladder.errors import PlanError
 from stepladder.record import Journal, read_journal
-from stepladder.track import Target, open_journal
-from stepladder.track import journal as tracking
-from stepladder.track.journal import TrackedJournal
+from stepladder.track import Target, TrackedJournal, open_journal
+from stepladder.track import tracked_journal as tracking
 from stepladder.track.prometheus import Prometheus
-
-from ..ports import free_port
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -342,7 +342,7 @@ def test_evaluation_weighs_batches_by_targets_and_learns_nothing():
 def test_gradients_can_be_looked_at_between_backward_and_update():
     module = net()
     run = climb(module, loss="cross_entropy", optimizer="sgd lr=0.1", plan="fp32")
-    from stepladder.train.intake import as_batch
+    from stepladder.train import as_batch
 
     batch = as_batch(pairs(1)[0], 0)
     loss = run.gradients(batch)

@@ -12,11 +12,9 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import stepladder as sl
 from stepladder.data import Order
 from stepladder.errors import DataError, ModelError, PlanError
-from stepladder.profiler.subjects import Subject
-from stepladder.train import Stepped, Whole
-from stepladder.train.lightning import optimizer_of
-
-from ..parity.pool import compare
+from stepladder.train.lightning import Stepped, Whole, optimizer_of
+from stepladder.verify import Subject
+from tests.parity.pool import compare
 
 lightning = pytest.importorskip("pytorch_lightning", reason="its modules are taken as they are")
 

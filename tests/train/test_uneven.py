@@ -3,10 +3,10 @@
 import pytest
 
 from stepladder.data import Batch
-from stepladder.plan import uneven_share
+from stepladder.plan.batch import uneven_share
 from stepladder.train import climb
+from tests.ranks import run
 
-from ..ranks import run
 from .toys import llama, ragged
 
 SIZES = (11, 7, 12)

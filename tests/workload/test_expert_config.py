@@ -6,7 +6,7 @@ import torch
 from stepladder.errors import PlanError
 from stepladder.model import count_flops
 from stepladder.workload import find_shape, shape_of_config
-from stepladder.workload.flops import shape_flops
+from stepladder.workload.flops_per_token import shape_flops
 
 BASE = {
     "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -3,7 +3,9 @@
 import pytest
 
 from stepladder.errors import PlanError
-from stepladder.workload import PRESETS, facts_of_shape, find_shape, parse_shape
+from stepladder.workload import facts_of_shape, find_shape
+from stepladder.workload.presets import PRESETS
+from stepladder.workload.shape import parse_shape
 
 
 @pytest.mark.parametrize(

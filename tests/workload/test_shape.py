@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.workload import Shape, parse_shape
-from stepladder.workload.shape import divisors
+from stepladder.workload import Shape
+from stepladder.workload.shape import divisors, parse_shape
 
 numbers = st.integers(1, 10**6)
 

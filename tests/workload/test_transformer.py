@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.workload import PRESETS, Shape, facts_of_shape, find_facts, find_shape
-from stepladder.workload.flops import shape_flops
+from stepladder.workload import Shape, facts_of_shape, find_facts, find_shape
+from stepladder.workload.flops_per_token import shape_flops
+from stepladder.workload.presets import PRESETS
 
 shapes = st.builds(
     Shape,

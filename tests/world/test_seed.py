@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepladder.world import deterministic, moment_seed, seed_moment
+from stepladder.world import deterministic, seed_moment
+from stepladder.world.seed import moment_seed
 
 moments = st.lists(st.integers(-(2**40), 2**40) | st.sampled_from(["data", "dropout"]), max_size=3)
 

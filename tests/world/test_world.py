@@ -13,8 +13,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from stepladder.errors import LostRank
 from stepladder.plan import AXES, Layout
 from stepladder.world import Place, World, join
-
-from ..ranks import run
+from tests.ranks import run
 
 
 def test_a_world_of_one_answers_alone(monkeypatch):

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from stepladder.errors import RecordError
 
-from .boxes import whole_box
 from .folder import commit, folder_of, refuse_pickles, write_text
 from .manifest import Part, Stored, Tensors, merge
-from .reading import Reader
-from .tensors import CODES, TYPES, Source, TensorFile, on_pages, open_tensors, write_files
+from .reader import Reader
+from .safetensors_file import CODES, TYPES, Source, TensorFile, on_pages, open_tensors, write_files
+from .tensor_boxes import whole_box
 
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 2**30  # of one file, as Hugging Face cuts them

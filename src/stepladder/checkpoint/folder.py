@@ -25,9 +25,9 @@ from pathlib import Path
 
 from stepladder.errors import RecordError, Unproven
 
-from .digest import SHA256, hash_bytes, hash_files, hashes
+from .hashing import SHA256, hash_bytes, hash_files, hashes
 from .manifest import Manifest
-from .tensors import Written
+from .safetensors_file import Written
 
 MANIFEST, COMMITTED, LATEST = "manifest.json", "committed", "latest"
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".distcp")

@@ -14,9 +14,9 @@ from typing import Any
 
 from stepladder.errors import RecordError, Unproven
 
-from .boxes import Box
-from .digest import BLAKE3, SHA256
-from .tensors import CODES, TYPES, Written
+from .hashing import BLAKE3, SHA256
+from .safetensors_file import CODES, TYPES, Written
+from .tensor_boxes import Box
 
 OLDEST, FORMAT = 2, 3  # since 3 a file's entry names its hash; before, all were SHA-256
 HASHES = (BLAKE3, SHA256)

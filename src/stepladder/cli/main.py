@@ -91,7 +91,7 @@ def answer(words: list[str]) -> int:
 def run_command(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         raise StepladderError("command", f"'{name}' is not one", nearest(name, COMMANDS))
-    command = importlib.import_module(f"stepladder.cli.{name}")
+    command = importlib.import_module(f"stepladder.cli.commands.{name}")
     parser = argparse.ArgumentParser(
         prog=f"stepladder {name}", description=command.__doc__, allow_abbrev=False
     )

@@ -7,14 +7,14 @@ import sys
 
 from stepladder.errors import LostRank, RankOutOfMemory, StepladderError
 
-from .loading import loading
+from .import_torch import loading
 from .main import FAILED_CHECK, INTERRUPTED, USER_MISTAKE, answer
 
 
 def main() -> int:
     """Run the command; a failure is left for the launcher to tell, which hears every rank's."""
     with loading():
-        from stepladder.launch import begin_rank, record_failure
+        from stepladder.launch.local.rank_process import begin_rank, record_failure
 
     begin_rank()
     try:

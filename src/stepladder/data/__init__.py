@@ -6,46 +6,32 @@ in a new order.
 """
 
 from .batch import Batch, walk
-from .classics import cifar, digits, mnist
-from .corpus import text_corpus
-from .feed import batches, load
-from .held import Part, Split
-from .images import ImageFolder
-from .lengths import LengthSchedule
-from .mix import Mix
-from .open import open_source
-from .order import Order
-from .pack import IGNORED, pack
-from .prefetch import Prefetcher
-from .reading import Reading
-from .shards import TokenShards
+from .batches import batches, load
+from .formats.text_corpus import text_corpus
+from .formats.token_files import TokenFile
+from .formats.token_shards import TokenShards
+from .loading.prefetch import Prefetcher
+from .loading.read_samples import Reading
+from .loading.workers import Workers
+from .open_source import open_source
+from .packing import IGNORED
+from .sample_order import Order
 from .source import Arrays, Source
-from .tokens import TokenFile
-from .workers import Workers
 
 __all__ = [
     "IGNORED",
     "Arrays",
     "Batch",
-    "ImageFolder",
-    "LengthSchedule",
-    "Mix",
     "Order",
-    "Part",
     "Prefetcher",
     "Reading",
     "Source",
-    "Split",
     "TokenFile",
     "TokenShards",
     "Workers",
     "batches",
-    "cifar",
-    "digits",
     "load",
-    "mnist",
     "open_source",
-    "pack",
     "text_corpus",
     "walk",
 ]

@@ -14,7 +14,7 @@ import torch
 
 from stepladder.errors import DataError
 
-from .pack import IGNORED
+from .packing import IGNORED
 
 TARGET_KEYS = ("labels", "targets")
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from stepladder.data.loading.read_samples import Reading
 from stepladder.errors import DataError
 
 from .batch import TARGET_KEYS, map_tensors, walk
-from .pack import IGNORED
-from .reading import Reading
+from .packing import IGNORED
 
 MASK_KEYS = ("attention_mask", "token_type_ids")
 

@@ -27,7 +27,7 @@ import torch
 from stepladder.errors import DataError
 
 from .collate import joined
-from .order import Integers
+from .sample_order import Integers
 from .source import Source, as_source, order_of
 
 LONGEST_PERIOD = 100_000  # finer weights than this are rounded to it

@@ -25,8 +25,8 @@ import torch
 
 from stepladder.errors import DataError
 
-from .nearby import Nearby
-from .order import Integers, Order
+from .locality_order import Nearby
+from .sample_order import Integers, Order
 
 
 @runtime_checkable

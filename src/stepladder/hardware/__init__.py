@@ -1,22 +1,15 @@
 """What we have: devices with their peaks and sources, clusters, links. Standard library only."""
 
-from .board import Board
 from .cluster import Cluster
-from .device import COMPUTE_TYPES, Device, unknown_device
-from .link import KINDS, Kind, Link, usual
-from .table import DEVICES, find, recognise
+from .device import Device, unknown_device
+from .device_table import find, recognise
+from .link import Link
 
 __all__ = [
-    "COMPUTE_TYPES",
-    "DEVICES",
-    "KINDS",
-    "Board",
     "Cluster",
     "Device",
-    "Kind",
     "Link",
     "find",
     "recognise",
     "unknown_device",
-    "usual",
 ]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
+from .cluster_text import Pieces, read, write_link, write_memory
 from .device import Device
 from .link import Link
-from .text import Pieces, read, write_link, write_memory
 
 
 @dataclass(frozen=True, slots=True)

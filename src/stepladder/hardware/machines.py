@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from .board import GIGABIT
 from .device import Device
+from .device_table import find, known
 from .link import Link, usual
-from .table import find, known
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ FOUNDATIONS = Course(
             "Tensors, views, strides and storage",
             seconds=1,
             library="torch.Tensor.unfold",
-            rungs=("memory_format",),
+            rungs=("channels_last",),
         ),
         Lab(
             "formats",
             "Floating-point formats, bit by bit",
             seconds=2,
             library="torch.finfo",
-            rungs=("precision", "float8"),
+            rungs=("precision", "convert_float8"),
             picture=Picture("format", ("error of a tenth",), log="y"),
         ),
         Lab(
@@ -36,7 +36,7 @@ FOUNDATIONS = Course(
             "training-memory",
             "Where training memory goes",
             seconds=2,
-            library="stepladder.profiler.measure_memory",
+            library="stepladder.measure.measure_memory",
             picture=Picture("rows", ("activations", "share of activations"), log="x"),
         ),
         Lab(
@@ -44,7 +44,7 @@ FOUNDATIONS = Course(
             "How the loss scale moves",
             seconds=2,
             library="torch.amp.GradScaler",
-            rungs=("scaling",),
+            rungs=("loss_scale",),
             picture=Picture("step", ("scale",), log="y"),
         ),
         Lab(
@@ -73,7 +73,7 @@ FIRST = Course(
             "Mixed precision: autocast, loss scaling, fp32 against fp16 and bf16",
             seconds=3,
             library="stepladder.climb",
-            rungs=("precision", "scaling"),
+            rungs=("precision", "loss_scale"),
             picture=Picture("precision", ("step ms", "kept KiB")),
         ),
         Lab(
@@ -81,7 +81,7 @@ FIRST = Course(
             "Memory: batch size, accumulation, checkpointing, leaks, out of memory",
             seconds=3,
             library="stepladder.climb",
-            rungs=("accumulate", "recompute", "ceiling"),
+            rungs=("accumulate", "recompute", "memory_limit"),
         ),
         Lab(
             "digits",
@@ -100,7 +100,7 @@ BONUS = Course(
             "threads",
             "Several GPUs in one process, and why not",
             seconds=2,
-            library="stepladder.profiler.ring_bytes",
+            library="stepladder.bench.ring_all_reduce.ring_bytes",
             picture=Picture("ways", ("models over the first link", "models over a ring's link")),
         ),
         Lab(
@@ -108,14 +108,14 @@ BONUS = Course(
             "A custom kernel called from torch, and measured",
             seconds=4,
             library="torch.library.opcheck",
-            rungs=("kernels", "fuse"),
+            rungs=("kernels", "choose"),
             picture=Picture("way", ("MB moved", "ms")),
         ),
         Lab(
             "memory-dashboard",
             "The memory dashboard",
             seconds=2,
-            library="stepladder.profiler.MemoryMeter",
+            library="stepladder.measure.MemoryMeter",
             picture=Picture("time", ("total", "activations"), by="gradients are"),
         ),
         Lab(
@@ -140,7 +140,7 @@ BONUS = Course(
             "A loss whose logits never exist whole",
             seconds=2,
             library="torch.nn.functional.cross_entropy",
-            rungs=("head",),
+            rungs=("fused_head",),
             picture=Picture("chunks", ("KiB of logits",)),
         ),
         Lab(
@@ -164,7 +164,7 @@ BONUS = Course(
             "Activations that wait in host memory",
             seconds=3,
             library="torch.autograd.graph.save_on_cpu",
-            rungs=("offload", "host_state"),
+            rungs=("offload_activations", "offload_optimizer"),
             picture=Picture("sent", ("KiB on the device", "KiB sent")),
         ),
     ),

@@ -39,7 +39,12 @@ class Lab:
     @property
     def lesson(self) -> Path:
         """Our solution, in which the learner's parts are marked."""
-        return HERE / "lessons" / f"{self.stem}.py"
+        return next((HERE / "lessons").glob(f"*/{self.stem}.py"))
+
+    @property
+    def course_folder(self) -> str:
+        """The folder of its course, under `lessons` and under `checks`."""
+        return self.lesson.parent.name
 
 
 @dataclass(frozen=True, slots=True)

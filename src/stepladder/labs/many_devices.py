@@ -13,7 +13,7 @@ MANY_DEVICES = Course(
             seconds=3,
             ranks=2,
             library="torch.nn.parallel.DistributedDataParallel",
-            rungs=("replicate",),
+            rungs=("ddp",),
             picture=Picture("step", ("loss",), by="ranks"),
         ),
         Lab(
@@ -31,7 +31,7 @@ MANY_DEVICES = Course(
             seconds=6,
             ranks=4,
             library="torch.distributed.fsdp.fully_shard",
-            rungs=("shard",),
+            rungs=("zero2_zero3",),
             picture=Picture("strategy", ("peak_kib", "sent_kib")),
         ),
         Lab(
@@ -40,7 +40,7 @@ MANY_DEVICES = Course(
             seconds=4,
             ranks=2,
             library="torch.distributed.fsdp.MixedPrecisionPolicy",
-            rungs=("precision", "shard"),
+            rungs=("precision", "zero2_zero3"),
             picture=Picture("case", ("loss", "moved", "sent_kib")),
         ),
         Lab(
@@ -57,7 +57,7 @@ MANY_DEVICES = Course(
             seconds=3,
             ranks=2,
             library="torch.nn.parallel.DistributedDataParallel",
-            rungs=("replicate",),
+            rungs=("ddp",),
             picture=Picture("layers_each", ("efficiency",), log="x"),
         ),
     ),
@@ -89,7 +89,7 @@ MANY_DEVICES_BONUS = Course(
             seconds=2,
             ranks=2,
             library="torch.distributed.tensor.parallel.parallelize_module",
-            rungs=("tensor",),
+            rungs=("tensor_parallel",),
             picture=Picture("ranks", ("weights_kib",), log="x"),
         ),
         Lab(
@@ -98,7 +98,7 @@ MANY_DEVICES_BONUS = Course(
             seconds=2,
             ranks=2,
             library="torch.distributed.optim.ZeroRedundancyOptimizer",
-            rungs=("shard", "sliced"),
+            rungs=("zero2_zero3", "zero1"),
         ),
         Lab(
             "context-parallel",
@@ -106,7 +106,7 @@ MANY_DEVICES_BONUS = Course(
             seconds=3,
             ranks=2,
             library="stepladder.climb",
-            rungs=("context", "gathered"),
+            rungs=("context_parallel", "gather_keys_values"),
             picture=Picture("rank", ("pairs",), by="ranks"),
         ),
         Lab(
@@ -115,7 +115,7 @@ MANY_DEVICES_BONUS = Course(
             seconds=2,
             ranks=2,
             library="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.powerSGD_hook",
-            rungs=("compress",),
+            rungs=("gradient_compression",),
             picture=Picture("steps", ("error",), by="how", log="xy"),
         ),
         Lab(

@@ -15,16 +15,16 @@ import torch
 from torch import nn
 
 from stepladder.errors import PlanError, nearest
-from stepladder.workload import PRESETS, Shape, find_shape
-
-from .gpt import GPT
-from .huggingface import refuse_unbuilt
-from .initialise import initialise
-from .llama import Llama
-from .mlp import MLP
-from .pretrained import build_pretrained, names_pretrained
-from .resnet import ResNet
-from .vit import ViT
+from stepladder.model.builtin.gpt import GPT
+from stepladder.model.builtin.initialise import initialise
+from stepladder.model.builtin.llama import Llama
+from stepladder.model.builtin.mlp import MLP
+from stepladder.model.builtin.resnet import ResNet
+from stepladder.model.builtin.vit import ViT
+from stepladder.model.huggingface.pretrained import build_pretrained, names_pretrained
+from stepladder.model.huggingface.tensor_names import refuse_unbuilt
+from stepladder.workload import Shape, find_shape
+from stepladder.workload.presets import PRESETS
 
 Maker = Callable[..., nn.Module]
 FAMILIES: dict[str, Maker] = {"gpt": GPT, "llama": Llama}

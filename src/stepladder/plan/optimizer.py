@@ -13,7 +13,7 @@ from typing import Any
 
 from stepladder.errors import PlanError, nearest
 
-from .typed import real, writable
+from .typed_values import real, writable
 
 # Tensors of state per parameter, in the stored type: what each algorithm remembers.
 MOMENTS = {"sgd": 0, "momentum": 1, "adamw": 2, "adam": 2, "adafactor": 0}

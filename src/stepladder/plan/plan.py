@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from stepladder.errors import PlanError, raise_all
 
-from . import text as words
+from . import plan_text as words
 from .batch import Batch
-from .choices import Compress, Recompute, Schedule
 from .layout import Layout
 from .optimizer import Optimizer
+from .options import Compress, Recompute, Schedule
 from .precision import FP32, Precision
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from stepladder.errors import PlanError, nearest, raise_all
 
+from .learning_rate import Rate
 from .optimizer import Optimizer
 from .plan import Plan
-from .rate import Rate
-from .typed import real, toml_value, whole, word_of, writable
+from .typed_values import real, toml_value, whole, word_of, writable
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from stepladder.errors import PlanError
 
 from .batch import Batch
-from .choices import Compress, Schedule
-from .compose import composition_problems
+from .conflicts import composition_problems
 from .layout import AXES, REST, Layout
+from .options import Compress, Schedule
 from .plan import Plan
-from .turns import fills, whole_rounds
+from .schedule_rules import fills, whole_rounds
 
 CUTS = ("tensor", "context", "pipeline")  # axes that cut the model, dearest first
 

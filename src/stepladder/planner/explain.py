@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stepladder.hardware import Cluster
-from stepladder.plan import FP8, Layout, Plan
+from stepladder.plan import Layout, Plan
+from stepladder.plan.precision import FP8
 from stepladder.record import Forecast, Time
 
-from .choices import GIB, Choice, Choices, Rejected
 from .forecast import forecast
 from .search import search
+from .search_result import GIB, Choice, Choices, Rejected
 
 DATA_RUNGS = ("ddp", "zero1", "zero2", "zero3")
 

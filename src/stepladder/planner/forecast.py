@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
+from stepladder.planner.memory.forecast_memory import forecast_memory, peak_interval
+from stepladder.planner.time.step_time import forecast_time
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
-from .asked import cluster_of, facts_of, plan_of
-from .check import problems
-from .memory import forecast_memory, peak_interval
-from .software import OURS, Software
-from .time import forecast_time
+from .legality import problems
+from .parse_inputs import cluster_of, facts_of, plan_of
+from .training_software import OURS, Software
 
 MARGIN = 0.95  # of the usable memory that a search fills; the rest is for what no forecast sees
 USABLE = 0.985  # of a card's memory; the driver and error correction keep the rest

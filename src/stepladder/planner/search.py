@@ -11,21 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.hardware import Cluster
-from stepladder.plan import BF16, FP16, FP32, TF32, Plan, Precision
+from stepladder.plan import BF16, FP32, Plan, Precision
+from stepladder.plan.precision import FP16, TF32
+from stepladder.planner.memory.forecast_memory import forecast_memory
+from stepladder.planner.time.collective_time import network_of
+from stepladder.planner.time.device_speed import Speed, speed_of
+from stepladder.planner.time.micro_batch_time import setting_of
+from stepladder.planner.time.step_time import step_time
 from stepladder.record import Calibration, Memory
 from stepladder.workload import Facts
 
-from .asked import check_batch, cluster_of, facts_of
 from .candidates import DEPTHS, Frame, fill, frames, micro_batches
-from .check import problems
-from .choices import GIB, Choice, Choices, Rejected
-from .collectives import network_of
 from .forecast import MARGIN, forecast, host_fits, memory_limit
-from .memory import forecast_memory
-from .passes import setting_of
-from .software import OURS
-from .speed import Speed, speed_of
-from .time import step_time
+from .legality import problems
+from .parse_inputs import check_batch, cluster_of, facts_of
+from .search_result import GIB, Choice, Choices, Rejected
+from .training_software import OURS
 
 TOKENS_PER_STEP = 2**19  # of a batch that nobody gave, at least
 RANKED = 20  # plans whose forecast is kept in full

@@ -15,8 +15,8 @@ from typing import Any
 
 from stepladder.errors import RecordError
 
-from .cache import cache_path, replace_whole
-from .time import Time
+from .time_by_cause import Time
+from .user_cache import cache_path, replace_whole
 
 REMEDY = "Write it again with 'stepladder calibrate'."
 LEAST, MOST = 0.25, 4.0  # what a run may say of a forecast before it is the run that is odd

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .cost import dollars, kilowatt_hours
-from .memory import Memory
-from .time import Time
+from .memory_by_owner import Memory
+from .time_by_cause import Time
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from stepladder.errors import RecordError
 
-from .lock import FolderLock
+from .folder_lock import FolderLock
 
 NAME = "journal.jsonl"
 ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, allow_nan=False)

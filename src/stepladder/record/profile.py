@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .time import Time
+from .time_by_cause import Time
 
 CAUSES = (
     "matrix", "attention", "memory_bound", "communication", "bubble", "optimizer", "data",

@@ -17,11 +17,11 @@ from torch import nn
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError
+from stepladder.loss import Loss
+from stepladder.rungs.data_parallel.gradient_sync import Exchange
 from stepladder.world import World
 
-from .exchange import Exchange
-from .loss import Loss
-from .pieces import local
+from .parameter_shards import local
 
 Share = Callable[[Batch], AbstractContextManager[Batch]]
 Scale = Callable[[torch.Tensor], torch.Tensor]

@@ -15,27 +15,34 @@ from typing import Any
 from torch import nn
 
 from stepladder.errors import PlanError, raise_all
+from stepladder.kernels.choose import fuse
+from stepladder.kernels.graph.compile import compile_module
+from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.plan import Plan, composition_problems
-from stepladder.world import World, with_mesh
+from stepladder.rungs.context.context_parallel import Sequences, context
+from stepladder.rungs.data_parallel.broadcast_parameters import fill, is_hollow, start_alike
+from stepladder.rungs.data_parallel.distribute import home, is_sliced, spread
+from stepladder.rungs.data_parallel.optimizer_shards import updates
+from stepladder.rungs.memory.offload_activations import offload_activations
+from stepladder.rungs.memory.recompute import recompute, whole_again
+from stepladder.rungs.memory.recompute_budget import BlockCost
+from stepladder.rungs.pipeline.find_stages import find_stages
+from stepladder.rungs.pipeline.split_module import Line, split
+from stepladder.rungs.precision.precision import (
+    check_precision,
+    precision,
+    read_inputs,
+    sum_in_full,
+    working,
+)
+from stepladder.rungs.tensor.tensor_parallel import tensor
+from stepladder.world import World
+from stepladder.world.single_rank_mesh import with_mesh
 
 from .accumulate import Accumulate
-from .alike import fill, is_hollow, start_alike
-from .budget import BlockCost
-from .compile import compile_module
-from .context import Sequences, context
-from .fuse import fuse
-from .line import Line, split
-from .loss import Loss
-from .offload import offload_activations
-from .pieces import Piece
-from .precision import check_precision, precision, read_inputs, sum_in_full, working
-from .recompute import recompute, whole_again
-from .recorded import Recorded, graph_problems
-from .spread import home, is_sliced, spread
-from .stages import find_stages
-from .tensor import tensor
-from .updates import updates
+from .cuda_graph import Recorded, graph_problems
+from .parameter_shards import Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,35 +17,29 @@ from torch import nn
 
 from stepladder.data import Batch
 from stepladder.plan import Plan, Rate
-from stepladder.planner import explain_out_of_memory
+from stepladder.planner.out_of_memory_advice import explain_out_of_memory
 from stepladder.record import Report
-from stepladder.rungs import (
-    Climbed,
-    LossScale,
-    average_buffers,
-    is_out_of_memory,
-    matrix_units,
+from stepladder.rungs import Climbed, LossScale, average_buffers, is_out_of_memory, matrix_units
+from stepladder.train.checkpointing.async_copy import Copying
+from stepladder.train.health.locate_nonfinite import Scene, answer
+from stepladder.train.health.nonfinite import Health, Mark
+from stepladder.train.health.out_of_memory import (
+    drop_gradients,
+    heard,
+    held_memory,
+    release,
+    tell_all,
 )
-from stepladder.world import (
-    World,
-    deterministic,
-    explain_placement,
-    limit_bytes,
-    peak_bytes,
-    seed_moment,
-)
+from stepladder.train.health.running_statistics import Statistics
+from stepladder.train.optimizer.build_optimizer import set_rate, update
+from stepladder.train.optimizer.gradient_norm import Norms, measure_norms
+from stepladder.world import World, deterministic, limit_bytes, peak_bytes, seed_moment
+from stepladder.world.device_mismatch import explain_placement
 
-from .clock import Clock
-from .copying import Copying
-from .exhaustion import drop_gradients, heard, held_memory, release, tell_all
-from .faults import Scene, answer
-from .flops import FlopRate
-from .gradients import Norms, measure_norms
-from .health import Health, Mark
-from .intake import as_batch
-from .optimizer import set_rate, update
-from .pending import PendingReport
-from .statistics import Statistics
+from .flop_rate import FlopRate
+from .pending_report import PendingReport
+from .step_batch import as_batch
+from .step_clock import Clock
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from stepladder.data import walk
 from stepladder.errors import DataError, ModelError, PlanError
-from stepladder.plan import Group, Optimizer, Rate
+from stepladder.plan import Optimizer, Rate
+from stepladder.plan.optimizer import Group
 
 from .run import Run
 from .start import climb

@@ -13,9 +13,9 @@ from stepladder.data import Prefetcher, batches
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 
+from .batch_rows import rows_of
 from .engine import Engine
-from .pending import PendingReport
-from .rows import rows_of
+from .pending_report import PendingReport
 
 
 def fit(run: Engine, feed: Iterable[Any], *, steps: int | None = None) -> Iterator[PendingReport]:

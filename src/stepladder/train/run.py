@@ -9,13 +9,13 @@ from typing import Any
 
 from stepladder.data import Prefetcher
 from stepladder.record import Profile
+from stepladder.train.checkpointing.resume import load, resume
+from stepladder.train.checkpointing.save import Saver
+from stepladder.train.health.replica_check import check_replicas
 
-from .checkpoint import Saver
 from .engine import Engine
 from .loop import feed
-from .profile import profile
-from .replicas import check_replicas
-from .resume import load, resume
+from .profile_steps import profile
 
 
 @dataclass(slots=True)

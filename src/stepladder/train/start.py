@@ -11,26 +11,20 @@ from torch import nn
 
 from stepladder.errors import PlanError
 from stepladder.hardware import recognise
+from stepladder.loss import make_loss
 from stepladder.model import blueprint, find_anatomy
 from stepladder.plan import Optimizer, Plan, Rate
-from stepladder.rungs import (
-    BlockCost,
-    Ceiling,
-    LossScale,
-    call,
-    make_loss,
-    measure_blocks,
-)
-from stepladder.rungs import climb as climb_rungs
+from stepladder.rungs import BlockCost, Ceiling, LossScale, call, measure_blocks
+from stepladder.rungs.climb import climb as climb_rungs
+from stepladder.train.health.nonfinite import Health
+from stepladder.train.optimizer.build_optimizer import build_optimizer
+from stepladder.train.optimizer.master_weights import take_masters
 from stepladder.world import Place, World, join, limit_bytes
 
-from .choose import Choice, choose_plan
-from .flops import FlopRate
-from .health import Health
-from .intake import as_batch
-from .masters import take_masters
-from .optimizer import build_optimizer
+from .auto_plan import Choice, choose_plan
+from .flop_rate import FlopRate
 from .run import Run
+from .step_batch import as_batch
 
 
 def climb(

@@ -27,7 +27,7 @@ from itertools import groupby
 from stepladder.errors import PlanError
 
 from .facts import Attention, Cut, Facts, Kept, Launches, Matrix, Moved, Part
-from .mixture import with_experts
+from .mixture_of_experts import with_experts
 from .shape import Shape
 
 # Launches of one pass: products, norms, rotations, attention, element-wise work, views that copy,

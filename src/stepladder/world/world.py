@@ -21,12 +21,12 @@ from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeo
 
 from stepladder.errors import LostRank, WorldError
 from stepladder.plan import AXES, Layout
+from stepladder.world.machine.device import pick_device
+from stepladder.world.ranks.agreement import compare_ranks, fingerprints
+from stepladder.world.ranks.hang_watchdog import Watch, watch_ranks
+from stepladder.world.ranks.rank_notes import Board
 
-from .agreement import compare_ranks, fingerprints
-from .board import Board
-from .device import pick_device
-from .place import Place
-from .watch import Watch, watch_ranks
+from .launcher_environment import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepladder.dashboard.web import Address
+from stepladder.dashboard.web.serve import Address
 from stepladder.record import Journal
 
 from .servers import ask, serving

@@ -17,8 +17,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from stepladder.dashboard import Gallery, JournalIndex, facts, headline
-from stepladder.record import clean, journal_path
+from stepladder.dashboard.journal_index import JournalIndex
+from stepladder.dashboard.run_facts import facts, headline
+from stepladder.dashboard.run_list import Gallery
+from stepladder.record import journal_path
+from stepladder.record.journal import clean
 
 from .guard import Guard
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from stepladder.dashboard import Gallery
+from stepladder.dashboard.run_list import Gallery
 from stepladder.errors import WorldError
 
 from .application import build_application

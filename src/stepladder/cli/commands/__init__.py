@@ -1,0 +1,1 @@
+"""The commands, one a file: `configure(parser)` and `run(options) -> exit code`."""

@@ -1,0 +1,269 @@
+"""Measure the tables people quote, on this machine.
+
+precision: time, speed-up, memory and loss difference of each number format. batch: memory and
+throughput of each batch size, the best marked. recompute: memory and time of each way to
+recompute. data: how fast batches arrive under each loader setting. kernels: hand-written kernels
+against eager and compiled torch (needs a GPU). collectives: latency and bandwidth of every
+collective over local ranks, or of those a --plan uses. ring: an all-reduce on sends and receives
+alone against the backend's, its bytes counted, its steps drawn. dp: threads in one process against
+DDP. zero: what a rank holds under DDP and ZeRO 1, 2, 3 beside theory. scaling: efficiency from one
+rank to several, strong and weak. accumulation: one batch in more and more passes, the same curve.
+compression: smaller gradients over links of several speeds (root, to make the links).
+pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from stepladder.cli.results.communication_tables import bench_collectives, bench_dp, bench_ring
+from stepladder.cli.results.pipeline_tables import bench_pipeline
+from stepladder.cli.results.plots import plot_bars
+from stepladder.cli.results.sharding_tables import (
+    bench_accumulation,
+    bench_compression,
+    bench_scaling,
+    bench_zero,
+)
+from stepladder.cli.results.tables import as_json, progress, table
+from stepladder.errors import StepladderError
+
+if TYPE_CHECKING:
+    from stepladder.bench.time_plans import Row
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-pure", "fp8")
+RECOMPUTES = ("none", "selective", "every:4", "every:2", "blocks")
+LOADERS = ("0", "1", "2", "4", "auto")
+TRAINED = ("precision", "batch", "recompute")
+SHARED = ("zero", "scaling", "accumulation")
+READERS = {
+    "model": (*TRAINED, "data", "dp", *SHARED, "compression"),
+    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, "compression"),
+    "sequence": (*TRAINED, "data", "dp", *SHARED, "compression"),
+    "plan": (*TRAINED, "collectives", *SHARED),
+    "ranks": ("collectives", "ring", "dp", "pipeline", "zero", "scaling"),
+    "largest": ("collectives", "ring"),
+    "keep": ("collectives",),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", choices=list(TABLES), help="which table")
+    parser.add_argument("--model", help="a preset; gpt-tiny on a CPU, gpt2 on a GPU")
+    parser.add_argument("--batch", type=positive, help="samples a step (batch: the largest tried)")
+    parser.add_argument("--sequence", type=positive, help="tokens a sample")
+    parser.add_argument("--plan", default="", metavar="WORDS", help="what every row has in common")
+    parser.add_argument("--steps", type=positive, default=10, help="timed steps a row")
+    parser.add_argument("--ranks", type=positive, help="local processes (2)")
+    parser.add_argument(
+        "--largest", type=positive, metavar="KIB", help="message: collectives, ring (65536)"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="let forecasts use the measured link: collectives"
+    )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the table too")
+    parser.add_argument("--json", action="store_true")
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    refuse_unread(options)
+    return TABLES[options.name](options)
+
+
+def refuse_unread(options: argparse.Namespace) -> None:
+    """An option that the table would not read is a mistake about what is measured."""
+    for option, readers in READERS.items():
+        if getattr(options, option) and options.name not in readers:
+            raise StepladderError(
+                f"--{option}",
+                f"the table '{options.name}' does not read it",
+                f"Leave it out; these do: {', '.join(readers)}.",
+            )
+
+
+def common(options: argparse.Namespace) -> dict[str, Any]:
+    """The workload's defaults for the device at hand."""
+    from stepladder.world import pick_device
+
+    on_gpu = pick_device(options.device).type == "cuda"
+    return {
+        "name": options.model or ("gpt2" if on_gpu else "gpt-tiny"),
+        "batch": options.batch or (16 if on_gpu else 8),
+        "sequence": options.sequence or (1024 if on_gpu else 128),
+        "device": options.device,
+    }
+
+
+def bench_precision(options: argparse.Namespace) -> int:
+    from stepladder.plan import Plan
+
+    rows = measure(options, [(name, Plan.parse(f"{name} {options.plan}")) for name in PRECISIONS])
+    first = next((row for row in rows if row.step_ms), None)
+    cells = [
+        [
+            row.name,
+            row.step_ms,
+            ratio(first.step_ms if first else None, row.step_ms),
+            row.peak_gib,
+            row.loss,
+            relative(first.loss if first else None, row.loss),
+            row.mfu,
+            row.problem,
+        ]
+        for row in rows
+    ]
+    columns = ["precision", "ms/step", "speed-up", "GiB", "loss", "difference", "MFU", "note"]
+    panels = {"ms a step": column(cells, 1), "peak GiB": column(cells, 3)}
+    return show(options, "Precisions", columns, cells, panels, rows)
+
+
+def bench_batch(options: argparse.Namespace) -> int:
+    from stepladder.bench import make_workload
+    from stepladder.bench.time_plans import best_batch, measure_plans, with_batch
+    from stepladder.plan import Plan
+
+    settings = common(options)
+    largest = options.batch or 64
+    sizes = [2**power for power in range(largest.bit_length())]
+    base = Plan.parse(options.plan or "fp32")
+    rows: list[Row] = []
+    for size in progress(sizes, "batch sizes"):
+        workload = make_workload(**{**settings, "batch": size})
+        plans = [(str(size), with_batch(base, size))]
+        rows += measure_plans(workload, plans, steps=options.steps)
+    best = best_batch(rows)
+    cells = [
+        [row.name, row.step_ms, row.tokens_per_second, row.peak_gib, row.mfu,
+         "best" if row is best else row.problem]
+        for row in rows
+    ]  # fmt: skip
+    columns = ["batch", "ms/step", "tokens/s", "GiB", "MFU", "note"]
+    panels = {"tokens a second": column(cells, 2), "peak GiB": column(cells, 3)}
+    return show(options, "Batch sizes", columns, cells, panels, rows)
+
+
+def bench_recompute(options: argparse.Namespace) -> int:
+    from stepladder.plan import Plan
+
+    plans = [(how, Plan.parse(f"{options.plan} recompute={how}")) for how in RECOMPUTES]
+    rows = measure(options, plans)
+    first = rows[0]
+    activations = [None if row.memory is None else row.memory.activations / 2**20 for row in rows]
+    cells = [
+        [row.name, row.step_ms, ratio(row.step_ms, first.step_ms), kept, row.peak_gib,
+         relative(first.loss, row.loss), row.problem]
+        for row, kept in zip(rows, activations)
+    ]  # fmt: skip
+    columns = ["recompute", "ms/step", "time", "activations MiB", "GiB", "loss difference", "note"]
+    panels = {"ms a step": column(cells, 1), "activations MiB": column(cells, 3)}
+    return show(options, "Recomputation", columns, cells, panels, rows)
+
+
+def bench_data(options: argparse.Namespace) -> int:
+    from stepladder.bench.data_loading import measure_loaders
+    from stepladder.data import text_corpus
+
+    settings = common(options)
+    source = text_corpus(length=settings["sequence"])
+    found = measure_loaders(source, LOADERS, size=settings["batch"])
+    rows = list(progress(found, "loader settings", len(LOADERS)))
+    cells = [
+        [
+            row.workers,
+            row.batches_per_second,
+            row.samples_per_second,
+            row.first_batch_ms,
+            row.problem,
+        ]
+        for row in rows
+    ]
+    columns = ["workers", "batches/s", "samples/s", "first batch ms", "note"]
+    panels = {"samples a second": column(cells, 2), "first batch, ms": column(cells, 3)}
+    return show(options, "Loading", columns, cells, panels, rows)
+
+
+def bench_kernels(options: argparse.Namespace) -> int:
+    from stepladder.bench import measure_kernels
+    from stepladder.bench.kernel_timings import CASES
+
+    rows = list(progress(measure_kernels(CASES), "kernels", len(CASES)))
+    cells = [
+        [row.kernel, "x".join(map(str, row.shape)), row.eager_ms, row.compiled_ms, row.ours_ms,
+         ratio(row.eager_ms, row.ours_ms), ratio(row.compiled_ms, row.ours_ms), row.max_error,
+         row.problem]
+        for row in rows
+    ]  # fmt: skip
+    columns = ["kernel", "shape", "eager ms", "compiled ms", "ours ms", "vs eager", "vs compiled",
+               "error", "note"]  # fmt: skip
+    panels = {"faster than eager": column(cells, 5), "faster than compiled": column(cells, 6)}
+    return show(options, "Kernels", columns, cells, panels, rows)
+
+
+TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
+    "precision": bench_precision,
+    "batch": bench_batch,
+    "recompute": bench_recompute,
+    "data": bench_data,
+    "kernels": bench_kernels,
+    "collectives": bench_collectives,
+    "ring": bench_ring,
+    "dp": bench_dp,
+    "zero": bench_zero,
+    "scaling": bench_scaling,
+    "accumulation": bench_accumulation,
+    "compression": bench_compression,
+    "pipeline": bench_pipeline,
+}
+
+
+def measure(options: argparse.Namespace, plans: list[tuple[str, Any]]) -> list[Row]:
+    from stepladder.bench import make_workload
+    from stepladder.bench.time_plans import measure_plans
+
+    workload = make_workload(**common(options))
+    return list(progress(measure_plans(workload, plans, steps=options.steps), "rows", len(plans)))
+
+
+def show(
+    options: argparse.Namespace,
+    title: str,
+    columns: list[str],
+    cells: list[list[Any]],
+    panels: dict[str, list[Any]],
+    rows: list[Any],
+) -> int:
+    """The table in the form asked for; 1 where not a single row could be measured."""
+    if options.plot:
+        plot_bars(options.plot, [row[0] for row in cells], panels)
+    if options.json:
+        as_json([asdict(row) for row in rows])
+    else:
+        from stepladder.bench import device_name
+
+        settings = common(options)
+        where = f"{settings['name']}, batch {settings['batch']}, on {device_name(options.device)}"
+        table(f"{title}: {where}", columns, cells)
+    return 0 if any(not row[-1] or row[1] for row in cells) else 1
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above and below else None
+
+
+def relative(reference: float | None, value: float | None) -> float | None:
+    return abs(value - reference) / abs(reference) if reference and value is not None else None
+
+
+def column(cells: list[list[Any]], index: int) -> list[Any]:
+    return [row[index] for row in cells]

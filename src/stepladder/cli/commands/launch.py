@@ -1,0 +1,118 @@
+"""Start a run where you work: this machine, machines by ssh, Slurm, Kubernetes or Ray."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepladder.cli.main import run_command
+from stepladder.cli.results.tables import as_json
+
+if TYPE_CHECKING:
+    from stepladder.cli.launch_options import Wanted
+    from stepladder.launch import Elsewhere
+
+PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="?", metavar="RUN.toml|script.py", help="nothing: the built-in run"
+    )
+    parser.add_argument("--on", choices=PLACES, default="local", help="where (local)")
+    parser.add_argument("--nodes", metavar="N|MIN:MAX", help="machines; a range may leave (1)")
+    parser.add_argument("--ranks-per-node", metavar="M", help="processes of each (its GPUs, or 1)")
+    parser.add_argument("--restarts", metavar="K", help="start lost ranks so often again (3)")
+    parser.add_argument("--plan", metavar="WORDS", help="such as 'bf16 zero3'")
+    parser.add_argument("--arguments", metavar="WORDS", help="of script.py, such as '--lr 0.1'")
+    parser.add_argument("--rendezvous", metavar="HOST:PORT", help="local, ssh: where machines meet")
+    parser.add_argument("--gpus-per-node", metavar="N", help="what each machine is to have")
+    parser.add_argument("--cpus-per-node", metavar="N", help="(one a rank)")
+    parser.add_argument("--memory-per-node", metavar="SIZE", help="such as 64GiB")
+    parser.add_argument("--python", metavar="PATH", help="of the machines (this one)")
+    parser.add_argument("--hosts", metavar="A,B", help="ssh: the machines, the first one leads")
+    parser.add_argument("--ssh", metavar="COMMAND", help="ssh: such as 'ssh -p 2222' (ssh)")
+    parser.add_argument("--partition", metavar="NAME", help="slurm")
+    parser.add_argument("--account", metavar="NAME", help="slurm")
+    parser.add_argument("--time", metavar="TIME", help="slurm: such as 12:00:00")
+    parser.add_argument(
+        "--sbatch", metavar="OPTION", action="append", help="slurm: such as --sbatch=--qos=high"
+    )
+    parser.add_argument(
+        "--sweep", metavar="KEY=A,B", action="append", help="slurm: a job array, a run for each"
+    )
+    parser.add_argument("--kind", metavar="KIND", help="kubernetes: job, pytorchjob or trainjob")
+    parser.add_argument("--image", metavar="IMAGE", help="kubernetes: with stepladder in it")
+    parser.add_argument("--namespace", metavar="NAME", help="kubernetes (default)")
+    parser.add_argument("--claim", metavar="NAME", help="kubernetes: a claim that is there")
+    parser.add_argument("--storage", metavar="SIZE", help="kubernetes: of a new claim (100GiB)")
+    parser.add_argument("--shared-memory", metavar="SIZE", help="kubernetes: /dev/shm (16GiB)")
+    parser.add_argument("--detach", action="store_true", help="slurm, kubernetes: do not follow")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be submitted")
+    parser.add_argument("--json", action="store_true", help="the outcome as JSON")
+    parser.set_defaults(settings=True)
+    parser.epilog = (
+        "Keys of the recipe as in 'stepladder train': --train.steps 50 --run.folder DIR, which "
+        "every machine must see."
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    # Read when torch is loaded. What its store has to say of machines that leave, we say.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from stepladder.cli.launch_options import Wanted
+    from stepladder.cli.launch_targets import read_place
+
+    wanted = Wanted.read(options)
+    if options.on == "local":
+        return run_local(options, wanted)
+    place = read_place(options, wanted)
+    if options.dry_run:
+        return show_text(options, str(place.request.folder), place.text())
+    return start(options, place)
+
+
+def run_local(options: argparse.Namespace, wanted: Wanted) -> int:
+    """Here: a recipe by `stepladder train`, a script by the launcher under it."""
+    from stepladder.cli.launch_options import start_script
+    from stepladder.cli.training.start_ranks import read_nodes
+
+    words = wanted.local_words()
+    if options.dry_run:
+        read_nodes(options, wanted.recipe)
+        wanted.check_plan()
+        line = shlex.join([sys.executable, "-m", "stepladder.cli.main", *words])
+        return show_text(options, "", f"{line}\n")
+    if words[0] == "train":
+        return run_command("train", [*words[1:], *(["--json"] * options.json)])
+    return start_script(options)
+
+
+def show_text(options: argparse.Namespace, folder: str, text: str) -> int:
+    if options.json:
+        as_json({"on": options.on, "folder": folder, "submits": text})
+    else:
+        print(text, end="")
+    return 0
+
+
+def start(options: argparse.Namespace, place: Elsewhere) -> int:
+    """Submit, follow, and say how it ended."""
+    from stepladder.record import read_journal
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    stream = sys.stderr if options.json else sys.stdout
+    code = place.start(tell, stream, detach=options.detach)
+    if options.json:
+        folder = Path(place.request.folder)
+        kept = (folder / "journal.jsonl").exists()
+        summaries = list(read_journal(folder, kind="summary")) if kept else []
+        figures = summaries[-1] if summaries else {}
+        as_json({"on": options.on, "folder": str(folder), "exit code": code, "figures": figures})
+    return code

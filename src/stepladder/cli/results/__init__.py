@@ -1,0 +1,1 @@
+"""How commands show results: tables, plots and pages."""

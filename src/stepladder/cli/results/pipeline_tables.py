@@ -1,0 +1,105 @@
+"""`stepladder bench pipeline`: schedules side by side, drawn as the field draws them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .plots import COLOURS, figure, store
+from .tables import as_json, progress, table
+
+if TYPE_CHECKING:
+    from stepladder.bench.pipeline_schedules import Timeline
+
+RANKS, MICROS = 4, 8
+SHADES = {"forward": 1.0, "backward": 0.55, "input": 0.55, "weight": 0.25}
+
+
+def bench_pipeline(options: argparse.Namespace) -> int:
+    from stepladder.bench.pipeline_schedules import SCHEDULES, Case, measure_schedules
+    from stepladder.measure import Team
+
+    ranks = options.ranks or RANKS
+    micros = options.batch or max(MICROS, ranks)
+    cases = [
+        Case(schedule, ranks, micros, work)
+        for work in ("waiting", "matrix")
+        for schedule in SCHEDULES
+    ]
+    with Team(ranks) as team:
+        found = measure_schedules(team, cases, steps=options.steps)
+        rows = list(progress(found, "schedules", len(cases)))
+    if options.plot:
+        plot_timelines(options.plot, [row for row in rows if row.case.work == "waiting"])
+    if options.json:
+        as_json([record(row) for row in rows])
+        return 0
+    columns = ["blocks", "schedule", "ms/step", "idle", "by formula", "difference"]
+    cells = [
+        [row.case.work, row.case.schedule, row.step_ms, f"{row.idle:.1%}",
+         f"{row.case.formula:.1%}", f"{100 * (row.idle - row.case.formula):+.1f} points"]
+        for row in rows
+    ]  # fmt: skip
+    table(f"Pipeline: {ranks} ranks, {micros} micro-batches, on CPU", columns, cells)
+    print(
+        "waiting: blocks that take a set time and no core, as if each rank were a device.\n"
+        "matrix: blocks that compute; ranks share this machine's cores, which also idles them."
+    )
+    return 0
+
+
+def record(row: Timeline) -> dict[str, Any]:
+    return {**asdict(row), "formula": row.case.formula}
+
+
+def plot_timelines(path: str | Path, rows: Sequence[Timeline]) -> Path:
+    """A band a schedule, a line a rank, a colour a micro-batch; the later half of a rank's stages
+    is hatched."""
+    from matplotlib.gridspec import GridSpec
+
+    drawn, axes = figure(13, 1.0 + 0.36 * sum(row.case.ranks + 1.6 for row in rows))
+    axes.remove()
+    grid = GridSpec(len(rows), 1, figure=drawn, height_ratios=[r.case.ranks + 1 for r in rows])
+    longest = max(row.seconds for row in rows if row.case.schedule != "naive") * 1e3
+    for index, row in enumerate(rows):
+        axis = drawn.add_subplot(grid[index])
+        draw_timeline(axis, row)
+        axis.set_xlim(0, max(longest, row.seconds * 1e3))
+        if index == len(rows) - 1:
+            axis.set_xlabel("ms.  Number: micro-batch. Full colour: forward. Lighter: backward "
+                            "(of the input alone in zero-bubble). Lightest: weights. "
+                            "Hatched: a rank's second stage.")  # fmt: skip
+    return store(drawn, path)
+
+
+def draw_timeline(axis: Any, row: Timeline) -> None:
+    case = row.case
+    for rank, events in enumerate(row.events):
+        first = min(event.stage for event in events)
+        for event in events:
+            left, width = event.start * 1e3, (event.end - event.start) * 1e3
+            if width < 0.2:  # what the first stage has instead of an input's gradient
+                continue
+            colour = COLOURS[event.micro % len(COLOURS)]
+            axis.barh(
+                rank, width, left=left, height=0.86, color=(*rgb(colour), SHADES[event.kind]),
+                edgecolor="white", linewidth=0.6, hatch="///" if event.stage != first else None,
+            )  # fmt: skip
+            axis.text(
+                left + width / 2, rank, str(event.micro), ha="center", va="center", fontsize=7
+            )
+    axis.set_yticks(range(case.ranks), [f"rank {rank}" for rank in range(case.ranks)], fontsize=8)
+    axis.set_ylim(case.ranks - 0.5, -0.5)
+    axis.grid(visible=False)
+    axis.set_title(
+        f"{case.schedule}: idle {row.idle:.1%}, by formula {case.formula:.1%}",
+        loc="left", fontsize=9,
+    )  # fmt: skip
+
+
+def rgb(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return red, green, blue

@@ -1,0 +1,1 @@
+"""What `stepladder train` does with a recipe."""

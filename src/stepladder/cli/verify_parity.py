@@ -1,0 +1,145 @@
+"""`stepladder verify parity`: the plans asked for, the table, the picture and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepladder.cli.results.plots import figure, store
+from stepladder.cli.results.tables import as_json, progress, table
+from stepladder.errors import PlanError, raise_all
+
+from .import_torch import loading
+
+if TYPE_CHECKING:
+    from stepladder.verify import Sameness
+
+DEFAULT_MODEL = "llama:layers=4,hidden=32,heads=4,vocab=64"
+DEFAULT_PLANS = "fp32 ddp; fp32 zero1; fp32 zero2; fp32 zero3; bf16 zero3"
+STEPS = 10
+FAILED, MISTAKE = 1, 2
+LEAST = 1e-9  # where a difference of nothing stands on an axis of powers of ten
+
+
+def verify_parity(options: argparse.Namespace) -> int:
+    """Compare every plan with one device; 1 where one differs, 2 where one is refused."""
+    with loading():
+        from stepladder.verify import find_subject
+        from stepladder.verify.parity import ADAMW, SGD, compare_plans
+
+    if options.settings:
+        problem = f"{options.settings[0]} belongs to a recipe, and parity reads none"
+        raise PlanError("verify", problem, "Use --model, --steps and --optimizer.")
+    options.model = options.model or DEFAULT_MODEL
+    options.steps = STEPS if options.steps is None else options.steps
+    if options.steps < 1:
+        raise PlanError("steps", f"{options.steps} is not a number of steps", "Use 1 or more.")
+    plans = read_plans(options.plans or DEFAULT_PLANS)
+    optimizers = options.optimizer or [SGD, ADAMW]
+    found = compare_plans(
+        find_subject(options.model),
+        plans,
+        optimizers=optimizers,
+        steps=options.steps,
+        device=options.device or "cpu",
+    )
+    rows = list(progress(found, "comparisons", len(plans) * len(optimizers)))
+    if options.plot:
+        plot(rows, options.plot)
+    if options.json:
+        as_json({"model": options.model, "same": all(r.same for r in rows), "plans": plain(rows)})
+    else:
+        show(rows, options)
+    return exit_code(rows)
+
+
+def read_plans(text: str) -> list[Any]:
+    from stepladder.plan import Plan
+
+    parts = [part.strip() for part in text.split(";")]
+    plans = each_of(partial(Plan.parse, part) for part in parts if part)
+    if not plans:
+        raise PlanError("plans", f"'{text}' names no plan", "Write 'fp32 ddp; fp32 zero3'.")
+    return plans
+
+
+def each_of(makes: Iterable[Callable[[], Any]]) -> list[Any]:
+    """What every call makes, or the problems of all of them, each told once."""
+    made: list[Any] = []
+    found: dict[str, PlanError] = {}
+    for make in makes:
+        try:
+            made.append(make())
+        except PlanError as refused:
+            several = getattr(refused, "problems", (refused,))
+            found.update((str(problem), problem) for problem in several)
+    raise_all(found.values())
+    return made
+
+
+def plain(rows: Sequence[Sameness]) -> list[dict[str, Any]]:
+    return [{**asdict(row), "verdict": row.verdict} for row in rows]
+
+
+def exit_code(rows: Sequence[Sameness]) -> int:
+    verdicts = {row.verdict for row in rows}
+    return FAILED if verdicts - {"same", "refused"} else MISTAKE if "refused" in verdicts else 0
+
+
+def show(rows: Sequence[Sameness], options: argparse.Namespace) -> None:
+    columns = [
+        "plan",
+        "optimizer",
+        "ranks",
+        "loss",
+        "norm",
+        "parameters",
+        "allowed",
+        "verdict",
+    ]
+    cells = [
+        [row.plan, row.optimizer, row.ranks, *map(short, (row.loss, row.norm, row.parameters)),
+         short(row.tolerance), row.verdict]
+        if not row.problem
+        else [row.plan, row.optimizer, row.ranks, "", "", "", "", row.verdict]
+        for row in rows
+    ]  # fmt: skip
+    title = f"{options.model}: largest relative differences from one device, {options.steps} steps"
+    table(title, columns, cells)
+    for told in dict.fromkeys(f"{row.plan}: {reason(row)}" for row in rows if not row.same):
+        print(told)
+    print(sentence(rows))
+
+
+def reason(row: Sameness) -> str:
+    return row.problem or f"furthest is {row.worst}."
+
+
+def short(value: float) -> str:
+    return f"{value:.1e}"
+
+
+def sentence(rows: Sequence[Sameness]) -> str:
+    plans = list(dict.fromkeys(row.plan for row in rows))
+    bad = {row.plan for row in rows if not row.same}
+    if not bad:
+        return f"All {len(plans)} plans compute what one device computes."
+    return f"{len(bad)} of {len(plans)} plans were not shown to compute what one device computes."
+
+
+def plot(rows: Sequence[Sameness], path: str) -> None:
+    """Each plan's loss difference over the steps, and what is allowed."""
+    drawn, axes = figure(8.0, 4.5)
+    for row in rows:
+        if row.by_step:
+            heights = [max(value, LEAST) for value in row.by_step]
+            name = f"{row.plan}, {row.optimizer.split()[0]}"
+            axes.plot(range(len(heights)), heights, label=name, linewidth=1.2)
+    for tolerance in sorted({row.tolerance for row in rows if not row.problem}):
+        axes.axhline(tolerance, linestyle="--", color="#5a6672", linewidth=0.8)
+    axes.set(xlabel="step", ylabel="relative difference of the loss", yscale="log")
+    axes.legend(frameon=False, fontsize=7)
+    store(drawn, path)

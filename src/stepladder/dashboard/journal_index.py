@@ -1,0 +1,260 @@
+"""What can be asked of one run folder, kept up with by reading only what was appended.
+
+A run that was resumed repeats steps it had already taken; the later ones win, as they did in the
+run. A journal that shrank or was replaced is another run's and is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stepladder.record import journal_path
+
+from .downsample import Table
+from .journal_lines import Line, Lines, lines_between
+
+DETAIL = 2400  # rows that are read again from the journal rather than shown as buckets
+NEAR = 2**16  # bytes between two buckets that are read in one go
+EVENTS = 1000  # of the newest
+RECENT = 32  # entries of ranks, for a mean that is not one step's luck
+SPARSE = 2**14  # buckets of what is written less often than steps
+FIELDS = (
+    "loss", "grad_norm", "lr", "loss_scale", "tokens_per_second", "flops_per_second", "mfu", "hfu",
+    "seconds", "data_seconds", "memory_bytes",
+)  # fmt: skip
+KEPT = ("forecast", "measured", "summary", "timeline", "profile")  # kinds of which the last counts
+
+
+class JournalIndex:
+    """One run folder, read once and then followed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, journal_path(folder)
+        self.lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.lines = Lines(self.path)
+        self.identity: tuple[int, int] | None = None
+        self.size = 0
+        self.entries = 0
+        self.revision = 0  # grows with every change
+        self.tables = {kind: Table(SPARSE) for kind in ROWS}
+        self.tables["step"] = Table(names=FIELDS)
+        self.latest: dict[str, dict[str, Any]] = {}
+        self.starts: list[dict[str, Any]] = []
+        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
+        self.recent_ranks: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.newest: dict[str, Any] = {}  # step entry
+
+    @property
+    def steps(self) -> Table:
+        return self.tables["step"]
+
+    @property
+    def read_share(self) -> float:
+        """How much of the journal has been read."""
+        return min(self.lines.position / self.size, 1.0) if self.size else 1.0
+
+    def follow(self) -> bool:
+        """Read the next block of what was appended; whether there was anything."""
+        with self.lock:
+            seen = self.path.stat()
+            identity = (seen.st_dev, seen.st_ino)
+            if self.identity not in (None, identity) or seen.st_size < self.lines.position:
+                revision = self.revision
+                self._reset()
+                self.revision = revision + 1
+            self.identity, self.size = identity, seen.st_size
+            if seen.st_size == self.lines.position:
+                return False
+            position = self.lines.position
+            for line in self.lines.next_block():
+                self._take(line)
+                self.entries += 1
+            if self.lines.position == position:
+                return False  # a line that has no end yet
+            self.revision += 1
+            return True
+
+    def _take(self, line: Line) -> None:
+        entry = line.entry
+        kind = entry["kind"]
+        if kind in ROWS:
+            self._take_row(kind, line)
+        elif kind == "start":
+            self._take_start(entry)
+        elif kind in KEPT:
+            self.latest[kind] = entry
+        elif kind == "event":
+            text = str(entry.get("text", ""))
+            self._note(entry, tell_event(text), text)
+        elif kind == "save":
+            self._note(entry, "save", f"saved {entry.get('path', '')}")
+
+    def _note(self, entry: dict[str, Any], sort: str, text: str) -> None:
+        step = entry.get("step")
+        step = step if isinstance(step, int) else self.steps.last_step
+        self.events.append({"step": step, "sort": sort, "text": text[:500]})
+
+    def _take_start(self, entry: dict[str, Any]) -> None:
+        step = entry.get("step")
+        if self.starts and isinstance(step, int):
+            self._note(entry, "restart", f"went on from step {step}")
+            for kind in self.tables:
+                self._rewind(kind, step)
+        self.starts = [*self.starts[-99:], entry]
+        self.latest.pop("summary", None)  # it is not over any more
+
+    def _take_row(self, kind: str, line: Line) -> None:
+        step = line.entry.get("step")
+        if type(step) is not int:
+            return
+        table = self.tables[kind]
+        if table.last_step is not None and step <= table.last_step:
+            self._rewind(kind, step)
+        table.add(step, ROWS[kind](line.entry), line.start, line.end)
+        if kind == "step":
+            self._take_step(line.entry)
+        elif kind == "ranks":
+            self.recent_ranks.append(line.entry)
+        elif kind in ("memory", "evaluation", "device"):
+            self.latest[kind] = line.entry
+
+    def _take_step(self, entry: dict[str, Any]) -> None:
+        self.newest = entry
+        if entry.get("skipped") is True:
+            self._note(entry, "skipped", "update left out: a gradient was not finite")
+        elif isinstance(entry.get("loss"), str):  # how a journal writes what is no number
+            self._note(entry, "nonfinite", f"loss is {entry['loss'][:20]}")
+
+    def _rewind(self, kind: str, step: int) -> None:
+        table = self.tables[kind]
+        place = table.rewind(step)
+        if place:
+            self._fill(table, kind, lines_between(self.path, *place), before=step)
+
+    def _fill(self, table: Table, kind: str, lines: Iterable[Line], *, before: int) -> None:
+        """Take a kind's rows from a part of the journal that is read again."""
+        for line in settled(line for line in lines if line.entry["kind"] == kind):
+            if line.entry["step"] < before:
+                table.add(line.entry["step"], ROWS[kind](line.entry), line.start, line.end)
+
+    def window(self, kind: str, first: int, last: int, points: int) -> dict[str, Any]:
+        """A range of a kind's columns; row by row where it is short enough."""
+        with self.lock:
+            return self._window(kind, first, last, points)
+
+    def windows(self, first: int, last: int, points: int) -> dict[str, dict[str, Any]]:
+        """The same range of every kind, as it is at one moment."""
+        with self.lock:
+            return {kind: self._window(kind, first, last, points) for kind in self.tables}
+
+    def _window(self, kind: str, first: int, last: int, points: int) -> dict[str, Any]:
+        table = self.tables[kind]
+        span = table.span(first, last)
+        coarse = table.rows_per_bucket > 1 and len(span) < points
+        if kind == "step" and span and coarse and sum(table.rows[span.start : span.stop]) <= DETAIL:
+            table = self._read_again(kind, table, span)
+        return table.window(first, last, points)
+
+    def _read_again(self, kind: str, table: Table, span: range) -> Table:
+        detail = Table(2 * DETAIL, names=FIELDS)
+        places = stretches(table, span)
+        lines = (line for place in places for line in lines_between(self.path, *place))
+        self._fill(detail, kind, lines, before=table.lasts[span.stop - 1] + 1)
+        return detail
+
+
+def settled(lines: Iterable[Line]) -> list[Line]:
+    """Rows as they count in the end: one that goes back replaces all from its step on."""
+    kept: list[Line] = []
+    for line in lines:
+        step = line.entry.get("step")
+        if type(step) is not int:
+            continue
+        while kept and kept[-1].entry["step"] >= step:
+            kept.pop()
+        kept.append(line)
+    return kept
+
+
+def stretches(table: Table, span: range) -> list[tuple[int, int]]:
+    """Where buckets lie in the journal; what was replaced far off is not read with them."""
+    found: list[tuple[int, int]] = []
+    for bucket in span:
+        start, end = table.starts[bucket], table.ends[bucket]
+        if found and 0 <= start - found[-1][1] < NEAR:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def whole_row(entry: dict[str, Any]) -> dict[str, Any]:
+    return entry
+
+
+def plain_row(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in ("kind", "step")}
+
+
+def memory_row(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**as_dict(entry.get("owners")), "peak": entry.get("peak_bytes")}
+
+
+def collectives_row(entry: dict[str, Any]) -> dict[str, Any]:
+    return as_dict(entry.get("seconds"))
+
+
+def ranks_row(entry: dict[str, Any]) -> dict[str, Any]:
+    """The quickest, the mean and the slowest rank; a thousand columns show nobody anything."""
+    own = numbers(entry.get("own_seconds"))
+    wait = numbers(entry.get("wait_seconds"))
+    row: dict[str, Any] = {}
+    if own:
+        row |= {"quickest": min(own), "mean": sum(own) / len(own), "slowest": max(own)}
+    if wait:
+        row["wait"] = sum(wait) / len(wait)
+    return row
+
+
+ROWS = {
+    "step": whole_row,
+    "evaluation": plain_row,
+    "device": plain_row,
+    "memory": memory_row,
+    "collectives": collectives_row,
+    "ranks": ranks_row,
+}
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def numbers(value: Any) -> list[float]:
+    kept = value if isinstance(value, list) else []
+    return [float(one) for one in kept if isinstance(one, int | float)]
+
+
+def tell_event(text: str) -> str:
+    """What sort of event a sentence tells of, for its mark on a curve."""
+    said = text.lower()
+    for sort, words in SORTS.items():
+        if any(word in said for word in words):
+            return sort
+    return "note"
+
+
+SORTS = {
+    "memory": ("out of memory", "memory grows", "micro-batch"),
+    "skipped": ("skipped", "not finite", "left out"),
+    "spike": ("and the last", "spike"),
+    "failure": ("failed", "lost", "damaged"),
+    "slow": ("slower than",),
+}

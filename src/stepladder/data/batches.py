@@ -1,0 +1,179 @@
+"""The global batches of a run: which positions a step holds, and this rank's share of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepladder.data.loading.prefetch import Prefetcher
+from stepladder.data.loading.read_samples import Reader, Reading
+from stepladder.data.loading.workers import Workers
+from stepladder.errors import DataError
+
+from .batch import Batch
+from .collate import check_longest, shorten, stack
+from .length_schedule import LengthSchedule
+from .sample_order import Integers
+from .source import Source, as_source, order_of
+
+Share = Callable[[int, int], Integers]
+
+
+def batches(
+    source: Any,
+    *,
+    size: int,
+    seed: int = 0,
+    start: int = 0,
+    stop: int | None = None,
+    shuffle: bool = True,
+    share: Share | None = None,
+    lengths: str | Callable[[int], int] | None = None,
+    longest: int | None = None,
+    workers: int | str = "auto",
+    device: torch.device | str | None = None,
+    reading: Reading | None = None,
+) -> Prefetcher:
+    """Batches of `size` samples from position `start` on, the same on any number of ranks.
+
+    Args:
+        start: the position of the first sample; a resumed run passes its last position + size.
+        stop: the position to end before; without it the epochs never end.
+        share: which of a global batch's rows this rank loads, from the step and the batch's size.
+        lengths: tokens used of each window by step, such as "128@0,512@200" (position // size).
+        reading: retries, skipping and padding; `longest` given here goes before its own.
+    """
+    source = as_source(source)
+    policy = _with_longest(reading or Reading(), longest)
+    plan = Positions(size, start, stop)
+    feed = Feed(
+        Reader(source, policy),
+        order_of(source, seed, shuffle),
+        plan,
+        share,
+        _schedule(lengths, source),
+    )
+    return Prefetcher(
+        feed,
+        plan.steps(),
+        workers=Workers.parse(workers, source),
+        device=device,
+        patience_seconds=policy.patience_seconds,
+    )
+
+
+def load(
+    source: Source, order: Any, positions: Integers, *, reading: Reading | None = None
+) -> Batch:
+    """The samples at these positions of a run, as one batch, read here and now."""
+    reader = Reader(source, reading or Reading())
+    return _load(reader, order.indices(positions), position=int(positions[0]), size=len(positions))
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where each step's global batch lies in the run."""
+
+    size: int
+    start: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise DataError("size", f"{self.size} is not a number of samples", "Use at least 1.")
+        if self.start < 0:
+            raise DataError("start", f"{self.start} is before the first sample", "Use 0 or more.")
+
+    def steps(self) -> range:
+        """0, 1, 2 …, counted from this start."""
+        if self.stop is None:
+            return range(sys.maxsize)
+        return range(-(-max(0, self.stop - self.start) // self.size))
+
+    def of(self, step: int) -> tuple[int, int]:
+        """The first position of a step, and how many samples it holds."""
+        first = self.start + step * self.size
+        return first, self.size if self.stop is None else min(self.size, self.stop - first)
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Makes the batch of a step: called by whoever reads ahead, in any thread or process."""
+
+    reader: Reader
+    order: Any
+    positions: Positions
+    share: Share | None = None
+    lengths: Callable[[int], int] | None = None
+
+    def __call__(self, count: int) -> Batch:
+        first, size = self.positions.of(count)
+        step = first // self.positions.size
+        mine = first + _offsets(self.share, step, size)
+        length = self.lengths(step) if self.lengths else None
+        return _load(
+            self.reader, self.order.indices(mine), position=first, size=size, length=length
+        )
+
+    def underway(self) -> str:
+        """What is being read at this moment."""
+        return ", ".join(self.reader.name(index) for index in self.reader.underway.copy().values())
+
+
+def _load(
+    reader: Reader, indices: Integers, *, position: int, size: int, length: int | None = None
+) -> Batch:
+    skipped: tuple[str, ...] = ()
+    samples = reader.fetch(indices)
+    if samples is None:
+        read = [reader.read(index) for index in indices.tolist()]
+        names = [reader.name(index) for index in indices.tolist()]
+        samples = stack([sample for sample, _ in read], names, reader.policy)
+        skipped = tuple(sentence for _, sentence in read if sentence)
+    samples = check_longest(samples, reader.policy)
+    if length is not None:
+        samples = shorten(samples, length)
+    return Batch.of(samples, position=position, size=size, skipped=skipped)
+
+
+def _offsets(share: Share | None, step: int, size: int) -> Integers:
+    if share is None:
+        return np.arange(size)
+    offsets = np.asarray(share(step, size), dtype=np.int64)
+    if not len(offsets) or offsets.min() < 0 or offsets.max() >= size:
+        raise DataError(
+            "share",
+            f"offsets {offsets.tolist()[:8]} of a batch of {size} at step {step}",
+            f"Give each rank at least one of 0 to {size - 1}.",
+        )
+    return offsets
+
+
+def _with_longest(policy: Reading, longest: int | None) -> Reading:
+    return policy if longest is None else dataclasses.replace(policy, longest=longest)
+
+
+def _schedule(
+    lengths: str | Callable[[int], int] | None, source: Source
+) -> Callable[[int], int] | None:
+    """The schedule as a function of the step, held against the windows there are."""
+    if not isinstance(lengths, str):
+        return lengths
+    schedule, window = LengthSchedule.parse(lengths), getattr(source, "length", None)
+    if window is None:
+        raise DataError(
+            "lengths", f"{type(source).__name__} has no windows to shorten", "Leave it out."
+        )
+    if schedule.longest > window:
+        raise DataError(
+            "lengths",
+            f"{schedule.longest} tokens are asked of windows of {window}",
+            f"Use at most {window}, or open the source with length={schedule.longest}.",
+        )
+    return schedule.at

@@ -1,0 +1,1 @@
+"""Image data sets and image folders as sources of samples."""

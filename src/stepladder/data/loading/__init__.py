@@ -1,0 +1,1 @@
+"""Reading ahead: worker threads and processes, and the copy to the device."""

@@ -1,0 +1,1 @@
+"""The device table's rows, by maker; every number has its source."""

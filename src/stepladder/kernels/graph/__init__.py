@@ -1,0 +1,1 @@
+"""torch.compile, and our passes over the graphs it compiles."""

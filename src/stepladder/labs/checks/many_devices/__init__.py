@@ -1,0 +1,1 @@
+"""Checks of the second course: many devices."""

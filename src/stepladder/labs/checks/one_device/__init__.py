@@ -1,0 +1,1 @@
+"""Checks of the first course: one device."""

@@ -1,0 +1,1 @@
+"""What lessons measure with: ranks, hosts, memory and traffic counters."""

@@ -1,0 +1,1 @@
+"""A learner's file against a lab's checks, in a process of its own."""

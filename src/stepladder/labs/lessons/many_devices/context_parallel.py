@@ -1,0 +1,116 @@
+"""Context parallel: attention over a sequence that is cut.
+
+A sequence too long for one rank is cut, and everything in a transformer works on its own tokens:
+all but attention, where each token looks at all before it. Queries stay where they are; keys and
+values of all ranks are gathered, and each rank attends with its own queries to all keys:
+
+    gather     forward, everybody's keys and values; backward, a key was used by all ranks, so
+               its gradient is the sum of what they found: a reduce-scatter
+    mask       a token may look at tokens before it IN THE SEQUENCE, not in its rank's piece: the
+               mask compares positions in the whole sequence
+    balance    late tokens look at more than early ones. Cut into 2n stretches and give rank r the
+               stretches r and 2n - 1 - r: an early one and a late one, and all work alike
+
+Claim: on 2 and 4 ranks the outputs and gradients are those of scaled_dot_product_attention on the
+whole sequence to six digits, and so are those of `stepladder.climb` with context=2; every rank
+looks at the same number of (query, key) pairs, where stretches in order would give the last of four
+ranks 7 times the first one's.
+
+Often wrong:
+- the mask counts positions within the piece
+- each rank keeps only its own part of the keys' gradient
+- stretches are given out in order
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+from stepladder.labs.equipment.lab_ranks import on_ranks
+
+LENGTH, WIDTH = 64, 8
+
+
+def positions(length: int = LENGTH) -> Tensor:
+    """Where this rank's tokens stand in the whole sequence."""
+    rank, ways = dist.get_rank(), dist.get_world_size()
+    # >>> Of the 2 * ways chunks of torch.arange(length) those numbered rank and 2 * ways - 1 -
+    # >>> rank, one after the other (torch.cat).
+    stretches = torch.arange(length).chunk(2 * ways)
+    return torch.cat((stretches[rank], stretches[2 * ways - 1 - rank]))
+    # <<< return torch.arange(length // ways)
+
+
+class Gather(torch.autograd.Function):
+    """Every rank's tokens (…, tokens, width), rank after rank along the tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: Tensor) -> Tensor:
+        parts = [torch.empty_like(piece) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, piece.contiguous())
+        return torch.cat(parts, dim=-2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        parts = [p.contiguous() for p in gradient.chunk(dist.get_world_size(), dim=-2)]
+        # >>> This rank's part, added up over all ranks: dist.reduce_scatter(mine, parts).
+        mine = torch.empty_like(parts[0])
+        dist.reduce_scatter(mine, parts)
+        return mine
+        # <<< return parts[0]
+
+
+def mask() -> Tensor:
+    """Which keys (columns, in the order in which they are gathered) each query here may see."""
+    mine = positions()
+    everyones = Gather.apply(mine.float().unsqueeze(-1)).squeeze(-1)
+    # >>> True where a key's position is not after the query's; compare columns with rows.
+    return everyones <= mine.unsqueeze(-1)
+    # <<< return torch.ones(len(mine), len(everyones), dtype=torch.bool)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention of this rank's tokens to all tokens before them."""
+    # >>> F.scaled_dot_product_attention with gathered keys and values, and attn_mask=mask().
+    return F.scaled_dot_product_attention(
+        query, Gather.apply(key), Gather.apply(value), attn_mask=mask()
+    )
+    # <<< return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def make_sequence() -> tuple[Tensor, Tensor]:
+    """Tokens (batch, heads, length, width), and a weight that makes queries, keys and values."""
+    torch.manual_seed(0)
+    return torch.randn(2, 1, LENGTH, WIDTH), torch.randn(3 * WIDTH, WIDTH)
+
+
+def run() -> dict[str, Any]:
+    """Forward and backward on this rank's tokens; the weight's gradient is summed over ranks."""
+    tokens, weight = make_sequence()
+    piece = tokens[..., positions(), :].requires_grad_()
+    weight.requires_grad_()
+    out = attend(*F.linear(piece, weight).chunk(3, dim=-1))
+    out.square().sum().backward()
+    assert weight.grad is not None
+    dist.all_reduce(weight.grad)
+    pairs = int(mask().sum())
+    found = {"out": out.detach(), "tokens_grad": piece.grad, "weight_grad": weight.grad}
+    return {**found, "positions": positions(), "pairs": pairs}
+
+
+def measure() -> list[dict[str, Any]]:
+    return [
+        {"ranks": ranks, "rank": rank, "tokens": len(found["positions"]), "pairs": found["pairs"]}
+        for ranks in (1, 2, 4)
+        for rank, found in enumerate(on_ranks(run, ranks))
+    ]
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(row)

@@ -1,0 +1,1 @@
+"""A run as Kubernetes objects, applied and followed by kubectl."""

@@ -1,0 +1,1 @@
+"""Ranks on this machine, started by torchrun's own agent."""

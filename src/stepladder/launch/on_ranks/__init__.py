@@ -1,0 +1,1 @@
+"""One function called on several local ranks."""

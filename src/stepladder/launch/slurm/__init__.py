@@ -1,0 +1,1 @@
+"""A run as a Slurm job: the script, the submission and following it."""

@@ -1,0 +1,70 @@
+"""Which operations of a model run in which number format, as autocast decides on its device."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from stepladder.plan import Precision
+
+from .fake_tensors import Inputs, Rehearsal, running
+
+aten = torch.ops.aten
+CASTS = (aten._to_copy, aten._autocast_to_reduced_precision, aten._autocast_to_full_precision)
+MOVES = (aten.clone, aten.copy_, aten.cat, aten._unsafe_view)  # numbers change place, not value
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    name: str  # as the dispatcher calls it; "cast" for every change of type
+    module: str  # the innermost module, with a star for a block's number
+    runs_in: str
+    count: int
+
+
+def precision_table(module: nn.Module, inputs: Inputs, precision: Precision) -> list[Operation]:
+    """Each arithmetic operation of a forward pass with the type it runs in, most frequent first."""
+    rehearsal = Rehearsal(module, store=getattr(torch, precision.store))
+    names = [name for name, _ in module.named_modules() if name]
+    with running(module, names) as inside, rehearsal.fake:
+        watch = Types(inside)
+        work = getattr(torch, precision.work)
+        mixed = torch.autocast(rehearsal.device.type, dtype=work, enabled=precision.mixed)
+        with mixed, watch:
+            rehearsal(inputs)
+    return [Operation(*key, count) for key, count in watch.seen.most_common()]
+
+
+class Types(TorchDispatchMode):
+    """Notes the type of each operation below autocast, where it has already cast."""
+
+    def __init__(self, inside: list[str]) -> None:
+        super().__init__()
+        self.inside = inside
+        self.seen: Counter[tuple[str, str, str]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        packet = func.overloadpacket
+        is_cast = packet in CASTS
+        found = floats(out) if is_cast else floats((args, kwargs))
+        arithmetic = func.namespace == "aten" and not func.is_view and packet not in MOVES
+        if found and arithmetic:
+            name = "cast" if is_cast else str(packet).removeprefix("aten.").strip("_")
+            where = re.sub(r"\.\d+(?=\.|$)", ".*", self.inside[-1])
+            widest = reduce(torch.promote_types, found)
+            self.seen[name, where, str(widest).removeprefix("torch.")] += 1
+        return out
+
+
+def floats(values: Any) -> list[torch.dtype]:
+    tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    return [tensor.dtype for tensor in tensors if tensor.is_floating_point()]

@@ -1,0 +1,1 @@
+"""Configuration files of DeepSpeed and Accelerate, read as plans."""

@@ -1,0 +1,115 @@
+"""The plan's smaller choices, each parsed once from the field's own word for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stepladder.errors import PlanError
+
+from .typed_values import real, whole
+
+GIB = 2**30
+LARGE_BLOCK = 20_000_000  # parameters; smaller ones are compiled with all around them, on one GPU
+
+
+def parse_bytes(field: str, text: str) -> int:
+    """Bytes from `12GiB` or `0.5GiB`."""
+    number = text.removesuffix("GiB")
+    size = real(number) or 0.0
+    if number == text or not 1 <= round(size * GIB) < 2**50:
+        raise PlanError(field, f"'{text}' is not a size", "Write it in GiB, such as 12GiB.")
+    return round(size * GIB)
+
+
+def format_bytes(num_bytes: int) -> str:
+    return f"{num_bytes / GIB!r}GiB".replace(".0GiB", "GiB")
+
+
+def parse_count(field: str, text: str) -> int:
+    count = whole(text)
+    if count is None or not 1 <= count < 2**31:
+        raise PlanError(field, f"'{text}' is not a whole number of 1 or more", "Write a number.")
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What the backward pass computes again instead of keeping."""
+
+    kind: Literal["none", "blocks", "selective", "every", "budget"] = "none"
+    every: int = 1  # with "every": one block in so many is recomputed
+    budget_bytes: int = 0  # with "budget": activations may take this much
+
+    @property
+    def chooses(self) -> bool:
+        """Whether blocks may keep what their products gave, and make only the rest again."""
+        return self.kind in ("selective", "budget")
+
+    @classmethod
+    def parse(cls, text: str) -> Recompute:
+        if text in ("none", "blocks", "selective"):
+            return cls(text)  # type: ignore[arg-type]
+        if text.startswith("every:"):
+            return cls("every", every=parse_count("recompute", text.removeprefix("every:")))
+        if text.endswith("GiB"):
+            return cls("budget", budget_bytes=parse_bytes("recompute", text))
+        raise PlanError(
+            "recompute",
+            f"'{text}' is not a way to recompute",
+            "Choose none, blocks, selective, every:2 or a budget such as 8GiB.",
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "every":
+            return f"every:{self.every}"
+        return format_bytes(self.budget_bytes) if self.kind == "budget" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """How gradients shrink before they travel."""
+
+    kind: Literal["none", "bf16", "fp16", "powersgd"] = "none"
+    rank: int = 0  # with "powersgd": columns of each factor
+
+    @classmethod
+    def parse(cls, text: str) -> Compress:
+        if text in ("none", "bf16", "fp16"):
+            return cls(text)  # type: ignore[arg-type]
+        if text.startswith("powersgd:"):
+            return cls("powersgd", rank=parse_count("compress", text.removeprefix("powersgd:")))
+        raise PlanError(
+            "compress",
+            f"'{text}' is not a compression",
+            "Choose none, bf16, fp16 or powersgd:4.",
+        )
+
+    def __str__(self) -> str:
+        return f"powersgd:{self.rank}" if self.kind == "powersgd" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """In which order a pipeline's stages work."""
+
+    kind: Literal["gpipe", "1f1b", "interleaved", "zero-bubble"] = "1f1b"
+    virtual: int = 1  # stages each rank holds
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        if text in ("gpipe", "1f1b"):
+            return cls(text)  # type: ignore[arg-type]
+        if text == "zero-bubble":
+            return cls("zero-bubble", virtual=2)  # V-shaped: each rank holds two stages
+        if text.startswith("interleaved:"):
+            virtual = parse_count("schedule", text.removeprefix("interleaved:"))
+            return cls("interleaved", virtual=virtual)
+        raise PlanError(
+            "schedule",
+            f"'{text}' is not a pipeline schedule",
+            "Choose gpipe, 1f1b, interleaved:2 or zero-bubble.",
+        )
+
+    def __str__(self) -> str:
+        return f"interleaved:{self.virtual}" if self.kind == "interleaved" else self.kind

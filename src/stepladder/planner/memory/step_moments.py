@@ -1,0 +1,275 @@
+"""The moments of a step that compete for the peak of its memory.
+
+    answer    forward ends: autocast still holds its copy of every weight, the logits become a loss
+    loss      backward begins: the gradients of the logits stand beside everything forward kept
+    head      the head's weight gets its gradient
+    blocks    from the last to the first: those before keep what their depth keeps, the one at work
+              stands in full beside what its backward makes, those behind are gone but for gradients
+    entry     all gradients, and what the entry kept
+    step      gradients alone, and the last of them still travelling
+
+Along a run of equal blocks memory changes in a straight line, so only its ends are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from stepladder.plan import Plan, Recompute
+from stepladder.planner.pipeline_stages import Stage, held_parameters, in_flight
+from stepladder.workload import Facts, Kept, Part
+
+from .byte_sizes import Sizes, per_rank
+from .logits import answer_bytes, gradient_bytes, logit_bytes
+from .recompute_depths import Depths
+from .saved_activations import block_depths, kept_bytes, mean_bytes, rebuilt_bytes
+
+BUCKET_BYTES = 2 * 25 * 2**20  # of replicated gradients: one filling, one travelling
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What comes and goes, at one moment."""
+
+    activations: float = 0.0
+    logits: float = 0.0
+    communication: float = 0.0
+    temporary: float = 0.0
+    gradients: float = 0.0
+    working: float = 0.0
+    stale: float = 0.0  # freed before, in pieces too small for what is asked for now
+    name: str = ""
+
+    @property
+    def total(self) -> float:
+        return self.transient + self.gradients
+
+    @property
+    def transient(self) -> float:
+        """Without what stays for the optimizer."""
+        owned = self.activations + self.logits + self.communication
+        return owned + self.temporary + self.working
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Equal blocks that follow each other, in bytes of one rank and one micro-batch."""
+
+    count: int
+    kept: float  # by one, on average over their depths
+    full: float  # by one at work
+    scratch: float
+    copies: float  # of one's weights, as autocast keeps them with its activations
+    saved_copies: float  # on average over their depths: what is recomputed casts again
+    parameters: float
+    fresh: float  # a gradient on its way to the others
+
+
+def rank_moments(
+    facts: Facts, plan: Plan, stage: Stage, index: int, sizes: Sizes
+) -> tuple[list[Moment], float]:
+    """The moments of one rank, and the bytes of activations that wait in host memory."""
+    walk = Walk(facts, plan, stage, sizes)
+    waiting = walk.kept_by_all
+    flight = in_flight(plan.schedule, plan.layout.pipeline, index, sizes.passes)
+    behind = waiting * (flight - 1)  # of micro-batches whose turn comes later
+    moments = [replace(m, activations=m.activations + behind) for m in walk.moments()]
+    away = 0.0
+    if "activations" in plan.offload:
+        largest = max((max(run.kept, run.full) for run in walk.runs), default=0.0)
+        near = min(2 * largest, waiting * flight)  # one leaves or returns while one is used
+        away = waiting * flight - near
+        moments = [replace(m, activations=min(m.activations, near)) for m in moments]
+    moments.append(step_moment(walk, moments, sizes))
+    batch = facts.sample_bytes * sizes.samples * sizes.passes  # there from the start of the step
+    return [replace(m, temporary=m.temporary + batch) for m in moments], away
+
+
+def step_moment(walk: Walk, before: list[Moment], sizes: Sizes) -> Moment:
+    """The update; flat copies of all gradients find no room in what the passes left behind."""
+    beside = sizes.software.update_bytes * walk.trained / sizes.shard
+    stale = max(m.activations + m.logits + m.temporary for m in before) if beside else 0.0
+    return Moment(
+        communication=walk.travels.last, temporary=beside, gradients=walk.all_gradients,
+        working=walk.gathered, stale=stale, name="step",
+    )  # fmt: skip
+
+
+class Walk:
+    """One stage's step from the loss back to the entry."""
+
+    def __init__(self, facts: Facts, plan: Plan, stage: Stage, sizes: Sizes) -> None:
+        self.facts, self.stage, self.sizes = facts, stage, sizes
+        self.runs = list(runs_of(plan, stage, sizes))
+        self.entry_kept = kept_bytes(stage.entry, sizes) if stage.entry else 0.0
+        self.exit_kept = kept_bytes(stage.exit, sizes) if stage.exit else 0.0
+        self.travels = travelling_bytes(plan, stage, sizes)
+        self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
+        # One rank alone drops gradients after each step and makes them anew in its first pass;
+        # later passes find them. Several ranks have buckets that stay.
+        alone = plan.layout.data_ways * plan.layout.context == 1
+        self.lasting = sizes.passes > 1 or not alone
+        per_gradient = sizes.gradient + sizes.waiting
+        self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
+        self.trained = stage.trained(sizes.tensor, facts.tied_parameters)
+        self.all_gradients = self.trained * self.per_parameter
+
+    @property
+    def kept_by_all(self) -> float:
+        return self.entry_kept + self.exit_kept + sum(r.kept * r.count for r in self.runs)
+
+    def moments(self) -> Iterator[Moment]:
+        yield from self.loss_moments()
+        yield from self.block_moments()
+        if self.stage.entry is not None:
+            stream = self.stage.entry.output * per_rank(self.sizes) * self.sizes.residual
+            fresh = 0.0 if not self.lasting else fresh_bytes(self.stage.entry, self.sizes)
+            scratch = scratch_bytes(self.stage.entry.scratch, self.sizes)
+            copies = copies_bytes(self.stage.entry, self.sizes)
+            making = self.stage.entry.making
+            if making is not None:  # the largest weight's gradient has a moment of its own
+                beside = making.num_bytes(self.sizes.work, self.sizes.residual)
+                kept = self.entry_kept + beside * per_rank(self.sizes)
+                yield self.moment(kept, stream + fresh, copies, self.all_gradients, "entry")
+                fresh = 0.0
+            yield self.moment(
+                self.entry_kept, stream + scratch + fresh, copies, self.all_gradients, "entry"
+            )
+
+    def loss_moments(self) -> Iterator[Moment]:
+        ends = sum(copies_bytes(part, self.sizes) for part in self.stage.ends)
+        every = ends + sum(run.copies * run.count for run in self.runs)
+        saved = ends + sum(run.saved_copies * run.count for run in self.runs)
+        gradients = self.all_gradients if self.lasting else 0.0
+        exit_ = self.stage.exit
+        logits = (0.0, 0.0, 0.0)
+        fresh = 0.0
+        if exit_ is not None:
+            counts = (answer_bytes, logit_bytes, gradient_bytes)
+            answer, worst, last = (count(self.facts, self.sizes) for count in counts)
+            logits = answer, worst, last
+            fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_.scratch, self.sizes)
+        kept, travels = self.kept_by_all, self.travels.head
+        working = self.gathered or saved
+        held = Moment(kept, 0.0, travels, 0.0, gradients, working)
+        gathered = self.gathered or every
+        yield replace(held, logits=logits[0], working=gathered, name="answer")
+        yield replace(held, logits=logits[1], name="loss")
+        yield replace(held, logits=logits[2], temporary=fresh, name="head")
+
+    def block_moments(self) -> Iterator[Moment]:
+        exit_ = held_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
+        made = exit_ * self.per_parameter
+        kept, copies = self.kept_by_all - self.exit_kept, 0.0
+        if self.stage.entry:
+            copies = copies_bytes(self.stage.entry, self.sizes)
+        copies += sum(run.saved_copies * run.count for run in self.runs)
+        for run in reversed(self.runs):
+            for before in sorted({run.count - 1, 0}, reverse=True):
+                gone = run.count - before
+                behind = made + (gone - 1) * run.parameters * self.per_parameter
+                yield self.moment(
+                    kept - gone * run.kept + run.full,
+                    run.scratch + run.fresh,
+                    copies - gone * run.saved_copies + run.copies,
+                    self.all_gradients if self.lasting else behind,
+                    "blocks",
+                )
+            made += run.count * run.parameters * self.per_parameter
+            kept -= run.count * run.kept
+            copies -= run.count * run.saved_copies
+
+    def moment(
+        self, kept: float, temporary: float, copies: float, gradients: float, name: str
+    ) -> Moment:
+        working = self.gathered or copies
+        travels = self.travels.block
+        return Moment(kept, 0.0, travels, temporary, gradients, working, name=name)
+
+
+def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[Run]:
+    for part, count, depths in depths_in_order(plan.recompute, stage, sizes):
+        kept, copies = mean_bytes(part, depths, sizes), copies_bytes(part, sizes)
+        scratch = scratch_bytes(part.scratch, sizes)
+        if depths.kept < 1.0:
+            scratch = max(scratch, scratch_bytes(part.passing, sizes))
+        scratch *= sizes.tensor if part.whole else 1
+        yield Run(
+            count, kept, max(kept, rebuilt_bytes(part, depths, sizes)),
+            scratch, copies, depths.kept * copies,
+            held_parameters(part, sizes.tensor), fresh_bytes(part, sizes),
+        )  # fmt: skip
+
+
+def depths_in_order(
+    recompute: Recompute, stage: Stage, sizes: Sizes
+) -> Iterator[tuple[Part, int, Depths]]:
+    """Each run of blocks with its depths; where they alternate, each block by itself."""
+    index = 0
+    for part, count in stage.blocks:
+        if recompute.kind != "every":
+            yield part, count, block_depths(part, recompute, stage.num_blocks, sizes)
+            continue
+        for _ in range(count):
+            again = index % recompute.every == 0
+            yield part, 1, Depths(0.0, 0.0, 1.0) if again else Depths()
+            index += 1
+
+
+def scratch_bytes(scratch: Kept, sizes: Sizes) -> float:
+    return max(scratch.num_bytes(sizes.work, sizes.residual), 0.0) * per_rank(sizes)
+
+
+def copies_bytes(part: Part, sizes: Sizes) -> float:
+    """What autocast casts of a part: the weights of its products, not tables and norms."""
+    if sizes.wrapped or sizes.work >= sizes.parameter:
+        return 0.0
+    cast = [m for m in part.matrices if m.experts == 1]  # products by groups are none of autocast's
+    return min(sum(m.weights for m in cast), part.parameters) * (sizes.work / sizes.tensor)
+
+
+def fresh_bytes(part: Part, sizes: Sizes) -> float:
+    """One weight's gradient on its way to what is stored; autocast's copy of it is gone by then."""
+    largest = max((m.weights for m in part.matrices), default=part.parameters)
+    if sizes.wrapped:
+        return 0.0  # among what travels
+    ways = 1 if part.whole else sizes.tensor
+    return min(largest, part.parameters) * sizes.gradient / ways
+
+
+def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
+    """Parameters gathered for use."""
+    if sizes.zero == 2:  # once, and kept until backward is done
+        return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.work
+    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
+    return (ends + 2 * largest_block(stage, sizes.tensor)) * sizes.work  # one works, one arrives
+
+
+def largest_block(stage: Stage, tensor: int) -> float:
+    return max((held_parameters(part, tensor) for part, _ in stage.blocks), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Travels:
+    """Buffers of gradients and gathered parameters: at the loss, beside a block, at the end."""
+
+    head: float = 0.0
+    block: float = 0.0
+    last: float = 0.0
+
+
+def travelling_bytes(plan: Plan, stage: Stage, sizes: Sizes) -> Travels:
+    if not sizes.wrapped and sizes.software.bucket_bytes:
+        return Travels(*3 * [2 * sizes.software.bucket_bytes])
+    if not sizes.wrapped:
+        alone = plan.layout.data_ways * plan.layout.context == 1
+        return Travels() if alone else Travels(BUCKET_BYTES, BUCKET_BYTES, BUCKET_BYTES)
+    block = largest_block(stage, sizes.tensor)
+    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
+    head = held_parameters(stage.exit, sizes.tensor) * sizes.work if stage.exit else 0.0
+    arriving = block * sizes.work if sizes.zero == 3 else 0.0
+    leaving = block * (sizes.work + sizes.reduce)
+    return Travels(
+        head=head, block=head + arriving + leaving, last=ends * (sizes.work + sizes.reduce)
+    )

@@ -1,0 +1,147 @@
+"""What one pipeline stage holds: whole parts and how many, split so that stages cost alike.
+
+The split weighs each block by its FLOPs, and the first and last also carry entry and exit: a large
+head makes the last stage shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from stepladder.plan import Layout, Schedule
+from stepladder.plan.stage_split import chunk_indices, cut_blocks, split_blocks
+from stepladder.workload import Facts, Part
+
+from .training_software import Cuts
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The parts of one rank, from its first to its last."""
+
+    blocks: tuple[tuple[Part, int], ...]  # each kind and how many
+    entry: Part | None = None
+    exit: Part | None = None
+    num_chunks: int = 1  # stretches of blocks that are not neighbours
+
+    @property
+    def num_blocks(self) -> int:
+        return sum(count for _, count in self.blocks)
+
+    @property
+    def ends(self) -> tuple[Part, ...]:
+        return tuple(part for part in (self.entry, self.exit) if part is not None)
+
+    def parameters(self, tensor: int, tied: int = 0) -> float:
+        """Held by one rank of the tensor axis; a tied matrix is one where both its users live."""
+        blocks = sum(held_parameters(part, tensor) * count for part, count in self.blocks)
+        ends = sum(held_parameters(part, tensor) for part in self.ends)
+        return blocks + ends - (tied / tensor if len(self.ends) == 2 else 0)
+
+    def trained(self, tensor: int, tied: int = 0) -> float:
+        """Of them, those that get gradients and an optimizer's state."""
+        blocks = sum(trained_parameters(part, tensor) * count for part, count in self.blocks)
+        ends = sum(trained_parameters(part, tensor) for part in self.ends)
+        # A tied matrix that is frozen is not among them, and need not be taken out again.
+        twice = len(self.ends) == 2 and trained_parameters(self.ends[1], 1) >= tied
+        return blocks + ends - (tied / tensor if twice else 0)
+
+
+def held_parameters(part: Part, tensor: int) -> float:
+    return (part.parameters - part.whole_parameters) / tensor + part.whole_parameters
+
+
+def trained_parameters(part: Part, tensor: int) -> float:
+    whole = part.whole_parameters - part.frozen_whole_parameters
+    return (part.parameters - part.frozen_parameters - whole) / tensor + whole
+
+
+def stages_of(
+    facts: Facts, layout: Layout, schedule: Schedule, cuts: Cuts = "cost"
+) -> tuple[Stage, ...]:
+    """What each rank of the pipeline axis holds."""
+    folded = schedule.kind == "zero-bubble"
+    return split_stages(facts, layout.pipeline, schedule.virtual, folded, cuts)
+
+
+@lru_cache(maxsize=256)
+def split_stages(
+    facts: Facts, pipeline: int, virtual: int, folded: bool, cuts: Cuts = "cost"
+) -> tuple[Stage, ...]:
+    if pipeline == 1:
+        return (Stage(kinds(facts.blocks), facts.entry, facts.exit),)
+    num_chunks = pipeline * virtual
+    every, chunks, stages = facts.blocks, chunk_blocks(facts, num_chunks, cuts), []
+    for index in range(pipeline):
+        own = chunk_indices(index, pipeline, virtual, folded)
+        blocks = tuple(every[i] for chunk in own for i in chunks[chunk])
+        entry = facts.entry if 0 in own else None
+        exit_ = facts.exit if num_chunks - 1 in own else None
+        stages.append(Stage(kinds(blocks), entry, exit_, virtual))
+    alike = {stage: stage for stage in stages}  # equal stages are one object, forecast once
+    return tuple(alike[stage] for stage in stages)
+
+
+@lru_cache(maxsize=256)  # several schedules cut the same number of stretches
+def chunk_blocks(facts: Facts, num_chunks: int, cuts: Cuts = "cost") -> list[range]:
+    if cuts == "even":
+        num_blocks = facts.num_blocks
+        return [
+            range(num_blocks - each.stop, num_blocks - each.start)
+            for each in reversed(split_blocks(num_blocks, num_chunks))
+        ]
+    if cuts == "crossing":
+        return crossing_blocks(facts, num_chunks)
+    costs = [block.flops for block in facts.blocks]
+    costs[0] += facts.entry.flops
+    costs[-1] += facts.exit.flops
+    return cut_blocks(costs, num_chunks)
+
+
+def crossing_blocks(facts: Facts, num_chunks: int) -> list[range]:
+    """A stage ends with the block whose products carry the sum so far past the stage's share."""
+    costs = [sum(m.flops for m in part.matrices) for part in (*facts.blocks, facts.exit)]
+    edges, done = [0], 0
+    for index, cost in enumerate(costs[:-1]):
+        done += cost
+        full = done > sum(costs) * len(edges) / num_chunks
+        if full and len(edges) < num_chunks:
+            edges.append(index + 1)
+    edges += [facts.num_blocks] * (num_chunks + 1 - len(edges))
+    return [range(first, last) for first, last in pairwise(edges)]
+
+
+def kinds(blocks: tuple[Part, ...]) -> tuple[tuple[Part, int], ...]:
+    counted: dict[Part, int] = {}
+    for block in blocks:
+        counted[block] = counted.get(block, 0) + 1
+    return tuple(counted.items())
+
+
+def in_flight(schedule: Schedule, pipeline: int, index: int, passes: int) -> float:
+    """Micro-batches whose activations a rank holds at once."""
+    if pipeline == 1:
+        return 1
+    match schedule.kind:
+        case "gpipe":
+            return passes
+        case "1f1b":
+            return min(pipeline - index, passes)
+        case "interleaved":
+            warm_up = (pipeline - index - 1) * 2 + (schedule.virtual - 1) * pipeline + 1
+            return min(warm_up / schedule.virtual, passes)
+    return min(pipeline, passes)  # zero-bubble: as much as the first stage of 1f1b, on every rank
+
+
+def bubble_share(schedule: Schedule, pipeline: int) -> float:
+    """Idle time, in passes of one whole rank."""
+    idle = pipeline - 1
+    if schedule.kind == "interleaved":
+        return idle / schedule.virtual
+    if schedule.kind == "zero-bubble":
+        # Weight gradients fill the rest. What is left is the first micro-batch's way down: half a
+        # rank's forward, a third of its work, on each other rank; from two micro-batches a rank.
+        return idle / 6
+    return idle

@@ -1,0 +1,1 @@
+"""The time forecast: seconds of a step by cause."""

@@ -1,0 +1,113 @@
+"""Seconds that the host needs to ask the device for one pass of a part, and for an update.
+
+The unit is a launch with autograd around it, `launch_seconds`, which `calibrate` measures on blocks
+too small to keep the device busy. How many there are is counted where a module is traced: every
+operation, and under autocast a cast for each parameter and one for its gradient. What else the host
+does is told in the same unit, each measured by a calibration (`HOST_FACTORS` where there is none):
+
+    product, cheap                 a launch of a product, a convolution or attention; any other
+    block again, launch again      of a block computed once more: what checkpointing does around it
+                                   (hooks, generators), and for each launch of its forward
+    block chosen, launch chosen    of a block that keeps what is dear: forward twice under a mode
+                                   of Python's that looks at every operation
+    compiled                       a launch of compiled code: guards, and a runtime in Python
+    tensor, step                   of an update: for each parameter, and once
+
+The device starts nothing it was not asked for, and runs behind otherwise: it is late by the most
+that asking was ever ahead of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stepladder.planner.memory.recompute_depths import Depths
+from stepladder.workload import Launches, Part
+
+KEPT = Depths()  # nothing is computed again
+
+# Of tiny blocks on two H200s, whose hosts took 26 and 31 µs a launch. How the costs of recomputing
+# divide into a block's and its launches' is torch's doing, the same on every host, and was timed on
+# a processor (benchmarks/host_costs.py): a block for 50 launches, and one that chooses for 23.
+HOST_FACTORS = {
+    "product": 2.3, "cheap": 0.6, "block again": 80.0, "launch again": 1.6,
+    "block chosen": 100.0, "launch chosen": 4.4, "compiled": 0.8, "tensor": 0.3, "step": 30.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Launches of a pass, in units of one of eager autocast; or seconds of them."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def times(self, factor: float) -> Asking:
+        return Asking(self.forward * factor, self.backward * factor)
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
+
+
+def launches_of(launches: Launches, autocast: bool, compiled: bool) -> float:
+    """In one direction; compiled code casts parameters one by one as well."""
+    if compiled:
+        return launches.compiled + (launches.mixed - launches.eager if autocast else 0.0)
+    return launches.mixed if autocast else launches.eager
+
+
+def products_of(part: Part) -> tuple[int, int]:
+    """Forward and backward: what a library is asked for, which takes the host longest."""
+    attends = int(part.attention is not None)
+    return len(part.matrices) + attends, sum(m.backward for m in part.matrices) + attends
+
+
+def part_asking(
+    part: Part,
+    depths: Depths = KEPT,
+    *,
+    autocast: bool,
+    compiled: bool = False,
+    added: float = 0.0,
+    factors: Mapping[str, float] | None = None,
+) -> Asking:
+    """What one pass of a part asks for, recomputation included.
+
+    Args:
+        added: the share of passes that find gradients to add theirs to.
+    """
+    known = {**HOST_FACTORS, **(factors or {})}
+    launches = launches_of(part.launches, autocast, compiled)
+    further = launches_of(part.launches_back, autocast, compiled)
+    further = (further or 2 * launches) + added * part.tensors  # a backward nobody watched
+    if compiled:  # a compiler decides what is kept only once
+        once = known["compiled"]
+        return Asking(once * launches, once * (further + depths.whole * launches))
+    ahead, back = (
+        known["product"] * min(products, all_) + known["cheap"] * max(all_ - products, 0.0)
+        for products, all_ in zip(products_of(part), (launches, further))
+    )
+    again = depths.whole * (known["block again"] + known["launch again"] * launches)
+    chosen = depths.cheap * (known["block chosen"] + known["launch chosen"] * launches)
+    return Asking(ahead + chosen / 2, back + again + chosen / 2)
+
+
+def update_asking(tensors: float, factors: Mapping[str, float]) -> float:
+    """What an update of so many parameter tensors asks for, with all that ends a step."""
+    known = {**HOST_FACTORS, **factors}
+    return known["step"] + known["tensor"] * tensors
+
+
+def late_seconds(turns: Iterable[tuple[float, float]]) -> float:
+    """By how much the device ends later than its work is long.
+
+    Args:
+        turns: in order, seconds to ask for some work and seconds of that work.
+    """
+    ahead = late = 0.0
+    for asked, work in turns:
+        ahead += asked - work
+        late = max(late, ahead)
+    return late

@@ -1,0 +1,214 @@
+"""Seconds of one step by cause, on the slowest rank.
+
+Each rung hides what it really hides. Block-wise gathering runs one block ahead of the work and
+reductions one block behind it, so a pass exposes its first gather, its last reduction and, block
+by block, what is longer than the work beside it. Replicated gradients travel while the last
+backward pass goes on, but for the last bucket. Tensor-parallel collectives stand between products
+that need them: nothing hides those. What is hidden still costs: it takes memory bandwidth and
+processors from the work beside it (`INTERFERENCE`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, log, sqrt
+
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+from stepladder.plan.options import Compress
+from stepladder.planner.memory.byte_sizes import state_ways
+from stepladder.planner.memory.saved_activations import block_depths, mean_bytes
+from stepladder.planner.pipeline_stages import Stage, bubble_share, held_parameters, stages_of
+from stepladder.planner.training_software import OURS, Software
+from stepladder.record import Calibration, Time
+from stepladder.workload import Facts, Matrix
+
+from .collective_time import network_of
+from .device_speed import speed_of
+from .micro_batch_time import Pass, Setting, message_bytes, setting_of, stage_pass, update_late
+
+INTERFERENCE = 0.2  # of hidden communication, by which the work beside it slows down
+LAST_BUCKET = 0.1  # of replicated gradients that leave when nothing is left to compute
+STRAGGLING = 0.01  # spread of one node's step; all wait for the slowest of N, σ·√(2 ln N) late
+HOST_MEMORY_BYTES_PER_SECOND = 100e9  # of one node, for an optimizer that runs on the host
+HOST_LINK_BYTES_PER_SECOND = 25e9  # where the device table has no figure
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Seconds of communication along the data axes in one step."""
+
+    exposed: float = 0.0
+    hidden: float = 0.0
+
+    @property
+    def felt(self) -> float:
+        return self.exposed + INTERFERENCE * self.hidden
+
+
+def forecast_time(
+    facts: Facts,
+    plan: Plan,
+    cluster: Cluster,
+    calibration: Calibration | None = None,
+    software: Software = OURS,
+) -> Time | None:
+    """Time by cause for a settled plan; None on a device whose speed is unknown."""
+    speed = speed_of(cluster.device, plan.precision, calibration)
+    if software.attention_flops_per_second:
+        speed = replace(speed, attention=software.attention_flops_per_second)
+    setting = setting_of(plan, speed, network_of(cluster, calibration), software)
+    time = step_time(facts, setting, cluster)
+    factor = calibration.correction(plan.precision.compute) if calibration else 1.0
+    return time.times(factor) if speed.known else None
+
+
+def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
+    plan = setting.plan
+    cuts = setting.sizes.software.cuts
+    stages = stages_of(facts, plan.layout, plan.schedule, cuts)
+    once = {id(stage): stage_pass(facts, stage, setting) for stage in set_of(stages)}
+    passes = [once[id(stage)] for stage in stages]
+    slowest = max(range(len(stages)), key=lambda index: passes[index].seconds)
+    stage, one, count = stages[slowest], passes[slowest], setting.sizes.passes
+    mean = sum(each.seconds for each in passes) / len(passes)
+    data = data_traffic(facts, stage, one, setting)
+    handed = hand_over_seconds(stage, setting) * count
+    host_link = cluster.device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
+    moved = offload_seconds(stage, one, setting, host_link)
+    update = optimizer_seconds(facts, stage, setting, cluster, host_link)
+    time = Time(
+        matrix=one.work.matrix * count,
+        attention=one.work.attention * count,
+        memory_bound=one.work.memory_bound * count,
+        communication=one.talk * count + data.felt + handed + moved,
+        bubble=bubble_share(plan.schedule, plan.layout.pipeline) * mean,
+        optimizer=update,
+        host=one.host * count + update_late(stage, one, update, setting),
+    )
+    late = straggling(plan, cluster) * time.step_seconds
+    return Time(**{**time.by_cause(), "communication": time.communication + late})
+
+
+def set_of(stages: tuple[Stage, ...]) -> list[Stage]:
+    """Each stage that differs from the others, once."""
+    return list({id(stage): stage for stage in stages}.values())
+
+
+def straggling(plan: Plan, cluster: Cluster) -> float:
+    nodes = ceil(plan.layout.num_ranks / cluster.devices_per_node)
+    return STRAGGLING * sqrt(2 * log(nodes)) if nodes > 1 else 0.0
+
+
+def data_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Traffic:
+    if setting.sizes.wrapped:
+        return wrapped_traffic(stage, one, setting)
+    return replicated_traffic(facts, stage, one, setting)
+
+
+def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
+    """Parameters gathered before use and gradients reduced after it, block by block.
+
+    Gradients leave after every pass. Parameters come for every pass, and under ZeRO 3 for backward
+    once more; ZeRO 2 keeps what it gathered for the batch's first pass until its last is done.
+    """
+    sizes, layout, count = setting.sizes, setting.plan.layout, stage.num_blocks
+    shard = setting.network.group(layout, "shard", "context")
+    copies = setting.network.group(layout, "replicate")
+
+    def reduce(parameters: float) -> float:
+        slice_bytes = parameters * sizes.reduce / state_ways(layout)
+        return shard.gather(parameters * sizes.reduce) + copies.all_reduce(slice_bytes)
+
+    block = sum(held_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
+    gather, leave = shard.gather(block * sizes.gather), reduce(block)
+    gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(ends)
+    again, gathers = (gather, sizes.passes) if sizes.zero == 3 else (0.0, 1)
+    came = gather_ends + gather + count * max(gather - one.block_forward, 0.0)
+    left = leave_ends + leave + count * max(again + leave - one.block_backward, 0.0)
+    every_gather, every_leave = gather_ends + count * gather, leave_ends + count * (again + leave)
+    hidden = gathers * max(every_gather - came, 0.0)
+    hidden += sizes.passes * max(every_leave - left, 0.0)
+    return Traffic(gathers * came + sizes.passes * left, hidden)
+
+
+def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Traffic:
+    """Whole gradients reduced during the last backward; then sliced owners send parameters out."""
+    sizes, layout = setting.sizes, setting.plan.layout
+    held = stage.trained(sizes.tensor, facts.tied_parameters)
+    group = setting.network.group(layout, "replicate", "shard", "context")
+    size = held * sizes.reduce * compressed(setting.plan.compress, stage)
+    owners = setting.network.group(layout, "shard", "context")
+    out = owners.gather(held * sizes.gather) if sizes.zero == 1 else 0.0
+    if sizes.software.scatters and sizes.zero == 1:
+        copies = setting.network.group(layout, "replicate")
+        total = owners.gather(size) + copies.all_reduce(size / state_ways(layout))
+        out_hidden = (1 - LAST_BUCKET) * min(out, one.block_forward * stage.num_blocks)
+    else:
+        total, out_hidden = group.all_reduce(size), 0.0
+    hideable = min(total, one.block_backward * stage.num_blocks)
+    exposed = total - hideable + LAST_BUCKET * hideable
+    return Traffic(exposed + out - out_hidden, total - exposed + out_hidden)
+
+
+def compressed(compress: Compress, stage: Stage) -> float:
+    """Bytes that travel, as a share of the gradients in their own type."""
+    if compress.kind == "none" or not stage.blocks:
+        return 1.0
+    if compress.kind != "powersgd":
+        return 0.5
+    matrices = [matrix for part, _ in stage.blocks for matrix in part.matrices]
+    whole = sum(m.weights for m in matrices)
+    factors = sum(thin_elements(m, compress.rank) for m in matrices)
+    return min(factors / whole, 1.0) if whole else 1.0
+
+
+def thin_elements(matrix: Matrix, rank: int) -> int:
+    """Of a gradient's two factors; all experts' are one, whose rows are whole experts."""
+    if matrix.experts == 1:
+        return rank * (matrix.inner + matrix.columns)
+    return min(rank * (matrix.experts + matrix.inner * matrix.columns), matrix.weights)
+
+
+def hand_over_seconds(stage: Stage, setting: Setting) -> float:
+    """A micro-batch to the next stage, and its gradient back."""
+    if setting.plan.layout.pipeline == 1:
+        return 0.0
+    group = setting.network.group(setting.plan.layout, "pipeline")
+    return 2 * stage.num_chunks * group.send(message_bytes(stage, setting))
+
+
+def local_parameters(facts: Facts, stage: Stage, setting: Setting) -> float:
+    """Those that this rank updates."""
+    return stage.trained(setting.sizes.tensor, facts.tied_parameters) / setting.sizes.shard
+
+
+def optimizer_seconds(
+    facts: Facts, stage: Stage, setting: Setting, cluster: Cluster, host_link: float
+) -> float:
+    """Read and write what the update touches: parameter, gradient, moments; clipping first."""
+    local = local_parameters(facts, stage, setting)
+    sizes = setting.sizes
+    clipping = 3 * sizes.gradient if setting.plan.optimizer.clip is not None else 0
+    touched = 2 * sizes.parameter + sizes.gradient + 2 * sizes.state + clipping
+    if "optimizer" not in setting.plan.offload:
+        return local * touched / (setting.speed.update_bandwidth or setting.speed.bandwidth)
+    rate = HOST_MEMORY_BYTES_PER_SECOND / cluster.devices_per_node
+    return local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
+
+
+def offload_seconds(stage: Stage, one: Pass, setting: Setting, host_link: float) -> float:
+    """What travels to host memory and back beside the work, where it is longer than the work."""
+    sizes, plan = setting.sizes, setting.plan
+    size = 0.0
+    if "parameters" in plan.offload:
+        held = stage.parameters(sizes.tensor) / sizes.shard
+        size += 3 * held * sizes.parameter  # in for forward, in for backward, gradients out
+    if "activations" in plan.offload:
+        for part, count in stage.blocks:
+            depths = block_depths(part, plan.recompute, stage.num_blocks, sizes)
+            size += 2 * mean_bytes(part, depths, sizes) * count
+    seconds = size / host_link
+    hidden = min(seconds, one.seconds)
+    return (seconds - hidden + INTERFERENCE * hidden) * sizes.passes

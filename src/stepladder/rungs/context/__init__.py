@@ -1,0 +1,1 @@
+"""Rung: context parallel, each sequence split over ranks."""

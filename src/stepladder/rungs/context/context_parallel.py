@@ -1,0 +1,216 @@
+"""Rung: every sequence in equal stretches, one a rank, so that long ones fit (context parallel).
+
+Everything in a language model works token by token but attention, which sees the whole sequence by
+gathering keys and values: see gathered.py. Stretches are contiguous, the first ranks' being the
+first tokens. Positions are those in the whole sequence, and are given to the module by name.
+
+[Note: what may look across tokens] In a module stepladder did not write, torch's fused attention is
+found wherever it is called; a convolution over the sequence, a state carried along it, an attention
+written by hand or positions counted inside are not. So the first batch is also a test: the start of
+one row is run whole and in stretches, and if outputs or losses differ the module is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial, update_wrapper
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepladder.data import Batch, walk
+from stepladder.errors import DataError, ModelError
+from stepladder.loss import Loss
+from stepladder.loss.loss import cross_entropy
+from stepladder.model import bare
+from stepladder.model.builtin.attention import Attention, document_mask
+from stepladder.plan import Plan
+from stepladder.rungs.accumulate import Accumulate
+from stepladder.rungs.parameter_shards import local
+from stepladder.world import World, seed_moment
+
+from .gather_keys_values import Across, Stretch, attend_across
+
+POSITIONS = ("positions", "position_ids")  # how modules call them
+TRIED = 16  # tokens a rank, of the row that is run both ways
+STRAYING = {"fp32": 1e-4, "fp8": 0.15}  # how far rounding may carry a result when cut elsewhere
+SOME = 3e-2  # in any other type
+
+
+def context(
+    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], loss: Loss, plan: Plan, world: World
+) -> Sequences:
+    """Have the module's attention look across the ranks that share a sequence."""
+    group = world.group("context")
+    stretch = Stretch(group.rank(), group.size(), group.group_name)
+    refuse_windows(module)
+    attentions = [part for part in module.modules() if isinstance(part, Attention)]
+    for attention in attentions:
+        attention.attend = partial(attend_across, attention.attend, stretch)
+    if not attentions:
+        for block in [block for _, block in blocks] or [module]:
+            block.forward = update_wrapper(partial(across, block.forward, stretch), block.forward)
+    part: Any
+    for part in module.modules():
+        if getattr(part, "mask", None) is document_mask:
+            part.mask = partial(documents_across, stretch)
+    limit = STRAYING.get(plan.precision.compute, SOME)
+    return Sequences(module, stretch, loss, world, limit)
+
+
+def refuse_windows(module: nn.Module) -> None:
+    config = getattr(module, "config", None)
+    window = getattr(config, "sliding_window", None)
+    if window and getattr(config, "use_sliding_window", True):
+        raise ModelError(
+            type(module).__name__,
+            f"sees {window} tokens back, and a stretch does not know where its window begins",
+            "Use context=1.",
+        )
+
+
+def across(forward: Callable[..., Any], stretch: Stretch, *args: Any, **kwargs: Any) -> Any:
+    """A block's forward, with every fused attention in it looking across ranks."""
+    if not stretch.cut:
+        return forward(*args, **kwargs)
+    with Across(stretch):
+        return forward(*args, **kwargs)
+
+
+def documents_across(stretch: Stretch, documents: Tensor) -> Tensor:
+    """The mask of packed documents for this stretch's tokens; documents may begin on any rank."""
+    if not stretch.cut:
+        return document_mask(documents)
+    return document_mask(documents, stretch.gather(documents, 1, ahead=False))
+
+
+@dataclass(slots=True)
+class Sequences:
+    """Cuts batches along the sequence."""
+
+    module: nn.Module
+    stretch: Stretch
+    whole: Loss  # of uncut sequences
+    world: World
+    limit: float  # relative, between a row and its stretches
+    names: list[str] = field(init=False)  # of the module's arguments
+    tested: bool = False
+
+    def __post_init__(self) -> None:
+        self.names = list(inspect.signature(bare(self.module).forward).parameters)
+
+    @property
+    def loss(self) -> Loss:
+        """Of a stretch. A module that moves its labels itself would miss each stretch's last, so
+        they are moved before the cut and its loss is computed here."""
+        return Loss(moved_targets, shifted=True) if self.whole.shifted else self.whole
+
+    @contextmanager
+    def share(self, run: Accumulate, batch: Batch) -> Iterator[Batch]:
+        """Block in which the module is given this rank's stretch of the batch."""
+        length, ways = batch.length, self.stretch.ways
+        if length % ways:
+            raise DataError(
+                "layout.context",
+                f"{ways} ways cannot slice {length} tokens evenly",
+                f"Use sequences of {length // ways * ways}.",
+            )
+        if not self.tested:
+            row = batch.rows(slice(0, 1)).columns(slice(0, min(length, TRIED * ways)))
+            self.test(run, row)
+            self.tested = True
+        # Ranks that hold the same rows were seeded alike; each stretch must draw its own dropout.
+        seed_moment(self.world.device, torch.initial_seed(), "stretch", self.stretch.index)
+        with self.stretch.cutting():
+            yield self.cut(batch)
+
+    def cut(self, batch: Batch) -> Batch:
+        part, inputs = self.stretch.of(batch.length), self.by_name(batch.inputs)
+        if self.whole.shifted:  # labels would have the module compute a loss that nobody reads
+            inputs = {name: value for name, value in inputs.items() if value is not batch.targets}
+        inputs = {**self.places(batch), **inputs}
+        return replace(batch, inputs=inputs).columns(part, ahead=int(self.whole.shifted))
+
+    def by_name(self, inputs: Any) -> dict[str, Any]:
+        if isinstance(inputs, dict):
+            return inputs
+        values = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        return dict(zip(self.names, values))
+
+    def places(self, batch: Batch) -> dict[str, Tensor]:
+        """Every token's position in its sequence, where the module takes any."""
+        positions = torch.arange(batch.length, device=batch.targets.device)
+        rows = positions.expand(batch.num_rows, -1)
+        return {name: rows for name in POSITIONS if name in self.names}
+
+    @torch.no_grad()
+    def test(self, run: Accumulate, row: Batch) -> None:
+        """Run a short row whole and in stretches: see [Note: what may look across tokens]."""
+        part = self.stretch.of(row.length)
+        with plainly(self.module), run.working():
+            outputs = run.outputs(row)
+            whole, loss = per_token(outputs, row.length), summed(self.whole, outputs, row)
+            with self.stretch.cutting():
+                mine = self.cut(row)
+                outputs = run.outputs(mine)
+                cut, part_loss = per_token(outputs, mine.length), summed(self.loss, outputs, mine)
+        strays = distance(self.world.sum(part_loss, "context"), loss)
+        if whole is not None and cut is not None:
+            strays = torch.maximum(strays, distance(cut, whole[:, part]))
+        far = (strays.nan_to_num(1.0) > self.limit).float()
+        # Agreed by all, so that none goes on to wait for one that stopped.
+        said = torch.stack((far, far * strays.nan_to_num(1.0)))
+        num, total = self.world.sum(said, "replicate", "shard", "context", "tensor").tolist()
+        if num:
+            raise ModelError(
+                "layout.context",
+                f"{type(self.module).__name__} gives other results for {self.stretch.ways} "
+                f"stretches of a sequence than for the whole (by {total / num:.1g})",
+                "Use context=1. Only torch's fused attention may look across tokens, and positions "
+                f"must be an argument called {' or '.join(POSITIONS)}.",
+            )
+
+
+@contextmanager
+def plainly(module: nn.Module) -> Iterator[None]:
+    """Block in which nothing is drawn and nothing compiled."""
+    training = [part for part in module.modules() if part.training]
+    compiled = any(part._compiled_call_impl is not None for part in module.modules())
+    module.eval()
+    try:
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def per_token(outputs: Any, length: int) -> Tensor | None:
+    """The first output that has a row for every token."""
+    found = (each for each in walk(outputs) if each.dim() > 1 and each.shape[1] == length)
+    return next((local(each).float() for each in found if each.is_floating_point()), None)
+
+
+def summed(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
+    count = loss.count(batch)
+    mean = loss.mean(outputs, batch) if count else torch.zeros((), device=batch.targets.device)
+    return local(mean).float() * count
+
+
+def distance(found: Tensor, expected: Tensor) -> Tensor:
+    return (found - expected).norm() / expected.norm().clamp(min=1e-6)
+
+
+def moved_targets(outputs: Any, targets: Tensor) -> Tensor:
+    """Cross entropy with targets that stand where they are predicted."""
+    if getattr(outputs, "aux_loss", None) is not None:
+        raise ModelError(
+            "layout.context",
+            "the module adds a loss over whole sequences (aux_loss), which stretches do not have",
+            "Use context=1, or output_router_logits=False.",
+        )
+    return cross_entropy(outputs, targets)

@@ -1,0 +1,99 @@
+"""All ranks begin alike, and agree on what each counted for itself.
+
+torch's DDP sends rank 0's parameters to the others; FSDP2 does not, and would make one model of
+slices of different ones without a word. So rank 0's values win before any rung slices or cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from stepladder.errors import ModelError
+from stepladder.model import Anatomy
+from stepladder.model.builtin.initialise import initialise
+from stepladder.world import World
+
+BUCKET_BYTES = 2**26
+COPIES = ("replicate", "shard", "context")  # axes along which ranks learn from other numbers
+
+
+@torch.no_grad()
+def start_alike(module: nn.Module, world: World) -> None:
+    """Give every rank the parameters and buffers of the first.
+
+    A bucket at a time passes through the device, so that a module too large for it may wait on
+    the host until it is sliced.
+    """
+    if world.mesh is None or world.layout.num_ranks == 1:
+        return
+    for bucket in buckets(t for t in (*module.parameters(), *module.buffers()) if not t.is_meta):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket]).to(world.device)
+        dist.broadcast(flat, src=0)
+        for tensor, value in zip(bucket, flat.split([t.numel() for t in bucket])):
+            tensor.copy_(value.view(tensor.shape))
+
+
+def buckets(tensors: Iterable[Tensor], size_bytes: int = BUCKET_BYTES) -> Iterator[list[Tensor]]:
+    """Tensors of one type and device together, about `size_bytes` at a time."""
+    filling: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        bucket = filling.setdefault((tensor.dtype, tensor.device), [])
+        bucket.append(tensor)
+        if sum(t.nbytes for t in bucket) >= size_bytes:
+            yield filling.pop((tensor.dtype, tensor.device))
+    yield from filling.values()
+
+
+def is_hollow(module: nn.Module) -> bool:
+    """Whether the module was laid out without values."""
+    return any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
+
+
+def fill(module: nn.Module, device: torch.device, seed: int) -> None:
+    """First values for a module laid out on the meta device, each rank its own part of them."""
+    if not declares(module):
+        raise ModelError(
+            type(module).__name__,
+            "is on the meta device, and how its first values are drawn is not known",
+            "Build it on the CPU, or use a built-in model by its name.",
+        )
+    module.to_empty(device=device)
+    initialise(module, seed)
+
+
+def declares(module: nn.Module) -> bool:
+    """Whether the model says itself what it is made of: then every pass uses every parameter."""
+    return isinstance(getattr(module, "anatomy", None), Anatomy)
+
+
+@torch.no_grad()
+def average_buffers(module: nn.Module, world: World) -> None:
+    """Make running statistics the mean over all copies, which each counted other samples.
+
+    They are moving averages, so that the mean of all is the same whenever it is taken. Numbers on
+    which all agree stay as they are to the bit.
+    """
+    if world.mesh is None or world.group(*COPIES).size() == 1:
+        return
+    group = world.group(*COPIES)
+    for bucket in buckets(state_buffers(module)):
+        mine = torch.cat([buffer.reshape(-1) for buffer in bucket]).float()
+        low, high, total = mine.clone(), mine.clone(), mine.clone()
+        dist.all_reduce(low, dist.ReduceOp.MIN, group=group)
+        dist.all_reduce(high, dist.ReduceOp.MAX, group=group)
+        dist.all_reduce(total, group=group)
+        mean = torch.where(low == high, mine, total / group.size())
+        for buffer, value in zip(bucket, mean.split([b.numel() for b in bucket])):
+            buffer.copy_(value.view(buffer.shape))
+
+
+def state_buffers(module: nn.Module) -> Iterator[Tensor]:
+    """Buffers with fractions that belong to the model's state."""
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            if name not in part._non_persistent_buffers_set and buffer.is_floating_point():
+                yield buffer

@@ -1,0 +1,1 @@
+"""Rungs that trade time for memory: activation checkpointing and offloading."""

@@ -1,0 +1,104 @@
+"""What a forward pass keeps for backward, measured block by block.
+
+One forward on a sample is enough, on real or on fake tensors: autograd names every tensor it
+saves, and a dispatch mode sees the results that selective recomputation would keep. A storage
+counts once, for the first block that saves it; parameters and buffers do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from stepladder.model import is_dear
+
+from .recompute_budget import BlockCost
+
+
+def measure_blocks(
+    blocks: Sequence[tuple[str, nn.Module]], forward: Callable[[], Any]
+) -> tuple[BlockCost, ...]:
+    """The bytes each block keeps when `forward` runs the model once.
+
+    The blocks must not be recomputed yet, or there is nothing to see.
+    """
+    tallies = [Tally() for _ in blocks]
+    with ExitStack() as stack:
+        for (_, block), tally in zip(blocks, tallies):
+            enter = block.register_forward_pre_hook(partial(begin, tally), with_kwargs=True)
+            leave = block.register_forward_hook(partial(end, tally), always_call=True)
+            stack.callback(enter.remove)
+            stack.callback(leave.remove)
+        with torch.enable_grad():
+            forward()
+    seen: set[int] = set()
+    return tuple(tally.cost(seen) for tally in tallies)
+
+
+def measure_saved_bytes(block: nn.Module, *args: Any, **kwargs: Any) -> int:
+    """The bytes one block keeps for backward when called so."""
+    (cost,) = measure_blocks([("", block)], lambda: block(*args, **kwargs))
+    return cost.kept_bytes
+
+
+class Tally(TorchDispatchMode):
+    """The storages one block reads, keeps and would keep, alive so that no address returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[Tensor] = []
+        self.saved: list[Tensor] = []
+        self.dear: list[Tensor] = []
+        self.owned: set[int] = set()  # storages of parameters and buffers
+        self.open = ExitStack()
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = op(*args, **(kwargs or {}))
+        if is_dear(op, args, kwargs or {}):
+            self.dear += tensors_in(result)
+        return result
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        # Cut off from the graph: a result that its own graph holds would never be let go.
+        self.saved.append(tensor.detach())
+        return self.saved[-1]
+
+    def cost(self, seen: set[int]) -> BlockCost:
+        known = seen | self.owned
+        inputs = storages(self.inputs, known)
+        dear = {**inputs, **storages(self.dear, known)}
+        saved = storages(self.saved, known)
+        seen |= saved.keys() | inputs.keys()
+        return BlockCost(sum(saved.values()), sum(dear.values()), sum(inputs.values()))
+
+
+def begin(tally: Tally, block: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    owned = [*block.parameters(), *block.buffers()]
+    tally.owned |= storages(owned, set()).keys()
+    tally.inputs += tensors_in((args, kwargs))
+    tally.open.enter_context(saved_tensors_hooks(tally.keep, lambda kept: kept))
+    tally.open.enter_context(tally)
+
+
+def end(tally: Tally, *_: Any) -> None:
+    tally.open.close()
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    return [leaf.detach() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def storages(tensors: Sequence[Tensor], known: set[int]) -> dict[int, int]:
+    """Bytes by storage, leaving out the known ones."""
+    found = [tensor.untyped_storage() for tensor in tensors]
+    return {s._cdata: s.nbytes() for s in found if s._cdata not in known}

@@ -1,0 +1,130 @@
+"""Rung: keep less of the forward pass and compute it again when backward needs it.
+
+`blocks` keeps a block's inputs and computes the whole block again. `selective` also keeps what is
+dear to compute, matrix products and attention, and computes only the cheap rest again: norms,
+activations, casts, dropout. There is nothing between the two because it would buy nothing: the
+FLOPs a kept product saves per byte are its contraction length, which is the model's width for
+nearly every product of a block, so half-selective blocks lie on the line that a mix of selective
+and whole blocks draws already. That mix is what a `budget` chooses. The one product far below the
+line is attention's scores (short contraction, wide result): they are never kept.
+
+Every rule recomputes the first blocks rather than the last. Backward starts at the last block and
+holds a recomputed one whole while it works on it; if the last blocks were kept as they are, they
+have been freed by then and make the room.
+
+A block's `forward` is replaced on the instance: no wrapper module, so the block keeps its class
+and its parameters keep their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, update_wrapper
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from stepladder.errors import PlanError
+from stepladder.model import is_dear
+from stepladder.model.tracing.trace_blocks import CACHES
+from stepladder.plan import Recompute
+
+from .recompute_budget import BlockCost, Depth, fit_budget
+
+
+def recompute(
+    blocks: Sequence[tuple[str, nn.Module]],
+    how: Recompute,
+    *,
+    costs: Sequence[BlockCost] | None = None,
+) -> tuple[str, ...]:
+    """Make the blocks that `how` picks compute themselves again in backward; return their names."""
+    depths = choose(len(blocks), how, costs)
+    for (_, block), depth in zip(blocks, depths, strict=True):
+        undo(block)
+        if depth != "kept":
+            again = partial(run_again, block.forward, depth)
+            block.forward = update_wrapper(again, block.forward)
+    return tuple(name for (name, _), depth in zip(blocks, depths) if depth != "kept")
+
+
+def choose(num_blocks: int, how: Recompute, costs: Sequence[BlockCost] | None) -> list[Depth]:
+    """How much of each block is computed again."""
+    match how.kind:
+        case "none":
+            return ["kept"] * num_blocks
+        case "blocks":
+            return ["whole"] * num_blocks
+        case "selective":
+            return ["cheap"] * num_blocks
+        case "every":
+            return ["kept" if index % how.every else "whole" for index in range(num_blocks)]
+    if costs is None or len(costs) != num_blocks:
+        raise PlanError(
+            "recompute",
+            f"a budget needs the measured bytes of {num_blocks} blocks, "
+            f"and {len(costs or ())} were given",
+            "Measure them with measure_blocks on a sample batch, or choose blocks or selective.",
+        )
+    return fit_budget(costs, how.budget_bytes)
+
+
+def whole_again(blocks: Sequence[tuple[str, nn.Module]]) -> frozenset[str]:
+    """Names of the blocks that compute their products a second time."""
+    forwards = ((name, block.__dict__.get("forward")) for name, block in blocks)
+    return frozenset(
+        name
+        for name, forward in forwards
+        if isinstance(forward, partial) and forward.func is run_again and forward.args[1] == "whole"
+    )
+
+
+def undo(block: nn.Module) -> None:
+    """Give the block back the forward it had before this rung."""
+    again = block.__dict__.get("forward")
+    if isinstance(again, partial) and again.func is run_again:
+        before = again.args[0]
+        del block.forward
+        if block.forward != before:  # it had already been replaced when this rung came
+            block.forward = before
+
+
+def run_again(
+    forward: Callable[..., Any], depth: Literal["cheap", "whole"], *args: Any, **kwargs: Any
+) -> Any:
+    """Call a block so that backward calls it again.
+
+    Keywords travel by position: torch looks for the device whose random state it must restore, and
+    for tensors it may offload, among the positional arguments alone.
+    """
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    call = partial(call_by_position, forward, tuple(kwargs))
+    values = [*args, *(CACHES.get(name, value) for name, value in kwargs.items())]
+    if depth == "whole":  # in two calls: a compiler accepts a context only as a plain function
+        return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
+    return checkpoint(
+        call, *values, use_reentrant=False, preserve_rng_state=True, context_fn=keep_the_dear
+    )
+
+
+def call_by_position(forward: Callable[..., Any], names: tuple[str, ...], *values: Any) -> Any:
+    num_positional = len(values) - len(names)
+    return forward(*values[:num_positional], **dict(zip(names, values[num_positional:])))
+
+
+def keep_the_dear() -> tuple[Any, Any]:
+    return create_selective_checkpoint_contexts(policy)
+
+
+def policy(_: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    if is_dear(op, args, kwargs):
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE

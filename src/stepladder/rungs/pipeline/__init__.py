@@ -1,0 +1,1 @@
+"""Rung: pipeline parallel, consecutive blocks on different ranks."""

@@ -1,0 +1,210 @@
+"""Where a model's blocks are cut into a pipeline's stages, and whether they form a chain at all.
+
+A pipeline carries one tensor from stage to stage. So each block must take what the block before it
+returned, and nothing else may find a way around: no block is given what an earlier one made beside
+that, and what follows the last block reads its result alone. All of that is seen in one pass on
+stand-ins, before any memory is spent; a model that is no chain is refused by the block's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from stepladder.errors import ModelError, PlanError
+from stepladder.model import Anatomy, blueprint, count_flops
+from stepladder.model.tracing.describe import inputs_of
+from stepladder.model.tracing.trace_blocks import CACHES
+from stepladder.plan import Plan
+from stepladder.plan.stage_split import chunk_indices, cut_blocks
+from stepladder.world import World
+
+REMEDY = "Use pipeline=1, and shard or tensor instead."
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How what flows from block to block enters one of them and leaves it."""
+
+    argument: int | str  # the position or name under which the block takes it
+    returned: int  # 0: the block returns it alone; else how many things, of which it is the first
+    writes: bool = False  # the block changes in place what it is given
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Which blocks every stage holds, and which stages this rank."""
+
+    chunks: tuple[range, ...]  # of every stage, in the order blocks run
+    owners: tuple[int, ...]  # each stage's rank on the pipeline axis
+    index: int  # this rank's
+    links: tuple[Link, ...]
+
+    @property
+    def own(self) -> list[int]:
+        return [stage for stage, owner in enumerate(self.owners) if owner == self.index]
+
+    @property
+    def last(self) -> int:
+        return len(self.chunks) - 1
+
+    def folds_ties(self, anatomy: Anatomy) -> bool:
+        """Whether the first and the last stage, of one rank, share a matrix."""
+        return anatomy.tied and self.owners[0] == self.owners[-1]
+
+    def holders(self, anatomy: Anatomy, name: str) -> set[int]:
+        """The ranks that hold a parameter of this name in the whole model."""
+        for part in anatomy.entry:
+            if within(part, name):
+                return {self.owners[0]}
+        for part in anatomy.exit:
+            if within(part, name):
+                return {self.owners[self.last]}
+        for stage, blocks in enumerate(self.chunks):
+            if any(within(anatomy.blocks[index], name) for index in blocks):
+                return {self.owners[stage]}
+        return set(self.owners)  # of no part: any stage's code may read it
+
+
+def within(part: str, name: str) -> bool:
+    return f"{name}.".startswith(f"{part}.")
+
+
+def find_stages(
+    module: nn.Module, anatomy: Anatomy, plan: Plan, world: World, inputs: Any
+) -> Stages:
+    """Cut the blocks so that stages cost alike; every rank comes to the same cut.
+
+    Args:
+        inputs: of one row; a module that reads tokens needs none.
+    """
+    ways, schedule = plan.layout.pipeline, plan.schedule
+    count, blocks = ways * schedule.virtual, len(anatomy.blocks)
+    if count > blocks:
+        problem = f"{count} stages for {blocks} blocks leaves some stages empty"
+        remedy = f"Use at most {blocks // schedule.virtual}." if blocks else REMEDY
+        raise PlanError("layout.pipeline", problem, remedy)
+    drawn = blueprint(module)
+    given = inputs_of(module, anatomy, None, inputs)
+    found = [cut_blocks(block_costs(drawn, anatomy, given), count)]
+    if world.mesh is not None:
+        dist.broadcast_object_list(found, src=0)  # ranks may have been given other samples
+    folded = schedule.kind == "zero-bubble"
+    owners = dict.fromkeys(range(count), 0)
+    for rank in range(ways):
+        owners.update(dict.fromkeys(chunk_indices(rank, ways, schedule.virtual, folded), rank))
+    index = world.layout.place(world.place.rank)["pipeline"]
+    links = follow(drawn, anatomy, given)
+    return Stages(tuple(found[0]), tuple(owners.values()), index, links)
+
+
+def block_costs(module: nn.Module, anatomy: Anatomy, inputs: Any) -> list[float]:
+    """FLOPs of every block; the ends carry what comes before and after."""
+    parts = count_flops(module, inputs).parts
+    costs = [float(parts.get(name, 0)) for name in anatomy.blocks]
+    costs[0] += sum(parts.get(name, 0) for name in anatomy.entry)
+    costs[-1] += sum(parts.get(name, 0) for name in anatomy.exit)
+    return costs
+
+
+def follow(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link, ...]:
+    """Watch one pass through the blocks of a drawing; refuse what is not a chain."""
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)  # so that a gradient is wanted by what flows alone
+    chain = Chain(type(module).__name__, anatomy.blocks)
+    with chain.watching(module, anatomy):
+        count_flops(module, inputs)
+    if len(chain.links) < len(anatomy.blocks):
+        name = anatomy.blocks[len(chain.links)]
+        raise ModelError("layout.pipeline", f"block '{name}' of {chain.model} never ran", REMEDY)
+    return tuple(chain.links)
+
+
+class Chain:
+    """Follows what flows through the blocks.
+
+    What the entry and each block return is marked as wanting a gradient, and the last block's
+    result is taken out of the graph; whatever else then wants one went around.
+    """
+
+    def __init__(self, model: str, names: Sequence[str]) -> None:
+        self.model, self.names = model, names
+        self.links: list[Link] = []
+        self.argument: int | str = 0
+        self.flowing: Tensor | None = None
+
+    @contextmanager
+    def watching(self, module: nn.Module, anatomy: Anatomy) -> Iterator[None]:
+        handles = [module.register_forward_hook(self.end)]
+        for name in anatomy.entry:
+            part = module.get_submodule(name)
+            if any(True for _ in part.parameters()):
+                handles.append(part.register_forward_hook(mark))
+        for index, name in enumerate(self.names):
+            block = module.get_submodule(name)
+            enter, leave = partial(self.enter, index), partial(self.leave, index)
+            handles.append(block.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(block.register_forward_hook(leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def enter(self, index: int, block: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if index != len(self.links):
+            raise self.refusal(index, "does not run after the one before it, once a pass")
+        given: dict[int | str, Any] = dict(enumerate(args))
+        given.update(kwargs)
+        taken = [key for key, value in given.items() if value is self.flowing]
+        if index and not taken:
+            raise self.refusal(index, f"is not given what '{self.names[index - 1]}' returned")
+        self.argument = taken[0] if index else 0
+        for key, value in given.items():
+            if index and key != self.argument and key not in CACHES and wanting(value):
+                raise self.refusal(index, f"is also given, as {key}, what earlier parts computed")
+
+    def leave(self, index: int, block: nn.Module, args: Any, output: Any) -> Any:
+        several = isinstance(output, tuple | list)
+        first = output[0] if several and output else output
+        if not isinstance(first, Tensor):
+            raise self.refusal(index, f"returns a {type(output).__name__}, not a tensor first")
+        writes = self.flowing is not None and self.flowing._version > 0
+        self.links.append(Link(self.argument, len(output) if several else 0, writes))
+        last = index == len(self.names) - 1
+        self.flowing = first.detach() if last else marked(first)
+        return (self.flowing, *output[1:]) if several else self.flowing
+
+    def end(self, module: nn.Module, args: Any, output: Any) -> None:
+        parts = dict(output) if isinstance(output, dict) else {"": output}
+        ended = len(self.links) == len(self.names)
+        if ended and any(wanting(value) for name, value in parts.items() if name not in CACHES):
+            raise ModelError(
+                "layout.pipeline",
+                f"what follows the blocks of {self.model} reads more than the last one's result",
+                REMEDY,
+            )
+
+    def refusal(self, index: int, problem: str) -> ModelError:
+        name = self.names[index]
+        return ModelError("layout.pipeline", f"block '{name}' of {self.model} {problem}", REMEDY)
+
+
+def wanting(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(value))
+
+
+def marked(tensor: Tensor) -> Tensor:
+    """A tensor that wants a gradient, and may be written to as a computed one may."""
+    return tensor.detach().requires_grad_().clone() if tensor.is_floating_point() else tensor
+
+
+def mark(part: nn.Module, args: Any, output: Any) -> Any:
+    return marked(output) if isinstance(output, Tensor) else None

@@ -1,0 +1,95 @@
+"""A pipeline's stages as torch's schedules take them: what they send, and when they worked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
+
+from stepladder.data import Batch
+from stepladder.plan import Schedule
+from stepladder.plan.schedule_rules import fills, whole_rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What one stage sends to the next for each micro-batch."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    trained: bool  # whether a gradient comes back
+
+    def stand_in(self) -> Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device="meta").requires_grad_(self.trained)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One stage's work on one micro-batch, in seconds of a clock that all processes share."""
+
+    stage: int
+    micro: int
+    kind: str  # forward, backward, input (gradients of what was received), weight
+    start: float
+    end: float
+
+
+class Stage(PipelineStage):
+    """torch's stage, which tells its chunk whose turn it is and, if asked, notes when it worked."""
+
+    parts: Sequence[Batch] = ()
+    events: list[Event] | None = None
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        chunk: Any = self.submod
+        chunk.part = self.parts[fwd_chunk_id]
+        with self.noting(fwd_chunk_id, "forward"):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        kind = "backward" if kwargs.get("full_backward", True) else "input"
+        with self.noting(bwd_chunk_id, kind):
+            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        with self.noting(bwd_chunk_id, "weight"):
+            return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    @contextmanager
+    def noting(self, micro: int, kind: str) -> Iterator[None]:
+        start = perf_counter()
+        yield
+        if self.events is not None:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self.events.append(Event(self.stage_index, micro, kind, start, perf_counter()))
+
+
+def make_schedule(schedule: Schedule, stages: list[Any], passes: int) -> Any:
+    """torch's schedule of that name over this rank's stages; the last of all returns its loss."""
+    settings: dict[str, Any] = {"loss_fn": lambda loss, micro: loss, "scale_grads": False}
+    match schedule.kind:
+        case "gpipe":
+            return ScheduleGPipe(stages[0], passes, **settings)
+        case "1f1b":
+            return Schedule1F1B(stages[0], passes, **settings)
+        case "interleaved":
+            return ScheduleInterleaved1F1B(stages, passes, **settings)
+    return ScheduleZBVZeroBubble(stages, passes, **settings)
+
+
+def suits(schedule: Schedule, passes: int, stages: int) -> bool:
+    """Whether so many micro-batches keep to the schedule's rules."""
+    return fills(schedule, passes, stages) and whole_rounds(schedule, passes, stages)

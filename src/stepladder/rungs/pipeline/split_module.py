@@ -1,0 +1,104 @@
+"""A module split among a pipeline's ranks, from the first rung to the last.
+
+The split comes between two others' work: what stages cost is counted on the module as it was
+given, and parts go before any of them reaches a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from stepladder.errors import PlanError
+from stepladder.model import Anatomy
+from stepladder.plan import Plan
+from stepladder.planner.pipeline_stages import in_flight
+from stepladder.rungs.data_parallel.broadcast_parameters import COPIES, buckets
+from stepladder.rungs.data_parallel.distribute import is_sliced, spread
+from stepladder.rungs.data_parallel.gradient_sync import Exchange
+from stepladder.rungs.memory.recompute_budget import BlockCost
+from stepladder.world import World
+
+from .find_stages import Stages
+from .pipeline import Pipeline
+from .stage_module import Chunk, keep_own
+from .tied_parameters import Shared, find_shared
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """This rank's stages."""
+
+    module: nn.Module  # what is left of the user's
+    anatomy: Anatomy
+    stages: Stages
+    chunks: Sequence[Chunk]
+    shared: Shared
+
+    def costs(self, every: Sequence[BlockCost] | None, plan: Plan) -> list[BlockCost] | None:
+        """What this rank's blocks keep for backward, for all micro-batches that wait for it."""
+        if every is None:
+            return None
+        stages = plan.layout.pipeline
+        waiting = in_flight(plan.schedule, stages, self.stages.index, plan.batch.passes or stages)
+        own = [index for stage in self.stages.own for index in self.stages.chunks[stage]]
+        return [every[index].times(round(waiting)) for index in sorted(own)]
+
+    def run(self, plan: Plan, world: World, **passes: Any) -> Pipeline:
+        """Spread each stage among the ranks that see other samples, and line them up."""
+        if self.stages.folds_ties(self.anatomy):
+            exchanges = [Exchange(self.module, 1, partial(added_up, self.module, world))]
+        else:
+            exchanges = [spread(chunk, chunk.blocks, plan, world) for chunk in self.chunks]
+        ways = torch.tensor(max(exchange.ways for exchange in exchanges), device=world.device)
+        # A stage without anything to train is not spread; the loss is for those that are.
+        dist.all_reduce(ways, dist.ReduceOp.MAX, group=world.group("pipeline"))
+        return Pipeline(
+            exchange=Exchange(self.module, int(ways)),
+            module=self.module,
+            chunks=self.chunks,
+            stages=self.stages,
+            schedule=plan.schedule,
+            exchanges=exchanges,
+            shared=self.shared,
+            world=world,
+            **passes,
+        )
+
+
+@contextmanager
+def added_up(module: nn.Module, world: World, last: bool) -> Iterator[None]:
+    """Around a batch, after which the copies' gradients are added up.
+
+    For a rank whose first and last stage share a matrix: torch's engines would take each stage's
+    as one of its own. They too would wait for the last micro-batch.
+    """
+    yield
+    group = world.group(*COPIES)
+    if group.size() > 1:
+        found = [p.grad for p in module.parameters() if p.grad is not None]
+        for bucket in buckets(found):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            dist.all_reduce(flat, group=group)
+            for gradient, total in zip(bucket, flat.split([g.numel() for g in bucket])):
+                gradient.copy_(total.view(gradient.shape))
+
+
+def split(module: nn.Module, anatomy: Anatomy, stages: Stages, plan: Plan, world: World) -> Line:
+    """Leave in the module what this rank's stages hold."""
+    if stages.folds_ties(anatomy) and is_sliced(plan, world):
+        raise PlanError(
+            "schedule",
+            f"{plan.schedule} has the head and the embedding, one matrix, in two stages of a rank, "
+            f"and zero{plan.zero} slices each stage by itself",
+            "Use zero1, or 1f1b.",
+        )
+    shared = find_shared(module, anatomy, stages, world)
+    return Line(module, anatomy, stages, keep_own(module, anatomy, stages), shared)

@@ -1,0 +1,201 @@
+"""One stage of a pipeline: the module's own forward, entered and left where the stage's blocks are.
+
+Every rank has the whole micro-batch, so every stage runs the forward that the module's author
+wrote, and with it the code that makes masks and positions. Only the parts of other stages are stood
+in for. Earlier blocks answer with what was received, the entry's parts with zeros of their shape
+that nobody reads; the first block of the next stage takes what flows and ends the pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from stepladder.data import Batch
+from stepladder.errors import ModelError
+from stepladder.model import Anatomy, blueprint
+from stepladder.rungs.accumulate import call
+
+from .find_stages import Link, Stages
+from .remote_part import Glimpse, answers_of, unheld
+
+
+class Leaving(BaseException):
+    """Carries what flows out of a forward pass. Not an Exception: no author means to catch it."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.hidden = hidden
+
+
+class Gate:
+    """Where what was received waits for the stage's first block."""
+
+    hidden: Tensor | None = None
+
+
+class StandIn(nn.Module):
+    """In place of a part that lives on another stage; it answers to the part's plain attributes,
+    and where there is a drawing of the part, to questions about its shapes and types."""
+
+    def __init__(
+        self,
+        name: str,
+        part: nn.Module,
+        answer: Callable[..., Any],
+        drawn: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        own = vars(part)
+        self.__dict__["_drawn"] = drawn  # not a part: nothing of it is trained or moved
+        self._held = {*own["_parameters"], *own["_buffers"], *own["_modules"]}
+        self._part, self._answer = name, answer
+        for word, value in own.items():
+            plain = not word.startswith("_") and word not in ("training", "forward")
+            if plain and not isinstance(value, Tensor):
+                self.__dict__[word] = value
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._answer(args, kwargs)
+
+    def __getattr__(self, word: str) -> Any:
+        if word in self.__dict__.get("_held", ()):
+            what = f"'{word}' of '{self._part}'"
+            if self._drawn is None:
+                raise unheld(what)
+            return Glimpse(what, getattr(self._drawn, word))
+        return super().__getattr__(word)
+
+
+class Chunk(nn.Module):
+    """The stretch of a model that one stage runs.
+
+    Called with what the stage before it sent, it returns what the next is sent; `run` decides in
+    which precision, and makes a loss of the last one's outputs.
+    """
+
+    def __init__(
+        self, index: int, view: nn.Module, gate: Gate, anatomy: Anatomy, blocks: list[str]
+    ) -> None:
+        super().__init__()
+        self.index, self.view, self.gate = index, view, gate
+        self.anatomy = anatomy
+        self.blocks = [(name, view.get_submodule(name)) for name in blocks]
+        self.part: Batch | None = None  # the micro-batch whose turn it is
+        self.run: Callable[[Chunk], Tensor] | None = None
+
+    def forward(self, *received: Tensor) -> Tensor:
+        assert self.run is not None
+        self.gate.hidden = received[0] if received else None
+        try:
+            return self.run(self)
+        finally:
+            self.gate.hidden = None
+
+    def carry(self, inputs: Any) -> Tensor:
+        """Run up to the next stage's first block; what it would be given."""
+        try:
+            call(self.view, inputs)
+        except Leaving as leaving:
+            return leaving.hidden.contiguous()
+        name = type(self.view).__name__
+        raise ModelError(
+            "layout.pipeline",
+            f"{name} ended its forward pass before block {len(self.blocks)} of stage {self.index}",
+            "Use pipeline=1.",
+        )
+
+
+def keep_own(module: nn.Module, anatomy: Anatomy, stages: Stages) -> list[Chunk]:
+    """Leave in the module only what this rank's stages hold; those stages, ready to run."""
+    chunks = [make_chunk(module, anatomy, stages, stage) for stage in stages.own]
+    held = [anatomy.blocks[index] for stage in stages.own for index in stages.chunks[stage]]
+    for name in anatomy.blocks:
+        if name not in held:
+            drop(module, name)
+    for names, stage in ((anatomy.entry, 0), (anatomy.exit, stages.last)):
+        if stage not in stages.own:
+            for name in weighty(module, names):
+                drop(module, name)
+    return chunks
+
+
+def drop(module: nn.Module, name: str) -> None:
+    parent, _, word = name.rpartition(".")
+    module.get_submodule(parent)._modules[word] = None
+
+
+def weighty(module: nn.Module, names: tuple[str, ...]) -> list[str]:
+    """Those parts that hold parameters: the others cost nothing, and any stage may ask them."""
+    return [name for name in names if any(True for _ in module.get_submodule(name).parameters())]
+
+
+def make_chunk(module: nn.Module, anatomy: Anatomy, stages: Stages, stage: int) -> Chunk:
+    gate, blocks = Gate(), stages.chunks[stage]
+    others: dict[str, nn.Module | None] = {}
+    for index, name in enumerate(anatomy.blocks):
+        part, link = module.get_submodule(name), stages.links[index]
+        if index < blocks.start:
+            writes = stages.links[blocks.start].writes
+            others[name] = StandIn(name, part, received(gate, link, writes))
+        elif index >= blocks.stop:
+            others[name] = StandIn(name, part, leaving(link))
+    if stage != 0:
+        for name in weighty(module, anatomy.entry):
+            part = module.get_submodule(name)
+            drawn = blueprint(part).eval()
+            answer = answers_of(drawn, partial(flowing, gate))
+            others[name] = StandIn(name, part, answer, drawn)
+    if stage != stages.last:
+        others.update(dict.fromkeys(weighty(module, anatomy.exit)))
+    own = [anatomy.blocks[index] for index in blocks]
+    return Chunk(stage, with_parts(module, others), gate, anatomy, own)
+
+
+def with_parts(module: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
+    """A copy of the module with some parts replaced; all others are the very same ones.
+
+    Modules on the way to a replaced part are copied too, but share the parameters they hold.
+    """
+    same = copy(module)
+    same._modules = dict(module._modules)
+    for word, child in module._modules.items():
+        inside = {
+            n.removeprefix(f"{word}."): p for n, p in parts.items() if n.startswith(f"{word}.")
+        }
+        if word in parts:
+            same._modules[word] = parts[word]
+        elif inside and child is not None:
+            same._modules[word] = with_parts(child, inside)
+    return same
+
+
+def received(gate: Gate, link: Link, writes: bool) -> Callable[..., Any]:
+    """The answer of a block that ran on an earlier stage, in the form that block gives it.
+
+    Args:
+        writes: whether the block that takes it writes to it, as none may to what was received.
+    """
+
+    def answer(args: Any, kwargs: Any) -> Any:
+        assert gate.hidden is not None
+        hidden = gate.hidden.clone() if writes else gate.hidden
+        return (hidden, *[None] * (link.returned - 1)) if link.returned else hidden
+
+    return answer
+
+
+def flowing(gate: Gate) -> Tensor:
+    assert gate.hidden is not None
+    return gate.hidden
+
+
+def leaving(link: Link) -> Callable[..., Any]:
+    def answer(args: Any, kwargs: Any) -> None:
+        taken = args[link.argument] if isinstance(link.argument, int) else kwargs[link.argument]
+        raise Leaving(taken)
+
+    return answer

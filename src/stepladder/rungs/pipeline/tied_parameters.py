@@ -1,0 +1,86 @@
+"""Parameters that several stages hold: each stage's part of the gradient is added up.
+
+A head that is the embedding's matrix lives on the first stage and on the last; a parameter outside
+every part may be read by any stage. All copies begin alike and get the same gradient, so they stay
+alike; the gradient's norm counts the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from stepladder.model import Anatomy
+from stepladder.rungs.parameter_shards import Piece, local
+from stepladder.world import World
+
+from .find_stages import Stages
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The parameters that this rank holds together with other stages' ranks."""
+
+    names: dict[str, str] = field(default_factory=dict)  # here, to the whole model's first
+    groups: dict[str, dist.ProcessGroup] = field(default_factory=dict)  # by the latter
+    copies: frozenset[str] = frozenset()  # of the latter, those that an earlier stage counts
+
+    def add_up(self, module: nn.Module) -> None:
+        """Make each shared parameter's gradient the sum of what all its stages found."""
+        here = dict(module.named_parameters())
+        for name, first in sorted(self.names.items(), key=lambda pair: pair[1]):
+            parameter = here[name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(local(parameter.grad), group=self.groups[first])
+
+    def rename(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+        """Pieces under the names they have in the whole model, so that all copies are treated
+        alike; only the first is counted."""
+        return tuple(
+            replace(piece, name=first, copy=first in self.copies)
+            if (first := self.names.get(piece.name))
+            else piece
+            for piece in pieces
+        )
+
+
+def find_shared(module: nn.Module, anatomy: Anatomy, stages: Stages, world: World) -> Shared:
+    """Look through a whole module for parameters that will live on several ranks."""
+    first: dict[int, str] = {}
+    aliases: dict[str, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            aliases.setdefault(first.setdefault(id(parameter), name), []).append(name)
+    names: dict[str, str] = {}
+    groups: dict[str, dist.ProcessGroup] = {}
+    copies: set[str] = set()
+    known: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    for name, all_names in aliases.items():
+        held = {alias: stages.holders(anatomy, alias) for alias in all_names}
+        ranks = tuple(sorted(set().union(*held.values())))
+        if len(ranks) == 1:
+            continue
+        if ranks not in known:  # by every rank, holder or not: making a group is collective
+            known[ranks] = group_of(ranks, world)
+        here = next((alias for alias in all_names if stages.index in held[alias]), None)
+        if here is not None:
+            names[here], groups[name] = name, known[ranks]
+            if stages.index != ranks[0]:
+                copies.add(name)
+    return Shared(names, groups, frozenset(copies))
+
+
+def group_of(stages: tuple[int, ...], world: World) -> dist.ProcessGroup:
+    """These ranks of this rank's pipeline, as a group."""
+    assert world.mesh is not None
+    if len(stages) == world.layout.pipeline:
+        return world.group("pipeline")
+    pipelines = world.mesh.mesh.flatten(1).T.tolist()  # pipeline is the first axis
+    rows = [[ranks[stage] for stage in stages] for ranks in pipelines]
+    mine, _ = dist.new_subgroups_by_enumeration(rows)
+    return mine

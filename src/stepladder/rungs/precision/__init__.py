@@ -1,0 +1,1 @@
+"""Rungs that compute in fewer bits."""

@@ -1,0 +1,222 @@
+"""Rung: work in fewer bits, and keep in full width the modules that need it.
+
+Two moments matter. At build time `precision` casts what is stored and marks what is kept. At run
+time `working` is the block a forward pass runs in: autocast where storing and working differ, the
+mode of the matrix units for float32. That mode belongs to the whole process and is read as each
+product starts, so a step opens `matrix_units` around its backward pass too; autocast must not be
+open there, since the graph remembers what it chose.
+
+Buffers in the state dict are state as parameters are, and follow them. The others are tables made
+from constants (rotary angles, masks), which lose in 8 bits what they were made for; they stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from stepladder.errors import PlanError, nearest
+from stepladder.kernels.convert_float8 import convert_linears, float8_problems
+from stepladder.plan import Precision
+
+MATRIX_MODES = {"fp32": "highest", "tf32": "high"}  # torch's words for how float32 is multiplied
+
+Value = TypeVar("Value")
+
+
+def precision(
+    module: nn.Module,
+    precision: Precision,
+    keep: Sequence[str],
+    device: torch.device,
+    *,
+    kernels: bool = False,
+) -> None:
+    """Cast what is stored; modules named in `keep` stay in float32 and compute in it."""
+    kept = _outermost(_kept_modules(module, keep))
+    if kept and precision.compute == "tf32":
+        raise PlanError(
+            "keep",
+            f"{', '.join(keep)} cannot be kept: tf32 is a mode of the whole device",
+            "Use bf16, which can keep single modules, or fp32 for all.",
+        )
+    store, work = _dtype(precision.store), _dtype(precision.work)
+    full_width = {part for one in kept for part in one.modules()}
+    if store != torch.float32:
+        _check_ties(module, full_width)
+    for part in module.modules():
+        _cast(part, torch.float32 if part in full_width else store)
+    if precision.compute == "fp8":
+        convert_linears(module, skip=full_width, ours=kernels)
+    for one in kept:
+        _compute_in_float32(one, device, answer=torch.float32 if precision.mixed else work)
+
+
+def working(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """The block in which a forward pass and its loss run."""
+    if precision.mixed:
+        return torch.autocast(device.type, dtype=_dtype(precision.work))
+    return matrix_units(precision, device)
+
+
+def read_inputs(precision: Precision, inputs: Any) -> Any:
+    """Inputs in the type the module reads: autocast casts them itself, a module stored in fewer
+    bits and worked in them does not."""
+    return inputs if precision.mixed else _floats_to(inputs, _dtype(precision.work))
+
+
+def sum_in_full(module: nn.Module, *, able: bool = hasattr(Tensor, "grad_dtype")) -> None:
+    """Have the gradients of several passes add up in float32, whatever each is computed in."""
+    if not able:  # an attribute torch does not know would be set and change nothing
+        problem = f"passes add up in fp32, and torch {torch.__version__} adds them up in bf16"
+        raise PlanError("precision", problem, "Use bf16, or leave micro out.")
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.grad_dtype = torch.float32
+
+
+@contextmanager
+def matrix_units(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Have float32 multiplied as planned inside the block, whatever was set, and put that back."""
+    mode = MATRIX_MODES.get(precision.compute)
+    if mode is None or device.type != "cuda":
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    parts = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+    # torch has an old and a new set of switches. The old ones set both kinds, but cannot be read
+    # once somebody has used the new; the new can always be read.
+    before = [part.fp32_precision for part in parts]
+    old_products = _read(torch.get_float32_matmul_precision, otherwise="highest")
+    old_cudnn = _read(lambda: cudnn.allow_tf32, otherwise=True)
+    try:
+        torch.set_float32_matmul_precision(mode)
+        cudnn.allow_tf32 = mode == "high"
+        yield
+    finally:
+        torch.set_float32_matmul_precision(old_products)
+        cudnn.allow_tf32 = old_cudnn
+        for part, value in zip(parts, before):
+            part.fp32_precision = value
+
+
+def check_precision(
+    precision: Precision, device: torch.device, *, kernels: bool = False
+) -> list[PlanError]:
+    """Every reason why this device cannot work in this precision."""
+    has = _compute_types(device)
+    if precision.compute not in has:
+        other = "bf16" if "bf16" in has else "fp16"
+        problem = (
+            f"{precision} needs matrix units this device ({_device_name(device)}) does not have"
+        )
+        return [PlanError("precision", problem, f"{other} runs on it.")]
+    return float8_problems() if precision.compute == "fp8" and not kernels else []
+
+
+def compute_types(capability: tuple[int, int]) -> frozenset[str]:
+    """What the matrix units of an NVIDIA device of this compute capability multiply."""
+    has = {"fp32", "fp16", "bf16"}  # before 8.0 torch emulates bf16, slower and as exact
+    if capability >= (8, 0):
+        has.add("tf32")
+    if capability >= (8, 9):
+        has.add("fp8")
+    return frozenset(has)
+
+
+def _compute_types(device: torch.device) -> frozenset[str]:
+    if device.type != "cuda":
+        return frozenset({"fp32", "fp16", "bf16"})
+    if torch.version.hip:  # its capability counts AMD generations: 9.4 is the first with fp8
+        capability = torch.cuda.get_device_capability(device)
+        return compute_types((9, 0) if capability >= (9, 4) else (7, 0))
+    return compute_types(torch.cuda.get_device_capability(device))
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _kept_modules(module: nn.Module, keep: Iterable[str]) -> dict[str, nn.Module]:
+    """Modules whose full name, or the end of it, is in `keep`."""
+    names = {name: part for name, part in module.named_modules(remove_duplicate=False) if name}
+    kept: dict[str, nn.Module] = {}
+    for word in keep:
+        matches = [name for name in names if f".{name}".endswith(f".{word}")]
+        if not matches:
+            ends = dict.fromkeys(name.rpartition(".")[2] for name in names)
+            choices = names if "." in word else [end for end in ends if not end.isdigit()]
+            owner = type(module).__name__
+            raise PlanError("keep", f"'{word}' is not a module of {owner}", nearest(word, choices))
+        kept.update((name, names[name]) for name in matches)
+    return kept
+
+
+def _outermost(kept: dict[str, nn.Module]) -> list[nn.Module]:
+    """Each once, without those inside another: a block that is kept is in float32 throughout."""
+    inside = {part for one in kept.values() for part in one.modules() if part is not one}
+    return [one for one in dict.fromkeys(kept.values()) if one not in inside]
+
+
+def _check_ties(module: nn.Module, full_width: set[nn.Module]) -> None:
+    """One weight has one type, so whoever shares it is kept too."""
+    owners: dict[nn.Parameter, str] = {}
+    for name, part in module.named_modules():
+        if part in full_width:
+            owners.update(dict.fromkeys(part.parameters(recurse=False), name))
+    for name, part in module.named_modules():
+        shared = [owners[p] for p in part.parameters(recurse=False) if p in owners]
+        if shared and part not in full_width:
+            raise PlanError(
+                "keep",
+                f"'{shared[0]}' shares its weight with '{name}', which is not kept",
+                f"Keep both: {shared[0]}, {name}.",
+            )
+
+
+@torch.no_grad()
+def _cast(part: nn.Module, dtype: torch.dtype) -> None:
+    tables = part._non_persistent_buffers_set
+    state = [b for name, b in part.named_buffers(recurse=False) if name not in tables]
+    for tensor in (*part.parameters(recurse=False), *state):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+
+
+def _compute_in_float32(module: Any, device: torch.device, answer: torch.dtype) -> None:
+    # Bound methods rather than a closure, so that a copy of the module runs its own weights.
+    module._narrow_forward = vars(module).get("_narrow_forward", module.forward)
+    module._full_width = device.type, answer
+    module.forward = MethodType(_forward_in_float32, module)
+
+
+def _forward_in_float32(module: Any, *args: Any, **kwargs: Any) -> Any:
+    device_type, answer = module._full_width
+    args, kwargs = _floats_to((args, kwargs), torch.float32)
+    with torch.autocast(device_type, enabled=False):
+        return _floats_to(module._narrow_forward(*args, **kwargs), answer)
+
+
+def _floats_to(tree: Any, dtype: torch.dtype) -> Any:
+    def cast(leaf: Any) -> Any:
+        floating = isinstance(leaf, Tensor) and leaf.is_floating_point()
+        return leaf.to(dtype) if floating else leaf
+
+    return tree_map(cast, tree)
+
+
+def _dtype(name: str) -> torch.dtype:
+    return getattr(torch, name)
+
+
+def _read(read: Callable[[], Value], *, otherwise: Value) -> Value:
+    try:
+        return read()
+    except RuntimeError:  # the old switches disagree with the new; nobody relies on them then
+        return otherwise

@@ -1,0 +1,1 @@
+"""Rung: tensor parallel, matrices split over ranks."""

@@ -1,0 +1,72 @@
+"""Linears that carry adapters (peft's LoRA), cut along with the pairs of narrow matrices they add.
+
+A pair is a matrix that narrows what flows in and one that widens it again. Where the linear is cut
+by columns the second is cut as the linear is, and every rank narrows alike: each has the whole of
+what flows in. Where it is cut by rows the first is, and every rank widens its share of a sum. The
+matrix of a pair that all ranks hold saw a part of the work on each, so its gradients are added up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
+
+from stepladder.errors import ModelError
+from stepladder.model import carried
+
+from .local_compute import Change, distribute, run_on_part
+
+REMEDY = "Use plain LoRA of linears, or shard or pipeline."
+
+
+def check_adapters(module: nn.Module) -> None:
+    """Refuse adapters that do more than add the product of two matrices to a linear's answer."""
+    for name, part in module.named_modules():
+        if len(getattr(part, "lora_embedding_A", ())):
+            raise ModelError(name, "is an embedding with adapters, which cannot be cut", REMEDY)
+        variants = getattr(part, "lora_variant", None)
+        if carried(part) is not part and variants:
+            kind = type(next(iter(variants.values()))).__name__
+            raise ModelError(name, f"its adapters ({kind}) read whole matrices", REMEDY)
+
+
+def cut_widening(layer: Any, mesh: DeviceMesh, pick: Change | None, enter: Change | None) -> None:
+    """Cut the adapters of a linear that is cut by columns, as its columns are.
+
+    Args:
+        pick: this rank's of columns that do not lie together; their matrix is then held whole.
+    """
+    for narrow, wide in pairs(layer):
+        hold(narrow, mesh)
+        if pick is not None:
+            hold(wide, mesh, pick={name: pick for name, _ in wide.named_parameters()})
+            continue
+        distribute(wide, mesh, {"weight": Shard(0), "bias": Shard(0)}, shares=False)
+        run_on_part(wide, [wide], shares=False)
+    if enter is not None:
+        run_on_part(layer, (), shares=False, enter=enter)
+
+
+def cut_narrowing(name: str, layer: Any, mesh: DeviceMesh, leave: Change, *, sliced: bool) -> None:
+    """Cut the adapters of a linear that is cut by rows; what leaves it is the sum of all."""
+    for narrow, wide in pairs(layer):
+        if wide.bias is not None:
+            raise ModelError(name, "its adapters have a bias, which every rank would add", REMEDY)
+        distribute(narrow, mesh, {"weight": Shard(1)}, shares=False)
+        run_on_part(narrow, [narrow], shares=False)
+        hold(wide, mesh)
+    bias = {"base_layer.bias"} if layer.base_layer._parameters.get("bias") is not None else set()
+    run_on_part(layer, (), shares=sliced, leave=leave, apart=frozenset(bias))
+
+
+def pairs(layer: Any) -> list[tuple[Any, Any]]:
+    return [(layer.lora_A[name], layer.lora_B[name]) for name in layer.lora_A]
+
+
+def hold(matrix: nn.Module, mesh: DeviceMesh, **how: Any) -> None:
+    """Hold a matrix whole on every rank, each of which sees a part of its work."""
+    distribute(matrix, mesh, {}, shares=True)
+    run_on_part(matrix, [matrix], shares=True, **how)

@@ -1,0 +1,249 @@
+"""Rung: matrices cut over ranks, each computing its part of every product.
+
+Linears come in pairs. The first is cut by columns, so each rank makes some of the heads or some of
+the hidden numbers; the second by rows, so each rank's product is a share of the sum. Between pairs
+the stream is sliced along the sequence where the model says that each position is computed alone
+there: a pair gathers the sequence as it starts and adds up into slices as it ends, norms and
+dropout see a slice, and nothing but matrices is stored or computed twice. Where positions are not
+known to be alone (a class token, a foreign block) every rank has the whole stream, and a pair ends
+in a sum.
+
+Dropout: where ranks hold slices each draws its own pattern; where they hold the same numbers all
+draw the same. With a whole stream a rank's own heads are dropped by the pattern of every other
+rank's, which leaves the mean alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from stepladder.errors import ModelError, PlanError
+from stepladder.model import Anatomy, carried
+from stepladder.planner.legality import divisors
+from stepladder.world import World
+
+from .check_cuts import try_cuts
+from .local_compute import change_first, distribute, move, run_on_part
+from .lora_cuts import check_adapters, cut_narrowing, cut_widening
+from .sequence_parallel import SEQUENCE, slice_stream
+from .vocabulary_parallel import cut_embedding, cut_head
+
+# What attentions call the counts that a cut divides.
+COUNTS = (
+    *("num_heads", "n_heads", "n_head", "nhead", "heads", "num_attention_heads"),
+    *("num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "num_key_value_heads"),
+)
+WIDTHS = ("split_size",)
+HEAD_WIDTHS = ("head_dim", "head_width", "head_size", "d_head", "dim_head")
+
+
+def tensor(module: nn.Module, anatomy: Anatomy, world: World, *, whole_output: bool = True) -> None:
+    """Cut the module in place; every parameter is then a distributed tensor under its old name.
+
+    Args:
+        whole_output: have every rank see all logits; else each keeps its classes'.
+    """
+    mesh, blocks = world.submesh("tensor"), anatomy.blocks_of(module)
+    if not anatomy.cuts:
+        raise ModelError(
+            type(module).__name__,
+            f"its blocks ({type(blocks[0][1]).__name__}) show no pair of linears that can be cut",
+            "Use shard or pipeline, or give it an `anatomy` that names its cuts.",
+        )
+    check_adapters(module)
+    ties = shared_names(module)
+    sliced = is_sliced_between(anatomy, blocks)
+    trial = try_cuts(blocks[0], anatomy.cuts, world.device) if anatomy.guessed else None
+    for name, block in blocks:
+        cut_block(name, block, anatomy.cuts, mesh, sliced=sliced, at_owner=not anatomy.guessed)
+    if sliced:
+        slice_stream(blocks[0][1], blocks[-1][1], mesh, world.device)
+    cut_ends(module, anatomy, mesh, whole_output=whole_output)
+    hold_rest(module, mesh, shares=False)
+    tie(module, ties)
+    if trial is not None:
+        trial.check()
+
+
+def is_sliced_between(anatomy: Anatomy, blocks: Sequence[tuple[str, nn.Module]]) -> bool:
+    """Whether a position is computed alone between cuts: tokens, norms, and owners of cuts."""
+    owners = {name.rpartition(".")[0] for name in anatomy.cuts}
+    if anatomy.guessed or anatomy.embedding is None or "" in owners:
+        return False
+    return all(
+        "Norm" in type(part).__name__
+        or name.rpartition(".")[0] in owners
+        or name in owners
+        or name.startswith(tuple(f"{cut}." for cut in anatomy.cuts))
+        for _, block in blocks
+        for name, part in block.named_modules()
+        if part._parameters
+    )
+
+
+def cut_block(
+    name: str,
+    block: nn.Module,
+    cuts: Mapping[str, str],
+    mesh: DeviceMesh,
+    *,
+    sliced: bool,
+    at_owner: bool,
+) -> None:
+    """Cut a block's linears; the rest of it is held whole."""
+    between = SEQUENCE if sliced else Replicate()
+    enter = partial(move, mesh=mesh, source=between, target=Replicate(), gradient=Partial())
+    leave = partial(move, mesh=mesh, source=Partial(), target=between, gradient=between)
+    for owner_name in dict.fromkeys(cut.rpartition(".")[0] for cut in cuts):
+        owner = block.get_submodule(owner_name)
+        once = at_owner and owner is not block  # queries, keys and values share what flows in
+        divide_counts(owner, f"{name}.{owner_name}".rstrip("."), mesh.size())
+        for cut, kind in cuts.items():
+            if cut.rpartition(".")[0] == owner_name:
+                part = block.get_submodule(cut)
+                check_width(f"{name}.{cut}", owner, carried(part), kind, mesh.size())
+                cut_linear(
+                    f"{name}.{cut}", part, kind, mesh, None if once else enter, leave, sliced
+                )
+        if once:
+            hold_rest(owner, mesh, shares=True)
+            enter_at(owner, enter)
+    hold_rest(block, mesh, shares=sliced)
+
+
+def cut_linear(
+    name: str, part: Any, kind: str, mesh: DeviceMesh, enter: Any, leave: Any, sliced: bool
+) -> None:
+    """Cut a linear, and the adapters it carries, if any."""
+    linear: Any = carried(part)
+    plain = linear is part
+    across, along = (1, 0) if is_transposed(linear) else (0, 1)  # the weight's out and in
+    if kind == "row":
+        distribute(linear, mesh, {"weight": Shard(along)}, shares=sliced)
+        own = {"leave": leave} if plain else {}  # adapters add to it before it leaves
+        run_on_part(linear, [linear], shares=sliced, apart=biases(linear), **own)
+        if not plain:
+            cut_narrowing(name, part, mesh, leave, sliced=sliced)
+        return
+    if is_transposed(linear):
+        linear.nf //= mesh.size()
+    own, pick = {"enter": enter} if plain else {}, None
+    if kind == "fused":
+        # Each rank has a third of its columns for queries, keys and values. The bias is whole: a
+        # row of numbers cannot be cut in thirds and then sliced again by a shard axis.
+        weight, pick = _StridedShard(across, split_factor=3), partial(pick_thirds, mesh=mesh)
+        distribute(linear, mesh, {"weight": weight}, shares=True)
+        run_on_part(linear, [linear], shares=True, pick={"bias": pick}, **own)
+    else:
+        distribute(linear, mesh, {"weight": Shard(across), "bias": Shard(0)}, shares=False)
+        run_on_part(linear, [linear], shares=False, **own)
+    if not plain:
+        cut_widening(part, mesh, pick, enter)
+
+
+def pick_thirds(whole: Tensor, mesh: DeviceMesh) -> Tensor:
+    """This rank's part of each third, of a bias or of rows."""
+    return whole.unflatten(0, (3, mesh.size(), -1))[:, mesh.get_local_rank()].flatten(0, 1)
+
+
+def biases(part: nn.Module) -> frozenset[str]:
+    """A row's bias is added once, to the sum, and not to every share of it."""
+    return frozenset({"bias"}) if part._parameters.get("bias") is not None else frozenset()
+
+
+def is_transposed(part: nn.Module) -> bool:
+    return not isinstance(part, nn.Linear)
+
+
+def enter_at(owner: nn.Module, enter: Any) -> None:
+    owner.register_forward_pre_hook(
+        lambda _, args, kwargs: change_first(enter, args, kwargs), with_kwargs=True
+    )
+
+
+def cut_ends(module: nn.Module, anatomy: Anatomy, mesh: DeviceMesh, *, whole_output: bool) -> None:
+    """Cut the table that reads tokens and the linear that answers, each along its classes."""
+    embedding, head = anatomy.part(module, anatomy.embedding), anatomy.part(module, anatomy.head)
+    if isinstance(embedding, nn.Embedding):
+        cut_embedding(str(anatomy.embedding), embedding, mesh)
+    if isinstance(head, nn.Linear):
+        cut_head(str(anatomy.head), head, mesh, whole_output=whole_output)
+
+
+def hold_rest(module: nn.Module, mesh: DeviceMesh, *, shares: bool) -> None:
+    """Hold whole, on every rank, the parameters that nobody has cut."""
+    for part in module.modules():
+        if is_held(part):
+            continue
+        owners = [p for p in part.modules() if p._parameters] if reaches(part) else [part]
+        for owner in owners:
+            distribute(owner, mesh, {}, shares=shares)
+        run_on_part(part, owners, shares=shares)
+
+
+def is_held(part: nn.Module) -> bool:
+    """Whether there is nothing left to do: no parameters, or all of them distributed."""
+    mine = [p for p in part._parameters.values() if p is not None]
+    return all(isinstance(p, DTensor) for p in mine)
+
+
+def reaches(part: nn.Module) -> bool:
+    """Whether a module reads its children's weights and does not call them."""
+    return isinstance(part, nn.MultiheadAttention)
+
+
+def divide_counts(owner: nn.Module, name: str, ways: int) -> None:
+    """Have an attention that keeps its counts in attributes see this rank's."""
+    for count in (*COUNTS, *WIDTHS):
+        number = vars(owner).get(count)
+        if not isinstance(number, int):
+            continue
+        if number % ways:
+            raise PlanError(
+                "layout.tensor",
+                f"{ways} ways cannot cut the {number} {count} of '{name}' evenly",
+                divisors(number),
+            )
+        setattr(owner, count, number // ways)
+
+
+def check_width(name: str, owner: nn.Module, part: Any, kind: str, ways: int) -> None:
+    """Refuse a cut that does not divide, or that would go through a head."""
+    inner, width = part.weight.shape if is_transposed(part) else part.weight.shape[::-1]
+    width = inner if kind == "row" else width // 3 if kind == "fused" else width
+    heads = [n for a in HEAD_WIDTHS if isinstance(n := vars(owner).get(a), int) and width % n == 0]
+    number, what = (width // heads[0], "heads") if heads else (width, "numbers")
+    if number % ways:
+        problem = f"{ways} ways cannot cut the {number} {what} of '{name}' evenly"
+        raise PlanError("layout.tensor", problem, divisors(number))
+
+
+def shared_names(module: nn.Module) -> list[list[str]]:
+    """Names of parameters that are one, group by group."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def tie(module: nn.Module, groups: list[list[str]]) -> None:
+    """Make those one again that were one before."""
+    for first, *others in groups:
+        kept: Any = module.get_parameter(first)
+        for name in others:
+            owner, _, end = name.rpartition(".")
+            other: Any = module.get_parameter(name)
+            if other.placements != kept.placements:
+                raise ModelError(
+                    name,
+                    f"is one with '{first}', and a tensor axis cuts only one of them",
+                    "Use shard or pipeline.",
+                )
+            module.get_submodule(owner).register_parameter(end, kept)

@@ -1,0 +1,78 @@
+"""One step looked at operation by operation: what it moves, and where the host waits for numbers.
+
+A dispatch mode sees every operation with its tensors, so bytes are counted and not guessed, and
+the Python line that asked for a number is on the stack at that moment. It slows the step down, so
+it is never the step that is timed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._pytree import tree_leaves
+
+from .kernel_causes import VIEWS, op_cause
+
+HERE, OURS, TORCH = (
+    str(Path(__file__).parent),
+    str(Path(__file__).parents[1]),
+    str(Path(torch.__file__).parent),
+)
+WAITING = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
+COUNTING = ("aten::nonzero", "aten::masked_select", "aten::_unique2")  # sizes known when done
+
+
+class Detail(TorchDispatchMode):
+    """Counts bytes of memory-bound operations and the lines at which the host needs a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved_bytes = 0
+        self.waits: Counter[str] = Counter()  # by line
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            return NotImplemented  # the operation comes back on the plain tensors inside
+        name = op.name().partition(".")[0]
+        result = op(*args, **(kwargs or {}))
+        read, made = tensors(args, kwargs), tensors(result)
+        if name in WAITING or (name in COUNTING and on_device(read)) or leaves(read, made):
+            if line := calling_line(sys._getframe(1)):
+                self.waits[line] += 1
+        elif name not in VIEWS and op_cause(name) is None:
+            self.moved_bytes += sum(t.nbytes for t in read) + sum(t.nbytes for t in made)
+        return result
+
+
+def tensors(*trees: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(trees) if isinstance(leaf, Tensor)]
+
+
+def on_device(read: list[Tensor]) -> bool:
+    return any(tensor.device.type != "cpu" for tensor in read)
+
+
+def leaves(read: list[Tensor], made: list[Tensor]) -> bool:
+    """Whether numbers of the device came to the host, which waits for them."""
+    return on_device(read) and any(t.device.type == "cpu" and t.numel() for t in made)
+
+
+def calling_line(frame: FrameType | None) -> str:
+    """File and line of the caller, past torch and this package; empty where that is our engine."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((HERE, TORCH, "<")):
+            if name.startswith(OURS):
+                return ""
+            return f"{Path(name).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""

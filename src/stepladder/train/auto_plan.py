@@ -1,0 +1,223 @@
+"""What `plan="auto"` chooses, with its reason.
+
+The planner chooses where it can: it knows what the module costs, what this device can do, and how
+large a batch is. Where one of these is unknown a plain rule stays, and the reason says which. A
+choice is a convenience, so no failure to make a good one stops a run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.hardware import Cluster, find, recognise
+from stepladder.model import describe, own_shape
+from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
+from stepladder.planner import forecast, search
+from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.workload import Facts, facts_of_shape
+from stepladder.world import Place, limit_bytes, pick_device
+
+from .step_batch import as_batch
+
+MARGIN = 0.95  # of the usable memory, as a search fills it
+WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    plan: Plan
+    because: str = ""  # nothing where it was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a choice can be founded on."""
+
+    device: torch.device
+    facts: Facts
+    cluster: Cluster
+    calibration: Calibration | None
+    batch: int
+    compiles: bool = False
+    fuses: bool = False  # kernels that check for themselves where they win
+
+
+def choose_plan(
+    text: str,
+    device: str,
+    place: Place,
+    *,
+    model: nn.Module | None = None,
+    sample: Any = None,
+    batch: int | None = None,
+) -> Choice:
+    """The plan a text names; for `auto`, the fastest that fits this process's device."""
+    words = text.split()
+    if words[:1] != ["auto"]:
+        return Choice(Plan.parse(text))
+    here = pick_device(device, place.local_rank)
+    name, because = precision_for(here)
+    plain = Plan.parse(" ".join([name, *words[1:], *(["ddp"] if place.num_ranks > 1 else [])]))
+    if place.num_ranks > 1:
+        return Choice(plain, f"{because}; each of {place.num_ranks} ranks holds a whole copy")
+    if not is_open(plain, name):
+        return Choice(plain, f"{because}; the rest was asked for")
+    try:
+        return plan_ahead(here, plain, model, sample, batch, off=switched_off(words))
+    except Exception as unable:  # a module nobody has seen may do anything while it is described
+        return Choice(plain, f"{because}; the planner has nothing to add: {first_line(unable)}")
+
+
+def is_open(plan: Plan, precision: str) -> bool:
+    """Whether micro-batch, recomputation and precision are still to be chosen."""
+    free = Plan(
+        precision=Precision.parse(precision),
+        batch=Batch(plan.batch.sequences),
+        optimizer=plan.optimizer,
+        compile=plan.compile,
+        kernels=plan.kernels,
+    )
+    return plan == free
+
+
+def switched_off(words: list[str]) -> frozenset[str]:
+    """Fields that were asked to stay off, and so are not chosen."""
+    return frozenset(word.removesuffix("=off") for word in words if word.endswith("=off"))
+
+
+def plan_ahead(
+    device: torch.device,
+    plain: Plan,
+    model: nn.Module | None,
+    sample: Any,
+    batch: int | None,
+    *,
+    off: frozenset[str] = frozenset(),
+) -> Choice:
+    """Ask the planner; raises where it has too little to go by."""
+    size = batch or plain.batch.sequences or rows_of(sample)
+    if model is None or not size:
+        raise LookupError("no batch was given to plan for")
+    cluster = cluster_for(device)
+    calibration = load_calibration(cluster.device.name)
+    # Only our own models are known to compile; a foreign one is compiled when that is asked for.
+    compiles = own_shape(model) is not None and can_compile(device)
+    compiles, fuses = compiles and "compile" not in off, "kernels" not in off
+    facts = facts_for(model, sample)
+    known = Known(device, facts, cluster, calibration, size, compiles, fuses and is_cuda(device))
+    plan, said = best_of(known, start_of(known, plain))
+    if not batch and not plain.batch.sequences:
+        # The sample was one batch of many: only a pass smaller than it says something of others.
+        micro = plan.batch.micro
+        plan = replace(plan, batch=Batch(micro=micro if micro != size else None))
+    return Choice(replace(plan, layout=plain.layout, zero=plain.zero), reason(said, known))
+
+
+def start_of(known: Known, plain: Plan) -> Plan:
+    """What is not searched: precision, compilation, kernels, the optimizer."""
+    compiles = plain.compile or known.compiles
+    plain = replace(plain, kernels=plain.kernels or known.fuses)
+    measured = known.calibration.timings if known.calibration else ()
+    steps = {t.compute: t.seconds for t in measured if t.kind == "step"}
+    if plain.precision == FP32 and {"fp32", "bf16"} <= steps.keys():
+        # Products alone do not tell: what stands between them may be slower in fewer bits.
+        worth = steps["bf16"] < WORTHWHILE * steps["fp32"]
+        return replace(plain, precision=BF16 if worth else FP32, compile=compiles)
+    return replace(plain, compile=compiles)
+
+
+def best_of(known: Known, start: Plan) -> tuple[Plan, Forecast]:
+    """The fastest plan that fits; a whole batch in one pass counts, whatever its size."""
+    facts, cluster, calibration = known.facts, known.cluster, known.calibration
+    choices = search(facts, cluster, batch=known.batch, start=start, calibration=calibration)
+    plan, said = choices.best.plan, choices.forecasts[0]
+    if said.time is None:
+        raise LookupError(f"{said.reasons[-1]} 'stepladder calibrate' measures it.")
+    if plan.offload:
+        raise LookupError("it would fit only with the optimizer in host memory")
+    whole = replace(plan, batch=Batch(known.batch, known.batch, 1), recompute=Recompute())
+    at_once = forecast(facts, whole, cluster, calibration)
+    if (
+        at_once.fits
+        and at_once.memory.peak_bytes < MARGIN * limit(at_once)
+        and (seconds(at_once) <= seconds(said))
+    ):
+        return whole, at_once
+    return plan, said
+
+
+def limit(said: Forecast) -> float:
+    return float("inf") if said.memory_limit_bytes is None else said.memory_limit_bytes
+
+
+def seconds(said: Forecast) -> float:
+    assert said.time is not None
+    return said.time.step_seconds
+
+
+def reason(said: Forecast, known: Known) -> str:
+    rate = said.tokens_per_second or 0.0
+    source = "measured" if known.calibration else "usual"
+    unit = "tokens" if known.facts.tokens > 1 else "samples"
+    return (
+        f"the fastest that fits by the {source} speeds of {known.cluster.device}: forecast "
+        f"{rate:,.0f} {unit}/s, {said.memory.peak_bytes / GIB:.2f} GiB"
+    )
+
+
+def cluster_for(device: torch.device) -> Cluster:
+    """One device of this machine; raises where the table does not know it."""
+    host = limit_bytes(torch.device("cpu"))
+    if device.type != "cuda":
+        cpu = find("CPU")
+        return Cluster(cpu, 1, 1, cpu.link, cpu.network, host)
+    shown = torch.cuda.get_device_name(device)
+    known = recognise(shown, limit_bytes(device))
+    if known is None:
+        raise LookupError(f"{shown} is not in the device table")
+    return Cluster(known, 1, 1, known.link, known.network, host)
+
+
+def facts_for(model: nn.Module, sample: Any = None) -> Facts:
+    """What the module costs: by its own shape where it has one, else by tracing it."""
+    shape = own_shape(model)
+    if shape is not None:
+        return facts_of_shape(shape)
+    return describe(model, sample=None if sample is None else as_batch(sample, 0))
+
+
+def rows_of(sample: Any) -> int | None:
+    return None if sample is None else as_batch(sample, 0).num_rows
+
+
+def is_cuda(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether torch's compiler pays here and has what it needs: triton, and a C compiler."""
+    builds = any(map(shutil.which, ("cc", "gcc", "clang")))
+    return is_cuda(device) and builds and find_spec("triton") is not None
+
+
+def precision_for(device: torch.device) -> tuple[str, str]:
+    """A precision and why."""
+    if device.type != "cuda":
+        return "fp32", "a CPU gains little from fewer bits in a small model, and fp32 is exact"
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16", "this device has bf16 matrix units, and fp16 would need loss scaling"
+    if torch.cuda.get_device_capability(device) >= (7, 0):
+        return "fp16", "this device has fp16 matrix units and none for bf16"
+    return "fp32", "this device has no matrix units for fewer bits"
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Saving a run and resuming it exactly, on the same or another number of ranks."""

@@ -1,0 +1,182 @@
+"""Going on from a checkpoint: the newest whole one, on these ranks and in this layout.
+
+The ranks share the reading of every byte and agree on what they found, so all go on from the same
+checkpoint. Nothing of the run is touched before the whole checkpoint was found good and of this
+model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepladder.checkpoint import Manifest, Reader, candidates, read_manifest
+from stepladder.checkpoint.folder import check_files
+from stepladder.errors import RecordError, Unproven
+from stepladder.plan import AXES
+from stepladder.train.engine import Engine
+from stepladder.train.optimizer.error_feedback import set_owed
+from stepladder.train.optimizer.optimizer_state import begin_anew, make_state
+
+from .rng_state import set_generators
+from .sharded_state import Holding, holdings
+
+OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
+
+
+def load(run: Engine, folder: str | Path) -> Path:
+    """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
+    run.hold()
+    path, manifest = choose(run, Path(folder))
+    with Reader(path, manifest) as reader:
+        here, taken = places(run, path, manifest)
+        masters = begin_anew(run, taken)
+        reader.fill_all([*((held.name, held.box, held.tensor) for held in here), *masters])
+        generators(run, manifest, reader)
+        set_owed(run, manifest, reader)
+    run.climbed.publish()  # a rank that updates slices read only those
+    state = manifest.state
+    asked, run.index, run.position = run.seed, state["step"], state["position"]
+    if manifest.ranks:  # else no run wrote it, and nothing was drawn yet
+        run.seed = state["seed"]
+    run.scale.load_state_dict(state["loss_scale"])
+    run.health.load_state_dict(state.get("health", {}))
+    run.statistics = None  # those of before belong to another moment
+    run.clock.restart(run.index)
+    if run.world.first:
+        run.events += changes(run, path, state)
+        if run.seed != asked:
+            run.events.append(f"{path.name} was saved with seed {run.seed}, not {asked}: it stays")
+        if manifest.names("optimizer") and not taken:
+            run.events.append("what that optimizer remembered is of no use to this one: left out")
+    return path
+
+
+def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[Holding], set[str]]:
+    """Where all that is loaded goes, and what of it is the optimizer's; nothing is touched yet."""
+    all_here = partial(holdings, run.climbed, run.optimizer, run.world)
+    model = [holding for holding in all_here() if holding.name.startswith("model/")]
+    check_same_model(path, manifest, model, run)
+    taken = make_state(run, manifest, path)
+    return [*model, *(holding for holding in all_here() if holding.name in taken)], taken
+
+
+def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
+    """How this run learns otherwise than the one that was saved: legal, and never unsaid.
+
+    A warm-up or a decay that nobody named follows the number of steps, which a run is often given
+    more of.
+    """
+    here = {"rate": str(run.rate), "optimizer": str(run.plan.optimizer)}
+    return [
+        f"the {what} was '{state[what]}' when {path.name} was saved and is '{now}' now"
+        for what, now in here.items()
+        if state.get(what, now) != now
+    ]
+
+
+def resume(run: Engine, folder: str | Path) -> Path | None:
+    """Go on from a folder's latest checkpoint where it holds one; None where it is yet to begin."""
+    return load(run, folder) if offered(run, Path(folder)) else None
+
+
+def choose(run: Engine, folder: Path) -> tuple[Path, Manifest]:
+    """The newest checkpoint that every rank finds whole; why newer ones are not, as events."""
+    refused: RecordError | None = None
+    offers = offered(run, folder)
+    if not offers:
+        raise RecordError(
+            "checkpoint", f"{folder} holds none", "Name a folder that a run saved to."
+        )
+    for path in offers:
+        manifest, problem = examine(run, path)
+        if manifest is not None:
+            if refused is not None:
+                run.events.append(f"{refused} Going on from {path.name}.")
+            return path, manifest
+        refused = refused or problem
+    assert refused is not None
+    raise refused
+
+
+def offered(run: Engine, folder: Path) -> list[Path]:
+    """The checkpoints that rank 0 sees, newest first; none where it sees none.
+
+    One rank looks for all: another machine may see a shared folder as it was a moment ago.
+    """
+    board, rank = run.world.board, run.world.place.rank
+    note = f"offered/{board.store.add(f'offers/{rank}', 1)}"  # how often this rank has asked
+    if run.world.first:
+        found: dict[str, list[str]] = {"names": []}
+        try:
+            found["names"] = [str(path.relative_to(folder)) for path in candidates(folder)]
+        except Unproven as unseen:  # what may not be looked at is not nothing: nobody begins anew
+            found["unseen"] = [unseen.field, unseen.problem, unseen.remedy]
+        except RecordError:
+            pass
+        board.post(note, json.dumps(found))
+    found = json.loads(board.read(note, OFFER_SECONDS))
+    if "unseen" in found:
+        raise Unproven(*found["unseen"])
+    return [folder / name for name in found["names"]]
+
+
+def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
+    """The manifest, if no rank found anything wrong with its share of the files.
+
+    What a rank has no means to prove is no damage: taking an older one would lose steps.
+    """
+    problem = RecordError("checkpoint", f"{path} is damaged, as another rank found", "See its log.")
+    manifest, bad = None, [0.0, 0.0]  # damaged, unproven
+    try:
+        manifest = read_manifest(path)
+        place = run.world.place
+        share = sorted(manifest.files)[place.rank :: place.num_ranks]
+        check_files(path, {name: manifest.files[name] for name in share})
+    except Unproven as found:
+        problem, bad = found, [0.0, 1.0]
+    except RecordError as found:
+        problem, bad = found, [1.0, 0.0]
+    damaged, unproven = run.world.sum(torch.tensor(bad, device=run.world.device), *AXES).tolist()
+    if unproven:
+        if not isinstance(problem, Unproven):
+            what = f"{path} cannot be proven by another rank"
+            problem = Unproven("checkpoint", what, "Its log says what it lacks.")
+        raise problem
+    return (None if damaged else manifest), problem
+
+
+def generators(run: Engine, manifest: Manifest, reader: Reader) -> None:
+    """This rank's random generators, where the same ranks go on."""
+    if manifest.ranks == run.world.place.num_ranks:
+        file = reader.file(f"rank-{run.world.place.rank:05d}.safetensors")
+        found = {name: file.tensor(name) for name in file.names()}
+        try:
+            set_generators(found, run.world.device)
+        except (KeyError, ValueError, TypeError, RuntimeError) as wrong:
+            raise RecordError(
+                "checkpoint", f"{file.path} holds no state of generators", "Use an older one."
+            ) from wrong
+
+
+def check_same_model(path: Path, manifest: Manifest, here: list[Holding], run: Engine) -> None:
+    """Refuse another model's checkpoint before any of it is copied."""
+    expected: dict[str, Any] = {holding.name: holding.shape for holding in here}
+    saved: dict[str, Any] = {name: entry.shape for name, entry in manifest.tensors.items()}
+    names = set(expected)
+    if run.world.layout.pipeline == 1:  # a stage needs only its own
+        names |= {name for name in saved if name.startswith("model/")}
+    for name in sorted(names):
+        there, wanted = saved.get(name, "absent"), expected.get(name, "absent")
+        if there != wanted:
+            shown = name.partition("/")[2]
+            raise RecordError(
+                "checkpoint",
+                f"{path} is of another model: '{shown}' is {there} there and {wanted} here",
+                "Build the same model.",
+            )

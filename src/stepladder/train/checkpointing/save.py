@@ -1,0 +1,191 @@
+"""Saving a run and going on from what was saved; the files themselves are the checkpoint package's.
+
+[Note: what training waits for] A save begins to copy what this rank writes into host memory and
+returns; a thread copies the rest, writes, hashes and commits. Ranks agree through notes on the
+world's board, never through collectives, which belong to the training thread. A second save waits
+for the first. A save that fails costs that checkpoint and nothing else: older ones are untouched
+and training goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from torch import Tensor
+
+from stepladder.checkpoint import Manifest, Source
+from stepladder.checkpoint.folder import clear_partial, commit, folder_of
+from stepladder.checkpoint.manifest import Part, Stored, Tensors, merge
+from stepladder.checkpoint.safetensors_file import CODES, write_files
+from stepladder.errors import RecordError, StepladderError
+from stepladder.rungs import average_buffers, is_out_of_memory
+from stepladder.train.engine import Engine
+from stepladder.world.ranks.rank_notes import Board
+
+from .sharded_state import Holding
+from .snapshot import Snapshot, take_snapshot
+
+WAIT_SECONDS = 1800.0  # for another rank to have written its part
+
+
+@dataclass(slots=True)
+class Saver:
+    """Writes a run's checkpoints, one after the other."""
+
+    board: Board | None = None
+    count: int = 0  # saves begun; the same on every rank
+    token: str = ""  # tells this process's unfinished folders from those of a run that died
+    thread: threading.Thread | None = None
+    failure: StepladderError | None = None
+    buffers: dict[str, Tensor] = field(default_factory=dict)  # host memory, used again each time
+
+    def save(self, run: Engine, folder: str | Path, *, wait: bool) -> Path:
+        """Write the run's state; without `wait`, go on as soon as it is copied off the device."""
+        root = Path(folder)
+        final = folder_of(root, run.index)
+        self.finish(run.events)
+        self._meet(run)
+        self.count += 1
+        average_buffers(run.module, run.world)  # one copy writes them for all
+        taken = self._take(run, wait)
+        if wait:
+            self._write(run, taken, root, final)
+            self._raise()
+        else:
+            run.copying = taken.copying
+            write = partial(self._write, run, taken, root, final)
+            self.thread = threading.Thread(target=write, name="checkpoint")
+            self.thread.start()
+        return final
+
+    def _take(self, run: Engine, wait: bool) -> Snapshot:
+        """What to write; without the memory for a copy of it, only why there is none."""
+        try:
+            return take_snapshot(run, self.buffers if not wait else None)
+        except Exception as short:
+            if not is_out_of_memory(short):
+                raise
+            self.buffers.clear()
+            return Snapshot(run.index, {}, {}, {}, refused=str(short).partition("\n")[0])
+
+    def finish(self, events: list[str] | None = None) -> None:
+        """Wait for the save in flight; what went wrong with it is an event, or is raised."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+        if events is not None and self.failure is not None:
+            events.append(f"save failed: {self.failure}")
+            self.failure = None
+        self._raise()
+
+    def _raise(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def _meet(self, run: Engine) -> None:
+        if self.board is not None:
+            return
+        self.board = run.world.board
+        if run.world.first:
+            self.board.post("token", uuid4().hex[:8])
+        self.token = self.board.read("token", WAIT_SECONDS)
+
+    def _write(self, run: Engine, taken: Snapshot, root: Path, final: Path) -> None:
+        """Everything after the copy: runs in the thread, and never raises there."""
+        assert self.board is not None
+        partly = root / f".{final.name}.{self.token}"
+        rank, ranks = run.world.place.rank, run.world.place.num_ranks
+        note = f"save/{self.count}"
+        try:
+            if taken.refused:
+                raise MemoryError(taken.refused)
+            if taken.copying is not None:
+                taken.copying.finish()
+            part = write_part(taken, partly)
+            self.board.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
+        except (OSError, MemoryError, RuntimeError, StepladderError) as refused:
+            self.failure = refusal(final, refused)
+            with suppress(RuntimeError):  # the store may have gone with its machine
+                self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
+        try:
+            if rank == 0:
+                self.board.post(f"{note}/end", self._commit(taken, note, partly, final, ranks))
+            self._learn(self.board.read(f"{note}/end", WAIT_SECONDS))
+        except (RuntimeError, StepladderError) as alone:
+            self.failure = self.failure or refusal(final, alone)
+
+    def _commit(self, taken: Snapshot, note: str, partly: Path, final: Path, ranks: int) -> str:
+        """Put every rank's part together; what became of it, in words for all."""
+        assert self.board is not None
+        try:
+            parts = [self.board.take(f"{note}/{rank}", WAIT_SECONDS) for rank in range(ranks)]
+            failed = [text for text in parts if text.startswith("failed: ")]
+            if failed:
+                shutil.rmtree(partly, ignore_errors=True)
+                return failed[0]
+            manifests = [Manifest.from_json(text, partly) for text in parts]
+            whole = merge(
+                [Part(dict(m.files), dict(m.tensors)) for m in manifests], taken.state, ranks
+            )
+            commit(partly, final, whole)
+            clear_partial(final.parent)
+        except (OSError, StepladderError) as refused:
+            shutil.rmtree(partly, ignore_errors=True)
+            return f"failed: {refusal(final, refused)}"
+        return "written"
+
+    def _learn(self, end: str) -> None:
+        if end != "written" and self.failure is None:
+            self.failure = RecordError(
+                "checkpoint", "another rank could not write its part", end.removeprefix("failed: ")
+            )
+
+
+def write_part(taken: Snapshot, partly: Path) -> Part:
+    """Write this rank's files, and say what is where."""
+    partly.mkdir(parents=True, exist_ok=True)
+    check_space(partly, taken)
+    sources = {
+        partly / name: [Source.of(key, tensor) for key, tensor in file.items()]
+        for name, file in taken.files.items()
+    }
+    written = write_files(sources)
+    tensors = {name: stored(boxes) for name, boxes in taken.places.items()}
+    return Part({path.name: one for path, one in written.items()}, tensors)
+
+
+def stored(boxes: list[tuple[Holding, str]]) -> Tensors:
+    holding = boxes[0][0]
+    where = tuple(Stored(held.box, file, held.key) for held, file in boxes)
+    return Tensors(holding.shape, CODES[holding.tensor.dtype], where)
+
+
+def check_space(folder: Path, taken: Snapshot) -> None:
+    needed = sum(tensor.nbytes for file in taken.files.values() for tensor in file.values())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        unit, name = (2**20, "MiB") if needed > 10 * 2**20 else (2**10, "KiB")
+        raise RecordError(
+            "checkpoint",
+            f"{folder.parent} has {free / unit:.0f} {name} free and this rank writes "
+            f"{needed / unit:.0f}",
+            "Free some space or name another folder; older checkpoints are untouched.",
+        )
+
+
+def refusal(final: Path, refused: Exception) -> StepladderError:
+    if isinstance(refused, StepladderError):
+        return refused
+    reason = getattr(refused, "strerror", None) or refused
+    return RecordError(
+        "checkpoint",
+        f"{final} cannot be written ({reason})",
+        "Free some space or name another folder; older checkpoints are untouched.",
+    )

@@ -1,0 +1,166 @@
+"""Every number of a run that is kept, as this rank holds it: which box of which tensor.
+
+A checkpoint stores whole tensors in boxes, so a run on other ranks, or in another layout, finds in
+it whatever part of them it needs. Where several ranks hold the same numbers one of them writes; who
+is arithmetic on the layout, different for each tensor, so that all ranks write about as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from stepladder.checkpoint import Box, whole_box
+from stepladder.checkpoint.tensor_boxes import flat_boxes
+from stepladder.model import Anatomy
+from stepladder.plan import AXES
+from stepladder.rungs import Climbed, Piece, local, sliced_axes
+from stepladder.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Numbers of one tensor."""
+
+    name: str  # "model/…" or "optimizer/parameter/…"
+    shape: tuple[int, ...]  # of the whole tensor
+    box: Box
+    tensor: Tensor  # the numbers; writing into it changes the run
+    mine: bool = True  # to write; else another rank that holds the same does
+
+    @property
+    def key(self) -> str:
+        """Its name in a file: the tensor's own where all of it is there."""
+        name = self.name.partition("/")[2]
+        whole = self.box == whole_box(self.shape)
+        return name if whole else f"{name}@{','.join(map(str, self.box.start))}"
+
+
+def holdings(climbed: Climbed, optimizer: torch.optim.Optimizer, world: World) -> Iterator[Holding]:
+    """All that this rank holds of the model and of the optimizer's state."""
+    for index, piece in enumerate(climbed.pieces):
+        name = canonical(piece.name, climbed.anatomy)
+        mine = writes(piece.axes, index, world) and not is_second_copy(piece.name, name, world)
+        yield from in_boxes(f"model/{name}", piece, piece.held, mine)
+        for key, value in optimizer.state.get(piece.held, {}).items():
+            if isinstance(value, Tensor):
+                yield from state_boxes(f"optimizer/{name}/{key}", piece, value, mine, world)
+    trained = {id(piece.parameter) for piece in climbed.pieces}
+    for index, (name, tensor) in enumerate(untrained(climbed.module)):
+        if id(tensor) not in trained:
+            kept = canonical(name, climbed.anatomy)
+            mine = writes(axes_of(tensor), index, world) and not is_second_copy(name, kept, world)
+            piece = Piece(name, tensor, tensor)  # type: ignore[arg-type]
+            yield from in_boxes(f"model/{kept}", piece, local(tensor), mine)
+
+
+def state_boxes(
+    name: str, piece: Piece, value: Tensor, mine: bool, world: World
+) -> Iterator[Holding]:
+    if value.shape == piece.held.shape:
+        yield from in_boxes(name, piece, value, mine)
+        return
+    # A count of steps, or a row of averages: the same on all that hold slices of the parameter.
+    place = world.layout.place(world.place.rank)
+    first = all(place[axis] == 0 for axis in piece.axes)
+    yield Holding(name, tuple(value.shape), whole_box(value.shape), value, mine and first)
+
+
+def in_boxes(name: str, piece: Piece, held: Tensor, mine: bool) -> Iterator[Holding]:
+    """A tensor laid out as its piece is, as boxes of the whole parameter."""
+    whole = piece.parameter
+    shape, size = tuple(whole.shape), tuple(local(whole).shape)
+    if piece.flat is None:
+        boxes = [(whole_box(size), held.detach())] if prod(size) else []
+    else:
+        boxes = [
+            (box, held.detach()[row].view(box.size))
+            for box, row in flat_boxes(size, piece.flat.start, piece.flat.stop)
+        ]
+    for start, part in stretches(whole):
+        for box, numbers in boxes:
+            common = part.common(box)
+            if common is not None:
+                back = tuple(-a for a in box.start)
+                seen = common.shifted(back).view(numbers)
+                yield Holding(name, shape, common.shifted(start), seen, mine)
+
+
+def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], Box]]:
+    """The boxes of this rank's own tensor that lie together in the whole, and how far each moved.
+
+    One, but for a matrix of queries, keys and values that the tensor axis cut in each third.
+    """
+    size, start = tuple(whole.shape), (0,) * whole.dim()
+    if not isinstance(whole, DTensor):
+        yield start, Box(start, size)
+        return
+    last: Any
+    *others, last = whole.placements
+    in_thirds = isinstance(last, _StridedShard)
+    placements = [*others, Shard(last.dim) if in_thirds else last]
+    size, start = (
+        tuple(found)
+        for found in compute_local_shape_and_global_offset(
+            whole.shape, whole.device_mesh, placements
+        )
+    )
+    if not in_thirds:
+        yield start, Box((0,) * len(size), size)
+        return
+    dim, thirds = last.dim, last.split_factor
+    width, length = size[dim] // thirds, whole.shape[dim] // thirds
+    for index in range(thirds):
+        first = start[dim] // thirds + index * (length - width)
+        inside = [0] * len(size)
+        inside[dim] = index * width
+        yield (
+            (*start[:dim], first, *start[dim + 1 :]),
+            Box(tuple(inside), (*size[:dim], width, *size[dim + 1 :])),
+        )
+
+
+def untrained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Frozen parameters and the buffers that belong to the model's state."""
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            yield name, parameter
+    for prefix, part in module.named_modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            if name not in part._non_persistent_buffers_set:
+                yield f"{prefix}.{name}".lstrip("."), buffer
+
+
+def axes_of(tensor: Tensor) -> tuple[str, ...]:
+    return sliced_axes(tensor) if isinstance(tensor, DTensor) else ()
+
+
+def writes(axes: tuple[str, ...], index: int, world: World) -> bool:
+    """Whether, among the ranks that hold these same numbers, this one writes them."""
+    place, layout = world.layout.place(world.place.rank), world.layout
+    copies, number = 1, 0
+    for axis in AXES:
+        if axis not in axes and axis != "pipeline":  # stages hold other tensors, never copies
+            ways = getattr(layout, axis)
+            number, copies = number * ways + place[axis], copies * ways
+    return number == index % copies
+
+
+def canonical(name: str, anatomy: Anatomy) -> str:
+    """One name for a matrix that is both head and embedding, wherever its copies live."""
+    if anatomy.tied and name == f"{anatomy.head}.weight":
+        return f"{anatomy.embedding}.weight"
+    return name
+
+
+def is_second_copy(name: str, kept: str, world: World) -> bool:
+    """Whether this is the head's copy of a tied matrix, whose embedding lives on another stage."""
+    return kept != name and world.layout.pipeline > 1

@@ -1,0 +1,1 @@
+"""Steps that go wrong: NaN and Inf, loss spikes, out of memory, ranks that drift apart."""

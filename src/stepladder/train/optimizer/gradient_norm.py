@@ -1,0 +1,56 @@
+"""The gradients' size: one norm, where it is not finite, and what clipping divides by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from stepladder.rungs import Piece
+from stepladder.rungs.parameter_shards import squares
+from stepladder.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Every parameter's gradient norm and the whole's, still on the device."""
+
+    names: Sequence[str]
+    each: torch.Tensor  # one norm a parameter that has a gradient
+    whole: torch.Tensor
+
+    def bad(self, loss: torch.Tensor) -> torch.Tensor:
+        """1.0 where the loss or any gradient is not finite, in the form fused optimizers take."""
+        return (~torch.isfinite(self.whole + loss)).float()
+
+    def divisor(self, scale: torch.Tensor | float, clip: float | None) -> torch.Tensor:
+        """What gradients are divided by: the loss scale, and more where the norm exceeds `clip`."""
+        one = torch.ones_like(self.whole)
+        over = one if clip is None else torch.clamp(self.whole / scale / clip, min=1.0)
+        return over * scale
+
+    def bad_name(self, *, last: bool) -> str:
+        """The first or last parameter whose gradient is not finite. Waits for the device.
+
+        Behind a finite loss badness begins somewhere on the way back, and all before it is bad:
+        the last one is nearest to where it began.
+        """
+        bad = (~torch.isfinite(self.each)).nonzero().flatten().tolist()
+        return self.names[bad[-1 if last else 0]] if bad and self.names else ""
+
+
+def measure_norms(pieces: Sequence[Piece], world: World) -> Norms:
+    """Norms of the whole parameters' gradients as they are, loss scale included.
+
+    A piece's squares are added up over the ranks that hold the rest of its parameter, and over
+    no rank that holds a copy; stages hold other parameters and add up to the whole.
+    """
+    having = [piece for piece in pieces if piece.gradient is not None]
+    each = squares(having).to(world.device) if having else torch.zeros(1, device=world.device)
+    for axes in sorted({piece.axes for piece in having if piece.axes}):
+        mine = [index for index, piece in enumerate(having) if piece.axes == axes]
+        each[mine] = world.sum(each[mine], *axes)
+    counted = [index for index, piece in enumerate(having) if not piece.copy]
+    whole = world.sum((each if len(counted) == len(having) else each[counted]).sum(), "pipeline")
+    return Norms([piece.name for piece in having], each.sqrt(), whole.sqrt())

@@ -1,0 +1,125 @@
+"""What an optimizer remembers, taken out of a checkpoint or begun anew.
+
+An optimizer's state belongs to its kind: momentum says nothing to Adam, and one that finds a part
+of what it needs fails in its next step. So it is taken whole or not at all. What is not taken
+begins where a fresh run begins: at zero, and a master in float32 at the parameter it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.checkpoint import Box, Manifest
+from stepladder.errors import RecordError
+from stepladder.plan import Optimizer
+from stepladder.rungs import Piece
+from stepladder.train.checkpointing.sharded_state import canonical, in_boxes
+from stepladder.train.engine import Engine
+
+from .master_weights import MASTER
+
+ADAM = {"step", "exp_avg", "exp_avg_sq"}
+FACTORS = {"row_var", "col_var"}  # of a matrix's second moments
+Wanted = tuple[str, Box, Tensor]  # a tensor of the checkpoint, a box of it, where it goes
+
+
+def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
+    """Give the optimizer the tensors it had, empty; the names of those to fill.
+
+    A fresh one makes them at its first step. One that made them at once chose their type and
+    place: those are filled.
+    """
+    on_device = bool(run.optimizer.defaults.get("fused"))  # else torch reads `step` on the host
+    kept = saved_keys(manifest, run.plan.optimizer)
+    whole: dict[Tensor, Any] = {}
+    taken: set[str] = set()
+    for piece in run.climbed.pieces:
+        name = canonical(piece.name, run.climbed.anatomy)
+        own, saved = dict(run.optimizer.state.get(piece.held, {})), kept.get(name, [])
+        if saved:
+            check_whole(
+                path, name, set(saved), needed(run.plan.optimizer, len(piece.parameter.shape))
+            )
+        for key in saved:  # in the order they were made: the next file has it too
+            if key == MASTER and MASTER not in own:
+                continue
+            full = f"optimizer/{name}/{key}"
+            shape = manifest.tensors[full].shape
+            check_shape(path, full, shape, piece)
+            made = empty_state(piece, shape, on_device or key != "step")
+            there = own.get(key)
+            fits = isinstance(there, Tensor) and there.shape == made.shape
+            own[key] = there if fits else made
+            taken.add(full)
+        if own:
+            whole[piece.held] = own
+    run.optimizer.state.clear()
+    run.optimizer.state.update(whole)  # only now: a checkpoint that is refused changes nothing
+    return taken
+
+
+def saved_keys(manifest: Manifest, how: Optimizer) -> dict[str, list[str]]:
+    """By parameter what was saved of it; nothing where another kind of optimizer remembered it."""
+    kept: dict[str, list[str]] = {}
+    for name in manifest.names("optimizer"):
+        parameter, _, key = name.rpartition("/")
+        kept.setdefault(parameter, []).append(key)
+    known = {"adafactor": {"step", "variance", *FACTORS}, "sgd": {"momentum_buffer"}}
+    mine = known.get(how.name, {*ADAM, MASTER}) if how.name != "sgd" or how.momentum else set()
+    return kept if set().union(*kept.values()) <= mine else {}
+
+
+def needed(how: Optimizer, dimensions: int) -> set[str]:
+    """Without which the optimizer's next step would fail."""
+    factored = {"step", *FACTORS} if dimensions > 1 else {"step", "variance"}
+    return {"sgd": {"momentum_buffer"}, "adafactor": factored}.get(how.name, ADAM)
+
+
+def check_whole(path: Path, name: str, saved: set[str], wanted: set[str]) -> None:
+    missing = sorted(wanted - saved)
+    if missing:
+        raise RecordError(
+            "checkpoint",
+            f"{path} holds only part of what the optimizer knew of '{name}': no {missing[0]}",
+            "Use an older checkpoint.",
+        )
+
+
+def check_shape(path: Path, full: str, shape: tuple[int, ...], piece: Piece) -> None:
+    """A kernel would believe it, and read beyond the tensor's end."""
+    whole, key = tuple(piece.parameter.shape), full.rpartition("/")[2]
+    factor = len(shape) == len(whole) and all(n in (1, m) for n, m in zip(shape, whole))
+    if shape == whole or (key == "step" and not shape) or (key in FACTORS and factor):
+        return
+    raise RecordError(
+        "checkpoint",
+        f"{path} is of another model: '{full.partition('/')[2]}' is {shape} there and its "
+        f"parameter {whole} here",
+        "Build the same model.",
+    )
+
+
+def empty_state(piece: Piece, shape: tuple[int, ...], on_device: bool) -> Tensor:
+    if shape == tuple(piece.parameter.shape):
+        return torch.empty_like(piece.held)
+    device = piece.held.device if on_device else torch.device("cpu")
+    return torch.empty(shape, device=device)
+
+
+def begin_anew(run: Engine, taken: set[str]) -> Iterator[Wanted]:
+    """Set to zero what the checkpoint holds nothing of; masters are filled as their parameters."""
+    for piece in run.climbed.pieces:
+        name = canonical(piece.name, run.climbed.anatomy)
+        for key, value in run.optimizer.state.get(piece.held, {}).items():
+            if not isinstance(value, Tensor) or f"optimizer/{name}/{key}" in taken:
+                continue
+            if key == MASTER:
+                boxes = in_boxes(f"model/{name}", piece, value, mine=False)
+                yield from ((box.name, box.box, box.tensor) for box in boxes)
+            else:
+                value.zero_()

@@ -1,0 +1,1 @@
+"""This machine: devices, memory, versions and what works on it."""

@@ -1,0 +1,1 @@
+"""The other ranks: whether they agree, where they wait, whether they hang."""

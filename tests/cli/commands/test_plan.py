@@ -1,0 +1,166 @@
+"""The command is tried as people type it; no device and no torch are needed."""
+
+import argparse
+import json
+import re
+
+import pytest
+
+from stepladder.cli.commands import plan as command
+from stepladder.errors import PlanError, RecordError
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    return command.run(parser.parse_args(words))
+
+
+def test_a_search_shows_the_best_plan_and_why_others_lose(capsys) -> None:
+    assert run("llama2-7b", "--on", "8 x A100-80GB", "--batch", "64", "--tokens", "1e12") == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "6.74 B parameters",
+        "Best: bf16 ",
+        "memory ",
+        "Why the others lose",
+        "Next rung",
+    ):
+        assert words in shown, words
+    assert "1e+12 tokens: " in shown and " MWh" in shown
+
+
+def test_json_holds_every_ranked_forecast(capsys) -> None:
+    run("llama2-7b", "--on", "8 x A100-80GB", "--batch", "64", "--json", "--tokens", "1e9")
+    table = json.loads(capsys.readouterr().out)
+    best = table["ranked"][0]
+    assert best["fits"] and best["memory"]["peak_bytes"] > 2**30 and best["mfu"] > 0.3
+    assert best["dollars"] > 0 and table["fit"] <= table["plans"]
+    assert "rejected" not in table
+
+
+def test_all_shows_every_loser(capsys) -> None:
+    run("gpt2", "--on", "1 A100-80GB", "--batch", "8", "--json", "--all")
+    table = json.loads(capsys.readouterr().out)
+    assert len(table["rejected"]) == table["plans"] - table["fit"]
+    assert all(loser["reason"] for loser in table["rejected"])
+    run("gpt2", "--on", "1 A100-80GB", "--batch", "8", "--all")
+    assert "Every plan that was left out" in capsys.readouterr().out
+
+
+def test_one_plan_is_forecast(capsys) -> None:
+    text = "bf16 zero3 micro=1 recompute=blocks"
+    words = ("llama2-70b", "--on", "64 x A100-80GB", "--plan", text, "--batch", "64")
+    assert run(*words) == 0
+    shown = capsys.readouterr().out
+    assert "bf16 zero3 shard=64 batch=64 micro=1 accumulate=1 recompute=blocks" in shown
+    assert " GiB, fits" in shown and "nine times in ten" in shown
+
+
+def test_a_plan_that_does_not_fit_exits_with_one(capsys) -> None:
+    assert run("llama2-70b", "--on", "8 x A100-80GB", "--plan", "bf16 ddp micro=1") == 1
+    assert "DOES NOT FIT" in capsys.readouterr().out
+    words = ("llama2-70b", "--on", "8 x A100-80GB", "--plan", "bf16 ddp micro=1", "--json")
+    assert run(*words) == 1 and not json.loads(capsys.readouterr().out)["fits"]
+
+
+def test_an_illegal_plan_is_refused_with_every_problem() -> None:
+    with pytest.raises(PlanError, match="16 ways cannot cut 8 key-value heads"):
+        run("llama3-8b", "--on", "2 nodes x 8 A100-80GB", "--plan", "fp8 tensor=16")
+
+
+def test_nothing_that_fits_names_what_would() -> None:
+    with pytest.raises(PlanError, match="The smallest that does: "):
+        run("llama2-13b", "--on", "1 node x 2 A100-40GB")
+
+
+def test_unknown_names_offer_the_nearest() -> None:
+    with pytest.raises(PlanError, match="Did you mean 'llama3-8b'"):
+        run("llama3-8", "--on", "8 x A100-80GB")
+    with pytest.raises(PlanError, match="A100"):
+        run("llama3-8b", "--on", "8 x A100-90GB")
+
+
+def test_a_batch_of_nothing_is_refused() -> None:
+    with pytest.raises(PlanError, match="0 is not a number of sequences"):
+        run("gpt2", "--on", "1 A100-80GB", "--batch", "0")
+
+
+def test_tokens_that_are_no_number_are_refused() -> None:
+    for tokens in ("-1", "nan", "inf"):
+        with pytest.raises(PlanError, match="is not a number to train on"):
+            run("gpt2", "--on", "1 A100-80GB", f"--tokens={tokens}")
+
+
+def test_a_saved_plan_is_read_back(tmp_path, capsys) -> None:
+    path = tmp_path / "plan.toml"
+    run("gpt2", "--on", "1 A100-80GB", "--batch", "8", "--save", str(path), "--json")
+    best = json.loads(capsys.readouterr().out)["ranked"][0]["plan"]
+    assert Plan.from_toml(path.read_text()) == Plan.parse(best)
+
+
+def test_a_plan_that_cannot_be_saved_says_so(tmp_path) -> None:
+    where = str(tmp_path / "nowhere" / "plan.toml")
+    with pytest.raises(RecordError, match="cannot be written"):
+        run("gpt2", "--on", "1 A100-80GB", "--batch", "8", "--save", where)
+
+
+def test_a_picture_is_drawn(tmp_path, capsys) -> None:
+    path = tmp_path / "plan.png"
+    run("gpt2", "--on", "1 A100-80GB", "--batch", "8", "--plot", str(path))
+    assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_device_of_unknown_speed_has_memory_but_no_time(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nobody has measured it
+    assert run("gpt-tiny", "--on", "1 CPU", "--batch", "8", "--tokens", "1e6") == 0
+    shown = capsys.readouterr().out
+    assert "Time is unknown" in shown and "unknown time, unknown price" in shown
+    assert "'stepladder calibrate' there measures one" in shown
+
+
+def test_here_is_this_machine(capsys, monkeypatch) -> None:
+    found = Cluster.parse("1 node x 2 T4")
+    monkeypatch.setattr(Cluster, "detect", lambda: found)
+    assert run("gpt-tiny", "--on", "here", "--batch", "8") == 0
+    assert "1 node x 2 T4" in capsys.readouterr().out
+
+
+def test_images_are_counted_in_samples(capsys) -> None:
+    run("resnet50", "--on", "1 A100-80GB", "--plan", "fp16 micro=32")
+    assert "samples/s a device" in capsys.readouterr().out
+
+
+def test_a_calibration_changes_the_forecast(tmp_path, capsys) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text('{"matrix_flops_per_second": {"bf16": 1e12}}')
+    words = ("gpt2", "--on", "1 A100-80GB", "--plan", "bf16 micro=8", "--json")
+    run(*words)
+    usual = json.loads(capsys.readouterr().out)["time"]["matrix"]
+    run(*words, "--calibration", str(path))
+    assert json.loads(capsys.readouterr().out)["time"]["matrix"] > 20 * usual
+
+
+def test_a_calibration_of_another_device_is_refused(tmp_path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text('{"device": "CPU"}')
+    with pytest.raises(PlanError, match="was measured on CPU, not A100-80GB"):
+        run("gpt2", "--on", "1 A100-80GB", "--calibration", str(path))
+
+
+def test_what_would_be_slower_is_no_next_rung(capsys):
+    tiny = "gpt:layers=2,hidden=64,heads=4,vocab=256,sequence=1024"
+    assert run(tiny, "--on", "8 x H100-80GB") == 0
+    gains = re.findall(r"([\d.]+) times as fast", capsys.readouterr().out)
+    assert gains and all(float(gain) >= 1 for gain in gains)
+
+
+def test_a_mixture_names_its_active_parameters(capsys) -> None:
+    words = ("mixtral-8x7b", "--sequence", "4096", "--on", "4 nodes x 8 H100-80GB")
+    assert run(*words, "--plan", "bf16 zero3 micro=4 recompute=blocks") == 0
+    assert "46.7 B parameters (12.9 B active), 79.7 GFLOP a token" in capsys.readouterr().out
+    run(*words, "--batch", "256", "--json")
+    table = json.loads(capsys.readouterr().out)
+    assert (table["parameters"], table["active_parameters"]) == (46_702_792_704, 12_879_925_248)

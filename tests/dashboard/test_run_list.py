@@ -1,0 +1,104 @@
+"""Run folders by name: given one by one or found in a folder, read when they are looked at."""
+
+import threading
+import time
+
+import pytest
+
+from stepladder.dashboard import run_list as gallery
+from stepladder.dashboard.run_list import Gallery
+from stepladder.errors import RecordError
+from stepladder.record import Journal, journal_path
+
+
+def make(folder, steps=3):
+    with Journal(folder) as journal:
+        for step in range(steps):
+            journal.write("step", step=step, loss=float(step))
+    return folder
+
+
+def test_a_run_and_a_folder_of_runs_are_told_apart(tmp_path):
+    make(tmp_path / "runs" / "a"), make(tmp_path / "runs" / "b"), make(tmp_path / "other" / "a")
+    (tmp_path / "runs" / "empty").mkdir()
+    (tmp_path / "runs" / "file").write_text("")
+    shown = Gallery([tmp_path / "runs", tmp_path / "other" / "a"])
+    assert shown.listed() == {
+        "a": tmp_path / "runs" / "a",
+        "b": tmp_path / "runs" / "b",
+        "a (2)": tmp_path / "other" / "a",
+    }
+
+
+def test_a_folder_named_twice_is_one_run(tmp_path):
+    make(tmp_path / "a")
+    assert list(Gallery([tmp_path / "a", tmp_path / "a", tmp_path]).listed()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("missing", "{} does not exist"),
+        ("file", "{} is a file, not a folder"),
+        ("empty", "{} holds no run: no journal.jsonl in it or one folder below"),
+        ("foreign", "{} holds no run: no journal.jsonl in it or one folder below"),
+    ],
+)
+def test_a_folder_without_a_run_is_named(tmp_path, name, problem):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign" / "src").mkdir(parents=True)
+    with pytest.raises(RecordError) as caught:
+        Gallery([tmp_path / name])
+    assert str(caught.value) == (
+        f"run folder: {problem.format(tmp_path / name)}. "
+        "Name a folder that a run wrote, such as runs/first."
+    )
+
+
+def test_a_run_that_comes_later_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "RESCAN_SECONDS", 0)
+    make(tmp_path / "a")
+    shown = Gallery([tmp_path])
+    make(tmp_path / "b")
+    assert list(shown.listed()) == ["a", "b"]
+
+
+def test_only_the_runs_last_looked_at_stay_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "KEPT", 2)
+    for name in "abc":
+        make(tmp_path / name)
+    shown = Gallery([tmp_path])
+    first = shown.open("a")
+    shown.open("b")
+    assert shown.open("a") is first
+    shown.open("c")
+    assert shown.opened("b") is None and shown.opened("a") is first
+    assert shown.open("../a") is None and shown.open("") is None
+
+
+def test_what_was_read_stays_when_the_folder_goes(tmp_path):
+    make(tmp_path / "a")
+    shown = Gallery([tmp_path])
+    index = shown.open("a")
+    while shown.follow():
+        pass
+    journal_path(tmp_path / "a").unlink()
+    assert shown.follow() is False and index.steps.last_step == 2
+
+
+def test_runs_are_followed_until_it_is_stopped(tmp_path):
+    make(tmp_path / "a")
+    shown = Gallery([tmp_path])
+    index, stop = shown.open("a"), threading.Event()
+    thread = threading.Thread(target=shown.follow_forever, args=(stop,))
+    thread.start()
+    try:
+        deadline = time.monotonic() + 120
+        while index.steps.last_step != 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert index.steps.last_step == 2
+    finally:
+        stop.set()
+        thread.join(120)
+    assert not thread.is_alive()

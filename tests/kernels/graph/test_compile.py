@@ -1,0 +1,36 @@
+"""What is compiled: like blocks one by one, or the whole."""
+
+import torch
+from torch import nn
+
+from stepladder.kernels.graph.compile import compile_module
+
+
+class Net(nn.Module):
+    def __init__(self, widths):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(w, w) for w in widths)
+
+
+def compiled(net, **how):
+    """Names of the parts whose call is compiled; nothing is called, so nothing is built."""
+    compile_module(net, [(str(i), block) for i, block in enumerate(net.blocks)], **how)
+    return {n for n, part in net.named_modules() if part._compiled_call_impl is not None}
+
+
+def test_like_blocks_are_compiled_one_by_one():
+    assert compiled(Net([8, 8, 8])) == {"blocks.0", "blocks.1", "blocks.2"}
+
+
+def test_small_blocks_are_compiled_whole_where_the_host_would_be_late():
+    assert compiled(Net([8, 8, 8]), whole=True) == {""}
+
+
+def test_large_blocks_hide_what_their_call_costs():
+    with torch.device("meta"):
+        net = Net([4500, 4500])
+    assert compiled(net, whole=True) == {"blocks.0", "blocks.1"}
+
+
+def test_blocks_that_differ_are_compiled_whole():
+    assert compiled(Net([8, 16])) == {""}

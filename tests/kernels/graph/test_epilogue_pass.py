@@ -1,0 +1,114 @@
+"""What follows a product is done by it, forward and in GELU's gradient, and means the same."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stepladder.kernels.graph import epilogue_pass as ending_pass
+from stepladder.kernels.graph import gelu_pass
+from stepladder.kernels.graph.compile import trying
+
+from .compiling import every_pass_runs
+
+
+class Block(nn.Module):
+    """Two sums with what went in, the second after GELU between two linears."""
+
+    def __init__(self, bias=True, turned=False):
+        super().__init__()
+        self.first = nn.Linear(8, 8, bias=bias)
+        self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8, bias=bias)
+        self.turned = turned
+
+    def forward(self, x):
+        made = self.first(torch.tanh(x))
+        x = made + x if self.turned else x + made
+        inner = functional.gelu(self.up(torch.tanh(x)), approximate="tanh")
+        return (x + self.down(inner)).square().sum()
+
+
+class Others(Block):
+    """Nothing here is a sum by a product: a result that another reads as well, what is added being
+    smaller and spread out, or multiplied first."""
+
+    def forward(self, x):
+        made = self.first(x)
+        read = (x + made).square().sum() + made.sum()
+        spread = (self.up(x) + self.up.bias * 2).square().sum()
+        scaled = torch.add(self.down(torch.tanh(self.up(x))), x, alpha=2).square().sum()
+        return read + spread + scaled
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Every size pays here; the products that end with more, by name."""
+    seen = []
+    monkeypatch.setattr(ending_pass, "pays", lambda *_: True)
+    monkeypatch.setattr(gelu_pass, "pays", lambda *_: True)
+    call = ending_pass.call
+
+    def noted(graph, target, *rest):
+        if target in (ending_pass.ours.product_sum.default, ending_pass.ours.gelu_gradient.default):
+            seen.append(target.name().removeprefix("stepladder::"))
+        return call(graph, target, *rest)
+
+    monkeypatch.setattr(ending_pass, "call", noted)
+    return seen
+
+
+def plain_and_compiled(module, x, working=None):
+    """What comes out of either, and all gradients."""
+    ends = []
+    with every_pass_runs():
+        for call in (module, torch.compile(module, options=trying())):
+            module.zero_grad()
+            x.grad = None
+            with working or nullcontext():
+                value = call(x)
+            value.backward()
+            grads = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+            ends.append([value.detach(), x.grad.clone(), *grads])
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("net", "found"),
+    [
+        (lambda: Block(), ["product_sum", "product_sum", "gelu_gradient"]),
+        (lambda: Block(bias=False, turned=True), ["product_sum", "product_sum", "gelu_gradient"]),
+        (lambda: Others(), []),
+    ],
+)
+def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
+    torch.manual_seed(0)
+    module, x = net(), torch.randn(3, 5, 8, requires_grad=True)
+    ends = plain_and_compiled(module, x)
+    assert sorted(taken) == sorted(found)
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_sum_that_widens_the_product_stays_wide(taken, turned):
+    """Autocast's: products of 16 bits, added to a stream of 32."""
+    torch.manual_seed(0)
+    module, x = Block(turned=turned), torch.randn(3, 5, 8, requires_grad=True)
+    ends = plain_and_compiled(module, x, torch.autocast("cpu", dtype=torch.bfloat16))
+    assert "product_sum" not in taken
+    for a, b in zip(*ends, strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        assert (a - b).norm() <= 1e-2 * a.norm()
+
+
+def test_sums_of_gradients_are_the_compilers(taken):
+    """Two linears of one input: their gradients' sum is in the backward pass."""
+    torch.manual_seed(0)
+    one, two = nn.Linear(8, 8), nn.Linear(8, 8)
+    x = torch.randn(5, 8, requires_grad=True)
+    with every_pass_runs():
+        made = torch.compile(lambda x: torch.tanh(one(x)) * two(x), options=trying())(x)
+        made.sum().backward()
+    assert taken == []

@@ -1,0 +1,47 @@
+"""The one pass over a module's own graph is all of ours, and is another when one of them is."""
+
+import pytest
+import torch
+from torch import nn
+
+from stepladder.kernels.graph import gelu_pass
+from stepladder.kernels.graph import max_pool_pass as pool_pass
+from stepladder.kernels.graph.compile import trying
+from stepladder.kernels.graph.pre_grad_pass import ModulePass
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, ["stepladder.gelu_linear.default", "stepladder.max_pool.default"]),
+        ({"selective": True}, ["stepladder.max_pool.default"]),
+    ],
+)
+def test_all_that_is_ours_takes_its_place(monkeypatch, options, wanted):
+    for each in (gelu_pass, pool_pass):
+        monkeypatch.setattr(each, "pays", lambda *_: True)
+    net = nn.Sequential(
+        nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(12, 8), nn.GELU("tanh"), nn.Linear(8, 2)
+    )
+    found = []
+
+    def look(module, _):
+        trying(**options)["pre_grad_custom_pass"](module.graph)
+        module.graph.lint()
+        module.recompile()
+        found.extend(str(n.target) for n in module.graph.nodes if "stepladder" in str(n.target))
+        return module.forward
+
+    images = torch.randn(5, 3, 4, 4)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(net, backend=look)(images), net(images))
+    assert sorted(found) == wanted
+
+
+def test_its_name_for_the_compilers_cache_follows_each(monkeypatch):
+    before = ModulePass().uuid()
+    assert before == ModulePass().uuid() != ModulePass(selective=True).uuid()
+    for each in (gelu_pass.GeluPass, pool_pass.PoolPass):
+        with monkeypatch.context() as patch:
+            patch.setattr(each, "uuid", lambda _: "another")
+            assert ModulePass().uuid() != before

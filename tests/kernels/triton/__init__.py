@@ -1,0 +1,1 @@
+"""The Triton programs behind the operators; imported only where Triton runs."""

@@ -1,0 +1,41 @@
+"""The kernels' tests once more, this time through the Triton programs themselves.
+
+In a process of its own: Triton chooses its interpreter while a kernel is decorated, and in this
+process another test may have imported it already.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+HERE = Path(__file__).parents[1]
+FILES = (
+    "test_adamw",
+    "test_rmsnorm",
+    "test_cross_entropy",
+    "test_linear_cross_entropy",
+    "triton/test_triton_float8",
+    "test_max_pool",
+)
+
+
+@pytest.mark.timeout(600)  # half a minute alone, several on a crowded machine
+def test_the_triton_programs_pass_the_same_tests():
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("this process interprets Triton already")
+    # What is compiled around an operator does not depend on what runs inside it.
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-k", "not compiles"]
+    done = subprocess.run(
+        [*command, *(str(HERE / f"{name}.py") for name in FILES)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        cwd=HERE.parents[1],
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout

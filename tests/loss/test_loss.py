@@ -1,0 +1,109 @@
+"""What counts as a loss, and over how many targets it is a mean."""
+
+import pytest
+import torch
+from torch import nn
+
+from stepladder.errors import ModelError
+from stepladder.train import climb
+from tests.train.toys import distance, net, pairs
+
+
+class Answers(nn.Module):
+    def __init__(self, answer):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.answer = answer
+
+    def forward(self, x):
+        return self.answer(self.weight * x.mean())
+
+
+def message(module, loss=None, batch=None):
+    run = climb(module, loss=loss, plan="fp32")
+    with pytest.raises(ModelError) as raised:
+        run.step(pairs(1)[0] if batch is None else batch)
+    return str(raised.value)
+
+
+def test_a_module_without_a_loss_is_told_how_to_get_one():
+    assert message(net(), batch=torch.randn(4, 16)) == (
+        "loss: Net returns a tensor of shape (4, 5) and no loss. "
+        "Give climb one: loss='cross_entropy', or a function of (outputs, targets)."
+    )
+
+
+def test_a_loss_that_is_not_one_number_is_refused():
+    wide = message(net(), loss=lambda outputs, targets: outputs)
+    assert (
+        wide == "loss: returned a tensor of shape (8, 5), not one number. Reduce it with .mean()."
+    )
+    assert "returned a float" in message(net(), loss=lambda outputs, targets: 1.0)
+
+
+def test_a_loss_that_learns_nothing_is_refused():
+    assert message(net(), loss=lambda outputs, targets: outputs.detach().mean()) == (
+        "loss: does not depend on any trainable parameter. Unfreeze one, or check loss."
+    )
+
+
+def test_an_unknown_name_offers_the_nearest():
+    with pytest.raises(
+        ModelError, match="'cross_entrpy' is not a loss. Did you mean 'cross_entropy'"
+    ):
+        climb(net(), loss="cross_entrpy", plan="fp32")
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"loss": x, "logits": x}])
+def test_a_module_may_bring_its_own_loss(wrap):
+    run = climb(Answers(wrap), optimizer="sgd lr=1", plan="fp32")
+    assert run.step(torch.full((4, 2), 3.0)).loss == pytest.approx(3.0)
+
+
+def test_squared_error_by_name():
+    module = nn.Linear(3, 2)
+    run = climb(module, loss="squared_error", optimizer="sgd lr=0", plan="fp32 micro=2")
+    x, y = torch.randn(6, 3), torch.randn(6, 2)
+    expected = ((module(x) - y) ** 2).mean().item()
+    assert run.step((x, y)).loss == pytest.approx(expected, rel=1e-6)
+
+
+def hugging_face(name):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if name == "gpt2":
+        config = transformers.GPT2Config(
+            n_layer=2, n_head=2, n_embd=32, vocab_size=64, n_positions=16,
+            resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+        )  # fmt: skip
+        return transformers.GPT2LMHeadModel(config)
+    config = transformers.LlamaConfig(
+        num_hidden_layers=2, hidden_size=32, num_attention_heads=2, num_key_value_heads=1,
+        intermediate_size=64, vocab_size=64, max_position_embeddings=16,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def labelled(rows=6, length=12):
+    """Hugging Face batches whose rows keep very different numbers of labels."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 64, (rows, length), generator=draw)
+    labels = ids.clone()
+    for row in range(rows):
+        labels[row, : 2 * row] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_hugging_face_models_shift_their_labels_and_accumulate_exactly(name):
+    whole, cut = hugging_face(name), hugging_face(name)
+    one = climb(whole, optimizer="sgd lr=0.5", plan="fp32")
+    many = climb(cut, optimizer="sgd lr=0.5", plan="fp32 micro=2")
+    theirs = hugging_face(name).train()(**labelled()).loss.item()
+    for step in range(5):
+        a, b = one.step(labelled()), many.step(labelled())
+        if step == 0:
+            assert a.loss == pytest.approx(theirs, rel=1e-6)
+        assert b.loss == pytest.approx(a.loss, rel=2e-6)
+        assert a.tokens == (labelled()["labels"][:, 1:] != -100).sum().item()
+    assert distance(cut, whole) < 1e-5

@@ -1,0 +1,41 @@
+"""A slow link that cannot be made, or whose ranks fail, is a line of the table."""
+
+import os
+import shutil
+
+import pytest
+
+from stepladder.bench import compression, measure_compression
+from stepladder.errors import WorldError
+from stepladder.measure import slow_link as links
+
+
+def test_without_the_tool_the_row_says_so(monkeypatch):
+    monkeypatch.setattr(links.shutil, "which", lambda name: None)
+    rows = list(measure_compression("gpt-tiny", batch=1, sequence=8, steps=1))
+    assert [row.link for row in rows] == list(compression.LINKS)
+    assert all("there is no 'ip' to make one" in row.problem for row in rows)
+
+
+def test_a_command_that_is_refused_says_why():
+    with pytest.raises(WorldError, match="this kernel or user may not make one .*such"):
+        links.command("ls", "/no/such/folder")
+
+
+def allowed() -> bool:
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
+@pytest.mark.skipif(not allowed(), reason="network namespaces need root and iproute2")
+def test_nothing_is_left_behind_and_a_rank_that_fails_is_told(monkeypatch):
+    try:
+        with links.Cable("1gbit") as cable:
+            parcel = compression.Parcel("no-such-model", 1, 8, 1)
+            with pytest.raises(WorldError, match="a rank at its end failed .*no-such-model"):
+                compression.run_pair(cable, parcel)
+            monkeypatch.setattr(compression, "LIMIT_SECONDS", 0.1)
+            with pytest.raises(WorldError, match="two ranks did not finish 1 steps within"):
+                compression.run_pair(cable, parcel)
+    except WorldError as refused:
+        pytest.skip(str(refused))
+    assert not any(os.path.exists(f"/run/netns/{name}") for name in cable.names)

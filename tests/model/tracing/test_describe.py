@@ -1,0 +1,241 @@
+"""The facts of any module, traced without memory, are those of its shape and of the real thing."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from stepladder.errors import ModelError, PlanError
+from stepladder.model import build, count_flops, describe
+from stepladder.model.builtin.resnet import ResNet
+from stepladder.rungs import measure_blocks
+from stepladder.workload import Facts, facts_of_shape, find_facts
+from stepladder.workload.presets import PRESETS
+
+torch.set_num_threads(1)
+WIDTHS = ((4, 4), (2, 4), (2, 2))  # work and stream: fp32, autocast, stored in bf16
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def all_kept(facts: Facts, way: str, widths: tuple[int, int]) -> float:
+    return sum(getattr(part, way).num_bytes(*widths) * part.count for part in facts.parts)
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "llama-tiny", "llama:layers=3,hidden=128,heads=4"])
+def test_a_traced_transformer_has_the_facts_of_its_shape(name: str) -> None:
+    traced, counted = describe(build(name, device="meta")), find_facts(name)
+    assert traced.parameters == counted.parameters
+    assert traced.flops_per_sample == counted.flops_per_sample
+    assert (traced.tokens, traced.vocab) == (counted.tokens, counted.vocab)
+    assert traced.num_blocks == counted.num_blocks and len(traced.parts) == 3
+    for way in ("eager", "compiled", "selective"):
+        for widths in WIDTHS:
+            kept = all_kept(traced, way, widths)
+            assert kept == pytest.approx(all_kept(counted, way, widths), rel=0.01), (way, widths)
+    block, known = traced.parts[1], counted.parts[1]
+    assert block.scratch.num_bytes(4, 4) == pytest.approx(known.scratch.num_bytes(4, 4), rel=0.01)
+    assert block.whole_parameters == known.whole_parameters
+    assert sorted(m.cut for m in block.matrices) == sorted(m.cut for m in known.matrices)
+    assert block.attention == known.attention and block.output == known.output
+
+
+def test_a_traced_resnet_has_the_facts_of_its_stages() -> None:
+    traced = describe(build("resnet50", device="meta"), sample=torch.zeros(1, 3, 224, 224))
+    counted = find_facts("resnet50")
+    assert traced.parameters == counted.parameters == 25_557_032
+    assert traced.flops_per_sample == counted.flops_per_sample
+    assert [part.count for part in traced.parts] == [part.count for part in counted.parts]
+    for widths in WIDTHS:
+        kept = all_kept(traced, "eager", widths)
+        assert kept == pytest.approx(all_kept(counted, "eager", widths), rel=0.01)
+    inside = [sum(p.selective.num_bytes(4, 4) for p in f.parts[1:-1]) for f in (traced, counted)]
+    assert inside[0] == pytest.approx(inside[1], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "sample"),
+    [("vit-tiny", (3, 224, 224)), ("resnet-tiny", (1, 8, 8)), ("mlp-tiny", (64,))],
+)
+def test_a_name_without_a_shape_is_traced(name: str, sample: tuple[int, ...]) -> None:
+    facts, module = describe(name), build(name, device="meta")
+    flops = count_flops(module, torch.zeros(1, *sample))
+    assert facts.parameters == parameters(module) and facts.name == name
+    assert facts.flops_per_sample == 3 * flops.forward
+
+
+def test_kept_bytes_are_those_that_autograd_really_saves() -> None:
+    module = build("llama-tiny")
+    tokens = torch.zeros(2, 256, dtype=torch.long)
+    real = measure_blocks(
+        [(f"blocks.{i}", b) for i, b in enumerate(module.blocks)], lambda: module(tokens)
+    )
+    block = describe(module, sample=tokens, device="cpu").parts[1]
+    assert 2 * block.eager.num_bytes(4, 4) == pytest.approx(real[1].kept_bytes, rel=0.001)
+    assert 2 * block.selective.num_bytes(4, 4) == pytest.approx(real[1].cheap_bytes, rel=0.001)
+    assert 2 * block.input.num_bytes(4, 4) == real[1].whole_bytes
+
+
+def test_compiled_facts_are_what_the_partitioner_keeps() -> None:
+    module = build("gpt:layers=1,hidden=64,heads=2,vocab=64,sequence=32")
+    block, saved = module.blocks[0], []
+    run = torch.compile(block, backend="aot_eager_decomp_partition")
+    own = {tensor.untyped_storage()._cdata for tensor in module.parameters()}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run(torch.randn(2, 32, 64, requires_grad=True))
+    sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in saved}
+    real = sum(size for address, size in sizes.items() if address not in own)
+    facts = describe(module, sequence=32)
+    assert 2 * facts.parts[1].compiled.num_bytes(4, 4) == pytest.approx(real, rel=0.01)
+
+
+def test_seventy_billion_parameters_are_described_without_memory() -> None:
+    facts = describe(build("llama3-70b", device="meta"), sequence=4096)
+    assert facts.parameters == 70_553_706_496 and facts.parts[1].count == 80
+
+
+def test_a_shape_a_name_a_config_and_its_file_agree(tmp_path) -> None:
+    config = {
+        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 256,
+        "intermediate_size": 128,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert describe(config, sequence=32).parts == describe(str(path), sequence=32).parts
+    shape = PRESETS["gpt-tiny"]
+    assert describe(shape, sequence=64).parts == describe("gpt-tiny", sequence=64).parts
+    assert describe(shape) == facts_of_shape(shape)
+
+
+def test_hugging_face_models_are_described_like_ours() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        num_hidden_layers=3, hidden_size=64, num_attention_heads=4, num_key_value_heads=4,
+        intermediate_size=128, vocab_size=256, max_position_embeddings=32,
+    )  # fmt: skip
+    with torch.device("meta"):
+        llama = transformers.LlamaForCausalLM(config)
+        gpt = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=256, n_positions=32)
+        )
+    found = [describe(module, sequence=32) for module in (llama, gpt)]
+    for module, facts in zip((llama, gpt), found):
+        assert facts.parameters == parameters(module), "a tied head is counted once"
+        assert facts.num_blocks == 3
+        tokens = torch.zeros(1, 32, dtype=torch.long)
+        assert facts.flops_per_sample == 3 * count_flops(module, tokens).forward
+    ours = describe("llama:layers=3,hidden=64,heads=4,ffn=128,vocab=256", sequence=32)
+    assert found[0].flops_per_sample == ours.flops_per_sample
+    # With a mask, a block that is looked at twice must not find its keys twice in the cache.
+    mask = torch.tensor([[1] * 24 + [0] * 8])
+    masked = describe(llama, sample={"input_ids": mask, "attention_mask": mask})
+    assert masked.flops_per_sample == ours.flops_per_sample
+
+
+class Odd(nn.Module):
+    """No blocks, one weight twice, a branch that training never takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn, self.back, self.never = (nn.Linear(8, 8) for _ in range(3))
+        self.back.weight = self.turn.weight
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = self.back(torch.tanh(self.turn(rows)))
+        return rows if self.training else self.never(rows)
+
+
+def test_an_odd_module_is_one_part_and_is_left_as_it_was() -> None:
+    module = Odd().eval()
+    facts = describe(module, sample=torch.zeros(1, 8))
+    assert facts.parameters == parameters(module) == 64 + 8 + 8 + 64 + 8
+    assert facts.num_blocks == 0 and facts.flops_per_sample == 3 * 2 * 2 * 64
+    tanh, copy = 8, 8  # what is read is the batch's own in fp32, and copied for fewer bits
+    assert facts.entry.eager.num_bytes(4, 4) == 4 * tanh
+    assert facts.entry.eager.num_bytes(2, 2) == 2 * (tanh + copy)
+    assert not module.training and "forward" not in vars(module)
+
+
+def test_blocks_that_differ_are_parts_of_their_own() -> None:
+    module = ResNet(depths=(3, 2), width=8, small=True, channels=1, classes=4)
+    facts = describe(module, sample=torch.zeros(1, 1, 8, 8))
+    counts = [(part.name, part.count) for part in facts.parts[1:-1]]
+    assert sum(count for _, count in counts) == 5 and len(counts) >= 3
+
+
+class Deciding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.ModuleDict({"gate": Gate()})
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.part["gate"](rows)
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        answer = self.linear(rows)
+        return answer if answer.sum().item() > 0 else answer.relu()
+
+
+def test_what_cannot_be_traced_is_named_and_can_be_probed() -> None:
+    module, sample = Deciding(), torch.ones(3, 8)
+    with pytest.raises(ModelError, match=r"Deciding\.part\.gate: aten\._local_scalar_dense.*probe"):
+        describe(module, sample=sample)
+    facts = describe(module, sample=sample, probe=True)
+    assert facts.parameters == 72 and facts.flops_per_sample == 3 * 2 * 64
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_a_probe_measures_what_a_trace_foresees() -> None:
+    module = build("gpt:layers=2,hidden=64,heads=2,vocab=64,sequence=32")
+    traced, probed = (describe(module, device="cpu", probe=probe) for probe in (False, True))
+    for way in ("eager", "selective"):
+        kept = all_kept(probed, way, (4, 4))
+        assert kept == pytest.approx(all_kept(traced, way, (4, 4)), rel=0.01)
+
+
+def test_a_module_that_reads_no_tokens_needs_a_sample() -> None:
+    with pytest.raises(ModelError, match=r"MLP: cannot be traced.*sample="):
+        describe(build("mlp-tiny", device="meta"))
+
+
+def test_something_else_is_refused() -> None:
+    with pytest.raises(PlanError, match="a int is neither a name"):
+        describe(7)
+
+
+def test_frozen_blocks_have_no_backward_and_trained_ones_after_them_a_whole_one() -> None:
+    module = build("gpt:layers=2,hidden=32,heads=2,vocab=64,sequence=8")
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.startswith("blocks.1"))
+    facts = describe(module, sequence=8)
+    frozen, trained = facts.parts[1:3]
+    assert frozen.frozen_parameters == frozen.parameters and not trained.frozen_parameters
+    assert {m.backward for m in frozen.matrices} == {0}
+    assert {m.backward for m in trained.matrices} == {2}
+    assert frozen.moved_back is not None and frozen.moved_back.eager.num_bytes(4, 4) == 0
+
+
+def test_a_sample_that_forward_does_not_take_is_told_as_such() -> None:
+    batch = torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
+    with pytest.raises(ModelError, match="Linear: its forward does not take this sample .* inputs"):
+        describe(torch.nn.Linear(8, 8), sample=batch)
+
+
+def test_torch_logs_no_traceback_of_what_is_told_in_a_line(caplog) -> None:
+    with pytest.raises(ModelError, match="cannot be traced"):
+        describe(torch.nn.Linear(8, 8), sample=torch.zeros(2, 7))
+    assert not caplog.records

@@ -1,0 +1,251 @@
+"""Every rule is broken once on purpose, and its message read."""
+
+from dataclasses import replace
+from time import thread_time
+
+import pytest
+
+from stepladder.errors import PlanError, PlanErrors
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+from stepladder.planner import check, problems
+from stepladder.planner.legality import RULES
+from stepladder.workload import find_facts
+
+LLAMA = find_facts("llama3-8b", 4096)
+RESNET = find_facts("resnet50")
+NODE = Cluster.parse("8 x H100-80GB")
+
+BROKEN = {  # rule: (facts, plan, cluster, message)
+    "kernels need one rank": (
+        LLAMA,
+        "bf16 zero3 kernels=on micro=1",
+        "8 x A100-80GB",
+        "kernels: the fused loss reads whole plain matrices, and shard=8 has 8 ranks. "
+        "Leave kernels out; compile=on works on any rank.",
+    ),
+    "tensor ways divide the heads": (
+        find_facts("gpt2-xl"),
+        "bf16 ddp tensor=2 micro=1",
+        "8 x A100-80GB",
+        "layout.tensor: 2 ways cannot cut 25 attention heads evenly. Use 1, 5 or 25.",
+    ),
+    "tensor ways divide the key-value heads": (
+        LLAMA,
+        "bf16 tensor=16 micro=1",
+        "2 nodes x 8 H100-80GB",
+        "layout.tensor: 16 ways cannot cut 8 key-value heads evenly. Use 1, 2, 4 or 8.",
+    ),
+    "tensor ways divide every width they cut": (
+        find_facts("llama:layers=2,hidden=64,heads=8,kv_heads=8,ffn=100,vocab=256", 64),
+        "bf16 tensor=8 micro=1",
+        "8 x A100-80GB",
+        "layout.tensor: 8 ways cannot cut a width of 100 in 'block' evenly",
+    ),
+    "tensor ways have something to cut": (
+        RESNET,
+        "bf16 ddp tensor=2 micro=1",
+        "8 x A100-80GB",
+        "layout.tensor: resnet50 has no matrices that are known to be cut in pairs",
+    ),
+    "tensor ways slice the sequence": (
+        find_facts("llama3-8b", 4098),
+        "bf16 ddp tensor=8 micro=1",
+        "8 x A100-80GB",
+        "layout.tensor: 4098 tokens do not divide by tensor x context = 8, which slice them. "
+        "Use a sequence of 4096.",
+    ),
+    "context ways slice the sequence": (
+        find_facts("llama3-8b", 4099),
+        "bf16 zero3 context=8 micro=1",
+        "8 x A100-80GB",
+        "layout.context: 8 ways cannot slice 4099 tokens evenly. Use a sequence of 4096.",
+    ),
+    "context ways need attention": (
+        replace(RESNET, tokens=16),
+        "bf16 ddp context=2 micro=1",
+        "8 x A100-80GB",
+        "layout.context: resnet50 has no attention along which a sequence could be sliced",
+    ),
+    "every stage has a block": (
+        find_facts("llama-tiny"),
+        "bf16 pipeline=8 micro=1 accumulate=8",
+        "8 x A100-80GB",
+        "layout.pipeline: 8 stages for 4 blocks leaves some stages empty. Use at most 4.",
+    ),
+    "micro-batches fill the stages": (
+        LLAMA,
+        "bf16 ddp pipeline=4 micro=1 accumulate=2",
+        "8 x A100-80GB",
+        "batch.accumulate: 2 micro-batches cannot fill 4 stages with 1f1b. "
+        "Use a batch of 8 or more, or at most 2 stages.",
+    ),
+    "interleaving works in whole rounds": (
+        LLAMA,
+        "bf16 ddp pipeline=4 micro=1 accumulate=6 schedule=interleaved:2",
+        "8 x A100-80GB",
+        "schedule: interleaved works in rounds of 4; 6 micro-batches are not whole rounds",
+    ),
+    "virtual stages need a pipeline": (
+        LLAMA,
+        "bf16 ddp micro=1 schedule=interleaved:2",
+        "8 x A100-80GB",
+        "schedule: interleaved:2 gives each rank several stages, and there is no pipeline",
+    ),
+    "zero-bubble keeps its parameters": (
+        LLAMA,
+        "bf16 zero3 pipeline=2 micro=1 accumulate=4 schedule=zero-bubble",
+        "8 x A100-80GB",
+        "schedule: zero-bubble splits backward, and zero3 drops parameters between its halves: "
+        "gradients come out wrong. Use 1f1b, or zero1.",
+    ),
+    "zero-bubble runs again twice": (
+        LLAMA,
+        "bf16 zero1 pipeline=2 micro=1 accumulate=4 schedule=zero-bubble recompute=selective",
+        "8 x A100-80GB",
+        "schedule: recompute=selective computes again once, and both halves of a split backward "
+        "need it. Use 1f1b, or recompute=blocks without context.",
+    ),
+    "zero-bubble splits what it sees": (
+        LLAMA,
+        "bf16 zero1 pipeline=2 micro=1 accumulate=4 schedule=zero-bubble compile=on",
+        "8 x A100-80GB",
+        "schedule: zero-bubble splits backward, and compiled blocks run theirs in one piece. "
+        "Use 1f1b, or compile=off.",
+    ),
+    "a folded pipeline's ends share nothing sliced": (
+        find_facts("llama3.2-1b"),
+        "bf16 zero2 pipeline=2 micro=1 accumulate=4 schedule=zero-bubble",
+        "8 x A100-80GB",
+        "schedule: zero-bubble has the head and the embedding, one matrix, in two stages of a "
+        "rank, and zero2 slices each stage by itself. Use zero1, or 1f1b.",
+    ),
+    "the device multiplies in that type": (
+        LLAMA,
+        "fp8 zero3 micro=1",
+        "8 x A100-80GB",
+        "precision: fp8 needs matrix units this device (A100-80GB) does not have. "
+        "bf16 and fp16 run on it.",
+    ),
+    "flash attention works in 16 bits": (
+        LLAMA,
+        "fp32 zero3 micro=1 attention=flash",
+        "8 x A100-80GB",
+        "attention: the flash kernel works in 16 bits, and fp32 does not",
+    ),
+    "flash attention needs a device": (
+        LLAMA,
+        "bf16 zero3 micro=1 attention=flash",
+        "2 x Xeon-8480",
+        "attention: the flash kernel does not run on Xeon-8480. Use attention=auto.",
+    ),
+    "compression needs whole copies": (
+        LLAMA,
+        "bf16 zero3 micro=1 compress=bf16",
+        "8 x A100-80GB",
+        "compress: bf16 shrinks gradients that whole copies exchange, and there are none",
+    ),
+    "compression needs whole matrices": (
+        LLAMA,
+        "bf16 ddp tensor=2 micro=1 compress=bf16",
+        "8 x A100-80GB",
+        "compress: bf16 works on whole modules, and replicate=4 tensor=2 cuts them",
+    ),
+    "powersgd needs a steady scale": (
+        LLAMA,
+        "fp16 ddp micro=1 compress=powersgd:4",
+        "8 x A100-80GB",
+        "compress: powersgd:4 adds to each step what earlier ones missed, and the loss scale of "
+        "fp16 changes between them. Use bf16, or compress=fp16.",
+    ),
+    "adafactor needs whole matrices": (
+        LLAMA,
+        "bf16 zero1 micro=1 optimizer=adafactor",
+        "8 x A100-80GB",
+        "optimizer: adafactor averages rows and columns of whole matrices, and shard=8 slices them",
+    ),
+    "offloading needs a device": (
+        LLAMA,
+        "fp32 zero3 micro=1 offload=optimizer",
+        "2 x Xeon-8480",
+        "offload: optimizer already in host memory on Xeon-8480",
+    ),
+    "parameters leave in slices": (
+        LLAMA,
+        "bf16 zero1 micro=1 offload=parameters",
+        "8 x A100-80GB",
+        "offload: parameters can wait on the host only where each block gathers them before use",
+    ),
+    "the ceiling is below the device": (
+        LLAMA,
+        "bf16 zero3 micro=1 memory=90GiB",
+        "8 x A100-80GB",
+        "memory: a ceiling of 90 GiB on a device that has 80",
+    ),
+}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.name for rule in RULES} == set(BROKEN)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_named_with_its_way_out(name: str) -> None:
+    facts, text, cluster, message = BROKEN[name]
+    found = problems(facts, Plan.parse(text), Cluster.parse(cluster))
+    assert any(str(problem).startswith(message) for problem in found), [str(p) for p in found]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_no_rule_complains_of_a_good_plan(name: str) -> None:
+    rule = next(rule for rule in RULES if rule.name == name)
+    assert rule.name and problems(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE) == []
+
+
+def test_a_legal_plan_comes_back_settled() -> None:
+    plan = check(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE)
+    assert plan.layout.shard == 8 and plan.batch.passes == 4
+
+
+def test_all_problems_come_at_once() -> None:
+    text = "fp8 zero3 shard=2 tensor=3 pipeline=40 micro=1 compress=bf16"
+    with pytest.raises(PlanErrors) as raised:
+        check(LLAMA, Plan.parse(text), Cluster.parse("8 x A100-80GB"))
+    fields = {problem.field for problem in raised.value.problems}
+    assert {"layout", "layout.tensor", "layout.pipeline", "precision", "compress"} <= fields
+
+
+def test_a_batch_that_does_not_divide_is_reported_once() -> None:
+    found = problems(LLAMA, Plan.parse("bf16 zero3 micro=3 batch=64"), NODE)
+    assert [str(problem) for problem in found] == [
+        "batch.sequences: 64 does not divide into passes of 24 "
+        "(3 per micro-batch x 8 data ranks). Nearest that do: 48 or 72."
+    ]
+
+
+def test_a_problem_of_the_plan_alone_is_reported_once() -> None:
+    found = problems(LLAMA, Plan(layout=replace(Plan().layout, shard=8)), NODE)
+    assert len(found) == 1 and isinstance(found[0], PlanError)
+    assert "without a word for what is sliced" in str(found[0])
+
+
+def test_checking_takes_milliseconds() -> None:
+    plan = Plan.parse("bf16 zero3 micro=2 batch=64")
+    start = thread_time()  # what others do meanwhile does not count
+    for _ in range(20):
+        problems(LLAMA, plan, NODE)
+    assert (thread_time() - start) / 20 < 0.01
+
+
+def test_a_vocabulary_may_be_cut_unevenly() -> None:
+    facts = find_facts("gpt:layers=2,hidden=64,heads=4,vocab=50257", 64)
+    assert not problems(facts, Plan.parse("bf16 tensor=2 micro=1"), two_devices())
+
+
+def test_what_has_no_sequence_needs_none_that_divides() -> None:
+    facts = replace(find_facts("gpt2"), tokens=1)
+    assert not problems(facts, Plan.parse("bf16 tensor=2 micro=1"), two_devices())
+
+
+def two_devices() -> Cluster:
+    return Cluster.parse("2 x A100-80GB")

@@ -1,0 +1,33 @@
+"""The optimizer's state on the host: the same steps, and nothing of it on the device."""
+
+import pytest
+import torch
+
+from stepladder.rungs.memory.offload_optimizer import HostPiece
+from tests.ranks import run
+from tests.rungs.rank_toys import feed, learn, odd, same, start, tokens
+
+ADAM = "adamw lr=1e-2 wd=0.1 clip=0.5"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd lr=0.5", "momentum lr=0.1", ADAM])
+def test_one_rank_updates_the_same_on_the_host(optimizer):
+    same(learn("fp32 offload=optimizer", odd, optimizer), learn("fp32", odd, optimizer), rel=1e-6)
+
+
+@pytest.mark.parametrize("plan", ["fp32 ddp", "fp32 zero1", "fp32 zero3"])
+def test_pieces_of_any_layout_are_updated_on_the_host(plan):
+    expected = learn("fp32", odd, ADAM)
+    for found in run(learn, 2, f"{plan} offload=optimizer", odd, ADAM, init=False):
+        same(found, expected)
+
+
+def test_the_optimizer_holds_the_hosts_numbers_and_the_module_its_own():
+    taken = start("fp32 offload=optimizer", odd, ADAM)
+    feed(taken, tokens(1))
+    for piece in taken.climbed.pieces:
+        assert isinstance(piece, HostPiece)
+        assert piece.held.data_ptr() != piece.parameter.data_ptr()
+        assert torch.equal(piece.held, piece.parameter), "brought up after the update"
+        assert taken.optimizer.state[piece.held]["exp_avg"].device.type == "cpu"
+        assert piece.parameter.grad is None and piece.there.held.grad is None

@@ -1,0 +1,123 @@
+"""Models whose blocks form a chain, or nearly: what the pipeline's tests split."""
+
+import torch
+from torch import nn
+
+from stepladder.model import build
+from stepladder.model.builtin.mlp import MLP
+from stepladder.model.builtin.resnet import ResNet
+from tests.train.toys import ragged
+
+
+def gpt():
+    return build("gpt:layers=4,hidden=32,heads=2,vocab=64,sequence=16,tied=1", seed=0)
+
+
+def llama():
+    return build("llama:layers=4,hidden=32,heads=2,vocab=64,sequence=16", seed=0)
+
+
+def tied():
+    """No biases: a key's has no gradient but rounding, and Adam makes a step of that."""
+    return build("llama:layers=4,hidden=32,heads=2,vocab=64,sequence=16,tied=1", seed=0)
+
+
+def mlp():
+    torch.manual_seed(0)
+    return MLP(layers=4)
+
+
+def resnet():
+    """Blocks of unlike shapes, with running statistics."""
+    torch.manual_seed(0)
+    return ResNet(depths=(2, 2), width=8, small=True, channels=1, classes=10)
+
+
+def hf_gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    off = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    sizes = {"n_layer": 4, "n_embd": 32, "n_head": 2, "vocab_size": 64, "n_positions": 16}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **off, **ends))
+
+
+def hf_llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes = {"num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64}
+    return LlamaForCausalLM(LlamaConfig(**sizes, **heads, max_position_embeddings=16))
+
+
+class OddBlock(nn.Module):
+    """Writes to what it is given, takes it by name and returns it in a pair."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, *, scale, x):
+        x *= 0.9
+        return x + self.linear(self.norm(x)) * scale, "beside"
+
+
+class Odd(nn.Module):
+    """Parameters outside every part, read before the blocks and after them."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.enter = nn.Linear(64, width)
+        self.place = nn.Parameter(torch.randn(width))
+        self.layers = nn.ModuleList(OddBlock(width) for _ in range(4))
+        self.out = nn.Linear(width, 10)
+        self.gain = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        hidden = self.enter(x)
+        hidden += self.place
+        for layer in self.layers:
+            hidden, _ = layer(x=hidden, scale=torch.tensor(0.5))
+        return self.out(hidden) * self.gain
+
+
+def odd():
+    torch.manual_seed(0)
+    return Odd()
+
+
+def tokens(num, rows=8):
+    return ragged(num, rows=rows)
+
+
+def labelled(num, rows=8):
+    return [{"input_ids": t, "labels": y} for t, y in tokens(num, rows)]
+
+
+def numbers(num, rows=8, shape=(64,)):
+    draw = torch.Generator().manual_seed(3)
+    return [
+        (
+            torch.randn(rows, *shape, generator=draw),
+            torch.randint(0, 10, (rows,), generator=draw),
+        )
+        for _ in range(num)
+    ]
+
+
+def images(num, rows=8):
+    return numbers(num, rows, (1, 8, 8))
+
+
+CHAINS = {
+    "gpt": (gpt, tokens, "cross_entropy"),
+    "llama": (llama, tokens, "cross_entropy"),
+    "tied": (tied, tokens, "cross_entropy"),
+    "mlp": (mlp, numbers, "cross_entropy"),
+    "resnet": (resnet, images, "cross_entropy"),
+    "hf_gpt2": (hf_gpt2, labelled, None),
+    "hf_llama": (hf_llama, labelled, None),
+    "odd": (odd, numbers, "cross_entropy"),
+}

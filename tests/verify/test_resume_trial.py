@@ -1,0 +1,179 @@
+"""A run that is killed and resumed is told from one that goes on a little differently."""
+
+import random
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from stepladder.errors import PlanError, WorldError
+from stepladder.plan import Plan
+from stepladder.train import run
+from stepladder.train.checkpointing import resume
+from stepladder.verify import find_subject
+from stepladder.verify import resume_trial as resumption
+from stepladder.verify.resume_trial import compare_journey, make_journey, travel_leg
+
+GPT = "gpt:layers=1,hidden=16,heads=2,vocab=32"
+
+
+class Here:
+    """A team of this process: what a test of many journeys can afford."""
+
+    workers = ()
+
+    def run(self, function, leg, ranks):
+        function(leg)
+
+    def replace(self, ranks):
+        pass
+
+
+def journey(*plans, model=GPT, dropout=True, **how):
+    subject = replace(find_subject(model, 0.2), dropout=dropout)
+    return make_journey(subject, [Plan.parse(plan) for plan in plans], **how)
+
+
+def kill(leg):
+    resumption.killed(leg).touch()
+    raise WorldError("ranks", "was killed")
+
+
+def compare(folder, course, fault=None):
+    """The finding, with a mistake planted in the leg that resumes."""
+
+    def travel(leg):
+        with patch.object(resumption, "kill", kill):
+            if fault is None or not leg.resumes:
+                return travel_leg(leg)
+            with fault():
+                return travel_leg(leg)
+
+    return compare_journey(Here(), course, folder, travel)
+
+
+@pytest.mark.parametrize("plan", ["fp32", "fp16", "bf16-pure"])
+def test_a_resumed_run_has_the_same_bits(tmp_path, plan):
+    found = compare(tmp_path, journey(plan))
+    assert (found.verdict, found.different, found.loss, found.parameters) == ("same bits", (), 0, 0)
+    # Saved after four steps; the fifth was taken and the sixth begun when it was killed.
+    assert (found.killed_in, found.resumed_at) == ((5,), (4,))
+    assert len(found.expected) == 8 and found.found == found.expected
+
+
+def test_another_plan_may_differ_by_rounding_only(tmp_path):
+    found = compare(tmp_path, journey("fp32 micro=2", "fp32 micro=8", dropout=False))
+    assert found.verdict == "same" and 0 < found.loss < 1e-5
+    assert found.plan == "fp32 micro=2 → fp32 micro=8"
+
+
+def test_a_run_may_be_killed_several_times(tmp_path):
+    found = compare(tmp_path, journey("fp32", "fp32", "fp32", steps=12))
+    assert found.verdict == "same bits"
+    assert (found.killed_in, found.resumed_at) == ((5, 9), (4, 8))
+
+
+@contextmanager
+def generators_not_restored():
+    with patch.object(resume, "set_generators", lambda states, device: None):
+        random.seed(77)
+        np.random.seed(77)
+        yield
+
+
+@contextmanager
+def after_loading(change):
+    load = run.load
+
+    def changed(taken, folder):
+        path = load(taken, folder)
+        with torch.no_grad():
+            change(taken)
+        return path
+
+    with patch.object(run, "load", changed):
+        yield
+
+
+def moved_cursor():
+    return after_loading(lambda taken: setattr(taken, "position", taken.position + 1))
+
+
+def lost_moment():
+    def forget(taken):
+        next(iter(taken.optimizer.state.values()))["exp_avg"].zero_()
+
+    return after_loading(forget)
+
+
+def lost_scale():
+    def forget(taken):
+        taken.scale.good_steps.zero_()
+
+    return after_loading(forget)
+
+
+def other_dropout():
+    return after_loading(lambda taken: setattr(taken, "seed", taken.seed + 1))
+
+
+def lost_parameter():
+    return after_loading(lambda taken: taken.climbed.pieces[0].held.view(-1)[:1].add_(1e-6))
+
+
+@contextmanager
+def lost_shuffle():
+    feed = run.feed
+    with patch.object(run, "feed", lambda *args, seed, **how: feed(*args, seed=seed + 1, **how)):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("fault", "plan", "said"),
+    [
+        (generators_not_restored, "fp32", "random generators: the draws part at step 4"),
+        (moved_cursor, "fp32", "data: the rows part at step 4"),
+        (lost_moment, "fp32", "losses: they part at step 5"),
+        (lost_scale, "fp16", "loss scale: {"),
+        (other_dropout, "fp32", "losses: they part at step 4"),
+        (lost_parameter, "fp32", "parameters: '"),
+        (lost_shuffle, "fp32", "data: the rows part at step 4"),
+    ],
+)
+def test_whatever_is_not_restored_is_seen(tmp_path, fault, plan, said):
+    found = compare(tmp_path, journey(plan), fault)
+    assert found.verdict == "DIFFERENT" and not found.same
+    assert any(line.startswith(said) for line in found.different), found.different
+
+
+@pytest.mark.parametrize("fault", [moved_cursor, lost_shuffle])
+def test_other_layouts_must_read_the_same_rows(tmp_path, fault):
+    found = compare(tmp_path, journey("fp32 micro=2", "fp32 micro=8", dropout=False), fault)
+    assert found.different[0] == "data: the rows part at step 4"
+
+
+def test_other_layouts_must_have_the_same_losses(tmp_path):
+    found = compare(tmp_path, journey("fp32 micro=2", "fp32 micro=8", dropout=False), lost_moment)
+    assert found.verdict == "DIFFERENT" and found.loss > found.tolerance and not found.different
+
+
+def test_a_leg_that_fails_of_itself_is_told(tmp_path):
+    def travel(leg):
+        raise ZeroDivisionError("of the user's own")
+
+    found = compare_journey(Here(), journey("fp32"), tmp_path, travel)
+    assert (found.verdict, found.problem) == ("BROKE", "ZeroDivisionError: of the user's own")
+
+
+def test_a_global_batch_that_all_legs_can_share_is_found():
+    legs = journey("fp32 ddp replicate=2", "fp32 zero3 shard=3", "fp32", steps=12).plans
+    assert {plan.batch.sequences for plan in legs} == {24}
+    assert [plan.batch.passes for plan in legs] == [6, 4, 12]
+
+
+def test_too_few_steps_say_how_many_it_takes():
+    with pytest.raises(PlanError, match="7 are too few to save, go on.*Use 8 or more."):
+        journey("fp32", steps=7)
