@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.cli import main as front
 from stepladder.cli.main import COMMANDS, main, split_settings
-from stepladder.cli.main import main as front
 from stepladder.version import VERSION
 
 FOLDER = Path(front.__file__).parent / "commands"

@@ -75,7 +75,7 @@ class Parsed:
     def parser(name: str) -> argparse.ArgumentParser:
         assert name in COMMANDS, f"{name} is no command"
         parser = argparse.ArgumentParser(prog=name, allow_abbrev=False, exit_on_error=False)
-        importlib.import_module(f"stepladder.cli.{name}").configure(parser)
+        importlib.import_module(f"stepladder.cli.commands.{name}").configure(parser)
         return parser
 
     @property
