@@ -7,14 +7,13 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.kernels.fused_head import VOCABULARY, fuse_head
-from stepladder.kernels.linear_cross_entropy import CHUNK as RUN_CHUNK
+from stepladder.kernels.fused_head import fuse_head
 from stepladder.loss import make_loss
 from stepladder.model import build, find_anatomy
-from stepladder.planner.memory.logits import CHUNK, FUSED_VOCABULARY
+from stepladder.plan.shared_constants import FUSED_VOCABULARY
 from stepladder.train import as_batch, climb
 
-WORDS = VOCABULARY
+WORDS = FUSED_VOCABULARY
 SHAPE = f"llama:layers=1,hidden=16,heads=2,vocab={WORDS},sequence=8,tied=1"
 
 
@@ -143,7 +142,3 @@ def test_a_batch_without_a_valid_target_is_zero_and_moves_nothing():
     _, run = learn(build(SHAPE), "fp32 kernels=on", [])
     report = run.step(Batch.of((tokens, torch.full_like(targets, -100)), position=0, size=4))
     assert report.loss == 0.0
-
-
-def test_the_planner_knows_the_same_sizes():
-    assert (FUSED_VOCABULARY, CHUNK) == (VOCABULARY, RUN_CHUNK)

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from stepladder.errors import WorldError
 from stepladder.measure import Team
 from stepladder.plan import Layout, Plan
+from stepladder.plan.layout import COPIES, SLICES
 from stepladder.world import join, synchronize
 
 Call = Callable[[], object]
@@ -169,16 +170,15 @@ class Line:
 
 def uses_of(plan: Plan) -> list[Use]:
     """What a settled plan's steps send, over which axes; those of one rank are left out."""
-    slices, copies = ("shard", "context"), ("replicate", "shard", "context")
     found = [Use("send_receive", ("pipeline",))]
     found += [Use("all_gather", ("tensor",)), Use("reduce_scatter", ("tensor",))]
     if plan.zero >= 2:
-        found += [Use("all_gather", slices), Use("reduce_scatter", slices)]
+        found += [Use("all_gather", SLICES), Use("reduce_scatter", SLICES)]
         found += [Use("all_reduce", ("replicate",))]
     else:
-        found += [Use("all_reduce", copies)]
+        found += [Use("all_reduce", COPIES)]
         if plan.zero == 1:  # what does not divide is sent by its owners, one by one
-            found += [Use("all_gather", slices), Use("broadcast", slices)]
+            found += [Use("all_gather", SLICES), Use("broadcast", SLICES)]
     if plan.layout.context > 1:
         found += [Use("all_gather", ("context",)), Use("reduce_scatter", ("context",))]
     used = [Use(use.collective, talking(plan.layout, use.axes)) for use in found]

@@ -12,6 +12,8 @@ from math import prod
 from stepladder.errors import PlanError
 
 AXES = ("pipeline", "replicate", "shard", "context", "tensor")
+COPIES = ("replicate", "shard", "context")  # ranks whose gradients are added up
+SLICES = ("shard", "context")  # ranks that hold slices of one copy of the training state
 REST = -1  # "whatever is left", settled once the number of ranks is known
 
 

@@ -10,7 +10,6 @@ from stepladder.errors import PlanError
 from .typed_values import real, whole
 
 GIB = 2**30
-LARGE_BLOCK = 20_000_000  # parameters; smaller ones are compiled with all around them, on one GPU
 
 
 def parse_bytes(field: str, text: str) -> int:

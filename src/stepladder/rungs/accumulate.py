@@ -18,6 +18,7 @@ from torch import nn
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
+from stepladder.plan.layout import COPIES
 from stepladder.rungs.data_parallel.gradient_sync import Exchange
 from stepladder.world import World
 
@@ -57,7 +58,7 @@ class Accumulate:
                     scale(weighed * self.exchange.ways).backward()
                 self.parts.append((part.num_rows, weighed.detach()))
                 loss += weighed.detach()
-        return self.world.sum(loss, "replicate", "shard", "context")
+        return self.world.sum(loss, *COPIES)
 
     def weight(self, part: Batch, total: int | torch.Tensor) -> float | torch.Tensor:
         """A micro-batch's share of the global batch's valid targets."""
@@ -117,7 +118,7 @@ class Accumulate:
         with self.share(batch) as mine:
             for part, counts in self.turns(batch, mine):
                 loss += self.forward(part) * (self.weight(part, total) if counts else 0.0)
-        return self.world.sum(loss, "replicate", "shard", "context"), int(total)
+        return self.world.sum(loss, *COPIES), int(total)
 
 
 def call(module: nn.Module, inputs: Any) -> Any:

@@ -19,13 +19,13 @@ from stepladder.hardware import Cluster, find, recognise
 from stepladder.model import describe, own_shape
 from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
 from stepladder.planner import forecast, search
+from stepladder.planner.forecast import MARGIN
 from stepladder.record import Calibration, Forecast, load_calibration
 from stepladder.workload import Facts, facts_of_shape
 from stepladder.world import Place, limit_bytes, pick_device
 
 from .step_batch import as_batch
 
-MARGIN = 0.95  # of the usable memory, as a search fills it
 WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
 GIB = 2**30
 

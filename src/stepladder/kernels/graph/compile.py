@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from stepladder.plan.options import LARGE_BLOCK
+from stepladder.plan.shared_constants import LARGE_BLOCK
 
 
 def compile_module(

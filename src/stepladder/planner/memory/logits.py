@@ -10,13 +10,12 @@ gradient in fp32; when forward ends both gradients are made.
 
 from __future__ import annotations
 
+from stepladder.plan.shared_constants import FUSED_VOCABULARY, LOGIT_CHUNK
 from stepladder.workload import Facts
 
 from .byte_sizes import Sizes
 
 SINGLE = 4  # bytes of float32, in which every loss is computed
-FUSED_VOCABULARY = 32_768  # classes from which head and loss become one
-CHUNK = 8192  # tokens whose logits exist at once then
 
 
 def answer_bytes(facts: Facts, sizes: Sizes) -> float:
@@ -71,7 +70,7 @@ def fuses_head(facts: Facts, sizes: Sizes) -> bool:
 
 
 def chunk_logits(facts: Facts, sizes: Sizes) -> float:
-    return min(num_logits(facts, sizes), facts.vocab * CHUNK)
+    return min(num_logits(facts, sizes), facts.vocab * LOGIT_CHUNK)
 
 
 def weight_sum_bytes(facts: Facts) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepladder.plan import Recompute
-from stepladder.plan.options import LARGE_BLOCK
+from stepladder.plan.shared_constants import LARGE_BLOCK
 from stepladder.workload import Kept, Part
 
 from .byte_sizes import Sizes, per_rank

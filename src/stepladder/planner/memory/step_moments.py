@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan, Recompute
+from stepladder.plan.shared_constants import DDP_BUCKET_BYTES, PREFETCHED_BLOCKS
 from stepladder.planner.pipeline_stages import Stage, held_parameters, in_flight
 from stepladder.workload import Facts, Kept, Part
 
@@ -25,7 +26,7 @@ from .logits import answer_bytes, gradient_bytes, logit_bytes
 from .recompute_depths import Depths
 from .saved_activations import block_depths, kept_bytes, mean_bytes, rebuilt_bytes
 
-BUCKET_BYTES = 2 * 25 * 2**20  # of replicated gradients: one filling, one travelling
+FILLING_AND_TRAVELLING = 2 * DDP_BUCKET_BYTES  # of replicated gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,8 @@ def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
     if sizes.zero == 2:  # once, and kept until backward is done
         return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.work
     ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
-    return (ends + 2 * largest_block(stage, sizes.tensor)) * sizes.work  # one works, one arrives
+    gathered = 1 + PREFETCHED_BLOCKS  # one works, the others arrive
+    return (ends + gathered * largest_block(stage, sizes.tensor)) * sizes.work
 
 
 def largest_block(stage: Stage, tensor: int) -> float:
@@ -264,7 +266,7 @@ def travelling_bytes(plan: Plan, stage: Stage, sizes: Sizes) -> Travels:
         return Travels(*3 * [2 * sizes.software.bucket_bytes])
     if not sizes.wrapped:
         alone = plan.layout.data_ways * plan.layout.context == 1
-        return Travels() if alone else Travels(BUCKET_BYTES, BUCKET_BYTES, BUCKET_BYTES)
+        return Travels() if alone else Travels(*3 * [FILLING_AND_TRAVELLING])
     block = largest_block(stage, sizes.tensor)
     ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
     head = held_parameters(stage.exit, sizes.tensor) * sizes.work if stage.exit else 0.0

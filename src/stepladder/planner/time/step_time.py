@@ -15,6 +15,7 @@ from math import ceil, log, sqrt
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
+from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.options import Compress
 from stepladder.planner.memory.byte_sizes import state_ways
 from stepladder.planner.memory.saved_activations import block_depths, mean_bytes
@@ -113,7 +114,7 @@ def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
     once more; ZeRO 2 keeps what it gathered for the batch's first pass until its last is done.
     """
     sizes, layout, count = setting.sizes, setting.plan.layout, stage.num_blocks
-    shard = setting.network.group(layout, "shard", "context")
+    shard = setting.network.group(layout, *SLICES)
     copies = setting.network.group(layout, "replicate")
 
     def reduce(parameters: float) -> float:
@@ -137,9 +138,9 @@ def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) 
     """Whole gradients reduced during the last backward; then sliced owners send parameters out."""
     sizes, layout = setting.sizes, setting.plan.layout
     held = stage.trained(sizes.tensor, facts.tied_parameters)
-    group = setting.network.group(layout, "replicate", "shard", "context")
+    group = setting.network.group(layout, *COPIES)
     size = held * sizes.reduce * compressed(setting.plan.compress, stage)
-    owners = setting.network.group(layout, "shard", "context")
+    owners = setting.network.group(layout, *SLICES)
     out = owners.gather(held * sizes.gather) if sizes.zero == 1 else 0.0
     if sizes.software.scatters and sizes.zero == 1:
         copies = setting.network.group(layout, "replicate")

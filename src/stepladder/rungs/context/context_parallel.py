@@ -29,6 +29,7 @@ from stepladder.loss.loss import cross_entropy
 from stepladder.model import bare
 from stepladder.model.builtin.attention import Attention, document_mask
 from stepladder.plan import Plan
+from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate
 from stepladder.rungs.parameter_shards import local
 from stepladder.world import World, seed_moment
@@ -164,7 +165,7 @@ class Sequences:
         far = (strays.nan_to_num(1.0) > self.limit).float()
         # Agreed by all, so that none goes on to wait for one that stopped.
         said = torch.stack((far, far * strays.nan_to_num(1.0)))
-        num, total = self.world.sum(said, "replicate", "shard", "context", "tensor").tolist()
+        num, total = self.world.sum(said, *COPIES, "tensor").tolist()
         if num:
             raise ModelError(
                 "layout.context",

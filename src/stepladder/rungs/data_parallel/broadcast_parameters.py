@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from stepladder.errors import ModelError
 from stepladder.model import Anatomy
 from stepladder.model.builtin.initialise import initialise
+from stepladder.plan.layout import COPIES
 from stepladder.world import World
 
-BUCKET_BYTES = 2**26
-COPIES = ("replicate", "shard", "context")  # axes along which ranks learn from other numbers
+BUCKET_BYTES = 2**26  # of parameters or buffers that travel together
 
 
 @torch.no_grad()

@@ -20,9 +20,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.plan import Plan
+from stepladder.plan.layout import COPIES
 from stepladder.world import World
 
-from .broadcast_parameters import COPIES, declares
+from .broadcast_parameters import declares
 from .fsdp_units import units_of
 from .gradient_compression import compress
 from .gradient_sync import Exchange

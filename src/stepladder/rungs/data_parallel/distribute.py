@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from stepladder.plan import Plan
+from stepladder.plan.layout import COPIES
 from stepladder.world import World
 
-from .broadcast_parameters import COPIES
 from .ddp import replicate, replicate_by_blocks
 from .gradient_sync import Exchange
 from .zero2_zero3 import shard

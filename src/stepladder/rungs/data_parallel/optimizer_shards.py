@@ -8,11 +8,12 @@ from functools import partial
 from torch import nn
 
 from stepladder.plan import Plan
+from stepladder.plan.layout import SLICES
 from stepladder.rungs.memory.offload_optimizer import bring_up, move_to_host
 from stepladder.rungs.parameter_shards import Piece, make_pieces
 from stepladder.world import World
 
-from .zero1 import SLICES, send_slices, slice_pieces
+from .zero1 import send_slices, slice_pieces
 
 Publish = Callable[[], None]
 

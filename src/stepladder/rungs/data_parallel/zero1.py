@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from stepladder.plan.layout import SLICES
 from stepladder.rungs.parameter_shards import Piece, cut, local
 from stepladder.world import World
 
-SLICES = ("shard", "context")  # axes along which the optimizer's state is sliced
-BUCKET_BYTES = 2**26  # of whole parameters that travel together
+from .broadcast_parameters import BUCKET_BYTES
 
 # Renamed in torch 2.13.
 gather_all = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,14 +26,14 @@ from torch.distributed.fsdp import (
 )
 
 from stepladder.plan import Plan, Precision
+from stepladder.plan.layout import COPIES, SLICES
+from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
 from stepladder.world import World
 
 from .broadcast_parameters import declares
 from .fsdp_units import Unit, units_of
 from .gradient_sync import Exchange
 from .unused_parameters import Usage
-
-SLICES = ("shard", "context")
 
 
 def shard(
@@ -101,10 +100,14 @@ def offload_policy(plan: Plan, device: torch.device) -> OffloadPolicy:
 
 def prefetch(blocks: Sequence[nn.Module]) -> None:
     """Have each block's parameters on their way while the one before it computes."""
-    sliced = [block for block in blocks if isinstance(block, FSDPModule)]
-    for before, after in pairwise(sliced):
-        before.set_modules_to_forward_prefetch([after])
-        after.set_modules_to_backward_prefetch([before])
+    sliced: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
+    for index, block in enumerate(sliced):
+        after = sliced[index + 1 : index + 1 + PREFETCHED_BLOCKS]
+        before = sliced[max(index - PREFETCHED_BLOCKS, 0) : index]
+        if after:
+            block.set_modules_to_forward_prefetch(after)
+        if before:
+            block.set_modules_to_backward_prefetch(before[::-1])
 
 
 def rest(module: nn.Module, *_: Any) -> None:
@@ -124,7 +127,7 @@ def passes_of(
         prepare: told whether it is the last pass, and whether every pass uses every parameter.
     """
     assert isinstance(module, FSDPModule)
-    group = world.group("replicate", *SLICES)
+    group = world.group(*COPIES)
     usage = None
     if not declares(module):
         usage = Usage(module, [part for unit in units for part in unit.parts])

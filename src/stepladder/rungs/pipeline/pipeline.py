@@ -20,6 +20,7 @@ from stepladder.data import Batch
 from stepladder.errors import DataError, StepladderError
 from stepladder.model import uncompiled
 from stepladder.plan import Schedule
+from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate, Scale, call
 from stepladder.rungs.data_parallel.gradient_sync import Exchange
 
@@ -104,7 +105,7 @@ class Pipeline(Accumulate):
 
     def result(self) -> Tensor:
         assert self.seen is not None
-        return self.world.sum(self.seen, "pipeline", "replicate", "shard", "context")
+        return self.world.sum(self.seen, "pipeline", *COPIES)
 
     def run(self, chunk: Chunk) -> Tensor:
         """One stage's forward: what flows on, or the last one's weighed loss."""

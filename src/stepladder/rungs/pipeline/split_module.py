@@ -19,8 +19,9 @@ from torch import nn
 from stepladder.errors import PlanError
 from stepladder.model import Anatomy
 from stepladder.plan import Plan
+from stepladder.plan.layout import COPIES
 from stepladder.planner.pipeline_stages import in_flight
-from stepladder.rungs.data_parallel.broadcast_parameters import COPIES, buckets
+from stepladder.rungs.data_parallel.broadcast_parameters import buckets
 from stepladder.rungs.data_parallel.distribute import is_sliced, spread
 from stepladder.rungs.data_parallel.gradient_sync import Exchange
 from stepladder.rungs.memory.recompute_budget import BlockCost
