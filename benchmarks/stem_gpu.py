@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stepladder.kernels import max_pool  # noqa: F401  registers the operators
-from stepladder.kernels.folded_convolution import fold_stems
+from stepladder.kernels.folded_convolution import fold_first_convolutions
 
 RESULTS = Path(__file__).parent / "results"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -72,7 +72,7 @@ def convolution(
     conv = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
     conv = conv.to(DEVICE, memory_format=torch.channels_last)  # type: ignore[call-overload]
     if folded:
-        assert fold_stems(conv, DEVICE) == [""]
+        assert fold_first_convolutions(conv, DEVICE) == [""]
     call = torch.compile(conv, fullgraph=True)
 
     def forward() -> Tensor:

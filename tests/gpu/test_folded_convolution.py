@@ -11,7 +11,7 @@ import stepladder as sl
 from stepladder.kernels import folded_convolution as stem
 from stepladder.kernels import max_pool
 from stepladder.kernels.graph import max_pool_pass as pool_pass
-from stepladder.kernels.graph.max_pool_pass import PoolPass
+from stepladder.kernels.graph.max_pool_pass import MaxPoolPass
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,7 +40,7 @@ def test_a_folded_convolution_is_as_near_the_truth_as_torchs(kernel, padding, si
     torch.manual_seed(0)
     plain = nn.Conv2d(3, 64, kernel, 2, padding, bias=bias, device=GPU)
     folded = copy.deepcopy(plain)
-    assert stem.fold_stems(folded) == [""]
+    assert stem.fold_first_convolutions(folded) == [""]
     exact = copy.deepcopy(plain).double()
     images = draw(8, 3, size, size)
     results = []
@@ -119,8 +119,8 @@ def test_a_compiled_net_learns_the_same_by_ours(monkeypatch):
     images, ends = draw(16, 3, 128, 128), []
     for ours in (False, True):
         module = net()
-        options = {"pre_grad_custom_pass": PoolPass()} if ours else None
-        assert not ours or stem.fold_stems(module) == ["0"]
+        options = {"pre_grad_custom_pass": MaxPoolPass()} if ours else None
+        assert not ours or stem.fold_first_convolutions(module) == ["0"]
         torch._dynamo.reset()
         compiled = torch.compile(module, options=options, fullgraph=True)
         with torch._inductor.config.patch(force_disable_caches=True):
@@ -146,7 +146,7 @@ def test_a_run_learns_as_one_without(precision):
             plan=f"{precision} compile=on kernels={kernels}",
         )  # fmt: skip
         ends.append([float(run.step(batch).loss) for _ in range(6)])
-        assert any("stem.0 takes images folded" in event for event in run.events) == (
+        assert any("folded first convolution on: stem.0" in event for event in run.events) == (
             kernels == "on"
         )
     torch.testing.assert_close(torch.tensor(ends[0]), torch.tensor(ends[1]), rtol=0.03, atol=0.03)

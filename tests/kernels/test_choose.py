@@ -1,65 +1,80 @@
-"""Faster kernels change only what wins on the device at hand."""
-
-from types import SimpleNamespace
+"""Faster kernels change only what wins on the device at hand, and every choice says why."""
 
 import pytest
 import torch
+from torch import nn
 
-from stepladder.kernels.choose import Fused, fuse
+from stepladder.kernels import Chosen, Wanted, choose
 from stepladder.loss import make_loss
 from stepladder.model import build, find_anatomy
-from stepladder.plan import Layout
+from stepladder.train import climb
+from tests.train.toys import gpt
+
+GPT = "gpt:layers=1,hidden=8,heads=1,vocab=32768,sequence=4"
 
 
-def world(ranks=1, device="cpu"):
-    return SimpleNamespace(layout=Layout(replicate=ranks), device=torch.device(device))
+def chosen_for(module, *, device="cpu", **wanted):
+    anatomy, loss = find_anatomy(module), make_loss("cross_entropy", module)
+    blocks = [block for _, block in anatomy.blocks_of(module)]
+    return choose(module, anatomy, blocks, loss, Wanted(torch.device(device), **wanted))
 
 
-def test_nothing_changes_where_nothing_wins():
-    module = build("resnet-tiny")
-    loss = make_loss("cross_entropy", module)
-    fused = fuse(module, find_anatomy(module), loss, world(), wanted=True)
-    assert fused == Fused(loss)
+def test_nothing_changes_where_nothing_is_asked_for():
+    found = chosen_for(build("resnet-tiny"))
 
     def keep(x):
         return x
 
-    assert fused.reading(keep) is keep
-    assert fused.around(keep) is keep
-    assert fused.loss is loss
+    assert found.reading(keep) is keep
+    assert found.around(keep) is keep
+    assert found.loss is found.unfused
+    assert found.notes == [] and all(not choice.used for choice in found.choices)
 
 
 def test_images_are_read_as_they_are_stored():
-    fused = Fused(make_loss("cross_entropy", torch.nn.Linear(1, 1)), images=True)
+    found = Chosen(make_loss("cross_entropy", nn.Linear(1, 1)), channels_last=True)
     image = torch.randn(1, 3, 2, 2)
-    assert fused.reading(lambda x: x)(image).stride() == (12, 1, 6, 3)
+    assert found.reading(lambda x: x)(image).stride() == (12, 1, 6, 3)
 
 
-@pytest.mark.parametrize(("ranks", "wanted", "fused"), [(1, True, 1), (2, True, 0), (1, False, 0)])
-def test_the_head_is_fused_where_it_is_wanted_and_the_rank_is_alone(ranks, wanted, fused):
-    module = build("gpt:layers=1,hidden=8,heads=1,vocab=32768,sequence=4")
-    loss = make_loss("cross_entropy", module)
-    found = fuse(module, find_anatomy(module), loss, world(ranks), wanted)
+@pytest.mark.parametrize(("ranks", "kernels", "fused"), [(1, 1, 1), (2, 1, 0), (1, 0, 0)])
+def test_the_head_is_fused_where_it_is_asked_for_and_the_rank_is_alone(ranks, kernels, fused):
+    found = chosen_for(build(GPT), num_ranks=ranks, kernels=bool(kernels))
     assert (found.head is not None) == fused
 
 
-@pytest.mark.parametrize(("hidden", "asked", "eight"), [(1024, 1, 1), (256, 1, 0), (1024, 0, 0)])
-def test_the_head_multiplies_in_8_bits_where_the_plan_does_and_it_pays(hidden, asked, eight):
-    text = f"gpt:layers=1,hidden={hidden},heads=1,vocab=32768,sequence=4"
-    module = build(text, device="meta")
-    loss = make_loss("cross_entropy", module)
-    found = fuse(module, find_anatomy(module), loss, world(), True, eight=bool(asked))
-    assert found.head.eight == eight
+@pytest.mark.parametrize(("hidden", "asked", "float8"), [(1024, 1, 1), (256, 1, 0), (1024, 0, 0)])
+def test_the_head_multiplies_in_fp8_where_the_plan_does_and_it_pays(hidden, asked, float8):
+    module = build(GPT.replace("hidden=8", f"hidden={hidden}"), device="meta")
+    found = chosen_for(module, kernels=True, float8=bool(asked))
+    assert found.head.float8 == float8
 
 
 @pytest.mark.parametrize(
-    ("device", "wanted", "folded"), [("cuda", 1, 1), ("cuda", 0, 0), ("cpu", 1, 0)]
+    ("device", "kernels", "folded"), [("cuda", 1, 1), ("cuda", 0, 0), ("cpu", 1, 0)]
 )
-def test_a_first_convolution_is_folded_on_a_gpu_where_it_is_wanted(device, wanted, folded):
+def test_a_first_convolution_is_folded_on_a_gpu_where_it_is_asked_for(device, kernels, folded):
     module = build("resnet18", device="meta")
-    loss = make_loss("cross_entropy", module)
-    found = fuse(module, find_anatomy(module), loss, world(device=device), bool(wanted))
-    note = "kernels: stem.0 takes images folded two by two where it multiplies in 16 bits"
-    assert found.notes == [note] * folded
+    found = chosen_for(module, device=device, kernels=bool(kernels))
+    note = "kernels: folded first convolution on: stem.0 then fills"
+    assert any(line.startswith(note) for line in found.notes) == folded
     changed = [name for name, part in module.named_modules() if "_conv_forward" in vars(part)]
     assert changed == ["stem.0"] * folded
+
+
+def test_every_choice_that_has_a_place_is_a_line_with_its_reason():
+    found = chosen_for(build(GPT), kernels=True, compile=True, masters=True)
+    assert found.notes == [
+        "kernels: fused output layer and cross-entropy on: "
+        "32,768 classes, whose logits then never exist whole",
+        "kernels: torch.compile of the whole module on: it has no list of blocks",
+        "kernels: matmul autotuning and epilogues off: cuBLASLt does not run on cpu",
+        "kernels: fused AdamW for fp32 masters off: Triton does not run on cpu",
+    ]
+
+
+def test_a_run_reports_the_choices_of_its_kernels():
+    run = climb(gpt(), loss="cross_entropy", plan="fp32 kernels=on compile=on")
+    assert [event.partition(":")[0] for event in run.events] == ["kernels"] * 3
+    assert "alike blocks" in run.events[1]
+    assert climb(gpt(), loss="cross_entropy", plan="fp32").events == []

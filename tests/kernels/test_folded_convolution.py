@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from stepladder.kernels import folded_convolution as stem
-from stepladder.kernels.folded_convolution import convolve_folded, fold_stems
+from stepladder.kernels.folded_convolution import convolve_folded, fold_first_convolutions
 
 NARROW = torch.bfloat16
 
@@ -86,8 +86,8 @@ def test_channels_are_filled_up_to_eights_and_stored_innermost():
 )
 def test_convolutions_over_few_channels_with_stride_2_are_found(part, found):
     net = nn.Sequential(part, nn.ReLU())
-    assert fold_stems(net, "cpu") == (["0"] if found else [])
-    assert fold_stems(net, "cpu") == []  # once is enough
+    assert fold_first_convolutions(net, "cpu") == (["0"] if found else [])
+    assert fold_first_convolutions(net, "cpu") == []  # once is enough
 
 
 class Counted(nn.Conv2d):
@@ -102,14 +102,14 @@ class Scaled(nn.Conv2d):
 
 @pytest.mark.parametrize("kind", [Counted, Scaled])
 def test_one_that_computes_more_is_left_alone(kind):
-    assert fold_stems(kind(3, 8, 7, 2, 3)) == []
+    assert fold_first_convolutions(kind(3, 8, 7, 2, 3)) == []
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_autocast_learns_folded_as_it_does_without(folded, bias):
     plain = conv(bias=bias)
     ours = copy.deepcopy(plain)
-    fold_stems(ours, "cpu")
+    fold_first_convolutions(ours, "cpu")
     assert ours.state_dict().keys() == plain.state_dict().keys()
     for part in (plain, ours):
         with torch.autocast("cpu", NARROW):
@@ -124,7 +124,7 @@ def test_autocast_learns_folded_as_it_does_without(folded, bias):
 
 def test_a_module_stored_in_16_bits_is_folded_too(folded):
     part = conv().to(NARROW)
-    fold_stems(part, "cpu")
+    fold_first_convolutions(part, "cpu")
     given = images(1, 3, 8, 8).to(NARROW)
     expected = functional.conv2d(given.float(), part.weight.float(), part.bias.float(), 2, 3)
     torch.testing.assert_close(part(given).float(), expected, rtol=0.02, atol=0.02)
@@ -139,15 +139,15 @@ def in_autocast(part, given):
 def test_what_is_no_stem_on_matrix_units_goes_its_own_way(folded):
     part, given = conv(), images(2, 3, 9, 9)
     own = part(given)
-    fold_stems(part, "cpu")
+    fold_first_convolutions(part, "cpu")
     assert torch.equal(part(given), own)  # in float32
     in_autocast(part, given.clone().requires_grad_())  # made by something
     in_autocast(part, given[0])
     wide = conv().double()
-    fold_stems(wide, "cpu")
+    fold_first_convolutions(wide, "cpu")
     assert in_autocast(wide, given.double()).dtype == torch.float64  # which autocast leaves alone
     elsewhere = conv()
-    fold_stems(elsewhere)  # on a GPU, where this is not
+    fold_first_convolutions(elsewhere)  # on a GPU, where this is not
     in_autocast(elsewhere, given)
     assert not folded
     in_autocast(part, given)
@@ -156,7 +156,7 @@ def test_what_is_no_stem_on_matrix_units_goes_its_own_way(folded):
 
 def test_a_product_of_two_types_is_refused_by_torch(folded):
     part = conv().to(NARROW)
-    fold_stems(part, "cpu")
+    fold_first_convolutions(part, "cpu")
     with pytest.raises(RuntimeError):
         part(images(1, 3, 8, 8))
     assert not folded
@@ -165,7 +165,7 @@ def test_a_product_of_two_types_is_refused_by_torch(folded):
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
 def test_a_copy_multiplies_by_its_own_weight(folded, again):
     part = conv(bias=False)
-    fold_stems(part, "cpu")
+    fold_first_convolutions(part, "cpu")
     twin = again(part)
     nn.init.zeros_(part.weight)
     assert in_autocast(twin, images(1, 3, 8, 8)).any()
@@ -178,7 +178,7 @@ def test_the_compiler_sees_it_whole():
     torch._dynamo.reset()
     net = nn.Sequential(conv(), nn.ReLU())
     expected = in_autocast(net, images(2, 3, 11, 12))
-    fold_stems(net, "cpu")
+    fold_first_convolutions(net, "cpu")
     seen = []
 
     def look(module, _):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.kernels.fused_head import fuse_head
+from stepladder.kernels.fused_head import why_not_fused
 from stepladder.loss import make_loss
 from stepladder.model import build, find_anatomy
 from stepladder.plan.shared_constants import FUSED_VOCABULARY
@@ -93,10 +93,11 @@ def test_a_foreign_module_is_fused_only_where_its_answer_is_its_heads(cap):
     fused, run = learn(model, "fp32 kernels=on", list(pairs()))
     assert fused == pytest.approx(plain, rel=1e-5)
     head = run.climbed.forward_backward.loss.function.__self__
-    assert head.proven
-    wanted = "Squashed does more to its answer than its head" if cap else ""
-    assert head.because == wanted
-    assert run.events == ([f"kernels: {wanted}, and keeps its own loss"] if cap else [])
+    assert head.checked
+    wanted = "Squashed changes its head's output" if cap else ""
+    assert head.refusal == wanted
+    refused = f"kernels: {wanted}, and keeps its own loss"
+    assert run.events[-1] == refused if cap else all("keeps its own" not in e for e in run.events)
 
 
 def test_unmodified_hugging_face_models_keep_their_loss():
@@ -119,22 +120,29 @@ def test_unmodified_hugging_face_models_keep_their_loss():
         plain, _ = learn(model, "fp32", batches, loss=None)
         fused, run = learn(model, "fp32 kernels=on", batches, loss=None)
         assert fused == pytest.approx(plain, rel=1e-5)
-        assert run.climbed.forward_backward.loss.function.__self__.because == ""
+        assert run.climbed.forward_backward.loss.function.__self__.refusal == ""
         assert run.module(batches[0]["input_ids"]).logits.shape[-1] == WORDS
 
 
 @pytest.mark.parametrize(
-    ("make", "loss", "least"),
+    ("make", "loss", "least", "why"),
     [
-        (lambda: build(SHAPE), "cross_entropy", WORDS + 1),
-        (lambda: build(SHAPE), lambda outputs, targets: outputs.mean(), 0),
-        (lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, WORDS)), "cross_entropy", 0),
+        (lambda: build(SHAPE), "cross_entropy", WORDS, ""),
+        (
+            lambda: build(SHAPE),
+            "cross_entropy",
+            WORDS + 1,
+            "32,768 classes; it is faster from 32,769",
+        ),
+        (lambda: build(SHAPE), lambda outputs, targets: outputs.mean(), 0, "not a cross-entropy"),
+        (lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, WORDS)), "cross_entropy", 0, "a bias"),
     ],
-    ids=["a small vocabulary", "a loss of one's own", "a bias"],
+    ids=["all is well", "a small vocabulary", "a loss of one's own", "a bias"],
 )
-def test_what_does_not_fit_stays_as_it_is(make, loss, least):
+def test_a_head_that_is_not_fused_says_why(make, loss, least, why):
     module = make()
-    assert fuse_head(module, find_anatomy(module), make_loss(loss, module), least=least) is None
+    found = why_not_fused(module, find_anatomy(module), make_loss(loss, module), least=least)
+    assert found.endswith(why) and bool(found) == bool(why)
 
 
 def test_a_batch_without_a_valid_target_is_zero_and_moves_nothing():

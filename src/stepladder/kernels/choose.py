@@ -1,84 +1,199 @@
-"""Rung: what faster kernels need changed around a pass, each only where it is known to win.
+"""Rung: which faster kernels a run uses, and why. The one door of this package.
 
-They are for a world of one: sliced parameters and gathered blocks have engines of their own, and
-no combination is made that was not measured.
+`choose` looks at the module, the loss and what the plan asks for, changes the layers that gain, and
+gives each decision with its reason. Compilation alone waits for `Chosen.compile`, after recompute.
+
+Fused kernels and layouts are for one rank: sharded parameters and gathered blocks have engines of
+their own, and no combination is made that was not measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from stepladder.loss import Loss
 from stepladder.model import Anatomy
-from stepladder.world import World
 
-from .channels_last import channels_innermost, read_images
-from .folded_convolution import fold_stems
-from .fused_head import FusedHead, fuse_head
+from .channels_last import has_convolutions, images_channels_last, store_channels_last
+from .convert_float8 import count_converted
+from .folded_convolution import fold_first_convolutions
+from .fused_head import FusedHead, fuse_head, why_not_fused
+from .graph.compile import compile_by_block, compile_module, pass_options
 
 Context = Callable[[], AbstractContextManager[Any]]
-Intake = Callable[[Any], Any]
+ReadInputs = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Fused:
-    """What was changed; nothing where nothing would win."""
+class Wanted:
+    """What the plan asks of the kernels, and where they will run."""
 
-    plain: Loss
+    device: torch.device
+    num_ranks: int = 1
+    kernels: bool = False
+    compile: bool = False
+    float8: bool = False  # matmuls in fp8
+    masters: bool = False  # 16-bit parameters, updated through fp32 masters
+    selective: bool = False  # blocks use selective activation checkpointing
+    stage: bool = False  # the module is a pipeline stage
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """One possibility: whether it is used, and why."""
+
+    what: str
+    used: bool | None  # None: the model or the plan has no place for it
+    because: str
+
+    def __str__(self) -> str:
+        return f"kernels: {self.what} {'on' if self.used else 'off'}: {self.because}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was chosen for a module and why."""
+
+    unfused: Loss
+    choices: tuple[KernelChoice, ...] = ()
+    notes: list[str] = field(default_factory=list)  # choices to show, and what running finds out
     head: FusedHead | None = None
-    images: bool = False  # stored with their channels innermost
-    notes: list[str] = field(default_factory=list)  # what a user should know of it
+    channels_last: bool = False
+    compile: Callable[[], None] = lambda: None  # to be called last of all rungs
 
     @property
     def loss(self) -> Loss:
-        return self.plain if self.head is None else self.head.loss
+        return self.unfused if self.head is None else self.head.loss
 
     def around(self, working: Context) -> Context:
-        """The block a forward pass runs in."""
+        """The context of a forward pass."""
         if self.head is None:
             return working
         head = self.head
 
         @contextmanager
         def both() -> Iterator[None]:
-            with working(), head.passing():
+            with working(), head.skipping_head():
                 yield
 
         return both
 
-    def reading(self, intake: Intake) -> Intake:
+    def reading(self, read: ReadInputs) -> ReadInputs:
         """Inputs as the changed module reads them."""
         if self.head is not None:
-            prepare = self.head.intake
-            return lambda inputs: prepare(intake(inputs))
-        return (lambda inputs: read_images(intake(inputs))) if self.images else intake
+            prepare = self.head.prepare_inputs
+            return lambda inputs: prepare(read(inputs))
+        return (lambda inputs: images_channels_last(read(inputs))) if self.channels_last else read
 
 
-def fuse(
+def choose(
     module: nn.Module,
     anatomy: Anatomy,
+    blocks: Sequence[nn.Module],
     loss: Loss,
-    world: World,
-    wanted: bool,
-    *,
-    eight: bool = False,
-) -> Fused:
-    """Change what wins on this rank's device, where it is wanted and the rank is alone.
+    wanted: Wanted,
+) -> Chosen:
+    """Change the layers that gain on this device, and say what was chosen and why."""
+    head, head_choice = choose_head(module, anatomy, loss, wanted)
+    layout, folding = choose_layout(module, wanted)
+    compiling, compile_choice = choose_compile(module, blocks, wanted)
+    choices = (
+        head_choice, layout, folding, choose_float8(module, wanted), compile_choice,
+        choose_autotune(wanted), choose_adamw(wanted),
+    )  # fmt: skip
+    asked = wanted.kernels or wanted.compile
+    notes = [str(each) for each in choices if asked and each.used is not None]
+    if head is not None:
+        head.notes = notes
+    return Chosen(loss, choices, notes, head, bool(layout.used), compiling)
 
-    Args:
-        eight: the plan multiplies in 8 bits.
-    """
-    if not wanted or world.layout.num_ranks > 1:
-        return Fused(loss)
-    images = world.device.type == "cuda" and channels_innermost(module)
-    head = fuse_head(module, anatomy, loss, eight=eight)
-    notes = head.notes if head else []
-    if images:
-        how = "takes images folded two by two where it multiplies in 16 bits"
-        notes += [f"kernels: {name} {how}" for name in fold_stems(module)]
-    return Fused(loss, head, images, notes)
+
+def choose_head(
+    module: nn.Module, anatomy: Anatomy, loss: Loss, wanted: Wanted
+) -> tuple[FusedHead | None, KernelChoice]:
+    what = "fused output layer and cross-entropy"
+    if not wanted.kernels:
+        return None, KernelChoice(what, None, "kernels=on was not asked for")
+    why_not = why_not_fused(module, anatomy, loss)
+    if wanted.num_ranks > 1:
+        why_not = f"it reads whole matrices, and there are {wanted.num_ranks} ranks"
+    if why_not:
+        return None, KernelChoice(what, False, why_not)
+    head = fuse_head(module, anatomy, loss, float8=wanted.float8)
+    kind = "fp8" if head.float8 else "no fp8"
+    because = f"{head.head.out_features:,} classes, whose logits then never exist whole"
+    return head, KernelChoice(what, True, f"{because} ({kind})" if wanted.float8 else because)
+
+
+def choose_layout(module: nn.Module, wanted: Wanted) -> tuple[KernelChoice, KernelChoice]:
+    """Channels-last, and with it the folded first convolution."""
+    what, folding = "channels-last", "folded first convolution"
+    if not wanted.kernels or not has_convolutions(module):
+        because = "no 2-d convolution" if wanted.kernels else "kernels=on was not asked for"
+        return KernelChoice(what, None, because), KernelChoice(folding, None, because)
+    if wanted.device.type != "cuda" or wanted.num_ranks > 1:
+        because = f"made for one GPU, and this is {wanted.num_ranks} x {wanted.device.type}"
+        return KernelChoice(what, False, because), KernelChoice(folding, False, because)
+    store_channels_last(module)
+    layout = KernelChoice(what, True, "cuDNN's 16-bit kernels read it without a transpose")
+    names = ", ".join(fold_first_convolutions(module))
+    if not names:
+        because = "no convolution of stride 2 over images of at most four channels"
+        return layout, KernelChoice(folding, False, because)
+    because = f"{names} then fills the matrix units' eight channels, in 16 bits"
+    return layout, KernelChoice(folding, True, because)
+
+
+def choose_float8(module: nn.Module, wanted: Wanted) -> KernelChoice:
+    """What the precision rung converted before anything was moved or split."""
+    what = "fp8 linears"
+    if not wanted.float8:
+        return KernelChoice(what, None, "the precision is not fp8")
+    by = "our own casts" if wanted.kernels else "torchao"
+    because = f"{count_converted(module)} linears are large enough to gain, by {by}"
+    return KernelChoice(what, True, because)
+
+
+def choose_compile(
+    module: nn.Module, blocks: Sequence[nn.Module], wanted: Wanted
+) -> tuple[Callable[[], None], KernelChoice]:
+    if not wanted.compile:
+        because = "compile=on was not asked for"
+        return lambda: None, KernelChoice("torch.compile", None, because)
+    one_gpu = wanted.num_ranks == 1 and wanted.device.type == "cuda"
+    by_block, because = compile_by_block(blocks, one_gpu=one_gpu, stage=wanted.stage)
+
+    def compiling() -> None:
+        options = pass_options(selective=wanted.selective) if wanted.kernels else None
+        compile_module(module, blocks, by_block=by_block, options=options)
+
+    what = "torch.compile by block" if by_block else "torch.compile of the whole module"
+    return compiling, KernelChoice(what, True, because)
+
+
+def choose_autotune(wanted: Wanted) -> KernelChoice:
+    what = "matmul autotuning and epilogues"
+    if not wanted.kernels:
+        return KernelChoice(what, None, "kernels=on was not asked for")
+    if not wanted.compile:
+        return KernelChoice(what, False, "its passes are part of compile=on")
+    if wanted.device.type != "cuda":
+        return KernelChoice(what, False, f"cuBLASLt does not run on {wanted.device.type}")
+    because = "each large 16-bit matmul takes cuBLASLt's fastest algorithm with the same bits"
+    return KernelChoice(what, True, because)
+
+
+def choose_adamw(wanted: Wanted) -> KernelChoice:
+    """The update itself is chosen where the optimizer is built (train/optimizer)."""
+    what = "fused AdamW for fp32 masters"
+    if not wanted.masters:
+        return KernelChoice(what, None, "the precision keeps no fp32 masters")
+    if wanted.device.type != "cuda":
+        return KernelChoice(what, False, f"Triton does not run on {wanted.device.type}")
+    return KernelChoice(what, True, "one kernel reads and writes every number once")

@@ -1,14 +1,14 @@
-"""Rung: multiply large linears in 8 bits, each tensor with a scale found as it is used.
+"""Rung: fp8 matmuls in the linears that gain from them, each tensor scaled by its largest value.
 
-torchao's linears do the work (tensorwise scales, computed anew each step), or where kernels=on
-those of float8_linear.py, which cast less. Owned here is the choice of linears. One of `in` ×
-`out` features saves time in proportion to in · out per token and pays for casting and measuring
-in + out numbers per token, so what counts is in · out / (in + out): about 512 where gain and cost
-meet on an H100 (989 against 1,979 TFLOP/s in three products a step; 5 bytes at 3.35 TB/s for each
-number cast). The matrix units take multiples of 16. The last linear makes the logits, whose small
-differences the loss reads; it stays as it is, save in the fused loss of kernels=on.
+torchao's Float8Linear does the work, or with kernels=on float8_linear.py, which casts less. This
+file chooses the linears. A linear of `in` × `out` features saves time in proportion to in · out per
+token, and pays for casting in + out numbers per token, so what counts is in · out / (in + out):
+gain and cost meet at about 512 on an H100 (989 against 1,979 TFLOP/s in three matmuls a step;
+5 bytes at 3.35 TB/s for each number cast). The matrix units take multiples of 16. The last linear
+makes the logits, whose small differences the loss reads; it stays as it is, except in the fused
+loss of kernels=on.
 
-torchao is found by name when asked for, so that importing this package needs none of it.
+torchao is imported by name when it is needed, so that importing this package does not need it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from torch import Tensor, nn
 
 from stepladder.errors import PlanError
 
-from .float8_linear import float8_linear
+from .float8_linear import TILE, float8_linear
 
-TILE = 16  # what fp8 matrix units take on both sides
 WORTHWHILE = 512  # in · out / (in + out), see above
 # With our own casts: 700 against 1,400 TFLOP/s on an H200, 6 bytes at 4 TB/s, inputs often shared.
 WORTHWHILE_OURS = 384
@@ -51,14 +50,21 @@ def convert_linears(module: nn.Module, skip: Collection[nn.Module], *, ours: boo
     if ours:
         for name in chosen:
             part = module.get_submodule(name)
-            part.forward = MethodType(multiply_in_8_bits, part)
+            part.forward = MethodType(forward_in_float8, part)
         return
     torchao = import_module("torchao.float8")
     torchao.convert_to_float8_training(module, module_filter_fn=lambda _, name: name in chosen)
 
 
-def multiply_in_8_bits(linear: Any, inputs: Tensor) -> Tensor:
+def forward_in_float8(linear: Any, inputs: Tensor) -> Tensor:
     return float8_linear(inputs, linear.weight, linear.bias)
+
+
+def count_converted(module: nn.Module) -> int:
+    """Linears of a module that multiply in fp8, by either implementation."""
+    ours = (getattr(part.forward, "__func__", None) for part in module.modules())
+    theirs = (type(part).__name__ for part in module.modules())
+    return sum(each is forward_in_float8 for each in ours) + [*theirs].count("Float8Linear")
 
 
 def float8_linears(
@@ -78,12 +84,12 @@ def float8_linears(
 
 
 def is_plain(linear: nn.Linear) -> bool:
-    """Whether it computes nothing but the product, which another may then compute for it."""
+    """Whether its forward is torch's own, which ours may then replace."""
     return type(linear).forward is nn.Linear.forward and "forward" not in vars(linear)
 
 
 def gains(in_features: int, out_features: int, least: int = WORTHWHILE) -> bool:
-    """Whether a linear of this shape multiplies faster in fp8 than its casts cost."""
+    """Whether a linear of this shape gains more from fp8 matmuls than its casts cost."""
     fits = in_features % TILE == 0 and out_features % TILE == 0
     return fits and in_features * out_features >= least * (in_features + out_features)
 

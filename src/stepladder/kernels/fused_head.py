@@ -1,12 +1,12 @@
-"""Rung: the output layer and its cross-entropy as one, so that the logits never exist whole.
+"""Rung: the output layer fused with its cross-entropy, so that the logits never exist whole.
 
-The module runs as it is, save that its head hands on what it was given; the loss then takes these
-features and the head's weight together (kernels/linear_cross_entropy.py). The head does so only
-inside a training pass: called by anybody else the module answers with logits as before.
+During a training pass the output layer (head) returns its input unchanged, and the loss takes that
+input together with the head's weight (kernels/linear_cross_entropy.py). Outside of one the module
+returns logits as before.
 
-Whether a foreign module's answer is its head's answer, with nothing done to it afterwards, cannot
-be read off its structure: Gemma squashes its logits, others scale them. So before the first pass
-one row goes through both ways, and where they differ the module keeps its own loss.
+Whether a foreign module's output is its head's output, unchanged, cannot be read off its structure:
+Gemma soft-caps its logits, others scale them. So before the first pass one row is computed both
+ways, and where the results differ the module keeps its own loss.
 """
 
 from __future__ import annotations
@@ -31,106 +31,111 @@ from .convert_float8 import gains
 from .linear_cross_entropy import linear_cross_entropy
 
 LABELS = "labels"
-SAME = 2e-2  # of a row's largest logit: rounding in 16 bits differs by less, a squashed answer more
+SAME = 2e-2  # of a row's largest logit: rounding in 16 bits differs by less, a soft cap by more
 
 
 @dataclass(slots=True)
 class FusedHead:
-    """What a module's own loss was, and whether the head has taken its place."""
+    """A module's head and loss, fused unless the module turns out to change its head's output."""
 
     module: nn.Module
-    head: Any  # the linear that answers
-    plain: Loss
-    proven: bool  # that the module's answer is the head's answer
-    eight: bool = False  # its products are of 8-bit numbers
-    notes: list[str] = field(default_factory=list)  # where it is said that it did not
-    because: str = ""  # why the module kept its own loss; nothing while it has not
-    _open: bool = field(default=False, init=False)
+    head: Any  # the output layer
+    unfused: Loss
+    checked: bool  # whether the module's output is known to be its head's
+    float8: bool = False  # its matmuls are in fp8
+    notes: list[str] = field(default_factory=list)  # where a refusal is reported
+    refusal: str = ""  # why the module keeps its own loss; empty while it is fused
+    _inside: bool = field(default=False, init=False)
 
     @property
     def loss(self) -> Loss:
-        return replace(self.plain, function=self._loss)
+        return replace(self.unfused, function=self._loss)
 
     def _loss(self, outputs: Any, targets: Tensor) -> Tensor:
-        if self.because:
-            return self.plain.function(outputs, targets)
+        if self.refusal:
+            return self.unfused.function(outputs, targets)
         labels = functional.pad(targets[..., 1:], (0, 1), value=IGNORED)
-        wanted = labels if self.plain.shifted else targets
+        wanted = labels if self.unfused.shifted else targets
         hidden = logits_of(outputs)
         return linear_cross_entropy(
             hidden, self.head.weight, wanted.contiguous(), ignore_index=IGNORED, reduction="mean",
-            float8=self.eight,
+            float8=self.float8,
         )  # fmt: skip
 
-    def intake(self, inputs: Any) -> Any:
-        """Inputs as the fused pass wants them: labels would have the module take its own loss."""
-        if not self.proven:
-            self._prove(inputs)
-        return inputs if self.because else self._without_labels(inputs)
+    def prepare_inputs(self, inputs: Any) -> Any:
+        """Inputs of a fused pass: with labels the module would compute its own loss."""
+        if not self.checked:
+            self._check(inputs)
+        return inputs if self.refusal else self._without_labels(inputs)
 
     def _without_labels(self, inputs: Any) -> Any:
-        if self.plain.kind != "own" or not isinstance(inputs, dict):
+        if self.unfused.kind != "own" or not isinstance(inputs, dict):
             return inputs
-        kept = {name: value for name, value in inputs.items() if name != LABELS}
-        # A cache of keys serves generation; filling it costs a training pass time.
-        return {**kept, "use_cache": False}
+        rest = {name: value for name, value in inputs.items() if name != LABELS}
+        # A key-value cache serves generation; filling it costs a training pass time.
+        return {**rest, "use_cache": False}
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
-        """A block in which the head hands on its input."""
-        self._open = True
-        self.head.hands_on = not self.because
+    def skipping_head(self) -> Iterator[None]:
+        """A block in which the head returns its input."""
+        self._inside = True
+        self.head.skipped = not self.refusal
         try:
             yield
         finally:
-            self.head.hands_on = self._open = False
+            self.head.skipped = self._inside = False
 
     @torch.no_grad()
-    def _prove(self, inputs: Any) -> None:
-        """Compare the two ways on one row, uncompiled and without dropout."""
+    def _check(self, inputs: Any) -> None:
+        """Compare fused and unfused logits of one row, uncompiled and without dropout."""
         row = self._without_labels(tree_map(first_row, inputs))
         training = self.module.training
         self.module.eval()
         try:
             with torch.compiler.set_stance("force_eager"):
-                self.head.hands_on = False
-                whole = logits_of(run(self.module, row))
-                self.head.hands_on = True
+                self.head.skipped = False
+                logits = logits_of(run(self.module, row))
+                self.head.skipped = True
                 hidden = logits_of(run(self.module, row))
-            self.head.hands_on = False
-            agree = same(whole, self.head(hidden)) if isinstance(hidden, Tensor) else False
+            self.head.skipped = False
+            agree = same(logits, self.head(hidden)) if isinstance(hidden, Tensor) else False
         finally:
             self.module.train(training)
         if not agree:
-            self.because = f"{type(self.module).__name__} does more to its answer than its head"
-            self.notes.append(f"kernels: {self.because}, and keeps its own loss")
-        self.head.hands_on = self._open and agree
-        self.proven = True
+            self.refusal = f"{type(self.module).__name__} changes its head's output"
+            self.notes.append(f"kernels: {self.refusal}, and keeps its own loss")
+        self.head.skipped = self._inside and agree
+        self.checked = True
+
+
+def why_not_fused(
+    module: nn.Module, anatomy: Anatomy, loss: Loss, *, least: int = FUSED_VOCABULARY
+) -> str:
+    """Why head and loss cannot be fused or would not gain; empty where they can."""
+    if not (loss.kind == "cross_entropy" or (loss.kind == "own" and loss.shifted)):
+        return "the loss is not a cross-entropy"
+    head = anatomy.part(module, anatomy.head or None)
+    if type(head) is not nn.Linear or head.bias is not None or "forward" in vars(head):
+        return "the module does not end in a plain linear without a bias"
+    if head.out_features < least:
+        return f"{head.out_features:,} classes; it is faster from {least:,}"
+    return ""
 
 
 def fuse_head(
-    module: nn.Module,
-    anatomy: Anatomy,
-    loss: Loss,
-    *,
-    least: int = FUSED_VOCABULARY,
-    eight: bool = False,
-) -> FusedHead | None:
-    """The head and the loss as one; None where the loss or the head is not of the kind."""
-    head: Any = module.get_submodule(anatomy.head) if anatomy.head else None
-    ours = loss.kind == "cross_entropy" or (loss.kind == "own" and loss.shifted)
-    plain = type(head) is nn.Linear and head.bias is None and "forward" not in vars(head)
-    if not ours or not plain or head.out_features < least:
-        return None
-    head.hands_on = False
-    head.forward = MethodType(forward_or_hand_on, head)
+    module: nn.Module, anatomy: Anatomy, loss: Loss, *, float8: bool = False
+) -> FusedHead:
+    """Fuse a head that `why_not_fused` has nothing against with its loss."""
+    head: Any = anatomy.part(module, anatomy.head)
+    head.skipped = False
+    head.forward = MethodType(forward_or_skip, head)
     declared = isinstance(getattr(module, "anatomy", None), Anatomy)
-    eight = eight and gains(head.in_features, head.out_features)
-    return FusedHead(module, head, loss, proven=declared, eight=eight)
+    float8 = float8 and gains(head.in_features, head.out_features)
+    return FusedHead(module, head, loss, checked=declared, float8=float8)
 
 
-def forward_or_hand_on(head: Any, hidden: Tensor) -> Tensor:
-    return hidden if head.hands_on else functional.linear(hidden, head.weight)
+def forward_or_skip(head: Any, hidden: Tensor) -> Tensor:
+    return hidden if head.skipped else functional.linear(hidden, head.weight)
 
 
 def run(module: nn.Module, inputs: Any) -> Any:

@@ -15,8 +15,7 @@ from typing import Any
 from torch import nn
 
 from stepladder.errors import PlanError, raise_all
-from stepladder.kernels.choose import fuse
-from stepladder.kernels.graph.compile import compile_module
+from stepladder.kernels import Wanted, choose
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.plan import Plan, composition_problems
@@ -80,25 +79,23 @@ def climb(
     held = take_share(module, plan, loss, world, costs, seed, inputs)
     blocks, line = held.blocks, held.line
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    eight = plan.precision.compute == "fp8"
-    fused = fuse(module, held.anatomy, loss, world, plan.kernels, eight=eight)
+    modules = [block for _, block in blocks]
+    wanted = wanted_kernels(plan, world, stage=line is not None)
+    chosen = choose(module, held.anatomy, modules, loss, wanted)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=held.costs) if plan.recompute.kind != "none" else ()
     )
     # Last: it fuses whatever the rungs below left.
-    if plan.compile:
-        on_gpu = world.layout.num_ranks == 1 and world.device.type == "cuda"
-        how = {"whole": on_gpu, "stage": line is not None, "selective": plan.recompute.chooses}
-        compile_module(module, blocks, tried=plan.kernels, **how)
+    chosen.compile()
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)
     run = line_up(
         plan,
         world,
-        loss=held.sequences.loss if held.sequences else fused.loss,
-        working=fused.around(forward_context(module, plan, world)),
-        intake=fused.reading(partial(read_inputs, plan.precision)),
+        loss=held.sequences.loss if held.sequences else chosen.loss,
+        working=chosen.around(forward_context(module, plan, world)),
+        intake=chosen.reading(partial(read_inputs, plan.precision)),
         micro=plan.batch.micro,
     )
     if held.hollow:  # after slicing: no rank ever holds the whole
@@ -108,7 +105,22 @@ def climb(
     pieces, publish = updates(module, plan, world)
     pieces = line.shared.rename(pieces) if line else pieces
     again = recomputed, whole_again(blocks)
-    return Climbed(module, held.anatomy, run, pieces, publish, *again, fused.notes)
+    return Climbed(
+        module, held.anatomy, run, pieces, publish, *again, chosen.notes if world.first else []
+    )
+
+
+def wanted_kernels(plan: Plan, world: World, *, stage: bool) -> Wanted:
+    return Wanted(
+        device=world.device,
+        num_ranks=world.layout.num_ranks,
+        kernels=plan.kernels,
+        compile=plan.compile,
+        float8=plan.precision.compute == "fp8",
+        masters=plan.precision.masters,
+        selective=plan.recompute.chooses,
+        stage=stage,
+    )
 
 
 @dataclass(frozen=True, slots=True)

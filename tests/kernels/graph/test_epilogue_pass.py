@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from stepladder.kernels.graph import epilogue_pass as ending_pass
 from stepladder.kernels.graph import gelu_pass
-from stepladder.kernels.graph.compile import trying
+from stepladder.kernels.graph.compile import pass_options
 
 from .compiling import every_pass_runs
 
@@ -63,7 +63,7 @@ def plain_and_compiled(module, x, working=None):
     """What comes out of either, and all gradients."""
     ends = []
     with every_pass_runs():
-        for call in (module, torch.compile(module, options=trying())):
+        for call in (module, torch.compile(module, options=pass_options())):
             module.zero_grad()
             x.grad = None
             with working or nullcontext():
@@ -109,6 +109,6 @@ def test_sums_of_gradients_are_the_compilers(taken):
     one, two = nn.Linear(8, 8), nn.Linear(8, 8)
     x = torch.randn(5, 8, requires_grad=True)
     with every_pass_runs():
-        made = torch.compile(lambda x: torch.tanh(one(x)) * two(x), options=trying())(x)
+        made = torch.compile(lambda x: torch.tanh(one(x)) * two(x), options=pass_options())(x)
         made.sum().backward()
     assert taken == []

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stepladder.kernels.graph import matmul_pass as product_pass
-from stepladder.kernels.graph.compile import trying
+from stepladder.kernels.graph.compile import pass_options
 
 from .compiling import every_pass_runs
 
@@ -45,7 +45,7 @@ def test_every_product_forward_and_backward_is_ours_and_the_gradients_stay(taken
     net, x = Net(), torch.randn(5, 8)
     plain = gradients(net, x, net)
     with every_pass_runs():
-        compiled = torch.compile(net, options=trying())
+        compiled = torch.compile(net, options=pass_options())
         ours = gradients(net, x, compiled)
     assert len(taken) == 5  # two forward, two for weights, one for what lies between
     for a, b in zip(plain, ours, strict=True):
@@ -78,5 +78,5 @@ def fake_product(rows, inner, columns, device="cuda", dtype=torch.bfloat16):
 def test_only_large_products_of_16_bits_on_a_gpu_are_tried(case, ours):
     sizes, *rest = case
     graph, out = fake_product(*sizes, *rest)
-    product_pass.ProductPass()(graph)
+    product_pass.MatmulPass()(graph)
     assert (out.target is torch.ops.stepladder.product.default) == ours

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from stepladder.kernels import max_pool
 from stepladder.kernels.graph import max_pool_pass as pool_pass
-from stepladder.kernels.graph.max_pool_pass import PoolPass
+from stepladder.kernels.graph.max_pool_pass import MaxPoolPass
 
 pool = functional.max_pool2d
 OURS = torch.ops.stepladder.max_pool.default
@@ -24,7 +24,7 @@ def passed_over(call, images):
     found = []
 
     def look(module, _):
-        PoolPass()(module.graph)
+        MaxPoolPass()(module.graph)
         module.graph.lint()
         module.recompile()
         found.extend(node for node in module.graph.nodes if node.target is OURS)
@@ -68,7 +68,7 @@ def test_the_compiler_takes_ours_with_its_gradient(any_size, monkeypatch):
     call = nn.MaxPool2d(3, 2, 1)
     images = torch.randint(0, 3, (2, 3, 8, 9)).float().requires_grad_()
     grads = []
-    for way in (call, torch.compile(call, options={"pre_grad_custom_pass": PoolPass()})):
+    for way in (call, torch.compile(call, options={"pre_grad_custom_pass": MaxPoolPass()})):
         out = way(images)
         grads.append((out, *torch.autograd.grad(out.square().sum(), images)))
     assert len(taken) == 1

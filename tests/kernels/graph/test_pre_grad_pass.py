@@ -6,8 +6,8 @@ from torch import nn
 
 from stepladder.kernels.graph import gelu_pass
 from stepladder.kernels.graph import max_pool_pass as pool_pass
-from stepladder.kernels.graph.compile import trying
-from stepladder.kernels.graph.pre_grad_pass import ModulePass
+from stepladder.kernels.graph.compile import pass_options
+from stepladder.kernels.graph.pre_grad_pass import PreGradPass
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_all_that_is_ours_takes_its_place(monkeypatch, options, wanted):
     found = []
 
     def look(module, _):
-        trying(**options)["pre_grad_custom_pass"](module.graph)
+        pass_options(**options)["pre_grad_custom_pass"](module.graph)
         module.graph.lint()
         module.recompile()
         found.extend(str(n.target) for n in module.graph.nodes if "stepladder" in str(n.target))
@@ -39,9 +39,9 @@ def test_all_that_is_ours_takes_its_place(monkeypatch, options, wanted):
 
 
 def test_its_name_for_the_compilers_cache_follows_each(monkeypatch):
-    before = ModulePass().uuid()
-    assert before == ModulePass().uuid() != ModulePass(selective=True).uuid()
-    for each in (gelu_pass.GeluPass, pool_pass.PoolPass):
+    before = PreGradPass().uuid()
+    assert before == PreGradPass().uuid() != PreGradPass(selective=True).uuid()
+    for each in (gelu_pass.GeluPass, pool_pass.MaxPoolPass):
         with monkeypatch.context() as patch:
             patch.setattr(each, "uuid", lambda _: "another")
-            assert ModulePass().uuid() != before
+            assert PreGradPass().uuid() != before

@@ -23,7 +23,7 @@ aten, ours = torch.ops.aten, torch.ops.stepladder
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 
-class EndingPass(CustomGraphPass):
+class EpiloguePass(CustomGraphPass):
     """Run by the compiler over the graph of forward and backward."""
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -18,7 +18,7 @@ from stepladder.kernels.matmul.matmul import FEWEST, TYPES
 aten = torch.ops.aten
 
 
-class ProductPass(CustomGraphPass):
+class MatmulPass(CustomGraphPass):
     """Run by the compiler over each graph, after its own changes."""
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -26,7 +26,7 @@ NAMES = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "
 FEWEST = 2**20
 
 
-class PoolPass(CustomGraphPass):
+class MaxPoolPass(CustomGraphPass):
     """Run by the compiler over the graph of the module's own calls."""
 
     def __call__(self, graph: fx.Graph) -> None:

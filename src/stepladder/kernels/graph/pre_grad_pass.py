@@ -8,10 +8,10 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from .gelu_pass import GeluPass
-from .max_pool_pass import PoolPass
+from .max_pool_pass import MaxPoolPass
 
 
-class ModulePass(CustomGraphPass):
+class PreGradPass(CustomGraphPass):
     """Run by the compiler before it differentiates.
 
     Args:
@@ -20,7 +20,7 @@ class ModulePass(CustomGraphPass):
     """
 
     def __init__(self, *, selective: bool = False) -> None:
-        self.passes = (PoolPass(),) if selective else (GeluPass(), PoolPass())
+        self.passes = (MaxPoolPass(),) if selective else (GeluPass(), MaxPoolPass())
 
     def __call__(self, graph: fx.Graph) -> None:
         for each in self.passes:

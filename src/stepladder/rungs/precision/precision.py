@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from stepladder.errors import PlanError, nearest
-from stepladder.kernels.convert_float8 import convert_linears, float8_problems
+from stepladder.kernels import convert_linears, float8_problems
 from stepladder.plan import Precision
 
 MATRIX_MODES = {"fp32": "highest", "tf32": "high"}  # torch's words for how float32 is multiplied
