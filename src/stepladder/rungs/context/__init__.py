@@ -1,1 +1,1 @@
-"""Rung: context parallel, each sequence split over ranks."""
+"""Context parallel, each sequence split over ranks."""

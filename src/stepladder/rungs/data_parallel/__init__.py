@@ -1,1 +1,1 @@
-"""Rungs for ranks that see different samples: DDP, ZeRO 1, 2 and 3."""
+"""Data parallel, ranks that see different samples: DDP, ZeRO 1, 2 and 3."""

@@ -1,1 +1,1 @@
-"""Rungs that trade time for memory: activation checkpointing and offloading."""
+"""Less memory for more time: activation checkpointing, offloading, a memory limit."""

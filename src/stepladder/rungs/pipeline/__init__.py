@@ -1,1 +1,1 @@
-"""Rung: pipeline parallel, consecutive blocks on different ranks."""
+"""Pipeline parallel, consecutive blocks on different ranks."""

@@ -1,1 +1,1 @@
-"""Rungs that compute in fewer bits."""
+"""Computing in fewer bits, and loss scaling."""

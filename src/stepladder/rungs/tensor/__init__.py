@@ -1,1 +1,1 @@
-"""Rung: tensor parallel, matrices split over ranks."""
+"""Tensor parallel, matrices split over ranks."""
