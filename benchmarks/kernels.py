@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -36,11 +37,6 @@ SWEPT = {  # module: (constants to try together, cases to try them on)
         {"BLOCK": (2048, 4096, 8192, 16384), "WARPS": (4, 8, 16)},
         ("cross_entropy", "cross_entropy_in_place"),
         ((8192, 50304), (4096, 128256)),
-    ),
-    "triton_rmsnorm": (
-        {"ELEMENTS_PER_THREAD": (8, 16, 32), "WARPS_PER_PROCESSOR": (8, 16, 32, 64)},
-        ("rms_norm",),
-        ((8192, 2048), (32768, 4096)),
     ),
 }
 
@@ -121,10 +117,8 @@ def settings(grid: dict[str, tuple[int, ...]]) -> Iterator[dict[str, int]]:
 
 def sweep() -> int:
     """Time our kernels under each setting of their constants, fastest first."""
-    from stepladder.rungs import kernels
-
     for module_name, (grid, names, shapes) in SWEPT.items():
-        module = getattr(kernels, module_name)
+        module = import_module(f"stepladder.kernels.triton.{module_name}")
         for name, shape in itertools.product(names, shapes):
             arguments = build(KernelCase(name, shape), torch.device("cuda"))
             times = []

@@ -12,7 +12,6 @@ from stepladder.errors import PlanError, WorldError
 
 torch.set_num_threads(1)
 SMALL = (
-    KernelCase("rms_norm", (32, 48)),
     KernelCase("cross_entropy", (20, 100)),
     KernelCase("cross_entropy_in_place", (20, 100), "fp32"),
     KernelCase("linear_cross_entropy", (20, 16, 100), "fp16"),
@@ -45,19 +44,18 @@ def test_the_cases_of_the_table_name_kernels_that_exist():
 
 
 def test_the_rate_is_the_bytes_that_must_move_over_the_time():
-    norm, loss, in_place, linear = measure(timer=lambda work: 2.0)
-    assert norm.ours_gb_per_s == pytest.approx(5 * 32 * 48 * 2 / 2e-3 / 1e9)
+    loss, in_place, linear = measure(timer=lambda work: 2.0)
     assert loss.ours_gb_per_s == pytest.approx(3 * 20 * 100 * 2 / 2e-3 / 1e9)
     assert in_place.ours_gb_per_s == pytest.approx(2 * 20 * 100 * 4 / 2e-3 / 1e9)
     assert linear.ours_gb_per_s is None
 
 
 def test_a_wrong_kernel_has_no_speed(monkeypatch):
-    honest = kernels.CONTESTS["rms_norm"]
-    wrong = kernels._Contest(lambda x, w: honest.ours(x, w) * 1.1, honest.torch, 5)
-    monkeypatch.setitem(kernels.CONTESTS, "rms_norm", wrong)
+    honest = kernels.CONTESTS["cross_entropy"]
+    wrong = kernels._Contest(lambda x, t: honest.ours(x, t) * 1.1, honest.torch, 3)
+    monkeypatch.setitem(kernels.CONTESTS, "cross_entropy", wrong)
     (row,) = measure(SMALL[:1])
-    assert row.max_error == pytest.approx(0.21, abs=0.02)  # 1.1 x 1.1: its gradient saw 1.1 twice
+    assert row.max_error == pytest.approx(0.1, abs=0.01)
     assert row.problem == f"wrong: error {row.max_error:.1e} > 1.5e-02"
     assert row.ours_ms is row.eager_ms is None
 
@@ -66,13 +64,13 @@ def test_a_kernel_that_answers_nan_is_wrong(monkeypatch):
     honest = kernels.CONTESTS["cross_entropy"]
     wrong = kernels._Contest(lambda x, t: honest.ours(x, t) * float("nan"), honest.torch, 3)
     monkeypatch.setitem(kernels.CONTESTS, "cross_entropy", wrong)
-    (row,) = measure(SMALL[1:2])
+    (row,) = measure(SMALL[:1])
     assert row.problem == "wrong: error nan > 1.5e-02"
 
 
 def test_a_case_that_fails_keeps_its_reason_and_the_next_goes_on():
-    failed, fine = measure((KernelCase("rms_norm", (2, 16385)), SMALL[0]))
-    assert failed.problem.startswith("ModelError: rms_norm: rows of 16385 are wider")
+    failed, fine = measure((KernelCase("cross_entropy", (20,)), SMALL[0]))
+    assert failed.problem.startswith("ValueError: not enough values to unpack")
     assert failed.ours_ms is None
     assert fine.problem == ""
 
@@ -83,14 +81,14 @@ def test_when_the_time_is_spent_the_rest_is_not_begun():
 
 
 def test_a_compiler_that_fails_leaves_our_numbers_standing(monkeypatch):
-    honest = kernels.CONTESTS["rms_norm"]
+    honest = kernels.CONTESTS["cross_entropy"]
 
-    def torn(x, weight):
+    def torn(x, targets):
         torch._dynamo.graph_break()  # what the compiler cannot take whole
-        return honest.torch(x, weight)
+        return honest.torch(x, targets)
 
-    torn = kernels._Contest(honest.ours, torn, 5)
-    monkeypatch.setitem(kernels.CONTESTS, "rms_norm", torn)
+    torn = kernels._Contest(honest.ours, torn, 3)
+    monkeypatch.setitem(kernels.CONTESTS, "cross_entropy", torn)
     (row,) = measure(SMALL[:1], compiled=True)
     assert row.problem == "torch.compile: Unsupported"
     assert row.compiled_ms is None
@@ -111,11 +109,11 @@ def test_without_a_gpu_timing_is_refused_in_one_line():
     ("case", "message"),
     [
         (
-            KernelCase("rmsnorm", (2, 2)),
-            "kernel: 'rmsnorm' is not a kernel. Did you mean 'rms_norm'?",
+            KernelCase("crossentropy", (2, 2)),
+            "kernel: 'crossentropy' is not a kernel. Did you mean 'cross_entropy'?",
         ),
         (
-            KernelCase("rms_norm", (2, 2), "int8"),
+            KernelCase("cross_entropy", (2, 2), "int8"),
             "dtype: 'int8' is not measured. Choose one of: bf16, fp16, fp32.",
         ),
     ],

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from stepladder.bench.kernel_timings import BOUNDS, CONTESTS, KernelCase, build, largest_error, run
-from stepladder.kernels import cross_entropy, linear_cross_entropy, rms_norm
+from stepladder.kernels import cross_entropy, linear_cross_entropy
 from stepladder.kernels.backend import runs_triton
 
 pytestmark = [
@@ -14,7 +14,6 @@ pytestmark = [
 ]
 GPU = torch.device("cuda")
 SHAPES = {
-    "rms_norm": [(1, 8), (1000, 64), (777, 1000), (300, 4096), (64, 16384)],
     "cross_entropy": [(1, 2), (513, 1000), (64, 50257), (256, 128256)],
     "cross_entropy_in_place": [(1, 2), (513, 1000), (64, 50257), (256, 128256)],
     "linear_cross_entropy": [(100, 64, 1000), (5000, 128, 3001)],
@@ -54,13 +53,13 @@ def test_two_runs_agree_to_the_bit(kernel, shape):
     assert all(torch.equal(a, b) for a, b in zip(first, second))
 
 
-@pytest.mark.parametrize("kernel", ["rms_norm", "cross_entropy"])
-def test_every_element_is_written(kernel):
-    arguments = build(KernelCase(kernel, (333, 3001)), GPU)
+def test_every_element_is_written():
+    arguments = build(KernelCase("cross_entropy", (333, 3001)), GPU)
     torch.use_deterministic_algorithms(True)  # fresh memory is then filled with NaN
     try:
         assert torch.empty(3, device=GPU).isnan().all()
-        assert all(tensor.isfinite().all() for tensor in run(CONTESTS[kernel].ours, arguments))
+        found = run(CONTESTS["cross_entropy"].ours, arguments)
+        assert all(tensor.isfinite().all() for tensor in found)
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -110,11 +109,11 @@ def test_a_linear_loss_in_chunks_never_holds_the_logits():
 @pytest.mark.parametrize("in_place", [False, True])
 def test_they_compile_whole_and_answer_the_same(in_place):
     torch._dynamo.reset()
-    x, gain = build(KernelCase("rms_norm", (128, 256), "fp32"), GPU)
+    x, gain = (torch.randn(n, 256, device=GPU, requires_grad=True) for n in (128, 1))
     weight, targets = torch.randn(1000, 256, device=GPU), torch.randint(1000, (128,), device=GPU)
 
     def used(a, b):
-        hidden = rms_norm(a * 2, b) + 1
+        hidden = F.normalize(a * 2) * b + 1
         plain = cross_entropy(hidden @ weight.T, targets, reduction="mean", in_place=in_place)
         return plain + linear_cross_entropy(hidden, weight, targets, chunk=50, reduction="mean")
 

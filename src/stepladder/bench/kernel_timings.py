@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stepladder.errors import PlanError, WorldError, nearest
-from stepladder.kernels import cross_entropy, linear_cross_entropy, rms_norm
+from stepladder.kernels import cross_entropy, linear_cross_entropy
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 BOUNDS = {"bf16": 1.5e-2, "fp16": 4e-3, "fp32": 1e-4}  # tf32 may be on, so not tighter
@@ -63,19 +63,12 @@ class _Contest:
 
 
 CASES = (
-    KernelCase("rms_norm", (8192, 2048)),
-    KernelCase("rms_norm", (32768, 4096)),
-    KernelCase("rms_norm", (16384, 8192)),
     KernelCase("cross_entropy", (8192, 50304)),
     KernelCase("cross_entropy_in_place", (8192, 50304)),
     KernelCase("cross_entropy", (4096, 128256)),
     KernelCase("cross_entropy_in_place", (4096, 128256)),
     KernelCase("linear_cross_entropy", (8192, 4096, 128256)),
 )
-
-
-def _torch_rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    return F.rms_norm(x, weight.shape, weight, 1e-6)
 
 
 def _torch_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -105,7 +98,6 @@ def _linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Te
 
 
 CONTESTS = {
-    "rms_norm": _Contest(rms_norm, _torch_rms_norm, 5),  # x, y; dy, x, dx
     "cross_entropy": _Contest(_cross_entropy, _torch_cross_entropy, 3),
     "cross_entropy_in_place": _Contest(_cross_entropy_in_place, _torch_cross_entropy, 2),
     "linear_cross_entropy": _Contest(_linear_cross_entropy, _torch_linear_cross_entropy, None),
@@ -187,8 +179,6 @@ def build(row: KernelTiming | KernelCase, device: torch.device) -> tuple[Tensor,
         values = torch.randn(shape, generator=generator, device=device, dtype=DTYPES[row.dtype])
         return values.mul_(scale).requires_grad_()
 
-    if row.kernel == "rms_norm":
-        return normal(num_rows, width), normal(width)
     classes = vocabulary[0] if vocabulary else width
     targets = torch.randint(classes, (num_rows,), generator=generator, device=device)
     targets[::10] = -100

@@ -5,7 +5,6 @@ from .choose import Chosen, KernelChoice, Wanted, choose
 from .convert_float8 import convert_linears, float8_problems
 from .cross_entropy import cross_entropy
 from .linear_cross_entropy import linear_cross_entropy
-from .rmsnorm import rms_norm
 
 __all__ = [
     "Chosen",
@@ -17,5 +16,4 @@ __all__ = [
     "cross_entropy",
     "float8_problems",
     "linear_cross_entropy",
-    "rms_norm",
 ]

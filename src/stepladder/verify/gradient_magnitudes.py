@@ -1,7 +1,7 @@
 """Gradients layer by layer: how large they are, and which of them a number format would lose.
 
-Measured after a backward pass, on gradients that are not scaled (after `LossScale.unscale`) and
-preferably in a plan of fp32 or bf16, where the small ones are still there to be counted.
+Measured after a backward pass, on gradients that are not scaled, and preferably in
+a plan of fp32 or bf16, where the small ones are still there to be counted.
 
 Three losses are counted, each as a share of a layer's gradients:
 

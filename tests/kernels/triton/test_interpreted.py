@@ -15,7 +15,6 @@ pytest.importorskip("triton")
 HERE = Path(__file__).parents[1]
 FILES = (
     "test_adamw",
-    "test_rmsnorm",
     "test_cross_entropy",
     "test_linear_cross_entropy",
     "triton/test_triton_float8",

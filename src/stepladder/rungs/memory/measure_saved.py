@@ -43,12 +43,6 @@ def measure_blocks(
     return tuple(tally.cost(seen) for tally in tallies)
 
 
-def measure_saved_bytes(block: nn.Module, *args: Any, **kwargs: Any) -> int:
-    """The bytes one block keeps for backward when called so."""
-    (cost,) = measure_blocks([("", block)], lambda: block(*args, **kwargs))
-    return cost.kept_bytes
-
-
 class Tally(TorchDispatchMode):
     """The storages one block reads, keeps and would keep, alive so that no address returns."""
 
