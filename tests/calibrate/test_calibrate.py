@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.calibrate import calibrate
-from stepladder.calibrate.calibrate import attempt
+from stepladder.calibrate.calibrate import SMALL_MATMUL, attempt
 from stepladder.calibrate.fit_rates import STEP_MODEL, fit
 from stepladder.calibrate.launch_costs import TINY
 from stepladder.calibrate.probes import PRODUCTS, WORKS, Probe, probes_of
@@ -249,20 +249,36 @@ def test_the_budget_ends_the_measuring():
     began = time.process_time()
     found = calibrate(CPU, 1e-3)
     assert time.process_time() - began < 5.0
-    assert len(found.timings) <= 1
+    assert len([one for one in found.timings if one.shape != SMALL_MATMUL]) <= 1
 
 
 def test_larger_shapes_of_what_takes_seconds_are_left_out(monkeypatch):
     tried = []
 
-    def slow_in_halves(probe, *_):
+    def slow_beyond_the_small(probe, *_):
         tried.append((probe.kind, probe.compute))
-        return 2.0 if probe.compute == "fp16" else 1e-3
+        large = probe.kind == "product" and probe.shape != SMALL_MATMUL
+        return 2.0 if probe.compute == "fp16" and large else 1e-3
 
-    monkeypatch.setattr(import_module("stepladder.calibrate.calibrate"), "attempt", slow_in_halves)
+    module = import_module("stepladder.calibrate.calibrate")
+    monkeypatch.setattr(module, "attempt", slow_beyond_the_small)
     assert "fp16" in calibrate(CPU).matrix_flops_per_second
-    assert tried.count(("product", "fp16")) == 1
-    assert tried.count(("product", "bf16")) == len(PRODUCTS["cpu"])
+    small = 1  # tried first, to see whether the type is emulated
+    assert tried.count(("product", "fp16")) == small + 1
+    assert tried.count(("product", "bf16")) == small + len(PRODUCTS["cpu"])
+
+
+def test_a_type_that_the_processor_emulates_is_timed_once_and_small(monkeypatch):
+    tried = []
+
+    def emulated(probe, *_):
+        tried.append((probe.kind, probe.compute, probe.shape))
+        return 0.5 if probe.compute == "bf16" else 1e-3
+
+    monkeypatch.setattr(import_module("stepladder.calibrate.calibrate"), "attempt", emulated)
+    found = calibrate(CPU)
+    assert [what for what in tried if what[1] == "bf16"] == [("product", "bf16", SMALL_MATMUL)]
+    assert found.matrix_flops_per_second["bf16"] < 1e9
 
 
 def test_what_cannot_run_here_is_unknown():

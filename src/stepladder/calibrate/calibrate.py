@@ -19,7 +19,7 @@ from stepladder.record import Calibration, Timing
 from stepladder.rungs import is_out_of_memory, matrix_units
 from stepladder.world import limit_bytes, synchronize
 
-from .fit_rates import fit
+from .fit_rates import fit, product_flops
 from .launch_costs import TINY
 from .probe import PRECISIONS, Probe, Work
 from .probes import WORKS, probes_of
@@ -34,6 +34,11 @@ WARM_SECONDS = 1.0  # until the chip is as hot as training makes it
 # Half precision may be a hundred times slower on a processor: where one call of a kind takes this
 # long, its larger shapes would take all the time that there is, and tell no more.
 LONG_SECONDS = 1.0
+# A processor without instructions for 16-bit numbers multiplies them a thousand times slower than
+# 32-bit ones (0.03 GFLOP/s on a Neoverse N1), where the smallest shape takes seconds a call. One
+# small matmul shows it, and is then all that is timed of that type.
+SMALL_MATMUL = (128, 128, 128)
+LEAST_FLOPS_PER_SECOND = 1e9
 
 
 def calibrate(
@@ -44,10 +49,11 @@ def calibrate(
     context = context_bytes(device)
     warm_up(device)
     each = min(EACH_SECONDS, budget_seconds / (2 * len(probes)))
-    timings: list[Timing] = []
+    timings = slow_types(device)
+    emulated = {timing.compute for timing in timings}
     slow: set[tuple[str, str]] = set()
     for index, probe in enumerate(probes):
-        if (probe.kind, probe.compute) in slow:
+        if (probe.kind, probe.compute) in slow or probe.compute in emulated:
             continue
         if time.monotonic() - began > budget_seconds:
             break
@@ -61,6 +67,21 @@ def calibrate(
                 slow.add((probe.kind, probe.compute))
     release(device)
     return fit(device_name(device), timings, context)
+
+
+def slow_types(device: torch.device) -> list[Timing]:
+    """A small matmul in each 16-bit type that this processor has no instructions for."""
+    if device.type == "cuda":
+        return []
+    found = []
+    for compute in ("bf16", "fp16"):
+        seconds = attempt(Probe("product", compute, SMALL_MATMUL), device, 0.0)
+        if seconds is None:
+            continue
+        timing = Timing("product", compute, SMALL_MATMUL, seconds)
+        if product_flops(timing) / seconds < LEAST_FLOPS_PER_SECOND:
+            found.append(timing)
+    return found
 
 
 def attempt(probe: Probe, device: torch.device, seconds: float) -> float | None:

@@ -10,8 +10,8 @@ from stepladder.workload import Shape, facts_of_shape
 
 torch = pytest.importorskip("torch")
 
-WIDE_LOSS = Shape("gpt", 3, 128, 4, 4, 512, 2048, 128, True)
-DEEP = Shape("gpt", 8, 128, 4, 4, 512, 256, 128, True)
+WIDE_LOSS = Shape("gpt", 3, 64, 4, 4, 256, 2048, 64, True)
+DEEP = Shape("gpt", 8, 64, 4, 4, 256, 256, 64, True)
 
 
 def measured(shape: Shape, plan: Plan) -> Memory:
@@ -43,7 +43,7 @@ def measured(shape: Shape, plan: Plan) -> Memory:
 @pytest.mark.parametrize("shape", [WIDE_LOSS, DEEP], ids=["wide loss", "deep"])
 @pytest.mark.parametrize("text", ["fp32", "bf16", "bf16-pure"])
 def test_a_step_peaks_where_and_as_high_as_forecast(shape: Shape, text: str) -> None:
-    plan = Plan.parse(f"{text} micro=4").settle(1)
+    plan = Plan.parse(f"{text} micro=2").settle(1)
     forecast, _ = forecast_memory(facts_of_shape(shape), plan, Cluster.parse("1 CPU"))
     real = measured(shape, plan)
     assert forecast.peak_bytes == pytest.approx(real.peak_bytes, rel=0.03)
@@ -55,7 +55,7 @@ def test_a_step_peaks_where_and_as_high_as_forecast(shape: Shape, text: str) -> 
 @pytest.mark.parametrize("shape", [WIDE_LOSS, DEEP], ids=["wide loss", "deep"])
 @pytest.mark.parametrize("rule", ["blocks", "selective"])
 def test_a_recomputing_step_is_never_forecast_too_low(shape: Shape, rule: str) -> None:
-    plan = Plan.parse(f"bf16 micro=4 recompute={rule}").settle(1)
+    plan = Plan.parse(f"bf16 micro=2 recompute={rule}").settle(1)
     forecast, _ = forecast_memory(facts_of_shape(shape), plan, Cluster.parse("1 CPU"))
     real = measured(shape, plan).peak_bytes
     assert 0.98 * real < forecast.peak_bytes < 1.06 * real

@@ -5,6 +5,10 @@ private writable memory, so it leaves out libraries and shared tensors, but it c
 reserved rather than what is touched. The limit is therefore set from where the process stands:
 reserved now, plus what the ceiling leaves above the resident size. A dispatch mode that counts
 tensors would be exact and would slow every operation; the kernel costs nothing.
+
+torch's builds for ARM allocate with mimalloc, which reserves a GiB at a time and would serve
+tensors out of it without asking the kernel. So what such an allocator could give beyond the ceiling
+is taken beforehand, as tensors that nobody writes to: they occupy addresses and no memory.
 """
 
 from __future__ import annotations
@@ -21,10 +25,13 @@ from stepladder.errors import OutOfMemory, PlanError
 GIB = 2**30
 STATUS = Path("/proc/self/status")
 SIGNS = re.compile(  # as torch and the libraries under it word a failed allocation
-    r"out of memory|(can.t|cannot) allocate memory|std::bad_alloc|_STATUS_ALLOC_FAILED",
+    r"out of memory|not enough memory|(can.t|cannot) allocate memory|std::bad_alloc"
+    r"|_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
 )
 TRIED = re.compile(r"tried to allocate ([\d.]+) ?(\w+)", re.IGNORECASE)
+RESERVE_CHUNK_BYTES = 8 * 2**20  # small enough to fill an allocator's reserve closely
+RESERVE_MOST_BYTES = 8 * GIB  # an allocator that gives more has no reserve: nothing limits it
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}
 
 
@@ -41,6 +48,7 @@ class Ceiling:
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         self.num_bytes, self.device = num_bytes, device
+        self._reserve: list[torch.Tensor] = []
 
     def __enter__(self) -> Ceiling:
         if self.device.type == "cuda":
@@ -72,6 +80,7 @@ class Ceiling:
             torch.cuda.set_per_process_memory_fraction(self._before, self.device)
         else:
             resource.setrlimit(resource.RLIMIT_DATA, self._limits)
+            self._reserve.clear()
 
     def _lower_cuda(self) -> None:
         total = torch.cuda.get_device_properties(self.device).total_memory
@@ -85,11 +94,25 @@ class Ceiling:
         if self.num_bytes <= sizes["VmRSS"]:
             raise too_low(self.num_bytes, sizes["VmRSS"])
         self._limits = resource.getrlimit(resource.RLIMIT_DATA)
-        _, hard = self._limits
-        soft = sizes["VmData"] + self.num_bytes - sizes["VmRSS"]
+        resource.setrlimit(resource.RLIMIT_DATA, (sizes["VmData"], self._limits[1]))
+        allowed, reserve = self.num_bytes - sizes["VmRSS"], take_reserve()
+        inside = len(reserve) * RESERVE_CHUNK_BYTES  # can be had without asking the kernel
+        self._reserve = reserve[: max(inside - allowed, 0) // RESERVE_CHUNK_BYTES]
+        soft, hard = sizes["VmData"] + max(allowed - inside, 0), self._limits[1]
         if hard != resource.RLIM_INFINITY:
             soft = min(soft, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))  # soft alone, so it can be lifted
+
+
+def take_reserve() -> list[torch.Tensor]:
+    """All that torch's allocator can still give without new memory from the kernel, unwritten."""
+    taken: list[torch.Tensor] = []
+    while len(taken) * RESERVE_CHUNK_BYTES < RESERVE_MOST_BYTES:
+        try:
+            taken.append(torch.empty(RESERVE_CHUNK_BYTES, dtype=torch.uint8))
+        except RuntimeError:
+            return taken
+    return []
 
 
 def process_sizes(status: Path = STATUS) -> dict[str, int]:
