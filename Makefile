@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV_READY := .venv/.dev-ready
 
-.PHONY: train test lint types unit services docs wheel packaging clean
+.PHONY: train test lint types unit soak services docs wheel packaging clean
 
 train: $(READY)
 	$(BIN)/stepladder train
@@ -24,6 +24,11 @@ types: $(DEV_READY)
 unit: $(DEV_READY)
 	$(BIN)/python -m compileall -q src
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# What the gate leaves out: clocks, browsers, signals, long chaos, packaging, every docs snippet. Run
+# before a release; the table of its results is committed.
+soak: $(DEV_READY)
+	$(BIN)/python -m tests.soak
 
 # The same run on a real Slurm cluster, on Ray and on two hosts by ssh, all of this machine (root).
 services: $(DEV_READY)

@@ -7,6 +7,8 @@ from stepladder.measure import Cable
 
 from .hosts import TOLERANCE, disturb
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.mark.timeout(1800)  # a minute alone, several on a crowded machine
 def test_a_lost_host_is_left_behind_and_taken_back_in_and_losses_stay_the_same(tmp_path):

@@ -4,6 +4,8 @@ import pytest
 
 from .kills import Kill, Outcome, campaign, show
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.mark.timeout(1800)  # a minute alone, several on a crowded machine
 def test_a_run_that_was_killed_ends_with_the_bits_of_one_that_was_not():

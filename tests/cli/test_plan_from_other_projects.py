@@ -10,6 +10,7 @@ from stepladder.plan.foreign.accelerate import read_accelerate
 from stepladder.plan.foreign.deepspeed import read_deepspeed
 from tests.cli.commands.foreign_runs import take_steps
 from tests.ranks import run
+from tests.soak import soak_after
 
 yaml = pytest.importorskip("yaml", reason="Accelerate's files are YAML")
 CONFIGS = Path(__file__).parents[1] / "plan" / "foreign" / "configs"
@@ -41,7 +42,7 @@ def test_each_is_forecast(path, capsys):
     assert told["fits"] and told["whole"] is not missing
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", soak_after(FILES, gate=3), ids=lambda path: path.stem)
 def test_each_runs(path):
     plan = carried(path).plan
     losses = run(take_steps, RANKS.get(path.stem, 2), str(plan))

@@ -78,6 +78,7 @@ def steps_shown(page):
     )
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)  # training starts in two minutes on a crowded machine
 def test_a_run_that_trains_is_followed_to_its_end(browser, tmp_path):
     folder = tmp_path / "run"
@@ -151,6 +152,7 @@ def test_runs_are_compared_and_a_name_is_only_a_name(browser, runs):
         assert page.locator("#chart-loss path.mean").count() == 2  # training and validation
 
 
+@pytest.mark.soak
 def test_a_range_can_be_dragged_and_is_asked_of_the_server(browser, runs):
     with opened(browser, runs + "#run=first") as page:
         box = page.locator("#chart-loss .plot").bounding_box()
@@ -169,6 +171,7 @@ def test_a_range_can_be_dragged_and_is_asked_of_the_server(browser, runs):
 POINTS = "document.querySelector('#chart-loss path.mean').getAttribute('d').split('L').length"
 
 
+@pytest.mark.soak
 def test_a_late_answer_about_all_steps_does_not_replace_the_range(browser, runs):
     held = []
 
@@ -199,6 +202,7 @@ FOCUSED = """() => {
 }"""
 
 
+@pytest.mark.soak
 def test_everything_is_reached_and_read_by_keyboard(browser, runs):
     with opened(browser, runs + "#run=first") as page:
         order = []
@@ -243,6 +247,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_readable_in_the_dark_and_by_day_on_a_phone(browser, runs, scheme, tmp_path):
     with opened(browser, runs, viewport=PHONE, scheme=scheme) as page:
@@ -256,6 +261,7 @@ def test_it_is_readable_in_the_dark_and_by_day_on_a_phone(browser, runs, scheme,
         assert (tmp_path / f"phone-{scheme}.png").stat().st_size > 50_000
 
 
+@pytest.mark.soak
 def test_a_server_that_went_away_is_told_and_what_was_seen_stays(browser, tmp_path):
     write_run(tmp_path / "run", steps=30)
     context = browser.new_context(viewport=DESKTOP)

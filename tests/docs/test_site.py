@@ -65,6 +65,7 @@ class Links(HTMLParser):
             self.loads.append(given["src"])
 
 
+@pytest.mark.soak
 def test_the_site_needs_no_network_and_no_link_is_broken(site: Path) -> None:
     pages = {page: Links(page.read_text()) for page in site.rglob("*.html")}
     assert len(pages) >= len(PAGES)  # the README is no page of it, and 404 is one more

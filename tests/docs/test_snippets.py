@@ -22,6 +22,7 @@ import stepladder as sl
 from stepladder.cli.training.start_ranks import spread
 from stepladder.plan import Layout, Plan, Recipe
 from tests import ranks
+from tests.soak import soak_after
 
 from .blocks import PAGES, Block, Command, blocks, inline_commands, page_name
 from .running import (
@@ -144,12 +145,17 @@ def several(page: Path) -> list[Command]:
     return [c for c in commands(page) if c not in single(page)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if single(p)], ids=page_name)
+# The README first: what a newcomer types is in the gate, every other page in the soak.
+WITH_COMMANDS = sorted((p for p in PAGES if single(p)), key=lambda p: p.name != "README.md")
+
+
+@pytest.mark.parametrize("page", soak_after(WITH_COMMANDS), ids=page_name)
 def test_commands_run_and_give_what_is_shown(page: Path, folder: Path) -> None:
     for command in single(page):
         ask(command, folder)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("page", [p for p in PAGES if several(p)], ids=page_name)
 def test_commands_on_two_ranks_run(page: Path, folder: Path) -> None:
     for command in several(page):

@@ -12,6 +12,7 @@ from stepladder.loss import make_loss
 from stepladder.model import build, find_anatomy
 from stepladder.plan.shared_constants import FUSED_VOCABULARY
 from stepladder.train import as_batch, climb
+from tests.soak import soak_after
 
 WORDS = FUSED_VOCABULARY
 SHAPE = f"llama:layers=1,hidden=16,heads=2,vocab={WORDS},sequence=8,tied=1"
@@ -32,7 +33,9 @@ def learn(model, plan, batches, loss="cross_entropy", optimizer="sgd lr=1"):
     return [run.step(batch).loss for batch in batches], run
 
 
-@pytest.mark.parametrize("plan", ["fp32", "fp32 micro=1", "bf16", "fp16", "fp32 recompute=blocks"])
+@pytest.mark.parametrize(
+    "plan", soak_after(["fp32", "fp32 micro=1", "fp32 recompute=blocks", "bf16", "fp16"], gate=3)
+)
 def test_the_mathematics_stays(plan):
     model = build(SHAPE)
     plain, one = learn(model, plan, list(pairs()))

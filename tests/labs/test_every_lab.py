@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ import stepladder.labs.checks
 from stepladder.labs import all_labs, claim, judge, parts_left, solution, starter
 from stepladder.labs.grading.finding import Finding
 from stepladder.labs.lesson_text import CLOSE, OPEN
+from tests.soak import soak_after
 
 CHECKS = Path(stepladder.labs.checks.__file__).parent
 LABS = {lab.name: lab for lab in all_labs()}
@@ -45,7 +47,13 @@ def source(name: str) -> str:
     return LABS[name].lesson.read_text()
 
 
-@pytest.mark.parametrize("name", LABS)
+def one_each(mistakes: list[tuple[str, Any]]) -> list[Any]:
+    """Of every lab the first mistake; the others are for the soak."""
+    by_lab = [[one for one in mistakes if one[0] == name] for name in LABS]
+    return [case for cases in by_lab for case in soak_after(cases)]
+
+
+@pytest.mark.parametrize("name", soak_after(LABS, gate=4))
 def test_a_starter_fails_its_check_and_can_be_run(name, tmp_path):
     text = starter(source(name))
     assert parts_left(text), "no part is left to the learner"
@@ -62,7 +70,9 @@ def test_a_solution_passes_its_check(name, tmp_path):
     assert len(found) >= 2
 
 
-@pytest.mark.parametrize(("name", "mistake"), MISTAKES, ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize(
+    ("name", "mistake"), one_each(MISTAKES), ids=lambda one: getattr(one, "name", one)
+)
 def test_a_common_mistake_gets_its_own_message(name, mistake, tmp_path):
     text = solution(source(name))
     assert text.count(mistake.right) == 1, "the right lines stand in the solution just once"

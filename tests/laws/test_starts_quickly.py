@@ -25,6 +25,7 @@ def test_a_ground_floor_package_does_not_import_torch(package):
     assert run(code).split() == ["False", "False"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help_answers_in_under_half_a_second(words):
     def once() -> float:

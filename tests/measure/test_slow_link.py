@@ -26,6 +26,7 @@ def allowed() -> bool:
     return os.geteuid() == 0 and shutil.which("ip") is not None
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not allowed(), reason="network namespaces need root and iproute2")
 def test_nothing_is_left_behind_and_a_rank_that_fails_is_told(monkeypatch):
     try:

@@ -43,6 +43,7 @@ def watch_rank(plan, moment):
     return seen, said
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("plan", "moment"),
     [

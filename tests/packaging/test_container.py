@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 
+import pytest
+
 from .conftest import ROOT, SOURCES
+
+pytestmark = pytest.mark.soak
 
 TEXT = (ROOT / "Containerfile").read_text()
 LINES = re.sub(r"^#.*\n", "", TEXT, flags=re.MULTILINE).replace("\\\n", " ").splitlines()

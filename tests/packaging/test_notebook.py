@@ -13,6 +13,8 @@ from tests.docs.blocks import blocks
 
 from .conftest import ROOT
 
+pytestmark = pytest.mark.soak
+
 PAGE = ROOT / "docs" / "notebook.md"
 
 

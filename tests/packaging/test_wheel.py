@@ -20,6 +20,8 @@ from stepladder.version import VERSION
 
 from .conftest import ENVIRON, ROOT, SOURCES, done
 
+pytestmark = pytest.mark.soak
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TINY = [
     "--model.name", "gpt:layers=1,hidden=16,heads=2,vocab=256", "--model.sequence", "16",

@@ -6,6 +6,8 @@ them, most with masks and rows of very different lengths.
 
 import pytest
 
+from tests.soak import soak_after
+
 from .pool import CLIPPED, FOREIGN, SGD, compare
 
 MODELS = [
@@ -31,13 +33,13 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("huggingface")
 
 
-@pytest.mark.parametrize(("model", "plan"), MODELS)
+@pytest.mark.parametrize(("model", "plan"), soak_after(MODELS, gate=2))
 def test_models_built_from_a_config(model, plan, folder):
     found = compare(folder, f"{FOREIGN}:{model}", plan)
     assert (found.verdict, found.problem) == ("same", "")
 
 
-@pytest.mark.parametrize(("model", "plan", "optimizer"), ADAPTED)
+@pytest.mark.parametrize(("model", "plan", "optimizer"), soak_after(ADAPTED))
 def test_adapters_beside_frozen_weights(model, plan, optimizer, folder):
     pytest.importorskip("peft", reason="adapters are peft's")
     found = compare(folder, f"{FOREIGN}:{model}", plan, optimizer)

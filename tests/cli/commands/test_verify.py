@@ -22,6 +22,7 @@ def test_bf16_trains_as_fp32_does(capsys):
     assert "bf16 against fp32" in shown and "it trains the same" in shown
 
 
+@pytest.mark.soak
 def test_a_precision_that_loses_the_updates_gets_a_bad_verdict(capsys):
     # Weights in bf16 and steps far below their last bit: nothing is learned.
     words = ["--other", "bf16-pure", "--optimizer.name", "sgd", "--optimizer.lr", "0.002",

@@ -47,6 +47,7 @@ def test_accumulation_learns_one_curve(capsys, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.soak
 def test_scaling_is_told_strong_and_weak(capsys, tmp_path):
     plot = tmp_path / "s.png"
     words = ("--steps", "1", "--json", "--plot", str(plot))

@@ -55,6 +55,7 @@ def test_two_ranks_are_one_run_with_the_losses_of_one_rank(tmp_path, capsys):
     assert (tmp_path / "two" / "ranks" / "rank-1.out").read_text() == ""
 
 
+@pytest.mark.soak
 def test_torchrun_starts_the_same_run_and_json_is_all_it_prints(tmp_path):
     words = ["train", *TINY, "--train.steps", "3", "--json"]
     ran = subprocess.run(
@@ -143,6 +144,7 @@ def start_long(folder, *words):
     return launcher, ranks
 
 
+@pytest.mark.soak
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(tmp_path, capsys):
     launcher, ranks = start_long(tmp_path / "run")
     ranks[1].send_signal(signal.SIGTERM)

@@ -10,6 +10,7 @@ from torch.nn import functional
 from stepladder.kernels.graph import epilogue_pass as ending_pass
 from stepladder.kernels.graph import gelu_pass
 from stepladder.kernels.graph.compile import pass_options
+from tests.soak import soak_after
 
 from .compiling import every_pass_runs
 
@@ -32,14 +33,14 @@ class Block(nn.Module):
 
 class Others(Block):
     """Nothing here is a sum by a product: a result that another reads as well, what is added being
-    smaller and spread out, or multiplied first."""
+    smaller and soak_after out, or multiplied first."""
 
     def forward(self, x):
         made = self.first(x)
         read = (x + made).square().sum() + made.sum()
-        spread = (self.up(x) + self.up.bias * 2).square().sum()
+        soak_after = (self.up(x) + self.up.bias * 2).square().sum()
         scaled = torch.add(self.down(torch.tanh(self.up(x))), x, alpha=2).square().sum()
-        return read + spread + scaled
+        return read + soak_after + scaled
 
 
 @pytest.fixture
@@ -76,11 +77,16 @@ def plain_and_compiled(module, x, working=None):
 
 @pytest.mark.parametrize(
     ("net", "found"),
-    [
-        (lambda: Block(), ["product_sum", "product_sum", "gelu_gradient"]),
-        (lambda: Block(bias=False, turned=True), ["product_sum", "product_sum", "gelu_gradient"]),
-        (lambda: Others(), []),
-    ],
+    soak_after(
+        [
+            (lambda: Block(), ["product_sum", "product_sum", "gelu_gradient"]),
+            (
+                lambda: Block(bias=False, turned=True),
+                ["product_sum", "product_sum", "gelu_gradient"],
+            ),
+            (lambda: Others(), []),
+        ]
+    ),
 )
 def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
     torch.manual_seed(0)
@@ -91,7 +97,7 @@ def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("turned", soak_after([True, False]))
 def test_a_sum_that_widens_the_product_stays_wide(taken, turned):
     """Autocast's: products of 16 bits, added to a stream of 32."""
     torch.manual_seed(0)

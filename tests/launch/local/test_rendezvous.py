@@ -102,6 +102,7 @@ RANK = textwrap.dedent("""
 """)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)  # half a minute alone, several on a crowded machine
 def test_a_machine_that_comes_back_is_taken_in_and_one_that_stops_leaves_alone(tmp_path):
     script, seen = tmp_path / "rank.py", tmp_path / "seen"

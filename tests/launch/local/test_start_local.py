@@ -113,6 +113,7 @@ def send_when(folder, **signals):
     threading.Thread(target=work, daemon=True).start()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_reaches_every_rank_and_the_code_is_the_signals(tmp_path, capsys, number):
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
@@ -146,6 +147,7 @@ def test_a_second_signal_ends_ranks_that_do_not_stop(tmp_path, capsys):
     assert len(said) == 4 and ended(int(line.split()[-1]) for line in said)
 
 
+@pytest.mark.soak
 def test_ranks_end_with_their_launcher(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
@@ -183,6 +185,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path
         launch(tmp_path, "")
 
 
+@pytest.mark.soak
 def test_ranks_that_were_lost_start_again_and_each_start_keeps_its_words(tmp_path, capsys):
     body = f"""
         first = not os.path.exists({str(tmp_path / "seen")!r})
@@ -211,6 +214,7 @@ def test_ranks_that_were_lost_start_again_and_each_start_keeps_its_words(tmp_pat
     assert (kept / "restart-1" / "rank-1.out").read_text() == "again 1\n"
 
 
+@pytest.mark.soak
 def test_what_fails_twice_the_same_way_is_not_tried_a_third_time(tmp_path, capsys):
     code = launch(tmp_path, """
         from stepladder.launch.local.rank_process import record_failure
@@ -236,6 +240,7 @@ def test_a_users_mistake_is_not_tried_again(tmp_path, capsys):
     assert code == 2 and capsys.readouterr().err == "[rank 0] batch: 3 is odd. Use 4.\n"
 
 
+@pytest.mark.soak
 def test_a_stopped_rank_that_nobody_misses_is_ended(tmp_path, capsys):
     body = f"""
         if not os.path.exists({str(tmp_path / "seen")!r}):

@@ -7,6 +7,7 @@ from stepladder.plan import Plan
 from stepladder.planner.memory.forecast_memory import forecast_memory
 from stepladder.record import Memory
 from stepladder.workload import Shape, facts_of_shape
+from tests.soak import soak_after
 
 torch = pytest.importorskip("torch")
 
@@ -40,8 +41,8 @@ def measured(shape: Shape, plan: Plan) -> Memory:
     return measure_memory(step, module, optimizer, torch.device("cpu"), vocab=shape.vocab)
 
 
-@pytest.mark.parametrize("shape", [WIDE_LOSS, DEEP], ids=["wide loss", "deep"])
-@pytest.mark.parametrize("text", ["fp32", "bf16", "bf16-pure"])
+@pytest.mark.parametrize("shape", soak_after([WIDE_LOSS, DEEP]), ids=["wide loss", "deep"])
+@pytest.mark.parametrize("text", soak_after(["fp32", "bf16", "bf16-pure"], gate=2))
 def test_a_step_peaks_where_and_as_high_as_forecast(shape: Shape, text: str) -> None:
     plan = Plan.parse(f"{text} micro=2").settle(1)
     forecast, _ = forecast_memory(facts_of_shape(shape), plan, Cluster.parse("1 CPU"))
@@ -52,7 +53,7 @@ def test_a_step_peaks_where_and_as_high_as_forecast(shape: Shape, text: str) -> 
     assert forecast.optimizer == pytest.approx(real.optimizer, rel=0.001), "and a step counter each"
 
 
-@pytest.mark.parametrize("shape", [WIDE_LOSS, DEEP], ids=["wide loss", "deep"])
+@pytest.mark.parametrize("shape", soak_after([WIDE_LOSS, DEEP]), ids=["wide loss", "deep"])
 @pytest.mark.parametrize("rule", ["blocks", "selective"])
 def test_a_recomputing_step_is_never_forecast_too_low(shape: Shape, rule: str) -> None:
     plan = Plan.parse(f"bf16 micro=2 recompute={rule}").settle(1)

@@ -15,6 +15,7 @@ from stepladder.model import build
 from stepladder.rungs.context.context_parallel import moved_targets
 from stepladder.train import climb
 from tests.ranks import run
+from tests.soak import soak_after
 from tests.train.toys import gpt, ragged
 
 LENGTH, MICRO = 16, 2
@@ -132,16 +133,19 @@ def test_the_rung_stands_with_the_others(plan, subject):
 
 @pytest.mark.parametrize(
     ("plan", "subject"),
-    [
-        ("fp32 ddp context=4", "llama, packed"),
-        ("fp32 ddp replicate=2 context=2", "Hugging Face llama"),
-        ("fp32 zero3 shard=2 context=2", "llama"),
-    ],
+    soak_after(
+        [
+            ("fp32 ddp context=4", "llama, packed"),
+            ("fp32 ddp replicate=2 context=2", "Hugging Face llama"),
+            ("fp32 zero3 shard=2 context=2", "llama"),
+        ]
+    ),
 )
 def test_four_ranks_learn_what_one_does(plan, subject):
     check_same(plan, 4, subject, "sgd lr=0.5")
 
 
+@pytest.mark.soak
 def test_stretches_in_bf16_stay_within_its_rounding():
     check_same("bf16 ddp context=2", 2, "llama", "sgd lr=0.1", close=2e-3)
 
@@ -156,6 +160,7 @@ def learn_traced(*task):
         nn.Module.compile = compile
 
 
+@pytest.mark.soak
 def test_a_compiled_block_looks_across_ranks():
     task = "llama", "sgd lr=0.5"
     losses, norms, *_ = learn("fp32", *task)

@@ -10,6 +10,7 @@ from stepladder.plan import Plan
 from stepladder.planner import forecast_state
 from stepladder.rungs.tensor.lora_cuts import check_adapters, cut_narrowing
 from stepladder.rungs.tensor.tensor_parallel import is_sliced_between
+from tests.soak import soak_after
 
 peft = pytest.importorskip("peft", reason="adapters are peft's")
 transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
@@ -61,8 +62,8 @@ def test_frozen_weights_are_forecast_as_such():
     assert facts.parts[-1].frozen_parameters == facts.parts[-1].parameters
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(("plan", "ways"), [("fp32", 1), ("fp32 tensor=2", 2)])
+@pytest.mark.parametrize("tied", soak_after([True, False]))
+@pytest.mark.parametrize(("plan", "ways"), soak_after([("fp32 tensor=2", 2), ("fp32", 1)]))
 def test_only_what_is_trained_has_a_gradient_and_of_it_each_ranks_part(plan, ways, tied):
     module = llama(tied, target_modules=["q_proj", "o_proj"])
     facts = describe(module, sequence=16)
