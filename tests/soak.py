@@ -1,8 +1,8 @@
 """The gate and the soak: `make test` runs one live case of each law, `make soak` all of them.
 
 `soak_after(cases)` marks all but the first cases of a parametrised test for the soak. Run as a
-program, `python -m tests.soak`, this runs everything that is marked and writes the table of results:
-benchmarks/results/soak.md.
+program, `python -m tests.soak`, this runs everything that is marked and writes the table of its
+results: benchmarks/results/soak.md.
 """
 
 from __future__ import annotations
