@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
-from stepladder.cli.training.forecast_comparison import Closing
-from stepladder.cli.training.leak_watches import Watches
-from stepladder.cli.training.step_instruments import Instruments
+from stepladder.job.monitoring.memory_watch import MemoryWatch
+from stepladder.job.monitoring.step_instruments import StepInstruments
+from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.model import build
 from stepladder.record import Journal, Report
 from stepladder.train import Run, climb
@@ -65,15 +65,15 @@ def main() -> None:
         build("gpt-tiny", sequence=SEQUENCE), loss="cross_entropy", plan="fp32", device="cpu"
     )
     rows = rows_for(run, STEP_SECONDS)
-    closing = Closing(run, None)
+    comparison = ForecastComparison(run, None)
     plain, written, spent = [], [], []
     with tempfile.TemporaryDirectory() as folder, Journal(folder) as journal:
-        watches = Watches(run.world.device)
-        with Instruments(run, closing) as instruments:
+        watch = MemoryWatch(run.world.device)
+        with StepInstruments(run, comparison) as instruments:
 
             def write(report: Report) -> None:
                 journal.write("step", **report.to_dict())
-                list(watches.look(report))
+                list(watch.add(report))
                 instruments.read(report, journal)
 
             for _ in range(options.steps):

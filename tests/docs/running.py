@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.cli.main import COMMANDS, main, split_settings
-from stepladder.cli.training.start_ranks import spread
+from stepladder.job.opening.plan_for_ranks import spread
 from stepladder.labs import all_labs
 from stepladder.plan import Plan, composition_problems, read_recipe
 

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 import stepladder as sl
-from stepladder.cli.training.start_ranks import spread
+from stepladder.job.opening.plan_for_ranks import spread
 from stepladder.plan import Layout, Plan, Recipe
 from tests import ranks
 from tests.soak import soak_after
@@ -38,7 +38,7 @@ from .running import (
     without,
 )
 
-# What the launcher says before it starts ranks; cli/training/test_train_ranks.py reads it there.
+# What the launcher says before it starts ranks; cli/test_train_ranks.py reads it there.
 NO_LAYOUT = "The plan names no layout: data parallel on 2 ranks, replicate=2.\n"
 READERS = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
 DONE: dict[str, tuple[int, str]] = {}  # what was run already, on any page

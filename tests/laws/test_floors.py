@@ -14,7 +14,7 @@ FLOORS = {
     "loss": 3, "trace": 3, "launch": 3,
     "kernels": 4, "rungs": 5, "train": 6, "measure": 7,
     "calibrate": 8, "verify": 8, "bench": 8, "dashboard": 8,
-    "labs": 9, "cli": 10,
+    "job": 9, "labs": 10, "cli": 11,
 }  # fmt: skip
 STANDARD_LIBRARY_ONLY = {"errors", "version", "hardware", "workload", "plan", "record", "planner"}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in FLOORS)

@@ -8,15 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepladder.cli.training.start_ranks import (
-    RESTARTS,
-    choose_folder,
-    fit_ranks,
-    number,
-    read_nodes,
-    spread,
-)
+from stepladder.cli.rank_options import read_nodes, read_number
 from stepladder.errors import PlanError, raise_all
+from stepladder.job.opening.plan_for_ranks import fit_ranks, spread
+from stepladder.job.opening.run_folder import choose_folder
+from stepladder.job.opening.start_ranks import RESTARTS
 from stepladder.launch import launch_local, parse_nodes
 from stepladder.launch.run_request import read_words
 from stepladder.plan import Plan, Recipe, composition_problems, read_recipe
@@ -68,7 +64,7 @@ class Wanted:
         raise_all(script_problems(options) if script else recipe_problems(options))
         hosts = len(options.hosts.split(",")) if options.hosts else 1
         machines = parse_nodes(options.nodes or str(hosts), "any:1", "")
-        gpus = number("gpus-per-node", options.gpus_per_node or "0", least=0)
+        gpus = read_number("gpus-per-node", options.gpus_per_node or "0", least=0)
         asked = options.ranks_per_node or str(gpus or 1)
         given = (("--nodes", options.nodes), ("--rendezvous", options.rendezvous))
         return cls(
@@ -81,8 +77,8 @@ class Wanted:
             least=machines.least,
             most=machines.most,
             meeting=tuple(word for pair in given if pair[1] for word in pair),
-            ranks=number("ranks-per-node", asked, least=1),
-            restarts=number("restarts", options.restarts or str(RESTARTS), least=0),
+            ranks=read_number("ranks-per-node", asked, least=1),
+            restarts=read_number("restarts", options.restarts or str(RESTARTS), least=0),
         )
 
     def launcher_words(self, what: str) -> list[str]:

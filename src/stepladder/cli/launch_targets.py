@@ -8,8 +8,9 @@ import re
 import sys
 from pathlib import Path, PurePosixPath
 
-from stepladder.cli.training.start_ranks import choose_folder, number
+from stepladder.cli.rank_options import read_number
 from stepladder.errors import PlanError, nearest
+from stepladder.job.opening.run_folder import choose_folder
 from stepladder.launch import (
     Elsewhere,
     KubernetesChoice,
@@ -32,8 +33,8 @@ def read_place(options: argparse.Namespace, wanted: Wanted) -> Elsewhere:
     """The place, with all it is to be given."""
     wanted.check_plan()
     resources = Resources(
-        gpus=number("gpus-per-node", options.gpus_per_node or "0", least=0),
-        cpus=number("cpus-per-node", options.cpus_per_node, least=1)
+        gpus=read_number("gpus-per-node", options.gpus_per_node or "0", least=0),
+        cpus=read_number("cpus-per-node", options.cpus_per_node, least=1)
         if options.cpus_per_node
         else 0,
         memory_bytes=size(options, "memory_per_node", 0),

@@ -117,7 +117,7 @@ def journey(
 
 def on_ranks(plan: Plan, ranks: int | None) -> Plan:
     """The plan on so many ranks: data parallel where it names no axis."""
-    from stepladder.cli.training.start_ranks import spread
+    from stepladder.job.opening.plan_for_ranks import spread
 
     if ranks is None:
         return plan
@@ -134,7 +134,7 @@ def subject_of(recipe: Recipe) -> Subject:
 
 def make_from(recipe: Recipe) -> tuple[Any, Any, Any]:
     """The recipe's model, its training data and its loss, in each process anew."""
-    from stepladder.cli.training.open_recipe import build_model, open_sources
+    from stepladder.job.opening.open_recipe import build_model, open_sources
 
     module = build_model(recipe)
     return module, open_sources(recipe, module)[0], "cross_entropy"

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 def run_local(options: argparse.Namespace, wanted: Wanted) -> int:
     """Here: a recipe by `stepladder train`, a script by the launcher under it."""
     from stepladder.cli.launch_options import start_script
-    from stepladder.cli.training.start_ranks import read_nodes
+    from stepladder.cli.rank_options import read_nodes
 
     words = wanted.local_words()
     if options.dry_run:

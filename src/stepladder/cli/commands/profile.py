@@ -19,7 +19,7 @@ from stepladder.cli.results.tables import as_json, percent, table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepladder.cli.training.session import Session
+    from stepladder.job import TrainingJob
     from stepladder.measure import MemoryTimeline
     from stepladder.plan import Plan, Recipe
     from stepladder.record import Forecast, Memory, Profile
@@ -67,11 +67,11 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
     from stepladder.plan import Plan
 
     with loading():
-        from stepladder.cli.training.start_ranks import legal, spread
+        from stepladder.job.opening.plan_for_ranks import check_for_ranks, spread
         from stepladder.launch import launch_local
 
     chosen = spread(plan or Plan(), options.ranks)
-    legal(chosen, recipe, options.ranks, uneven=False)
+    check_for_ranks(chosen, recipe, options.ranks, uneven=False)
     words = ["-m", "stepladder.cli.rank", "profile", *([options.recipe] if options.recipe else [])]
     words += ["--plan", str(chosen), "--steps", str(options.steps)]
     words += ["--memory"] * options.memory + ["--json"] * options.json
@@ -83,65 +83,65 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
 def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
     """Profile as the one rank that this process is."""
     with loading():
-        from stepladder.cli.training.session import Session
+        from stepladder.job import TrainingJob
 
     with ExitStack() as stack:
-        session = Session.start(recipe, plan, stack, quiet=True)
-        kept = session.folder / "profile"
-        with session.run.world.explaining(), session.feed() as feed:
-            found = session.run.profile(feed, steps=options.steps, folder=kept)
-            memory = watch_memory(session, next(iter(feed)), kept) if options.memory else None
-        if session.first:
-            write(session, found)
-            conclude(options, session, found, memory, kept)
-        leave_together(session)
+        job = TrainingJob.open(recipe, plan, stack)
+        kept = job.folder / "profile"
+        with job.run.world.explaining(), job.batches() as feed:
+            found = job.run.profile(feed, steps=options.steps, folder=kept)
+            memory = watch_memory(job, next(iter(feed)), kept) if options.memory else None
+        if job.first:
+            write(job, found)
+            conclude(options, job, found, memory, kept)
+        leave_together(job)
     return 0
 
 
-def write(session: Session, found: Profile) -> None:
+def write(job: TrainingJob, found: Profile) -> None:
     """Keep a profile in the journal, and what the page draws of it in the words it reads."""
     from stepladder.train.profile_steps import Glance
 
-    step = session.run.index
-    session.journal.write("profile", **{**found.to_dict(), "lanes": None})
+    step = job.run.index
+    job.journal.write("profile", **{**found.to_dict(), "lanes": None})
     for kind, entry in Glance(dict(found.collectives), found.lanes).entries(step).items():
-        session.journal.write(kind, **entry)
+        job.journal.write(kind, **entry)
 
 
-def leave_together(session: Session) -> None:
+def leave_together(job: TrainingJob) -> None:
     """A rank that leaves while another still draws would be taken for lost."""
-    board = session.run.world.board
-    if session.first:
+    board = job.run.world.board
+    if job.first:
         board.post("profiled", "yes")
     board.read("profiled", CONCLUDING_SECONDS)
-    session.run.world.close()
+    job.run.world.close()
 
 
-def watch_memory(session: Session, batch: Any, kept: Path) -> MemoryTimeline:
+def watch_memory(job: TrainingJob, batch: Any, kept: Path) -> MemoryTimeline:
     from stepladder.measure import record_timeline
 
-    taken = session.run
+    taken = job.run
     return record_timeline(
         lambda: taken.step(batch),
         taken.module,
         taken.optimizer,
         taken.world.device,
-        vocab=session.closing.vocab,
+        vocab=job.comparison.vocab,
         snapshot=kept / f"memory-rank{taken.world.place.rank}.pickle",
     )
 
 
 def conclude(
     options: argparse.Namespace,
-    session: Session,
+    job: TrainingJob,
     found: Profile,
     memory: MemoryTimeline | None,
     kept: Path,
 ) -> None:
     from stepladder.cli.results.profile_plots import plot_causes, plot_memory
 
-    said = session.closing.forecast
-    moments = said_moments(session) if memory else ()
+    said = job.comparison.forecast
+    moments = said_moments(job) if memory else ()
     if options.plot:
         plot_causes(options.plot, found, said)
     if memory:
@@ -158,16 +158,16 @@ def conclude(
         return
     show_time(found, said)
     if memory:
-        show_memory(memory, moments, session)
+        show_memory(memory, moments, job)
         print(f"picture: {kept / 'memory.png'}")
 
 
-def said_moments(session: Session) -> tuple[tuple[str, Memory], ...]:
+def said_moments(job: TrainingJob) -> tuple[tuple[str, Memory], ...]:
     """The planner's picture of the same step; empty where it has none."""
     from stepladder.planner import forecast_moments
     from stepladder.train.profile_steps import outlook_of
 
-    taken = session.run
+    taken = job.run
     outlook = outlook_of(taken)
     if outlook.facts is None or outlook.cluster is None:
         return ()
@@ -223,7 +223,7 @@ def rate(value: float | None, peak: float | None, unit: float, name: str) -> str
 
 
 def show_memory(
-    memory: MemoryTimeline, moments: tuple[tuple[str, Memory], ...], session: Session
+    memory: MemoryTimeline, moments: tuple[tuple[str, Memory], ...], job: TrainingJob
 ) -> None:
     from stepladder.measure import measure_fragmentation
 
@@ -244,7 +244,7 @@ def show_memory(
     held = [[h.name, h.owner, f"{h.num_bytes / MIB:.2f}"] for h in memory.holders]
     table("Held at the peak", ["by", "owner", "MiB"], held)
     print(memory.describe_peak())
-    if fragments := measure_fragmentation(session.run.world.device):
+    if fragments := measure_fragmentation(job.run.world.device):
         print(f"fragmentation: {fragments}")
     for name in memory.files:
         print(f"snapshot: {name} (open it at pytorch.org/memory_viz)")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import ExitStack
+import sys
 from typing import TYPE_CHECKING
 
 from stepladder.cli.import_torch import loading
-from stepladder.cli.results.tables import as_json, table
 
 if TYPE_CHECKING:
+    from stepladder.job.opening.start_ranks import RankStart
     from stepladder.plan import Plan, Recipe
 
 
@@ -50,37 +50,37 @@ def run(options: argparse.Namespace) -> int:
         # Read when torch is loaded. What its store has to say of machines that leave, we say.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         with loading():
-            from stepladder.cli.training.start_ranks import Start, start_ranks
+            from stepladder.cli.rank_options import read_rank_start
 
-        start = Start.read(options, recipe)
-        if start.by_launcher:
+        start = read_rank_start(options, recipe)
+        if start:
             return start_ranks(options, recipe, plan, start)
     return train(options, recipe, plan)
+
+
+def start_ranks(
+    options: argparse.Namespace, recipe: Recipe, plan: Plan | None, start: RankStart
+) -> int:
+    """Start this command again as each of several ranks."""
+    from stepladder.job.opening.run_folder import choose_folder
+
+    if layout := start.settle(plan, recipe):
+        print(layout, file=sys.stderr if options.json else sys.stdout, flush=True)
+    folder = choose_folder(recipe, elastic=options.elastic or start.nodes is not None)
+    words = ["-m", "stepladder.cli.rank", "train", *([options.recipe] if options.recipe else [])]
+    words += ["--plan", options.plan] if options.plan else []
+    words += ["--json"] if options.json else []
+    words += [*options.settings, "--run.folder", str(folder), "--elastic"]
+    return start.launch(words, recipe, folder)
 
 
 def train(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
     """Train as the one rank that this process is."""
     with loading():
-        from stepladder.cli.training.fewer_rows import leave_note, with_less
-        from stepladder.cli.training.session import Session
-        from stepladder.errors import RankOutOfMemory
-        from stepladder.world import Stop, stop_code
+        from stepladder import job
+        from stepladder.cli.training_display import JsonDisplay, TerminalDisplay
+        from stepladder.world import stop_code
 
-    plan, less = with_less(plan, recipe) if options.elastic else (plan, [])
-    with ExitStack() as stack:
-        session = Session.start(recipe, plan, stack, quiet=options.json, elastic=options.elastic)
-        session.run.events += less
-        # To the very end: a signal that comes while the last checkpoint is written changes nothing.
-        stop = stack.enter_context(Stop(recipe.run.grace_seconds))
-        try:
-            stopped = session.train(stop)
-        except RankOutOfMemory as short:
-            leave_note(session.folder, short)
-            raise
-        figures = session.finish(stopped, stop)
-        session.run.world.close()
-    if session.first and options.json:
-        as_json(figures)
-    elif session.first and not stopped:
-        table("Measured", ["what", "value"], [list(pair) for pair in figures.items()])
-    return stop_code(stopped) if stopped else 0
+    display = JsonDisplay() if options.json else TerminalDisplay()
+    result = job.train(recipe, plan=plan, elastic=options.elastic, display=display)
+    return stop_code(result.stopped_by) if result.stopped else 0

@@ -116,7 +116,7 @@ def train(recipe: Recipe, precision: Precision) -> Trained:
 
 
 def open_run(recipe: Recipe, precision: Precision) -> tuple[Any, Any, Any]:
-    from stepladder.cli.training.session import build_model, open_sources
+    from stepladder.job.opening.open_recipe import build_model, open_sources
     from stepladder.plan import Plan
     from stepladder.train import climb
 

@@ -1,0 +1,43 @@
+"""The table a run ends with: forecast beside measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .tables import table
+
+if TYPE_CHECKING:
+    from stepladder.job import TrainResult
+    from stepladder.job.summary.forecast_comparison import ComparisonRow
+
+MANY = 10  # times too much: no percentage says more
+SCALES = {"bytes": (2**-20, "MiB"), "seconds": (1e3, "ms"), "tokens/s": (1.0, "")}
+
+
+def show_comparison(result: TrainResult) -> None:
+    print()
+    rows = [cells(row) for row in result.comparison]
+    table("Forecast and measured", ["what", "forecast", "measured", "error"], rows)
+    if result.no_forecast_because:
+        print(f"Nothing was forecast: {result.no_forecast_because}")
+    elif result.forecast and result.forecast.time is None:
+        print("\n".join(result.forecast.reasons), "'stepladder calibrate' measures it.")
+    if result.calibration_update:
+        print(result.calibration_update)
+
+
+def cells(row: ComparisonRow) -> list[object]:
+    scale, unit = SCALES[row.unit]
+    return [row.name, shown(row.forecast, scale, unit), shown(row.measured, scale, unit), off(row)]
+
+
+def off(row: ComparisonRow) -> str:
+    """The forecast's error in percent."""
+    if row.error is None:
+        return "unknown"
+    # Memory is by owner at the peak; an owner whose own peak is elsewhere has next to nothing.
+    return f"{row.error:+.1%}" if row.error < MANY - 1 else f"over {MANY} ×"
+
+
+def shown(value: float | None, scale: float, unit: str) -> str:
+    return "unknown" if value is None else f"{value * scale:,.4g} {unit}".rstrip()

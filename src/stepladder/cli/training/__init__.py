@@ -1,1 +1,0 @@
-"""What `stepladder train` does with a recipe."""

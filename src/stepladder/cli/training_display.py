@@ -1,0 +1,110 @@
+"""A run on the terminal: a progress bar where there is a terminal, log lines in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from stepladder.cli.results.comparison_table import show_comparison
+from stepladder.cli.results.plots import plot_losses
+from stepladder.cli.results.run_plots import draw_devices
+from stepladder.cli.results.tables import as_json, table
+from stepladder.job import JobStart, NoDisplay, TrainResult
+from stepladder.job.summary.sample_text import PROMPT
+from stepladder.record import Report
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class TerminalDisplay:
+    """Shows a run to a person: reports, messages, the closing tables; and draws its plots."""
+
+    def start(self, start: JobStart) -> None:
+        self.speaks = start.speaks
+        self.memory_limit_bytes = start.memory_limit_bytes
+        self.bar = ProgressBar(start) if start.speaks and sys.stdout.isatty() else None
+        self.run_message(start.headline)
+
+    def report(self, report: Report) -> None:
+        if self.bar:
+            self.bar.update(report)
+        elif self.speaks:
+            self.rank_message(report.line(memory_limit_bytes=self.memory_limit_bytes))
+
+    def run_message(self, text: str) -> None:
+        if self.speaks:
+            self.rank_message(text)
+
+    def rank_message(self, text: str) -> None:
+        if self.bar:
+            self.bar.print(text)
+        else:
+            print(text, flush=True)
+
+    def stop(self) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def finish(self, result: TrainResult) -> None:
+        if result.stopped:  # drawing would use up what time is left
+            print(result.stop_message)
+            return
+        draw_run(result)
+        show_comparison(result)
+        if result.sample:
+            print(f"\nA sample after '{PROMPT.decode()}':\n{result.sample}\n")
+        table("Measured", ["what", "value"], [list(pair) for pair in result.figures().items()])
+
+
+class JsonDisplay(NoDisplay):
+    """Prints the closing figures as JSON and nothing else; draws the same plots."""
+
+    def finish(self, result: TrainResult) -> None:
+        if not result.stopped:
+            draw_run(result)
+        as_json(result.figures())
+
+
+class ProgressBar:
+    """A bar with the numbers people watch, and the time left."""
+
+    def __init__(self, start: JobStart) -> None:
+        self.progress = make_progress()
+        self.task = self.progress.add_task(
+            "train", total=start.steps, completed=start.first_step, numbers=""
+        )
+        self.progress.start()
+
+    def update(self, report: Report) -> None:
+        mfu = "unknown" if report.mfu is None else f"{report.mfu:.1%}"
+        numbers = (
+            f"loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s  "
+            f"{report.memory_bytes / 2**30:.2f} GiB  MFU {mfu}"
+        )
+        self.progress.update(self.task, completed=report.step + 1, numbers=numbers)
+
+    def print(self, text: str) -> None:
+        self.progress.console.print(text, highlight=False, markup=False)
+
+    def stop(self) -> None:
+        self.progress.stop()
+
+
+def make_progress() -> Progress:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("[bold]step {task.completed}/{task.total}"),
+        BarColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
+
+
+def draw_run(result: TrainResult) -> None:
+    """The plots of a finished run, in its folder."""
+    if result.losses:
+        plot_losses(result.folder / "loss.png", result.losses, result.evaluations)
+    if result.device.startswith("cuda"):  # else no reading is there, and a journal may be long
+        draw_devices(result.folder)

@@ -1,0 +1,116 @@
+"""What a recipe names, opened: its model, its data, its plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from stepladder.data import Batch, Order, Source, load, open_source
+from stepladder.data.validation_split import Split
+from stepladder.model import build, own_shape
+from stepladder.model.huggingface.lora import add_lora
+from stepladder.model.huggingface.packed_documents import read_documents
+from stepladder.model.huggingface.pretrained import names_pretrained
+from stepladder.model.user_model import build_own, names_own
+from stepladder.plan import Plan, Recipe
+from stepladder.plan.learning_rate import scale_rate
+from stepladder.train.auto_plan import Choice, choose_plan
+from stepladder.world import Place
+
+BYTES = 256  # a vocabulary of this size is read as bytes
+
+
+def choose_recipe_plan(
+    recipe: Recipe, plan: Plan | None, module: nn.Module, sample: Batch | None = None
+) -> Choice:
+    """The plan, with the recipe's batch and optimizer where the plan names none."""
+    place, size = Place.from_environment(), recipe.train.batch
+    choice = (
+        Choice(plan)
+        if plan
+        else choose_plan(
+            "auto", recipe.train.device, place, model=module, sample=sample, batch=size
+        )
+    )
+    chosen = choice.plan
+    batch = chosen.batch
+    size = batch.sequences or size
+    batch = replace(batch, sequences=size)
+    how = recipe.optimizer_choice()
+    if recipe.train.scale_rate != "none":
+        reference = recipe.train.reference_batch or recipe.train.batch
+        lr = scale_rate(how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate)
+        how = replace(how, lr=lr)
+    return Choice(replace(chosen, batch=batch, optimizer=how), choice.because)
+
+
+def open_sources(recipe: Recipe, module: nn.Module) -> tuple[Source, Source]:
+    """The training and the validation part of the recipe's data."""
+    splits: tuple[Split, Split] = ("train", "validation")
+    training, validation = (
+        open_source(
+            recipe.data,
+            length=recipe.model.sequence,
+            vocabulary=vocabulary_of(module),
+            split=split,
+            tokenizer=tokenizer_in_folder(recipe.model.name),
+        )
+        for split in splits
+    )
+    return training, validation
+
+
+def vocabulary_of(module: nn.Module) -> int:
+    """How many tokens the module knows; a byte's where it does not say."""
+    shape, config = getattr(module, "shape", None), getattr(module, "config", None)
+    found: Any = getattr(shape, "vocab", None) or getattr(config, "vocab_size", None)
+    return found if isinstance(found, int) else BYTES
+
+
+def tokenizer_in_folder(name: str) -> str:
+    """The tokenizer of a model that is a folder, where the folder holds one."""
+    path = Path(name).expanduser() / "tokenizer.json"
+    return str(path) if names_pretrained(name) and path.is_file() else ""
+
+
+def first_sample(training: Source, module: nn.Module) -> Batch | None:
+    """One sample, for tracing a module that declares no shape; None where it declares one."""
+    if own_shape(module) is not None:
+        return None
+    return load(training, Order(len(training)), np.arange(1))
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """The model, with its adapters, ready to read what the recipe's data gives."""
+    choice = recipe.model
+    module = named_model(recipe)
+    if choice.lora:
+        module = add_lora(module, choice.lora, recipe.train.seed)
+    packs = names_pretrained(choice.name) and recipe.data.packed
+    return read_documents(module) if packs else module
+
+
+def named_model(recipe: Recipe) -> nn.Module:
+    choice, seed = recipe.model, recipe.train.seed
+    if names_own(choice.name):
+        return build_own(
+            choice.name,
+            seed=seed,
+            sequence=choice.sequence,
+            dropout=choice.dropout,
+            weights=choice.weights,
+            packed=recipe.data.packed or recipe.data.document_end >= 0,
+        )
+    known = choice.name.startswith(("gpt", "llama", "mistral"))
+    reads_tokens = known or names_pretrained(choice.name)
+    return build(
+        choice.name,
+        seed=seed,
+        sequence=choice.sequence if reads_tokens else None,
+        dropout=choice.dropout,
+        weights=choice.weights,
+    )

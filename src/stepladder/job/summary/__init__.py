@@ -1,0 +1,1 @@
+"""What a finished run came to: speed, cost, forecast beside measurement."""
