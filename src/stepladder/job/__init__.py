@@ -4,7 +4,9 @@ Nothing here prints: whoever wants to see a run as it goes hands in a `Display`.
 """
 
 from .display import Display, JobStart, NoDisplay
-from .train import train
+from .open_job import open_job
+from .profile_recipe import ProfileResult, profile
+from .train_recipe import train
 from .train_result import TrainResult
 from .training_job import TrainingJob
 
@@ -12,7 +14,10 @@ __all__ = [
     "Display",
     "JobStart",
     "NoDisplay",
+    "ProfileResult",
     "TrainResult",
     "TrainingJob",
+    "open_job",
+    "profile",
     "train",
 ]

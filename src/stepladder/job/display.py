@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from stepladder.job.opening.size_run import SizedRun
 from stepladder.record import Forecast, Report
 
 from .train_result import TrainResult
@@ -24,6 +25,7 @@ class JobStart:
     memory_limit_bytes: int | None
     speaks: bool  # whether this rank speaks for the whole run
     forecast: Forecast | None
+    sized: SizedRun | None = None  # where a probe of this machine settled the steps
 
 
 class Display(Protocol):

@@ -34,7 +34,10 @@ class TrainResult:
     training_loss: float | None  # of the last report
     validation_loss: float | None  # at the end; None where the run was stopped
     seconds: float  # from opening the recipe to the end
+    training_seconds: float  # of it, taking steps and evaluating between them
     speed: RunSpeed
+    peak_flops_per_second: float | None  # that MFU is a share of
+    peak_measured: bool  # by this run's probe, rather than from the device table
     cost: RunCost | None
     forecast: Forecast | None
     no_forecast_because: str  # empty where there is one

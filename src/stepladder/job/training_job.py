@@ -9,41 +9,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from stepladder.data import Prefetcher, Reading, Source, batches
+from stepladder.data import Prefetcher, Source, batches
 from stepladder.job.monitoring.memory_watch import MemoryWatch
 from stepladder.job.monitoring.periodic_profile import profile_periodically
 from stepladder.job.monitoring.recovery import Recovery
-from stepladder.job.monitoring.run_journal import environment, open_run_journal
 from stepladder.job.monitoring.step_instruments import NullJournal, StepInstruments
 from stepladder.job.opening.open_recipe import (
-    build_model,
-    choose_recipe_plan,
-    first_sample,
-    open_sources,
+    training_batches,
 )
-from stepladder.job.opening.plan_for_ranks import facts_to_share, fit_ranks
-from stepladder.job.opening.run_folder import (
-    choose_folder,
-    describe_data_changes,
-    describe_restart,
-    write_text,
-)
-from stepladder.job.summary.forecast_comparison import ForecastComparison
+from stepladder.job.opening.size_run import SizedRun
+from stepladder.job.summary.forecast_comparison import ComparisonRow, ForecastComparison
 from stepladder.job.summary.run_cost import cost_of_run
 from stepladder.job.summary.run_speed import RunSpeed, thin
 from stepladder.job.summary.sample_text import sample_text
-from stepladder.plan import Plan, Recipe
+from stepladder.plan import Recipe
 from stepladder.record import Report
-from stepladder.track import TrackedJournal, parse_targets
-from stepladder.train import Run, climb, fit
-from stepladder.world import Place, Stop, limit_bytes
+from stepladder.track import TrackedJournal
+from stepladder.train import Run, fit
+from stepladder.world import Stop, limit_bytes
 from stepladder.world.ranks.agreement import StopVote
-from stepladder.world.world import gather
 
 from .display import Display, JobStart, NoDisplay
 from .train_result import LAST_STEP, TrainResult, describe_stop
 
-START_SECONDS = 120  # ranks import torch at their own pace before they meet
 FINISH_SECONDS = 1800  # for rank 0 to write and display the result
 
 
@@ -58,7 +46,9 @@ class TrainingJob:
     comparison: ForecastComparison
     elastic: bool = False  # resumes by itself, on the ranks there are
     display: Display = field(default_factory=NoDisplay)
+    sized: SizedRun | None = None  # where a probe of the machine settled the steps
     began: float = field(default_factory=time.perf_counter)
+    training_seconds: float = 0.0
     losses: list[tuple[int, float]] = field(default_factory=list)
     evaluations: list[tuple[int, float]] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
@@ -68,71 +58,6 @@ class TrainingJob:
         self.instruments = StepInstruments(self.run, self.comparison)
         self.recovery = Recovery(self.run, self.folder, self.recipe.train)
 
-    @classmethod
-    def open(
-        cls, recipe: Recipe, plan: Plan | None, stack: ExitStack, *, elastic: bool = False
-    ) -> TrainingJob:
-        """Open everything a recipe names; each mistake in it is found before the first step."""
-        began = time.perf_counter()
-        place = Place.from_environment()
-        plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
-        folder = choose_folder(recipe, elastic=elastic)
-        targets = parse_targets(recipe.run.track)
-        start = max(recipe.run.timeout_seconds, START_SECONDS)
-        gather(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
-        module = build_model(recipe)
-        training, validation = open_sources(recipe, module)
-        sample = first_sample(training, module)
-        choice = choose_recipe_plan(recipe, plan, module, sample)
-        run = climb(
-            module,
-            loss="cross_entropy",
-            plan=choice.plan,
-            sample=sample,
-            rate=recipe.rate_choice(),
-            seed=recipe.train.seed,
-            device=recipe.train.device,
-            nonfinite=recipe.train.nonfinite,
-            exact=recipe.train.exact,
-            timeout_seconds=recipe.run.timeout_seconds,
-        )
-        board = run.world.board
-        if run.world.first:
-            board.post("folder", str(folder))
-        folder = Path(board.read("folder", start))  # its name may hold the time of day
-        journal = open_run_journal(folder, targets, run, stack) if run.world.first else None
-        comparison = ForecastComparison.start(run, run.plan, sample)
-        job = cls(recipe, run, folder, training, validation, journal or NullJournal(), comparison)
-        job.elastic, job.began = elastic, began
-        run.because = choice.because
-        run.events += [refitted] if refitted else []
-        job.open_folder()
-        return job
-
-    def open_folder(self) -> None:
-        """Resume where that is asked for; write recipe and plan beside the journal."""
-        if self.recipe.run.resume:
-            self.run.load(self.folder)
-        elif self.elastic:
-            self.run.resume(self.folder)
-        if not self.first:
-            return
-        ranks = self.run.world.place.num_ranks
-        self.run.events += describe_restart(self.folder, self.run.index, ranks)
-        self.run.events += describe_data_changes(self.folder, self.recipe, self.run.index)
-        write_text(self.folder / "run.toml", self.recipe.to_toml())
-        write_text(self.folder / "plan.toml", self.run.plan.to_toml())
-        self.journal.write(
-            "start",
-            plan=str(self.run.plan),
-            step=self.run.index,
-            because=self.run.because,
-            ranks=ranks,
-            environment=environment(self.run.world),
-        )
-        if self.comparison.forecast:
-            self.journal.write("forecast", **self.comparison.forecast.to_dict())
-
     @property
     def first(self) -> bool:
         """Whether this rank speaks for all."""
@@ -140,17 +65,21 @@ class TrainingJob:
 
     def train(self, stop: Stop) -> str | None:
         """Take the steps; the name of the signal that stopped them early, if one did."""
-        world = self.run.world
+        world, began = self.run.world, time.perf_counter()
         with world.explaining(), ExitStack() as shown, self.instruments:
             vote = StopVote(world.place.num_ranks, self.recipe.run.timeout_seconds)
             self.display.start(self.job_start())
-            shown.callback(self.display.stop)
+            shown.callback(self.stop_display, began)
             self.recovery.save_start()
             while self.run.index < self.recipe.train.steps:
                 if stopped := self.take_steps(vote, stop):
                     return stopped
             vote.hear()
         return None
+
+    def stop_display(self, began: float) -> None:
+        self.training_seconds = time.perf_counter() - began
+        self.display.stop()
 
     def take_steps(self, vote: StopVote, stop: Stop) -> str | None:
         """Take steps until the last, until a signal, or until the run goes back."""
@@ -169,18 +98,7 @@ class TrainingJob:
 
     def batches(self) -> Prefetcher:
         """This rank's training batches, from where the run stands."""
-        how = self.recipe.data
-        feed: Prefetcher = self.run.batches(
-            self.training,
-            size=self.recipe.train.batch,
-            seed=how.seed,
-            workers=int(how.workers) if how.workers.isdigit() else how.workers,
-            lengths=how.lengths or None,
-            longest=how.longest or None,
-            uneven=self.elastic,
-            reading=Reading.parse(how.faults),
-        )
-        return feed
+        return training_batches(self.run, self.recipe, self.training, uneven=self.elastic)
 
     def after_step(self, step: int, pending: Any) -> bool:
         """Report, evaluate and save what is due after this step; whether the run went back."""
@@ -246,14 +164,17 @@ class TrainingJob:
             training_loss=self.reports[-1].loss if self.reports else None,
             validation_loss=loss,
             seconds=time.perf_counter() - self.began,
+            training_seconds=self.training_seconds,
             speed=RunSpeed.of(self.reports),
+            peak_flops_per_second=self.run.flops.peak,
+            peak_measured=self.sized is not None and self.run.world.device.type == "cpu",
             cost=cost_of_run(self.run.world, self.folder, self.reports),
             forecast=self.comparison.forecast,
             no_forecast_because=self.comparison.unknown,
             memory=self.comparison.memory,
             step_seconds=self.comparison.step_seconds,
             data_seconds=self.comparison.data_seconds,
-            comparison=tuple(self.comparison.rows()),
+            comparison=(*self.comparison.rows(), *self.total_row()),
             losses=tuple(self.losses),
             evaluations=tuple(self.evaluations),
             notes=self.memory_watch.summary(),
@@ -263,6 +184,13 @@ class TrainingJob:
         )
         self.conclude(result)
         return result
+
+    def total_row(self) -> list[ComparisonRow]:
+        """All steps together, where their number was chosen for this machine."""
+        if self.sized is None:
+            return []
+        planned, measured = self.sized.forecast_seconds, self.training_seconds
+        return [ComparisonRow("training", planned, measured, "run seconds")]
 
     def conclude(self, result: TrainResult) -> None:
         """Write and show the result on rank 0, while the other ranks wait for it."""
@@ -286,6 +214,7 @@ class TrainingJob:
             memory_limit_bytes=limit_bytes(self.run.world.device),
             speaks=self.first,
             forecast=self.comparison.forecast,
+            sized=self.sized,
         )
 
     def headline(self) -> str:

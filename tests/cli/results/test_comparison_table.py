@@ -16,8 +16,8 @@ def test_numbers_have_their_units_and_the_error_its_sign():
         "parameters", "2 MiB", "1 MiB", "+100.0%"
     ]  # fmt: skip
     assert cells(ComparisonRow("step", 0.5, 2.0, "seconds"))[1:] == ["500 ms", "2,000 ms", "-75.0%"]
-    assert cells(ComparisonRow("matrix", 0.5, None, "seconds"))[1:] == [
-        "500 ms", "unknown", "unknown"
+    assert cells(ComparisonRow("memory", 2**20, None, "bytes"))[1:] == [
+        "1 MiB", "unknown", "unknown"
     ]  # fmt: skip
     assert cells(ComparisonRow("data", 0.001, 0.0, "seconds"))[1:] == ["1 ms", "0 ms", "unknown"]
 
@@ -36,3 +36,14 @@ def test_a_speed_nobody_measured_names_the_command_that_does(capsys):
     unknown = SimpleNamespace(time=None, reasons=("The speed of this CPU is unknown.",))
     show_comparison(result(forecast=unknown))
     assert "'stepladder calibrate' measures it" in capsys.readouterr().out
+
+
+def test_causes_of_a_step_are_forecast_in_a_sentence_of_their_own(capsys):
+    rows = (
+        ComparisonRow("matrix", 0.5, None, "seconds"),
+        ComparisonRow("step", 0.6, None, "seconds"),
+    )
+    show_comparison(result(comparison=rows))
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("matrix" in line for line in lines) == 1
+    assert "A step's forecast by cause: matrix 500 ms. 'stepladder profile' measures" in lines[-1]

@@ -8,7 +8,7 @@ import torch
 
 from stepladder.data import Arrays, Order
 from stepladder.errors import TrainingError, WorldError
-from stepladder.job import TrainingJob
+from stepladder.job import open_job
 from stepladder.plan import read_recipe
 from stepladder.record import read_journal
 from stepladder.world import Stop
@@ -39,7 +39,7 @@ def train(folder: str, *words: str, bad_steps=(26,), steps: int = STEPS):
     """A run on such samples: where it ended, its message, its parameters."""
     with ExitStack() as stack:
         recipe = read_recipe(None, [*WORDS, "--run.folder", folder, *words])
-        job = TrainingJob.open(recipe, recipe.plan_choice(), stack)
+        job = open_job(recipe, recipe.plan_choice(), stack)
         job.training = samples(bad_steps)
         try:
             job.train(stack.enter_context(Stop()))
@@ -91,7 +91,7 @@ def interrupted(folder: str, *words: str) -> None:
     """A run that ends without a word in the step after it went back."""
     with ExitStack() as stack:
         recipe = read_recipe(None, [*WORDS, "--run.folder", folder, *words])
-        job = TrainingJob.open(recipe, None, stack)
+        job = open_job(recipe, None, stack)
         job.training = samples([26])
         take, turns = job.take_steps, []
 
@@ -144,7 +144,7 @@ def drift(folder: str) -> str:
     words = ["--plan.replicate", "3", "--train.check_copies_every", "3", "--train.batch", "12"]
     with ExitStack() as stack:
         recipe = read_recipe(None, [*WORDS, "--run.folder", folder, *words])
-        job = TrainingJob.open(recipe, recipe.plan_choice(), stack)
+        job = open_job(recipe, recipe.plan_choice(), stack)
         after_step = job.after_step
 
         def perturbed(step, *args):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stepladder.errors import RankOutOfMemory, RecordError
-from stepladder.job import TrainingJob, train
+from stepladder.job import open_job, train, train_recipe
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.record import read_journal
@@ -23,10 +23,9 @@ WORDS = [
 
 def leg(folder: str, rows: int | None):
     """The run as one rank of it; rank 1 has memory for micro-batches of so many rows."""
-    begin = TrainingJob.open.__func__
 
-    def start(cls, *args, **options):
-        job = begin(cls, *args, **options)
+    def start(*args, **options):
+        job = open_job(*args, **options)
         if rows and job.run.world.place.rank == 1:
             job.run.module.blocks[0].register_forward_pre_hook(full)
         return job
@@ -35,7 +34,7 @@ def leg(folder: str, rows: int | None):
         if inputs[0].shape[0] > rows:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    TrainingJob.open = classmethod(start)
+    train_recipe.open_job = start
     try:
         recipe = read_recipe(None, [*WORDS, "--run.folder", folder])
         train(recipe, plan="fp32 zero3 micro=4", elastic=True)
@@ -44,7 +43,7 @@ def leg(folder: str, rows: int | None):
             os._exit(1)  # as a rank of a command does
         raise
     finally:
-        TrainingJob.open = classmethod(begin)
+        train_recipe.open_job = open_job
 
 
 def losses(folder) -> dict[int, float]:

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.import_torch import loading
 from stepladder.cli.results.tables import as_json, percent, table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from stepladder.job import TrainingJob
+    from stepladder.job import ProfileResult
     from stepladder.measure import MemoryTimeline
     from stepladder.plan import Plan, Recipe
     from stepladder.record import Forecast, Memory, Profile
 
 MIB = 2**20
-CONCLUDING_SECONDS = 600  # for rank 0 to draw and print
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -83,96 +80,39 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
 def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
     """Profile as the one rank that this process is."""
     with loading():
-        from stepladder.job import TrainingJob
+        from stepladder import job
 
-    with ExitStack() as stack:
-        job = TrainingJob.open(recipe, plan, stack)
-        kept = job.folder / "profile"
-        with job.run.world.explaining(), job.batches() as feed:
-            found = job.run.profile(feed, steps=options.steps, folder=kept)
-            memory = watch_memory(job, next(iter(feed)), kept) if options.memory else None
-        if job.first:
-            write(job, found)
-            conclude(options, job, found, memory, kept)
-        leave_together(job)
+    show = partial(show_result, options)
+    job.profile(recipe, plan=plan, steps=options.steps, memory=options.memory, show=show)
     return 0
 
 
-def write(job: TrainingJob, found: Profile) -> None:
-    """Keep a profile in the journal, and what the page draws of it in the words it reads."""
-    from stepladder.train.profile_steps import Glance
-
-    step = job.run.index
-    job.journal.write("profile", **{**found.to_dict(), "lanes": None})
-    for kind, entry in Glance(dict(found.collectives), found.lanes).entries(step).items():
-        job.journal.write(kind, **entry)
-
-
-def leave_together(job: TrainingJob) -> None:
-    """A rank that leaves while another still draws would be taken for lost."""
-    board = job.run.world.board
-    if job.first:
-        board.post("profiled", "yes")
-    board.read("profiled", CONCLUDING_SECONDS)
-    job.run.world.close()
-
-
-def watch_memory(job: TrainingJob, batch: Any, kept: Path) -> MemoryTimeline:
-    from stepladder.measure import record_timeline
-
-    taken = job.run
-    return record_timeline(
-        lambda: taken.step(batch),
-        taken.module,
-        taken.optimizer,
-        taken.world.device,
-        vocab=job.comparison.vocab,
-        snapshot=kept / f"memory-rank{taken.world.place.rank}.pickle",
-    )
-
-
-def conclude(
-    options: argparse.Namespace,
-    job: TrainingJob,
-    found: Profile,
-    memory: MemoryTimeline | None,
-    kept: Path,
-) -> None:
+def show_result(options: argparse.Namespace, result: ProfileResult) -> None:
     from stepladder.cli.results.profile_plots import plot_causes, plot_memory
 
-    said = job.comparison.forecast
-    moments = said_moments(job) if memory else ()
+    memory, moments = result.memory, result.forecast_moments
     if options.plot:
-        plot_causes(options.plot, found, said)
+        plot_causes(options.plot, result.profile, result.forecast)
     if memory:
-        plot_memory(kept / "memory.png", memory, moments)
+        plot_memory(result.folder / "memory.png", memory, moments)
     if options.json:
-        as_json(
-            {
-                **found.to_dict(),
-                "forecast": said and said.to_dict(),
-                "memory": memory and {**asdict(memory), "forecast": [
-                    {"moment": name, **each.by_owner()} for name, each in moments]},
-            }
-        )  # fmt: skip
+        as_json(as_table(result))
         return
-    show_time(found, said)
+    show_time(result.profile, result.forecast)
     if memory:
-        show_memory(memory, moments, job)
-        print(f"picture: {kept / 'memory.png'}")
+        show_memory(memory, moments, result.fragmentation)
+        print(f"picture: {result.folder / 'memory.png'}")
 
 
-def said_moments(job: TrainingJob) -> tuple[tuple[str, Memory], ...]:
-    """The planner's picture of the same step; empty where it has none."""
-    from stepladder.planner import forecast_moments
-    from stepladder.train.profile_steps import outlook_of
-
-    taken = job.run
-    outlook = outlook_of(taken)
-    if outlook.facts is None or outlook.cluster is None:
-        return ()
-    settled = taken.plan.settle(outlook.cluster.num_devices)
-    return forecast_moments(outlook.facts, settled, outlook.cluster, outlook.calibration)
+def as_table(result: ProfileResult) -> dict[str, Any]:
+    """All of it, as JSON has it."""
+    memory = result.memory
+    moments = [{"moment": name, **each.by_owner()} for name, each in result.forecast_moments]
+    return {
+        **result.profile.to_dict(),
+        "forecast": result.forecast and result.forecast.to_dict(),
+        "memory": memory and {**asdict(memory), "forecast": moments},
+    }
 
 
 def show_time(found: Profile, said: Forecast | None) -> None:
@@ -223,10 +163,8 @@ def rate(value: float | None, peak: float | None, unit: float, name: str) -> str
 
 
 def show_memory(
-    memory: MemoryTimeline, moments: tuple[tuple[str, Memory], ...], job: TrainingJob
+    memory: MemoryTimeline, moments: tuple[tuple[str, Memory], ...], fragmentation: str
 ) -> None:
-    from stepladder.measure import measure_fragmentation
-
     said = dict(moments)
     beside = {"backward": "loss", "update": "step"}
     columns = ["owner", *(f"{name} MiB" for name in memory.at)]
@@ -244,7 +182,7 @@ def show_memory(
     held = [[h.name, h.owner, f"{h.num_bytes / MIB:.2f}"] for h in memory.holders]
     table("Held at the peak", ["by", "owner", "MiB"], held)
     print(memory.describe_peak())
-    if fragments := measure_fragmentation(job.run.world.device):
-        print(f"fragmentation: {fragments}")
+    if fragmentation:
+        print(f"fragmentation: {fragmentation}")
     for name in memory.files:
         print(f"snapshot: {name} (open it at pytorch.org/memory_viz)")

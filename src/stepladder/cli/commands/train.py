@@ -11,7 +11,7 @@ from stepladder.cli.import_torch import loading
 
 if TYPE_CHECKING:
     from stepladder.job.opening.start_ranks import RankStart
-    from stepladder.plan import Plan, Recipe
+    from stepladder.plan import Recipe
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from stepladder.plan import Plan, read_recipe
+    from stepladder.plan import read_recipe
 
     recipe = read_recipe(options.recipe, options.settings)
-    plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
     if any((options.ranks, options.restarts, options.nodes, options.rendezvous)):
         # Read when torch is loaded. What its store has to say of machines that leave, we say.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -54,16 +53,16 @@ def run(options: argparse.Namespace) -> int:
 
         start = read_rank_start(options, recipe)
         if start:
-            return start_ranks(options, recipe, plan, start)
-    return train(options, recipe, plan)
+            return start_ranks(options, recipe, start)
+    return train(options)
 
 
-def start_ranks(
-    options: argparse.Namespace, recipe: Recipe, plan: Plan | None, start: RankStart
-) -> int:
+def start_ranks(options: argparse.Namespace, recipe: Recipe, start: RankStart) -> int:
     """Start this command again as each of several ranks."""
     from stepladder.job.opening.run_folder import choose_folder
+    from stepladder.plan import Plan
 
+    plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
     if layout := start.settle(plan, recipe):
         print(layout, file=sys.stderr if options.json else sys.stdout, flush=True)
     folder = choose_folder(recipe, elastic=options.elastic or start.nodes is not None)
@@ -74,7 +73,7 @@ def start_ranks(
     return start.launch(words, recipe, folder)
 
 
-def train(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
+def train(options: argparse.Namespace) -> int:
     """Train as the one rank that this process is."""
     with loading():
         from stepladder import job
@@ -82,5 +81,11 @@ def train(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
         from stepladder.world import stop_code
 
     display = JsonDisplay() if options.json else TerminalDisplay()
-    result = job.train(recipe, plan=plan, elastic=options.elastic, display=display)
+    result = job.train(
+        options.recipe,
+        settings=options.settings,
+        plan=options.plan,
+        elastic=options.elastic,
+        display=display,
+    )
     return stop_code(result.stopped_by) if result.stopped else 0

@@ -11,19 +11,32 @@ if TYPE_CHECKING:
     from stepladder.job.summary.forecast_comparison import ComparisonRow
 
 MANY = 10  # times too much: no percentage says more
-SCALES = {"bytes": (2**-20, "MiB"), "seconds": (1e3, "ms"), "tokens/s": (1.0, "")}
+SCALES = {
+    "bytes": (2**-20, "MiB"),
+    "seconds": (1e3, "ms"),
+    "run seconds": (1.0, "s"),
+    "tokens/s": (1.0, ""),
+}
 
 
 def show_comparison(result: TrainResult) -> None:
     print()
-    rows = [cells(row) for row in result.comparison]
+    rows = [cells(row) for row in result.comparison if not is_cause(row)]
     table("Forecast and measured", ["what", "forecast", "measured", "error"], rows)
+    if causes := [cells(row) for row in result.comparison if is_cause(row)]:
+        listed = ", ".join(f"{name} {time}" for name, time, *_ in causes)
+        print(f"A step's forecast by cause: {listed}. 'stepladder profile' measures the causes.")
     if result.no_forecast_because:
         print(f"Nothing was forecast: {result.no_forecast_because}")
     elif result.forecast and result.forecast.time is None:
         print("\n".join(result.forecast.reasons), "'stepladder calibrate' measures it.")
     if result.calibration_update:
         print(result.calibration_update)
+
+
+def is_cause(row: ComparisonRow) -> bool:
+    """Whether this is a part of a step's time, which a run forecasts and does not measure."""
+    return row.unit == "seconds" and row.measured is None and row.name != "step"
 
 
 def cells(row: ComparisonRow) -> list[object]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from stepladder.data import Batch, Order, Source, load, open_source
+from stepladder.data import Batch, Order, Prefetcher, Reading, Source, load, open_source
 from stepladder.data.validation_split import Split
 from stepladder.model import build, own_shape
 from stepladder.model.huggingface.lora import add_lora
@@ -18,6 +18,7 @@ from stepladder.model.huggingface.pretrained import names_pretrained
 from stepladder.model.user_model import build_own, names_own
 from stepladder.plan import Plan, Recipe
 from stepladder.plan.learning_rate import scale_rate
+from stepladder.train import Run
 from stepladder.train.auto_plan import Choice, choose_plan
 from stepladder.world import Place
 
@@ -113,4 +114,25 @@ def named_model(recipe: Recipe) -> nn.Module:
         sequence=choice.sequence if reads_tokens else None,
         dropout=choice.dropout,
         weights=choice.weights,
+    )
+
+
+def training_batches(
+    run: Run, recipe: Recipe, source: Source, *, uneven: bool = False
+) -> Prefetcher:
+    """This rank's training batches, from where the run stands.
+
+    Args:
+        uneven: let the ranks' shares of a batch differ by a row where it does not divide.
+    """
+    how = recipe.data
+    return run.batches(
+        source,
+        size=recipe.train.batch,
+        seed=how.seed,
+        workers=int(how.workers) if how.workers.isdigit() else how.workers,
+        lengths=how.lengths or None,
+        longest=how.longest or None,
+        uneven=uneven,
+        reading=Reading.parse(how.faults),
     )

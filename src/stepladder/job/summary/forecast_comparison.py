@@ -43,7 +43,7 @@ class ComparisonRow:
     name: str
     forecast: float | None
     measured: float | None
-    unit: str  # bytes, seconds or tokens/s
+    unit: str  # bytes, seconds, tokens/s, or run seconds for the whole run
 
     @property
     def error(self) -> float | None:
@@ -65,7 +65,9 @@ class ForecastComparison:
     reports: list[Report] = field(default_factory=list)
 
     @classmethod
-    def start(cls, run: Run, plan: Plan, sample: Any = None) -> ForecastComparison:
+    def start(
+        cls, run: Run, plan: Plan, sample: Any = None, calibration: Calibration | None = None
+    ) -> ForecastComparison:
         """Forecast a run that has not begun; where that cannot be done, say why."""
         try:
             place = run.world.place
@@ -75,7 +77,7 @@ class ForecastComparison:
                 devices_per_node=place.local_ranks,
             )
             facts = facts_for(run.flops.module, sample)  # as it was before any rung
-            calibration = load_calibration(cluster.device.name)
+            calibration = calibration or load_calibration(cluster.device.name)
             planned = forecast(facts, check(facts, plan, cluster), cluster, calibration)
         except Exception as unable:  # a foreign module may do anything; its run goes on
             return cls(run, None, str(unable).partition("\n")[0] or type(unable).__name__)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 from stepladder.errors import RankOutOfMemory
+from stepladder.job.opening.built_in_run import read_built_in
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
-from stepladder.world import Stop
+from stepladder.plan.recipe import pairs
+from stepladder.world import Place, Stop
 
 from .display import Display, NoDisplay
+from .open_job import open_job
 from .train_result import TrainResult
-from .training_job import TrainingJob
 
 
 def train(
     recipe: Recipe | str | Path | None = None,
     *,
+    settings: Sequence[str] = (),
     plan: Plan | str | None = None,
     elastic: bool = False,
     display: Display | None = None,
@@ -30,19 +35,30 @@ def train(
     Started by torchrun or `stepladder train --ranks N`, each process calls it and is one rank.
 
     Args:
-        recipe: a file, a `Recipe`, or nothing for the built-in run.
+        recipe: a file, a `Recipe`, or nothing for the built-in run, which takes about a minute of
+            the machine it is on.
+        settings: keys of the recipe to change, such as ["--train.steps", "50"].
         plan: instead of the recipe's, such as "bf16 micro=4 recompute=blocks".
         elastic: resume from what `run.folder` holds, if anything, with a plan for the ranks there
             are.
         display: follows the run; without one nothing is shown.
     """
-    read = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+    built_in = None
+    if recipe is None and not elastic and not Place.from_environment().launched:
+        built_in = read_built_in(settings, plan=plan)
+        read = built_in.recipe
+    else:
+        read = (
+            change(recipe, settings)
+            if isinstance(recipe, Recipe)
+            else read_recipe(recipe, settings)
+        )
     asked = Plan.parse(plan) if isinstance(plan, str) else plan or read.plan_choice()
     events: list[str] = []
     if elastic:
         asked, events = apply_reduced_micro(asked, read)
     with ExitStack() as stack:
-        job = TrainingJob.open(read, asked, stack, elastic=elastic)
+        job = open_job(read, asked, stack, elastic=elastic, built_in=built_in)
         job.display = display or NoDisplay()
         job.run.events += events
         # To the very end: a signal that comes while the last checkpoint is written changes nothing.
@@ -55,3 +71,11 @@ def train(
         result = job.finish(stopped, stop)
         job.run.world.close()
     return result
+
+
+def change(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """The recipe with `--section.key value` words applied."""
+    table = asdict(recipe)
+    for section, key, value in pairs(settings):
+        table.setdefault(section, {})[key] = value
+    return Recipe.from_table(table)

@@ -1,0 +1,65 @@
+"""The sentences around a run: its forecast before the first step, MFU, how to prove sameness."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .tables import GIB
+
+if TYPE_CHECKING:
+    from stepladder.job import JobStart, TrainResult
+
+SAMENESS = (
+    "To prove sameness: 'stepladder verify parity' (other plans compute what one device computes), "
+    "'stepladder verify resume' (a run that is killed goes on to the same bits)."
+)
+
+
+def forecast_lines(start: JobStart) -> list[str]:
+    """What is forecast before the first step, and where the forecast comes from."""
+    planned, sized = start.forecast, start.sized
+    if planned is None:
+        return []
+    found = [f"{planned.memory.peak_bytes / GIB:.3g} GiB of memory"]
+    if planned.time is None:
+        found.append("a step time that is unknown until 'stepladder calibrate' has run here")
+    else:
+        found.append(f"{duration(planned.time.step_seconds)} a step")
+        found.append(f"{planned.tokens_per_second or 0.0:,.0f} tokens/s")
+    if planned.mfu is not None:
+        found.append(f"MFU {planned.mfu:.0%}")
+    line = f"Forecast: {', '.join(found)}"
+    if sized is None:
+        return [f"{line}."]
+    steps, seconds = sized.recipe.train.steps, sized.forecast_seconds
+    return [
+        f"{line}; {steps:,} steps in {seconds:.0f} s, about a minute of this machine in all.",
+        f"From a probe of {sized.probe.seconds:.1f} s: {probe_rates(start)}; forward and backward "
+        f"of the first batch, timed: {duration(sized.gradients.median)} "
+        f"({duration(sized.gradients.first)} the first time).",
+    ]
+
+
+def probe_rates(start: JobStart) -> str:
+    assert start.sized is not None
+    probe = start.sized.probe
+    rate = f"{flops(probe.peak_flops_per_second)} {probe.compute} in matmuls"
+    moved = probe.calibration.bandwidth_bytes_per_second
+    return rate if moved is None else f"{rate}, {moved / 1e9:,.3g} GB/s of memory"
+
+
+def mfu_line(result: TrainResult) -> str:
+    """MFU and what it is a share of; empty where the device's peak is unknown."""
+    if result.mfu is None or result.peak_flops_per_second is None:
+        return ""
+    compute = result.plan.precision.compute
+    of = "this CPU's measured" if result.peak_measured else "the device's dense"
+    return f"MFU {result.mfu:.0%} of {of} {flops(result.peak_flops_per_second)} {compute}."
+
+
+def flops(rate: float) -> str:
+    return f"{rate / 1e12:,.3g} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.3g} GFLOP/s"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,112 @@
+"""Opens a training job: ranks, model, data, plan, folder and journal, in the order they need."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from stepladder.job.monitoring.run_journal import environment, open_run_journal
+from stepladder.job.monitoring.step_instruments import NullJournal
+from stepladder.job.opening.built_in_run import BuiltInRun
+from stepladder.job.opening.open_recipe import (
+    build_model,
+    choose_recipe_plan,
+    first_sample,
+    open_sources,
+)
+from stepladder.job.opening.plan_for_ranks import facts_to_share, fit_ranks
+from stepladder.job.opening.run_folder import (
+    choose_folder,
+    describe_data_changes,
+    describe_restart,
+    write_text,
+)
+from stepladder.job.opening.size_run import size_run
+from stepladder.job.summary.forecast_comparison import ForecastComparison
+from stepladder.plan import Plan, Recipe
+from stepladder.track import parse_targets
+from stepladder.train import climb
+from stepladder.world import Place
+from stepladder.world.world import gather
+
+from .training_job import TrainingJob
+
+START_SECONDS = 120  # ranks import torch at their own pace before they meet
+
+
+def open_job(
+    recipe: Recipe,
+    plan: Plan | None,
+    stack: ExitStack,
+    *,
+    elastic: bool = False,
+    built_in: BuiltInRun | None = None,
+) -> TrainingJob:
+    """Open everything a recipe names; each mistake in it is found before the first step."""
+    began = time.perf_counter()
+    place = Place.from_environment()
+    plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
+    folder = choose_folder(recipe, elastic=elastic)
+    targets = parse_targets(recipe.run.track)
+    start = max(recipe.run.timeout_seconds, START_SECONDS)
+    gather(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
+    module = build_model(recipe)
+    training, validation = open_sources(recipe, module)
+    sample = first_sample(training, module)
+    choice = choose_recipe_plan(recipe, plan, module, sample)
+    run = climb(
+        module,
+        loss="cross_entropy",
+        plan=choice.plan,
+        sample=sample,
+        rate=recipe.rate_choice(),
+        seed=recipe.train.seed,
+        device=recipe.train.device,
+        nonfinite=recipe.train.nonfinite,
+        exact=recipe.train.exact,
+        timeout_seconds=recipe.run.timeout_seconds,
+    )
+    board = run.world.board
+    if run.world.first:
+        board.post("folder", str(folder))
+    folder = Path(board.read("folder", start))  # its name may hold the time of day
+    writes = run.world.first
+    journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
+    sized = None
+    if built_in and built_in.sized:
+        sized = size_run(run, recipe, training, sample=sample, began=began)
+        recipe = sized.recipe
+    comparison = sized.comparison if sized else ForecastComparison.start(run, run.plan, sample)
+    job = TrainingJob(recipe, run, folder, training, validation, journal, comparison)
+    job.elastic, job.began, job.sized = elastic, began, sized
+    run.because = choice.because or (built_in.because if built_in else "")
+    run.events += [refitted] if refitted else []
+    open_folder(job)
+    return job
+
+
+def open_folder(job: TrainingJob) -> None:
+    """Resume where that is asked for; write recipe and plan beside the journal."""
+    if job.recipe.run.resume:
+        job.run.load(job.folder)
+    elif job.elastic:
+        job.run.resume(job.folder)
+    if not job.first:
+        return
+    ranks = job.run.world.place.num_ranks
+    job.run.events += describe_restart(job.folder, job.run.index, ranks)
+    job.run.events += describe_data_changes(job.folder, job.recipe, job.run.index)
+    write_text(job.folder / "run.toml", job.recipe.to_toml())
+    write_text(job.folder / "plan.toml", job.run.plan.to_toml())
+    job.journal.write(
+        "start",
+        plan=str(job.run.plan),
+        step=job.run.index,
+        because=job.run.because,
+        ranks=ranks,
+        environment=environment(job.run.world),
+        **(job.sized.record() if job.sized else {}),
+    )
+    if job.comparison.forecast:
+        job.journal.write("forecast", **job.comparison.forecast.to_dict())

@@ -1,0 +1,107 @@
+"""`profile`: what `stepladder profile` does with a recipe, as a function to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepladder.measure import MemoryTimeline, measure_fragmentation, record_timeline
+from stepladder.plan import Plan, Recipe
+from stepladder.planner import forecast_moments
+from stepladder.record import Forecast, Memory, Profile
+from stepladder.train.profile_steps import Glance, outlook_of
+
+from .open_job import open_job
+from .training_job import TrainingJob
+
+FINISH_SECONDS = 600  # for rank 0 to draw and print
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileResult:
+    """Where a step's time went, and its memory where that was asked for."""
+
+    profile: Profile
+    forecast: Forecast | None
+    folder: Path  # of traces and snapshots
+    memory: MemoryTimeline | None = None
+    forecast_moments: tuple[tuple[str, Memory], ...] = ()  # the planner's picture of the same step
+    fragmentation: str = ""  # of a GPU's allocator
+
+
+def profile(
+    recipe: Recipe,
+    *,
+    plan: Plan | None = None,
+    steps: int = 4,
+    memory: bool = False,
+    show: Callable[[ProfileResult], None] | None = None,
+) -> ProfileResult:
+    """Take a few real steps of a recipe under the profiler, as the one rank this process is.
+
+    Args:
+        memory: also record memory over one step, by owner.
+        show: called with the result on rank 0, while the other ranks wait.
+    """
+    with ExitStack() as stack:
+        job = open_job(recipe, plan or recipe.plan_choice(), stack)
+        folder = job.folder / "profile"
+        with job.run.world.explaining(), job.batches() as feed:
+            found = job.run.profile(feed, steps=steps, folder=folder)
+            timeline = memory_timeline(job, next(iter(feed)), folder) if memory else None
+        fragments = measure_fragmentation(job.run.world.device) if memory else None
+        result = ProfileResult(
+            found,
+            job.comparison.forecast,
+            folder,
+            timeline,
+            planned_moments(job) if memory else (),
+            str(fragments) if fragments else "",
+        )
+        if job.first:
+            write_profile(job, found)
+            if show:
+                show(result)
+        leave_together(job)
+    return result
+
+
+def write_profile(job: TrainingJob, found: Profile) -> None:
+    """Write a profile to the journal, and what the dashboard draws of it."""
+    job.journal.write("profile", **{**found.to_dict(), "lanes": None})
+    seen = Glance(dict(found.collectives), found.lanes)
+    for kind, entry in seen.entries(job.run.index).items():
+        job.journal.write(kind, **entry)
+
+
+def leave_together(job: TrainingJob) -> None:
+    """Wait for rank 0: a rank that leaves while another still draws would be taken for lost."""
+    board = job.run.world.board
+    if job.first:
+        board.post("profiled", "yes")
+    board.read("profiled", FINISH_SECONDS)
+    job.run.world.close()
+
+
+def memory_timeline(job: TrainingJob, batch: Any, folder: Path) -> MemoryTimeline:
+    run = job.run
+    return record_timeline(
+        lambda: run.step(batch),
+        run.module,
+        run.optimizer,
+        run.world.device,
+        vocab=job.comparison.vocab,
+        snapshot=folder / f"memory-rank{run.world.place.rank}.pickle",
+    )
+
+
+def planned_moments(job: TrainingJob) -> tuple[tuple[str, Memory], ...]:
+    """The planner's memory at each moment of the step; empty where it has none."""
+    outlook = outlook_of(job.run)
+    if outlook.facts is None or outlook.cluster is None:
+        return ()
+    settled = job.run.plan.settle(outlook.cluster.num_devices)
+    return forecast_moments(outlook.facts, settled, outlook.cluster, outlook.calibration)
