@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepladder.hardware import Cluster as Cluster
+    from stepladder.job import train as train
     from stepladder.launch import on_ranks as on_ranks
     from stepladder.model import build as build
     from stepladder.model import describe as describe
@@ -39,6 +40,7 @@ HOMES = {  # public name: the package it lives in
     "on_ranks": "launch",
     "open_journal": "track",
     "search": "planner",
+    "train": "job",
 }
 
 __all__ = list(HOMES)

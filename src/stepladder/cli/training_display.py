@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stepladder.cli.results.comparison_table import show_comparison
-from stepladder.cli.results.first_screen import SAMENESS, forecast_lines, mfu_line
+from stepladder.cli.results.first_screen import forecast_lines, mfu_line
 from stepladder.cli.results.plots import plot_losses
 from stepladder.cli.results.run_plots import draw_devices
 from stepladder.cli.results.tables import as_json, table
@@ -25,7 +25,7 @@ class TerminalDisplay:
         self.speaks = start.speaks
         self.memory_limit_bytes = start.memory_limit_bytes
         self.bar = ProgressBar(start) if start.speaks and sys.stdout.isatty() else None
-        self.run_message("\n".join([start.headline, *forecast_lines(start), SAMENESS]))
+        self.run_message("\n".join([start.headline, *forecast_lines(start)]))
 
     def report(self, report: Report) -> None:
         if self.bar:
@@ -58,7 +58,6 @@ class TerminalDisplay:
         if result.sample:
             print(f"\nA sample after '{PROMPT.decode()}':\n{result.sample}\n")
         table("Measured", ["what", "value"], [list(pair) for pair in result.figures().items()])
-        print(SAMENESS)
 
 
 class JsonDisplay(NoDisplay):

@@ -37,6 +37,7 @@ def forecast_lines(start: JobStart) -> list[str]:
         f"From a probe of {sized.probe.seconds:.1f} s: {probe_rates(start)}; forward and backward "
         f"of the first batch, timed: {duration(sized.gradients.median)} "
         f"({duration(sized.gradients.first)} the first time).",
+        SAMENESS,
     ]
 
 
