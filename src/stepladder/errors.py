@@ -6,7 +6,8 @@
     ├── ModelError       the module: no loss, no blocks, a tensor on the wrong device
     ├── DataError        the data: missing, empty, unreadable
     ├── WorldError       the processes: wrong number, half an environment, different code
-    │   └── LostRank     a rank that ended or hung while others waited for it
+    │   ├── LostRank     a rank that ended or hung while others waited for it
+    │   └── UnsupportedTorch  this torch lacks a name that the feature needs
     ├── RecordError      the run folder: unwritable, foreign, damaged
     │   └── Unproven     what this installation cannot check, though another can: no damage
     └── TrainingError    the run itself
@@ -73,6 +74,10 @@ class WorldError(StepladderError):
 
 class LostRank(WorldError):
     """A rank ended or hung while others waited for it: no user's mistake."""
+
+
+class UnsupportedTorch(WorldError):
+    """This torch lacks a name that one feature needs; everything else works."""
 
 
 class RecordError(StepladderError):

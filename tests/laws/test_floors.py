@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src" / "stepladder"
 FLOORS = {
     "errors": 0, "version": 0,
-    "hardware": 1, "workload": 1, "plan": 1, "record": 1,
+    "hardware": 1, "workload": 1, "plan": 1, "record": 1, "seam": 1,
     "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2, "track": 2,
     "loss": 3, "trace": 3, "launch": 3,
     "kernels": 4, "rungs": 5, "train": 6, "measure": 7,
@@ -44,6 +44,8 @@ def trespasses(here: str, source: str) -> list[str]:
         if head == "stepladder" and rest:
             if rest[0] in FLOORS and rest[0] != here and FLOORS[rest[0]] >= FLOORS[here]:
                 found.append(f"{here} (floor {FLOORS[here]}) imports {name}")
+            elif here in STANDARD_LIBRARY_ONLY and rest[0] not in {*STANDARD_LIBRARY_ONLY}:
+                found.append(f"{here} is standard library only and imports {name}")
         elif here in STANDARD_LIBRARY_ONLY and head not in sys.stdlib_module_names:
             found.append(f"{here} is standard library only and imports {name}")
     return found
@@ -67,6 +69,7 @@ def test_every_room_stands_on_a_floor():
         ("plan", "from stepladder.rungs import climb"),
         ("plan", "from stepladder.record import Report"),
         ("plan", "def f():\n    import torch"),
+        ("planner", "from stepladder.seam.pytree import tree_map"),
         ("planner", "if TYPE_CHECKING:\n    from stepladder.model import Anatomy"),
         ("rungs", "import stepladder.train"),
     ],

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stepladder.errors import PlanError, WorldError, nearest
 from stepladder.kernels import cross_entropy, linear_cross_entropy
+from stepladder.seam.cuda import sleep_on_device
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 BOUNDS = {"bf16": 1.5e-2, "fp16": 4e-3, "fp32": 1e-4}  # tf32 may be on, so not tighter
@@ -216,7 +217,7 @@ def device_milliseconds(work: Callable[[], object], *, repeats: int = 20) -> flo
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         cache.zero_()
-        torch.cuda._sleep(HEAD_START_CYCLES)
+        sleep_on_device(HEAD_START_CYCLES)
         start.record()
         work()
         end.record()

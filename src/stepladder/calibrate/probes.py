@@ -15,6 +15,7 @@ from torch.nn import functional
 from stepladder.data import Batch
 from stepladder.model import build
 from stepladder.plan import FP32, Plan
+from stepladder.seam.operators import foreach_divide_, foreach_norm, scaled_mm
 from stepladder.train import Run, climb
 
 from .fit_rates import STEP_MODEL
@@ -141,7 +142,7 @@ def eight_bit_work(rows: int, inner: int, columns: int, device: torch.device) ->
         for a, b, k in ((rows, columns, inner), (rows, inner, columns), (columns, inner, rows))
     ]
     return lambda: [
-        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16) for a, b in pairs
+        scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16) for a, b in pairs
     ]
 
 
@@ -206,8 +207,8 @@ def update_work(probe: Probe, device: torch.device) -> Work:
 
     def step() -> None:
         gradients = [p.grad for p in module if p.grad is not None]
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        torch._foreach_div_(gradients, norm.clamp(min=1.0))
+        norm = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients)))
+        foreach_divide_(gradients, norm.clamp(min=1.0))
         optimizer.step()
 
     return step

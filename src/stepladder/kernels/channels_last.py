@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+
+from stepladder.seam.pytree import tree_map
 
 
 def has_convolutions(module: nn.Module) -> bool:

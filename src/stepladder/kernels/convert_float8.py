@@ -22,6 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepladder.errors import PlanError
+from stepladder.seam.operators import look_up_scaled_mm
 
 from .float8_linear import TILE, float8_linear
 
@@ -48,6 +49,7 @@ def convert_linears(module: nn.Module, skip: Collection[nn.Module], *, ours: boo
             "bf16 is as fast for it.",
         )
     if ours:
+        look_up_scaled_mm()
         for name in chosen:
             part = module.get_submodule(name)
             part.forward = MethodType(forward_in_float8, part)

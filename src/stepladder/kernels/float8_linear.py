@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stepladder.seam.operators import scaled_mm
+
 from .backend import runs_triton
 
 try:
@@ -69,7 +71,7 @@ def product(left: Eight, right: Eight, dtype: torch.dtype, *, quick: bool = Fals
     (a, a_unit), (b, b_unit) = left, right
     if not a.is_cuda:
         return ((a.float() * a_unit) @ (b.float() * b_unit).T).to(dtype)
-    return torch._scaled_mm(
+    return scaled_mm(
         a, b.t(), scale_a=a_unit, scale_b=b_unit, out_dtype=dtype, use_fast_accum=quick
     )
 

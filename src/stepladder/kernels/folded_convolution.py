@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stepladder.seam.modules import convolve_by, convolves_plainly
+
 MOST_CHANNELS = 4  # with eight or more, the matrix units are filled without folding
 CHANNELS_AT_ONCE = 8  # read by the fast kernels
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
@@ -37,8 +39,7 @@ def fold_first_convolutions(module: nn.Module, device_type: str = "cuda") -> lis
         if isinstance(part, nn.Conv2d) and folds(part):
             padding = cast(tuple[int, int], part.padding)
             # Without the module in it: copies of a module then run with their own weights.
-            forward = partial(convolve, padding=padding, device_type=device_type)
-            part._conv_forward = forward  # type: ignore[method-assign]
+            convolve_by(part, partial(convolve, padding=padding, device_type=device_type))
             folded.append(name)
     return folded
 
@@ -46,10 +47,9 @@ def fold_first_convolutions(module: nn.Module, device_type: str = "cuda") -> lis
 def folds(conv: nn.Conv2d) -> bool:
     """Whether a convolution is of stride 2 over few channels, and computes what torch's does."""
     plain = type(conv).forward is nn.Conv2d.forward
-    plain = plain and type(conv)._conv_forward is nn.Conv2d._conv_forward
     return (
         plain
-        and "_conv_forward" not in vars(conv)
+        and convolves_plainly(conv)
         and conv.in_channels <= MOST_CHANNELS
         and conv.groups == 1
         and conv.stride == (2, 2)

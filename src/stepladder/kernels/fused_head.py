@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_map
 
 from stepladder.data import IGNORED
 from stepladder.loss import Loss
 from stepladder.model import Anatomy
 from stepladder.plan.shared_constants import FUSED_VOCABULARY
+from stepladder.seam.pytree import tree_map
 
 from .convert_float8 import gains
 from .linear_cross_entropy import linear_cross_entropy

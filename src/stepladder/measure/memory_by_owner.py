@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from stepladder.model import uncompiled
 from stepladder.record import Memory
+from stepladder.seam import modules
 
 from .storage_ledger import Ledger, Life, tensors_in
 
@@ -150,7 +151,7 @@ def reconcile(
 def is_compiled(module: nn.Module) -> bool:
     """Whether the module, or a part of it, runs compiled: by `.compile()` or `torch.compile`."""
     parts = list(module.modules())
-    return any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in parts)
+    return any(modules.is_compiled(m) or hasattr(m, modules.COMPILED_CHILD) for m in parts)
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from stepladder.record import Memory
+from stepladder.seam import cuda
+from stepladder.seam.dispatch import in_backward
 
 from .memory_by_owner import MemoryMeter
 from .storage_ledger import FOREVER
@@ -107,30 +109,29 @@ class Places:
     def now(self) -> str:
         if self.stack:
             return self.stack[-1]
-        return "backward" if torch._C._current_graph_task_id() != -1 else "outside modules"
+        return "backward" if in_backward() else "outside modules"
 
 
 @contextmanager
 def allocator_history(device: torch.device, snapshot: Path | None) -> Iterator[dict[str, Any]]:
     """The allocator's own diary, in `events` and `base` afterwards; empty off a GPU."""
     found: dict[str, Any] = {}
-    if device.type != "cuda":
+    if device.type != "cuda" or not cuda.records_allocations():
         yield found
         return
     torch.cuda.synchronize(device)
     base = torch.cuda.memory_allocated(device)
-    torch.cuda.memory._record_memory_history(max_entries=HISTORY, stacks="python")
+    cuda.start_history(HISTORY)
     try:
         yield found
         torch.cuda.synchronize(device)
-        traces = torch.cuda.memory._snapshot(device)["device_traces"]
-        found.update(base=base, events=traces[device.index or 0])
+        found.update(base=base, events=cuda.allocation_events(device))
         if snapshot is not None:
             snapshot.parent.mkdir(parents=True, exist_ok=True)
-            torch.cuda.memory._dump_snapshot(str(snapshot))
+            cuda.write_history(snapshot)
             found["file"] = str(snapshot)
     finally:
-        torch.cuda.memory._record_memory_history(enabled=None)
+        cuda.stop_history()
 
 
 def allocator_curve(base: int, events: list[dict[str, Any]]) -> list[tuple[float, int]]:

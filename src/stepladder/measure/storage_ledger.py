@@ -18,15 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    is_traceable_wrapper_subclass,
-    is_traceable_wrapper_subclass_type,
-)
-from torch.utils._pytree import tree_leaves
+
+from stepladder.seam.dispatch import DispatchMode, in_backward, wraps_tensors
+from stepladder.seam.operators import Operators
+from stepladder.seam.pytree import tree_leaves
+from stepladder.seam.storages import storage_id
 
 COLLECTIVES = ("_c10d_functional", "c10d", "fsdp")
-CASTS = (torch.ops.aten._to_copy.default,)
+CASTS = Operators(("aten._to_copy.default",))
 FOREVER = 2**62
 
 
@@ -44,7 +43,7 @@ class Life:
         self.watch: weakref.ref[Any] | None = None
 
 
-class Ledger(TorchDispatchMode):
+class Ledger(DispatchMode):
     """Writes the lives of all storages on one kind of device while it is active."""
 
     def __init__(
@@ -73,7 +72,7 @@ class Ledger(TorchDispatchMode):
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+        if any(wraps_tensors(kind) for kind in types):
             return NotImplemented  # the operation comes back on the plain tensors inside
         self._notice_backward()
         read = [self.admit(tensor) for tensor in tensors_in((args, kwargs))]
@@ -89,7 +88,7 @@ class Ledger(TorchDispatchMode):
         if tensor.device.type != self.device.type:
             return None
         storage = tensor.untyped_storage()
-        life = self._alive.get(storage._cdata)
+        life = self._alive.get(storage_id(storage))
         if life is None:
             life = self._begin(storage, tensor, self.moment + 1)
             life.place = self.where()
@@ -101,8 +100,9 @@ class Ledger(TorchDispatchMode):
     def admit(self, tensor: Tensor) -> Life | None:
         """The life of a tensor that an operation reads: if it is new, it was there all along."""
         storage = tensor.untyped_storage()
-        if tensor.device.type != self.device.type or storage._cdata in self._alive:
-            return self._alive.get(storage._cdata)
+        where = storage_id(storage)
+        if tensor.device.type != self.device.type or where in self._alive:
+            return self._alive.get(where)
         life = self._begin(storage, tensor, 0)
         self.live_bytes += life.num_bytes
         self.peak_bytes += life.num_bytes
@@ -121,7 +121,7 @@ class Ledger(TorchDispatchMode):
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """End a storage's life and begin another in its new size, with the same owner."""
-        before = self._alive.pop(storage._cdata, None)
+        before = self._alive.pop(storage_id(storage), None)
         if before is None:
             return
         self._end(before)
@@ -142,8 +142,9 @@ class Ledger(TorchDispatchMode):
         num_bytes = -(-storage.nbytes() // self.round_to) * self.round_to
         width = tensor.shape[-1] if tensor is not None and tensor.ndim else 1
         life = Life(num_bytes, born, width)
-        life.watch = weakref.ref(storage, partial(self._bury, storage._cdata))
-        self._alive[storage._cdata] = life
+        where = storage_id(storage)
+        life.watch = weakref.ref(storage, partial(self._bury, where))
+        self._alive[where] = life
         self.lives.append(life)
         return life
 
@@ -163,7 +164,7 @@ class Ledger(TorchDispatchMode):
             self.peak_bytes, self.peak_moment = self.live_bytes, self.moment
 
     def _notice_backward(self) -> None:
-        now = torch._C._current_graph_task_id() != -1
+        now = in_backward()
         if now and not self._in_backward:
             self.begin_backward()
         self._in_backward = now
@@ -182,7 +183,7 @@ def tensors_in(tree: Any) -> list[Tensor]:
     """The plain tensors in a tree, those inside tensor subclasses included."""
     found: list[Tensor] = []
     for leaf in tree_leaves(tree):
-        if is_traceable_wrapper_subclass(leaf):
+        if wraps_tensors(type(leaf)):
             names, _ = leaf.__tensor_flatten__()
             found += tensors_in([getattr(leaf, name) for name in names])
         elif isinstance(leaf, Tensor):

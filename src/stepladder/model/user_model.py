@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from stepladder.errors import ModelError, PlanError, StepladderError, nearest
+from stepladder.seam.modules import has_pre_hooks
 
 from .build import FAMILIES
 
@@ -78,7 +79,7 @@ def check_documents(text: str, module: nn.Module) -> None:
     """Refuse packed rows for a module that takes nothing to tell documents apart by."""
     takes = inspect.signature(module.forward).parameters
     open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-    if "documents" not in takes and not open_ended and not module._forward_pre_hooks:
+    if "documents" not in takes and not open_ended and not has_pre_hooks(module):
         raise PlanError(
             "data.packed",
             f"the forward of {text} takes no 'documents', by which packed rows are told apart",

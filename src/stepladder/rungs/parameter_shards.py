@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from stepladder.seam.operators import foreach_norm
+
 JOINT = "_"  # between the axes in the name of a mesh dimension made of several
 
 
@@ -80,4 +82,4 @@ def squares(pieces: Iterable[Piece]) -> Tensor:
     gradients = [piece.gradient for piece in pieces]
     # A slice of a parameter with fewer rows than ranks may be empty, and has no norm.
     having = [g if g.numel() else g.new_zeros(1) for g in gradients if g is not None]
-    return torch.stack(torch._foreach_norm(having, 2, torch.float32)).square()
+    return torch.stack(foreach_norm(having, dtype=torch.float32)).square()

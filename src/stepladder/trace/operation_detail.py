@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils._pytree import tree_leaves
+
+from stepladder.seam.dispatch import DispatchMode, wraps_tensors
+from stepladder.seam.pytree import tree_leaves
 
 from .kernel_causes import VIEWS, op_cause
 
@@ -29,7 +30,7 @@ WAITING = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
 COUNTING = ("aten::nonzero", "aten::masked_select", "aten::_unique2")  # sizes known when done
 
 
-class Detail(TorchDispatchMode):
+class Detail(DispatchMode):
     """Counts bytes of memory-bound operations and the lines at which the host needs a number."""
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Detail(TorchDispatchMode):
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+        if any(wraps_tensors(kind) for kind in types):
             return NotImplemented  # the operation comes back on the plain tensors inside
         name = op.name().partition(".")[0]
         result = op(*args, **(kwargs or {}))

@@ -22,11 +22,11 @@ from stepladder.data import walk
 from stepladder.errors import DataError, ModelError, PlanError
 from stepladder.plan import Optimizer, Rate
 from stepladder.plan.optimizer import Group
+from stepladder.seam.modules import state_of
 
 from .run import Run
 from .start import climb
 
-PARTS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 KINDS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
 UNKNOWN = ("amsgrad", "maximize", "nesterov", "dampening")  # settings that words have no place for
 HOOKS = (  # a Trainer's calls that may change what a step computes
@@ -89,8 +89,7 @@ class Stepped(nn.Module):
     def __init__(self, inner: Any) -> None:
         super().__init__()
         self.__dict__["inner"] = inner  # not a part: each parameter has one name
-        for name in PARTS:
-            self.__dict__[name] = getattr(inner, name)
+        vars(self).update(state_of(inner))
         self.logged: dict[str, Any] = {}
         self.passes = 0
         inner.log = self.log
@@ -118,8 +117,7 @@ class Stepped(nn.Module):
 
     def lend(self, batch: Any) -> None:
         """Have the Lightning module find what stands here now."""
-        lent = {name: self.__dict__[name] for name in PARTS}
-        vars(self.inner).update(lent, training=self.training)
+        vars(self.inner).update(state_of(self), training=self.training)
         if "_device" in vars(self.inner):  # its `device`, which only its own `to` would set
             self.inner._device = next(walk(batch)).device
 

@@ -43,9 +43,15 @@ class Subject:
         torch.manual_seed(0)
         module, samples, loss = self.make()
         for part in module.modules():
-            if isinstance(part, nn.modules.dropout._DropoutNd) and not self.dropout:
+            if isinstance(part, DROPOUT) and not self.dropout:
                 part.p = 0.0
         return module, samples, loss
+
+
+DROPOUT = (
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 
 
 def find_subject(text: str, dropout: float = 0.0) -> Subject:

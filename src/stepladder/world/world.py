@@ -7,20 +7,19 @@ there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
 from itertools import count
-from operator import attrgetter
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
 
 from stepladder.errors import LostRank, WorldError
 from stepladder.plan import AXES, Layout
+from stepladder.seam.process_groups import clear_mesh_caches, default_store, set_timeout
+from stepladder.seam.sharding import flatten
 from stepladder.world.machine.device import pick_device
 from stepladder.world.ranks.agreement import compare_ranks, fingerprints
 from stepladder.world.ranks.hang_watchdog import Watch, watch_ranks
@@ -79,7 +78,7 @@ class World:
         used = [axis for axis in axes if getattr(self.layout, axis) > 1] or [axes[0]]
         if len(used) == 1:
             return self.mesh[used[0]]
-        return self.mesh[tuple(used)]._flatten("_".join(used))
+        return flatten(self.mesh[tuple(used)], "_".join(used))
 
     def group(self, *axes: str) -> dist.ProcessGroup:
         return self.submesh(*axes).get_group()
@@ -119,7 +118,7 @@ def join(
         forget_routes()
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
     for group in (dist.group.WORLD, *map(mesh.get_group, AXES)):
-        _set_pg_timeout(limit(dist.get_backend(), timeout_seconds), group)
+        set_timeout(limit(dist.get_backend(), timeout_seconds), group)
     watch = watch_ranks(place, timeout_seconds) if place.num_ranks > 1 else None
     return World(place, here, layout, mesh, watch)
 
@@ -131,17 +130,7 @@ def forget_routes() -> None:
     of this process, which ended; and the groups keep their threads and connections for as long.
     """
     # Loaded here: its tools bring the whole compiler along, a second of every rank's start.
-    for module, clear in ROUTES:
-        with suppress(AttributeError):  # private: may go any time
-            attrgetter(clear)(import_module(f"torch.distributed.tensor.{module}"))()
-
-
-ROUTES = (  # modules, and what clears those of each
-    ("_redistribute", "_gen_transform_infos.cache_clear"),
-    ("_redistribute", "clear_redistribute_planner_cache"),
-    ("_collective_utils", "MeshTopoInfo.build_from_mesh.cache_clear"),
-    ("debug", "_clear_sharding_prop_cache"),
-)
+    clear_mesh_caches()
 
 
 def gather(
@@ -156,7 +145,7 @@ def gather(
         if not dist.is_initialized():
             meet(place, backend_for(here, place), timeout_seconds)
         known = {**fingerprints(), **facts}
-        compare_ranks(_get_default_store(), place, known, timeout_seconds)
+        compare_ranks(default_store(), place, known, timeout_seconds)
     return place, here
 
 

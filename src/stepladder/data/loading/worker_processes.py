@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from stepladder.data.batch import Batch
 from stepladder.errors import DataError, StepladderError
+from stepladder.seam.data_loader import end_workers
 
 
 class ByStep(Dataset):
@@ -56,7 +57,7 @@ class Answers:
         return answer
 
     def close(self) -> None:
-        self.answers._shutdown_workers()
+        end_workers(self.answers)
 
 
 def _check_pickles(make: Callable[[int], Batch]) -> None:

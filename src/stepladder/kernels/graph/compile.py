@@ -19,6 +19,7 @@ from typing import Any
 from torch import nn
 
 from stepladder.plan.shared_constants import LARGE_BLOCK
+from stepladder.seam.inductor import takes_passes
 
 
 def compile_by_block(
@@ -63,6 +64,8 @@ def pass_options(*, selective: bool = False) -> dict[str, Any]:
     Args:
         selective: blocks use selective activation checkpointing.
     """
+    if not takes_passes():
+        return {}
     # Imported only here: it brings all of the compiler along, which takes seconds.
     names = ("pre_grad_pass", "epilogue_pass", "matmul_pass")
     pre_grad, epilogue, matmul = (import_module(f".{name}", __package__) for name in names)

@@ -15,15 +15,17 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
+from stepladder.seam.operators import Operators
+
+from .graph_pass import KernelPass, recognising
 from .matmul_pass import pays
 
 aten, ours = torch.ops.aten, torch.ops.stepladder
-VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+VIEWS = Operators(("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"))
 
 
-class EpiloguePass(CustomGraphPass):
+class EpiloguePass(KernelPass):
     """Run by the compiler over the graph of forward and backward."""
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -33,10 +35,6 @@ class EpiloguePass(CustomGraphPass):
                 take_slope(graph, node)
             elif node.target is aten.add.Tensor and node not in backward and not node.kwargs:
                 take_sum(graph, node)
-
-    def uuid(self) -> Any:
-        """For the compiler's cache: what this pass does is what its source says."""
-        return get_hash_for_files((__file__,))
 
 
 def after_tangents(graph: fx.Graph) -> set[fx.Node]:
@@ -53,7 +51,7 @@ def take_sum(graph: fx.Graph, total: fx.Node) -> None:
     """A product and another tensor of its size and type, summed by the product."""
     for shown, other in (total.args, reversed(total.args)):
         chain = product_behind(shown)
-        if chain is None or not same_kind(other, chain[-1], total):
+        if chain is None or not same_kind(other, chain, total):
             continue
         *bias, left, right = chain[-1].args
         with graph.inserting_before(total):
@@ -76,6 +74,7 @@ def take_slope(graph: fx.Graph, slope: fx.Node) -> None:
         replace(graph, slope, made, chain)
 
 
+@recognising
 def product_behind(shown: Any) -> list[Any] | None:
     """From what is shown of a large product back to it, each read by nobody else."""
     chain = list(backwards(shown))
@@ -96,16 +95,18 @@ def backwards(node: Any) -> Iterator[Any]:
         node = node.args[0] if node.target in VIEWS else None
 
 
-def same_kind(other: Any, product: fx.Node, total: fx.Node) -> bool:
+@recognising
+def same_kind(other: Any, chain: list[Any], total: fx.Node) -> bool:
     """Whether the sum spreads out and widens neither, and what is added lies row after row.
 
     Autocast's stream is of float32 and widens the product: summed by it, it would lose its bits.
     """
     if not isinstance(other, fx.Node):
         return False
-    value, wanted = other.meta["val"], total.meta["val"]
-    one_type = value.dtype == wanted.dtype == product.meta["val"].dtype
-    return one_type and value.shape == wanted.shape and value.is_contiguous()
+    value, wanted, shown = other.meta["val"], total.meta["val"], chain[0].meta["val"]
+    one_type = value.dtype == wanted.dtype == chain[-1].meta["val"].dtype
+    one_shape = value.shape == wanted.shape == shown.shape
+    return one_type and one_shape and value.is_contiguous()
 
 
 def view(graph: fx.Graph, node: Any, like: fx.Node) -> fx.Node:

@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.nn import functional
 
 from stepladder.kernels.matmul import linear_gelu as gelu  # noqa: F401  registers what torch.ops.stepladder serves
 from stepladder.kernels.matmul.matmul import FEWEST, TYPES
 
+from .graph_pass import KernelPass, recognising
+
 LINEAR, GELU = functional.linear, functional.gelu
 
 
-class GeluPass(CustomGraphPass):
+class GeluPass(KernelPass):
     """Run by the compiler over the graph of the module's own calls."""
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -37,11 +38,8 @@ class GeluPass(CustomGraphPass):
             for node in (active, inner):
                 graph.erase_node(node)
 
-    def uuid(self) -> Any:
-        """For the compiler's cache: what this pass does is what its source says."""
-        return get_hash_for_files((__file__,))
 
-
+@recognising
 def linear_of(active: Any) -> Any:
     """The linear with a bias whose result goes through this GELU alone, and then into a linear
     alone; None for all else."""
@@ -57,6 +55,7 @@ def linear_of(active: Any) -> Any:
     return inner if follows and not more else None
 
 
+@recognising
 def pays(*operands: Any) -> bool:
     """Whether it is large, on a GPU, all of one 16-bit type and of known size."""
     values: list[Any] = [node.meta.get("example_value") for node in operands]

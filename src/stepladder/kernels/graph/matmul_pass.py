@@ -11,34 +11,41 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 from stepladder.kernels.matmul.matmul import FEWEST, TYPES
+
+from .graph_pass import KernelPass, recognising
 
 aten = torch.ops.aten
 
 
-class MatmulPass(CustomGraphPass):
+class MatmulPass(KernelPass):
     """Run by the compiler over each graph, after its own changes."""
 
     def __call__(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):
-            bias = None
-            if node.target is aten.mm.default:
-                left, right = node.args
-            elif node.target is aten.addmm.default and not node.kwargs:
-                bias, left, right = node.args
-            else:
+            found = operands(node)
+            if found is None:
                 continue
+            left, right, bias = found
             if pays(node, left, bias):
                 node.target = torch.ops.stepladder.product.default
                 node.args, node.kwargs = (left, right, bias), {}
 
-    def uuid(self) -> Any:
-        """For the compiler's cache: what this pass does is what its source says."""
-        return get_hash_for_files((__file__,))
+
+@recognising
+def operands(node: fx.Node) -> tuple[Any, Any, Any] | None:
+    """The matrices of a matmul, and its bias where it has one; None for every other call."""
+    if node.target is aten.mm.default:
+        left, right = node.args
+        return left, right, None
+    if node.target is aten.addmm.default and not node.kwargs:
+        bias, left, right = node.args
+        return left, right, bias
+    return None
 
 
+@recognising
 def pays(node: fx.Node, left: fx.Node, bias: fx.Node | None) -> bool:
     """Whether a product is one that ways are tried for: large, of 16 bits, of known size."""
     out, inner = node.meta["val"], left.meta["val"].shape[1]

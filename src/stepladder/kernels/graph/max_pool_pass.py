@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.nn import functional
 
 from stepladder.kernels import max_pool  # noqa: F401  registers what torch.ops.stepladder serves
 from stepladder.kernels.backend import TILED
+
+from .graph_pass import KernelPass, recognising
 
 POOLS = (functional.max_pool2d, torch.max_pool2d)
 # What both take, in order.
@@ -26,7 +27,7 @@ NAMES = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "
 FEWEST = 2**20
 
 
-class MaxPoolPass(CustomGraphPass):
+class MaxPoolPass(KernelPass):
     """Run by the compiler over the graph of the module's own calls."""
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -41,11 +42,8 @@ class MaxPoolPass(CustomGraphPass):
             node.replace_all_uses_with(best)
             graph.erase_node(node)
 
-    def uuid(self) -> Any:
-        """For the compiler's cache: what this pass does is what its source says."""
-        return get_hash_for_files((__file__,))
 
-
+@recognising
 def pooled_images(node: fx.Node) -> fx.Node | None:
     """What a pooling of the kind is given; None for every other call."""
     if node.op != "call_function" or node.target not in POOLS:
@@ -65,6 +63,7 @@ def pair(size: Any) -> tuple[Any, ...]:
     return sizes * 2 if len(sizes) == 1 else sizes
 
 
+@recognising
 def pays(images: fx.Node) -> bool:
     """Whether they are many, on a GPU, with channels innermost and of known size."""
     value = images.meta.get("example_value")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from torch import fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from stepladder.seam.inductor import GraphPass
 
 from .gelu_pass import GeluPass
 from .max_pool_pass import MaxPoolPass
 
 
-class PreGradPass(CustomGraphPass):
+class PreGradPass(GraphPass):
     """Run by the compiler before it differentiates.
 
     Args:
@@ -20,6 +21,7 @@ class PreGradPass(CustomGraphPass):
     """
 
     def __init__(self, *, selective: bool = False) -> None:
+        super().__init__()
         self.passes = (MaxPoolPass(),) if selective else (GeluPass(), MaxPoolPass())
 
     def __call__(self, graph: fx.Graph) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from stepladder.seam.dispatch import DispatchMode, operator_name
+from stepladder.seam.pytree import tree_leaves
 
 NAMES = {
     "allreduce_": "all_reduce",
@@ -28,7 +29,7 @@ NAMES = {
 PARTS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "send": 1}
 
 
-class Traffic(TorchDispatchMode):
+class Traffic(DispatchMode):
     """Context that counts collectives, the bytes of the whole tensors they were called with, and
     what a rank sends for them on a ring."""
 
@@ -39,7 +40,7 @@ class Traffic(TorchDispatchMode):
         self.sent_bytes = 0.0
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = NAMES.get(op._opname) if op.namespace == "c10d" else None
+        name = NAMES.get(operator_name(op)) if op.namespace == "c10d" else None
         if name:
             self.calls[name] += 1
             self.bytes[name] += (whole := max(size(argument) for argument in args))

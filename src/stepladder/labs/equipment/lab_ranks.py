@@ -25,10 +25,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
-import torch._dynamo  # an optimizer's first step imports it: once here rather than on every rank
 import torch.distributed as dist
 
 from stepladder.errors import LostRank
+from stepladder.seam.inductor import import_compiler
 
 LEFT_ALONE_SECONDS = 15.0  # how long a rank may work on when another is done
 NOTICED_SECONDS = 1.0  # in which the end of a rank is seen here, once other ranks have seen it
@@ -46,6 +46,7 @@ def on_ranks(
     Without `join` it is called with its rank, the number of ranks and where they meet (for
     `init_process_group`) before its arguments: joining is then its own business.
     """
+    import_compiler()  # an optimizer's first step needs it: once here rather than on every rank
     context = get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")

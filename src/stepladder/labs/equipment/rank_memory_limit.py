@@ -8,18 +8,19 @@ and refills storages that stay alive.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils._pytree import tree_leaves
 
 from stepladder.errors import OutOfMemory
+from stepladder.seam.dispatch import DispatchMode, operator_name, wraps_tensors
+from stepladder.seam.pytree import tree_leaves
+from stepladder.seam.storages import storage_id
 
 
-class MemoryLimit(TorchDispatchMode):
+class MemoryLimit(DispatchMode):
     """Context in which this process's tensors may take so many bytes; `peak_bytes` is their most.
 
     Without a number it only counts.
@@ -29,19 +30,19 @@ class MemoryLimit(TorchDispatchMode):
         super().__init__()
         self.limit_bytes = limit_bytes
         self.peak_bytes = 0
-        self.seen: dict[int, StorageWeakRef] = {}
+        self.seen: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+        if any(wraps_tensors(kind) for kind in types):
             return NotImplemented  # the operation comes back on the plain tensors inside
         result = op(*args, **(kwargs or {}))
         grown = op.namespace != "aten"  # sharding's own operations refill storages
         for leaf in tree_leaves((args, kwargs, result)):
             if isinstance(leaf, Tensor) and leaf.device.type == "cpu":
                 storage = leaf.untyped_storage()
-                if (held := self.seen.get(storage._cdata)) is None or held.expired():
-                    self.seen.pop(storage._cdata, None)
-                    self.seen[storage._cdata] = StorageWeakRef(storage)
+                key = storage_id(storage)
+                if (held := self.seen.get(key)) is None or held() is not storage:
+                    self.seen[key] = weakref.ref(storage)
                     grown = True
         if grown:
             self.look(op)
@@ -53,7 +54,7 @@ class MemoryLimit(TorchDispatchMode):
         total = 0
         gone: list[int] = []
         for key, held in self.seen.items():
-            storage = torch.UntypedStorage._new_with_weak_ptr(held.cdata)
+            storage = held()
             if storage is None:
                 gone.append(key)
             else:
@@ -68,7 +69,7 @@ class MemoryLimit(TorchDispatchMode):
         if self.limit_bytes is not None and now > self.limit_bytes:
             raise OutOfMemory(
                 "memory",
-                f"{op._opname} made it {now / 1024:.0f} KiB of tensors on this rank, which may "
-                f"hold {self.limit_bytes / 1024:.0f}",
+                f"{operator_name(op)} made it {now / 1024:.0f} KiB of tensors on this rank, which "
+                f"may hold {self.limit_bytes / 1024:.0f}",
                 "Hold less at once.",
             )

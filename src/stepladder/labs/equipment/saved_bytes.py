@@ -8,6 +8,8 @@ from collections import Counter
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from stepladder.seam.storages import storage_id
+
 
 class Box:
     """Holds a saved tensor; autograd drops the box when it drops the tensor."""
@@ -21,7 +23,7 @@ class Kept(saved_tensors_hooks):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(self._keep, lambda box: box.tensor)
-        self.known = {p.untyped_storage()._cdata for p in model.parameters()}
+        self.known = {storage_id(p.untyped_storage()) for p in model.parameters()}
         self.holders: Counter[int] = Counter()
         self.bytes = self.peak_bytes = 0
 
@@ -32,10 +34,10 @@ class Kept(saved_tensors_hooks):
     def _keep(self, tensor: Tensor) -> Box:
         storage = tensor.untyped_storage()
         box = Box(tensor.detach())  # cut off: a graph that holds its own result is never let go
-        if storage._cdata not in self.known:
-            weakref.finalize(box, self._let_go, storage._cdata, storage.nbytes())
-            self.bytes += storage.nbytes() * (not self.holders[storage._cdata])
-            self.holders[storage._cdata] += 1
+        if (where := storage_id(storage)) not in self.known:
+            weakref.finalize(box, self._let_go, where, storage.nbytes())
+            self.bytes += storage.nbytes() * (not self.holders[where])
+            self.holders[where] += 1
             self.peak_bytes = max(self.peak_bytes, self.bytes)
         return box
 

@@ -25,10 +25,10 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from stepladder.errors import RecordError
 from stepladder.record import Journal
+from stepladder.seam.elastic_agent import ElasticAgent
 
 from .first_failure import MISTAKE, STOPPED, Ending, first_failure
 from .launcher_signals import Signals
@@ -46,7 +46,7 @@ class Policy:
     timeout_seconds: int  # for a rank that does not run at all
 
 
-class Agent(LocalElasticAgent):
+class Agent(ElasticAgent):
     """Starts this machine's ranks, watches them, and decides what follows when one fails."""
 
     def __init__(self, spec: Any, logs: RankLogs, policy: Policy, signals: Signals) -> None:
@@ -57,23 +57,23 @@ class Agent(LocalElasticAgent):
         self._stopped: dict[int, float] = {}  # processes that do not run, and since when
         self._last: tuple[str, ...] = ()  # what the last failure was, and what was saved then
 
-    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+    def meet(self, worker_group: WorkerGroup) -> None:
         """Meet the other machines; the first keeps the store where this start's ranks will meet.
 
         It outlives them: a rank that hangs would take with it what the others need to name it. And
         it is new each time: in an older one ranks find what those before them left.
         """
-        super()._rendezvous(worker_group)
+        super().meet(worker_group)
         self._meeting = None
         if worker_group.group_rank == 0:
             address, port = worker_group.master_addr, worker_group.master_port
             assert address is not None and port is not None
             self._meeting = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
 
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+    def monitor(self, worker_group: WorkerGroup) -> RunResult:
         self._end_stopped()
         order = self._end_all() if self._failed() else []
-        result = super()._monitor_workers(worker_group)
+        result = super().monitor(worker_group)
         if result.state is WorkerState.FAILED:
             seen = [worker_group.workers[local].global_rank for local in order]
             kept = result.failures
@@ -111,7 +111,7 @@ class Agent(LocalElasticAgent):
         while time.monotonic() < deadline and self._running():
             time.sleep(0.02)
             order += [rank for rank in self._failed() if rank not in order]
-        for pid in self._pcontext.pids().values() if self._pcontext else ():
+        for pid in self.processes.pids().values() if self.processes else ():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # and whatever a rank had started
         return order
@@ -120,7 +120,7 @@ class Agent(LocalElasticAgent):
         return any(handler.proc.poll() is None for handler in self._handlers().values())
 
     def _handlers(self) -> dict[int, Any]:
-        return getattr(self._pcontext, "subprocess_handlers", {})
+        return getattr(self.processes, "subprocess_handlers", {})
 
     def _judge(self, ending: Ending) -> None:
         """Decide whether to start again; torch's own count of what is left is the decision."""
@@ -129,22 +129,22 @@ class Agent(LocalElasticAgent):
         self._last = failure
         stopped = ending.code > STOPPED
         if self.signals.asked or hopeless or (stopped and not self.policy.elastic):
-            self._remaining_restarts = 0
+            self.restarts_left = 0
         elif stopped:
-            self._remaining_restarts += 1  # nothing failed
+            self.restarts_left += 1  # nothing failed
             self.tell("Another machine stopped; starting again with those that are left.")
-        elif self._remaining_restarts:
-            nth = self.policy.restarts - self._remaining_restarts + 1
+        elif self.restarts_left:
+            nth = self.policy.restarts - self.restarts_left + 1
             for line in ending.lines:
                 self.tell(line, show_only=True)
             first = ending.lines[0] if ending.lines else ""
             self.tell(f"Starting again ({nth} of {self.policy.restarts}).", because=first)
 
-    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+    def restart(self, worker_group: WorkerGroup) -> None:
         if worker_group.state is WorkerState.HEALTHY:
             self.tell("More machines have come: saving, and starting again with them.")
-            self._shutdown(signal.SIGTERM, self.policy.grace_seconds)
-        super()._restart_workers(worker_group)
+            self.stop(signal.SIGTERM, self.policy.grace_seconds)
+        super().restart(worker_group)
 
     def tell(self, line: str, because: str = "", *, show_only: bool = False) -> None:
         """Say it here, and in the run's journal where this machine writes it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from stepladder.errors import ModelError
+from stepladder.seam.modules import children_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,13 @@ def part_of(module: nn.Module, name: str) -> nn.Module | None:
     for word in filter(None, name.split(".")):
         if part is None:
             return None
-        if word not in part._modules:
+        if word not in children_of(part):
             raise ModelError(
                 type(module).__name__,
                 f"has no part named '{name}'",
                 f"Lists of blocks found: {lists_in(module)}.",
             )
-        part = part._modules[word]
+        part = children_of(part)[word]
     return part
 
 

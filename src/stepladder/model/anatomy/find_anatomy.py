@@ -15,6 +15,7 @@ from itertools import groupby
 from torch import nn
 
 from stepladder.model.huggingface.saved_settings import bare
+from stepladder.seam.modules import COMPILED_CHILD, children_of
 
 from .anatomy import Anatomy
 from .tensor_cuts import carried, declared_cuts, find_cuts
@@ -24,9 +25,9 @@ Named = tuple[str, nn.Module]
 
 def find_anatomy(module: nn.Module) -> Anatomy:
     """The anatomy a module declares, else the one its structure shows."""
-    compiled = module._modules.get("_orig_mod")
+    compiled = children_of(module).get(COMPILED_CHILD)
     if compiled is not None:  # torch.compile puts the module one name further in
-        return prefixed(find_anatomy(compiled), "_orig_mod.")
+        return prefixed(find_anatomy(compiled), f"{COMPILED_CHILD}.")
     inner = bare(module)
     if inner is not module:
         return beside_adapters(module, inner)

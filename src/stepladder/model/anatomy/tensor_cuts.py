@@ -15,6 +15,8 @@ import re
 
 from torch import Tensor, nn
 
+from stepladder.seam.modules import children_of
+
 COLUMN = {"q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv", "q", "k", "v"}
 COLUMN |= {"gate_proj", "up_proj", "gate", "up", "fc1", "w1", "w3", "linear1"}
 ROW = {"o_proj", "out_proj", "out", "wo", "o", "down_proj", "down", "fc2", "w2", "linear2"}
@@ -55,7 +57,7 @@ def conv1d_cuts(block: nn.Module) -> dict[str, str]:
 
 def carried(part: nn.Module | None) -> nn.Module | None:
     """The module beside which a part adds what its adapters make; without any, the part itself."""
-    return part if part is None else part._modules.get("base_layer", part)
+    return part if part is None else children_of(part).get("base_layer", part)
 
 
 def is_transposed(part: nn.Module | None) -> bool:

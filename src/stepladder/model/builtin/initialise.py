@@ -23,6 +23,10 @@ from stepladder.model.anatomy.find_anatomy import find_anatomy
 
 WRAPPINGS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # what torch's wrappers add to a name
 RESIDUAL = ("attention.out.weight", "mlp.down.weight")  # what each half of a block ends in
+CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
 
 
 @torch.no_grad()
@@ -80,7 +84,7 @@ def draw_by_type(owner: nn.Module, name: str, parameter: Tensor) -> tuple[float,
         return 0.0, 0.0
     if "Norm" in type(owner).__name__:
         return 1.0, 0.0
-    if isinstance(owner, nn.modules.conv._ConvNd):  # He et al. 2015, for relu
+    if isinstance(owner, CONVOLUTIONS):  # He et al. 2015, for relu
         return 0.0, (2 / (owner.out_channels * parameter[0, 0].numel() / owner.groups)) ** 0.5
     if parameter.dim() > 1:
         return 0.0, 0.02

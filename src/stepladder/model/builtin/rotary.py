@@ -8,12 +8,13 @@ whole turns.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stepladder.errors import ModelError
+from stepladder.seam.modules import Converted
 
 
-class Rotary(nn.Module):
+class Rotary(Converted):
     cos: Tensor
     sin: Tensor
 
@@ -33,11 +34,9 @@ class Rotary(nn.Module):
         angles = torch.outer(positions, self.theta**-exponents)  # (sequence, head width / 2)
         self.cos, self.sin = angles.cos(), angles.sin()
 
-    def _apply(self, fn, recurse=True):
-        super()._apply(fn, recurse)
+    def converted(self) -> None:
         if self.cos.dtype != torch.float32:  # `module.bfloat16()` means the weights, not the angles
             self.reset_buffers()
-        return self
 
     def forward(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
         """Turn (batch, heads, length, width) by its positions, 0, 1, 2 … unless given."""

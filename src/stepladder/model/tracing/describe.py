@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, is_tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 from stepladder.model.anatomy.parameter_parts import Owns, holdings_of
 from stepladder.model.build import OTHERS, build
+from stepladder.seam.pytree import tree_leaves, tree_map
 from stepladder.workload import (
     Facts,
     Kept,

@@ -15,27 +15,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
-from torch.utils._pytree import tree_map
 
 from stepladder.model.anatomy.anatomy import part_of
+from stepladder.seam.dispatch import fake_tensor_mode
+from stepladder.seam.modules import compiled_calls_put_away, tensors_of
+from stepladder.seam.operators import Operators
+from stepladder.seam.pytree import tree_map
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
 
-class StandIns(FakeTensorMode):
-    """Torch's mode of fake tensors, with an answer where torch's own is stricter than its kernel.
+GROUPED = Operators(("aten._grouped_mm.default",))
+
+
+def grouped_in_any_type(mode: Any, op: Any, args: Any) -> Any:
+    """An answer where torch's own fake tensors are stricter than its kernel.
 
     Experts' products by groups run in any type; without numbers torch takes bfloat16 alone.
     """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
-            with self:
-                ends = args[2] if len(args) > 2 else None
-                return args[0].new_empty(grouped_shape(args[0], args[1], ends))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+    if op not in GROUPED or args[0].dtype == torch.bfloat16:
+        return NotImplemented
+    with mode:
+        ends = args[2] if len(args) > 2 else None
+        return args[0].new_empty(grouped_shape(args[0], args[1], ends))
 
 
 def grouped_shape(first: Tensor, second: Tensor, ends: Tensor | None) -> tuple[int, ...]:
@@ -54,7 +57,7 @@ class Rehearsal:
     def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
         self.module, self.store = module, store
         self.device = device_of(module)
-        self.fake = StandIns(allow_non_fake_inputs=True)
+        self.fake = fake_tensor_mode(grouped_in_any_type)
 
     def __call__(self, inputs: Inputs) -> Any:
         return self.run(self.stand_in(inputs), self.states())
@@ -76,7 +79,7 @@ class Rehearsal:
         made: dict[int, Tensor] = {}
         states: dict[str, Tensor] = {}
         for prefix, part in self.module.named_modules():
-            for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            for name, tensor in tensors_of(part).items():
                 if tensor is not None:
                     if id(tensor) not in made:
                         made[id(tensor)] = self.stand_in(tensor).requires_grad_(
@@ -100,8 +103,8 @@ class Probe(Rehearsal):
     """The real thing on the CPU, for modules whose course depends on numbers: a copy runs."""
 
     def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
-        super().__init__(deepcopy(module), store=store)
-        self.device, self.fake = torch.device("cpu"), nullcontext()  # type: ignore[assignment]
+        self.module, self.store = deepcopy(module), store
+        self.device, self.fake = torch.device("cpu"), nullcontext()
 
     def _stand_in(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -133,16 +136,9 @@ def uncompiled(module: nn.Module) -> Iterator[None]:
     The compiler steps aside under a dispatch mode and remembers that: code once run watched is
     never compiled again, silently. So the compiled calls are put away and brought back after.
     """
-    parts = [part for part in module.modules() if part._compiled_call_impl is not None]
-    calls = [part._compiled_call_impl for part in parts]
-    for part in parts:
-        part._compiled_call_impl = None
-    try:
-        with torch.compiler.set_stance("force_eager"):  # for what torch.compile itself returned
-            yield
-    finally:
-        for part, compiled in zip(parts, calls):
-            part._compiled_call_impl = compiled
+    eager = torch.compiler.set_stance("force_eager")  # for what torch.compile itself returned
+    with compiled_calls_put_away(module), eager:
+        yield
 
 
 @contextmanager

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+
+from stepladder.seam.pytree import tree_map
 
 NARROW = 2  # bytes
 TURNED = 1.25  # of both images: the copies, rounded up to whole tiles

@@ -20,21 +20,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from stepladder.seam.dispatch import DispatchMode
+from stepladder.seam.operators import Operators
+from stepladder.seam.pytree import tree_leaves
 
 aten = torch.ops.aten
-PRODUCTS = {
-    aten.mm: (0, 1),
-    aten.addmm: (1, 2),
-    aten.bmm: (0, 1),
-    aten.baddbmm: (1, 2),
-    aten._grouped_mm: (0, 1),  # each row with its own expert's matrix
-}
-CONVOLUTIONS = (aten.convolution, aten._convolution, aten.cudnn_convolution)
+PRODUCTS = Operators(
+    {
+        "aten.mm": (0, 1),
+        "aten.addmm": (1, 2),
+        "aten.bmm": (0, 1),
+        "aten.baddbmm": (1, 2),
+        "aten._grouped_mm": (0, 1),  # each row with its own expert's matrix
+    }
+)
+CONVOLUTIONS = Operators(("aten.convolution", "aten._convolution", "aten.cudnn_convolution"))
 MASKING = (aten.masked_fill, aten.masked_fill_, aten.where, aten.add, aten.add_)
 LIKENESSES = (aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_like)
-SOFTMAX = (aten._softmax, aten._safe_softmax)
+CASTS = Operators(
+    ("aten._to_copy", "aten._autocast_to_reduced_precision", "aten._autocast_to_full_precision")
+)
+SOFTMAX = Operators(("aten._softmax", "aten._safe_softmax"))
 
 
 class Tally:
@@ -71,7 +78,7 @@ class Scores:
         return 2 if self.causal else 1
 
 
-class Products(TorchDispatchMode):
+class Products(DispatchMode):
     """Tallies products and convolutions, and recognises attention written out."""
 
     def __init__(self, tally: Tally) -> None:

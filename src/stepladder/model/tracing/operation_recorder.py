@@ -18,26 +18,26 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from stepladder.seam.dispatch import DispatchMode, writes_in_place
+from stepladder.seam.operators import Operators
+from stepladder.seam.pytree import tree_leaves
+from stepladder.seam.storages import storage_id
 from stepladder.workload import Attention
 
-from .matmul_counter import CONVOLUTIONS, PRODUCTS, looks_causal
+from .matmul_counter import CASTS, CONVOLUTIONS, PRODUCTS, looks_causal
 from .memory_rates import pace_of
 from .selective_checkpoint import is_dear
 
 aten = torch.ops.aten
-CASTS = (aten._to_copy, aten._autocast_to_reduced_precision, aten._autocast_to_full_precision)
 # Handing out memory or renaming it launches no kernel.
-SILENT = (
-    aten.empty,
-    aten.empty_like,
-    aten.empty_strided,
-    aten.new_empty,
-    aten.detach,
-    aten._unsafe_view,
+SILENT = Operators(
+    (
+        *("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"),
+        *("aten.detach", "aten._unsafe_view"),
+    )
 )
+GROUPED = Operators(("aten._grouped_mm",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Part:
 FIRST = "the first operation"  # is attempted before any has a name
 
 
-class Watch(TorchDispatchMode):
+class Watch(DispatchMode):
     """Writes down operations and storages by part; `inside` names the running modules."""
 
     def __init__(self, owned: Iterable[Tensor], inside: list[str]) -> None:
@@ -134,8 +134,7 @@ class Watch(TorchDispatchMode):
         fresh = [t for t in out if address(t) not in self.keys]
         for tensor in out:
             self.note(tensor)
-        writes_in_place = op._schema.is_mutable
-        if packet not in SILENT and (fresh or writes_in_place):
+        if packet not in SILENT and (fresh or writes_in_place(op)):
             done = self.operation(packet, args, read, out)
             done.dear = is_dear(op, args, kwargs or {}) or packet is aten.convolution_backward
             self.part.operations.append(done)
@@ -155,7 +154,7 @@ class Watch(TorchDispatchMode):
             rows = first.numel() // max(first.shape[-1], 1)
             done.product = rows, first.shape[-1], second.shape[-1]
             done.wanted = first.requires_grad + second.requires_grad
-            if packet is aten._grouped_mm and second.dim() == 3:
+            if packet in GROUPED and second.dim() == 3:
                 done.experts = second.shape[0]
         elif packet in CONVOLUTIONS:
             weight, image = args[1], args[0] if args[6] else out[0]
@@ -168,15 +167,16 @@ class Watch(TorchDispatchMode):
     def note(self, tensor: Tensor) -> Made | None:
         """The storage of a tensor, numbered at first sight."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self.keys:
+        where = storage_id(storage)
+        if where not in self.keys:
             self.born += 1
             made = Made(self.born, held_by(tensor))
-            self.keys[storage._cdata] = made
+            self.keys[where] = made
             self.part.made[made.key] = made.held
             self.grow(made.held)
-            end = partial(self.bury, storage._cdata, made)
+            end = partial(self.bury, where, made)
             self.watches.append(weakref.ref(storage, end))
-        return self.keys[storage._cdata]
+        return self.keys[where]
 
     def bury(self, where: int, made: Made, _: Any) -> None:
         if self.keys.get(where) is made:
@@ -271,4 +271,4 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return storage_id(tensor.untyped_storage())

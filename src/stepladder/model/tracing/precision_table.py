@@ -10,16 +10,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from stepladder.plan import Precision
+from stepladder.seam.dispatch import DispatchMode
+from stepladder.seam.operators import Operators
+from stepladder.seam.pytree import tree_leaves
 
 from .fake_tensors import Inputs, Rehearsal, running
+from .matmul_counter import CASTS
 
-aten = torch.ops.aten
-CASTS = (aten._to_copy, aten._autocast_to_reduced_precision, aten._autocast_to_full_precision)
-MOVES = (aten.clone, aten.copy_, aten.cat, aten._unsafe_view)  # numbers change place, not value
+# Numbers change place, not value.
+MOVES = Operators(("aten.clone", "aten.copy_", "aten.cat", "aten._unsafe_view"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def precision_table(module: nn.Module, inputs: Inputs, precision: Precision) -> 
     return [Operation(*key, count) for key, count in watch.seen.most_common()]
 
 
-class Types(TorchDispatchMode):
+class Types(DispatchMode):
     """Notes the type of each operation below autocast, where it has already cast."""
 
     def __init__(self, inside: list[str]) -> None:

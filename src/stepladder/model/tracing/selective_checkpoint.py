@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from stepladder.seam.dispatch import argument_names
+from stepladder.seam.operators import Operators
 
-aten, functional = torch.ops.aten, torch.ops._c10d_functional
-
-PRODUCTS = {  # by a weight: as many FLOPs per byte as the block's input is wide
-    aten.mm.default,
-    aten.addmm.default,
-    aten._scaled_mm.default,
-    aten._grouped_mm.default,
-    aten.convolution.default,
-}
-BATCHED = {aten.bmm.default, aten.baddbmm.default}  # of two activations, such as the scores
-TRAVELS = {  # computing these again would use the network again
-    functional.all_reduce.default,
-    functional.reduce_scatter_tensor.default,
-    functional.all_to_all_single.default,
-}
+PRODUCTS = Operators(  # by a weight: as many FLOPs per byte as the block's input is wide
+    (
+        "aten.mm.default",
+        "aten.addmm.default",
+        "aten._scaled_mm.default",
+        "aten._grouped_mm.default",
+        "aten.convolution.default",
+    )
+)
+# Of two activations, such as the scores.
+BATCHED = Operators(("aten.bmm.default", "aten.baddbmm.default"))
+TRAVELS = Operators(  # computing these again would use the network again
+    (
+        "_c10d_functional.all_reduce.default",
+        "_c10d_functional.reduce_scatter_tensor.default",
+        "_c10d_functional.all_to_all_single.default",
+    )
+)
 
 
 def is_dear(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -43,7 +47,5 @@ def is_dear(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 def draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether an attention drops out: kept, it would not draw its mask again, and every mask that
     the block draws after it would differ between forward and backward."""
-    schema = getattr(op, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema else []
-    given = {**dict(zip(names, args)), **kwargs}
+    given = {**dict(zip(argument_names(op), args)), **kwargs}
     return any(bool(value) for name, value in given.items() if name.startswith("dropout"))

@@ -7,7 +7,6 @@ first answered, so a model of eighty blocks is traced as fast as one of three.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from stepladder.errors import ModelError
 from stepladder.model.anatomy.anatomy import Anatomy
+from stepladder.seam.dispatch import silent_fake_tensors
+from stepladder.seam.pytree import tree_map
 
 from .fake_tensors import running
 from .operation_recorder import (
@@ -68,7 +68,12 @@ class Trace:
 
     def run(self, forward: Run) -> Traced:
         names = [name for name, _ in self.module.named_modules() if name]
-        with silent(), running(self.module, names) as inside, self.patched(), torch.enable_grad():
+        with (
+            silent_fake_tensors(),
+            running(self.module, names) as inside,
+            self.patched(),
+            torch.enable_grad(),
+        ):
             self.watch = watch = Watch(self.owned, inside)
             with watch.watching():
                 watch.enter("entry", ())
@@ -215,17 +220,6 @@ def apart(value: Any) -> Any:
 
 def volume(shape: tuple[int, ...]) -> int:
     return torch.Size(shape).numel()
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Torch logs a traceback before it raises what is raised here in one line."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def untraceable(watch: Watch, module: nn.Module, problem: Exception) -> ModelError:

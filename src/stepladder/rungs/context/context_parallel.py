@@ -32,6 +32,8 @@ from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate
 from stepladder.rungs.parameter_shards import local
+from stepladder.seam.modules import is_compiled
+from stepladder.seam.operators import look_up_collectives
 from stepladder.world import World, seed_moment
 
 from .gather_keys_values import Across, Stretch, attend_across
@@ -47,6 +49,7 @@ def context(
 ) -> Sequences:
     """Have the module's attention look across the ranks that share a sequence."""
     group = world.group("context")
+    look_up_collectives()
     stretch = Stretch(group.rank(), group.size(), group.group_name)
     refuse_windows(module)
     attentions = [part for part in module.modules() if isinstance(part, Attention)]
@@ -180,7 +183,7 @@ class Sequences:
 def plainly(module: nn.Module) -> Iterator[None]:
     """Block in which nothing is drawn and nothing compiled."""
     training = [part for part in module.modules() if part.training]
-    compiled = any(part._compiled_call_impl is not None for part in module.modules())
+    compiled = any(is_compiled(part) for part in module.modules())
     module.eval()
     try:
         with torch.compiler.set_stance("force_eager") if compiled else nullcontext():

@@ -23,8 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from stepladder.errors import ModelError
 from stepladder.model.builtin.attention import last_queries
 from stepladder.rungs.memory.recompute import keep_the_dear
-
-functional = torch.ops._c10d_functional
+from stepladder.seam.operators import all_gather, reduce_scatter
 
 
 @dataclass(slots=True, eq=False)
@@ -61,15 +60,11 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, tensor: Tensor, ways: int, group: str) -> Tensor:
         context.ways, context.group = ways, group
-        made = functional.all_gather_into_tensor(tensor.contiguous(), ways, group)
-        return functional.wait_tensor(made)
+        return all_gather(tensor.contiguous(), ways, group)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        made = functional.reduce_scatter_tensor(
-            gradient.contiguous(), "sum", context.ways, context.group
-        )
-        return functional.wait_tensor(made), None, None
+        return reduce_scatter(gradient.contiguous(), context.ways, context.group), None, None
 
 
 def attend_across(

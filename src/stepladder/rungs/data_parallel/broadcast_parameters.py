@@ -16,6 +16,7 @@ from stepladder.errors import ModelError
 from stepladder.model import Anatomy
 from stepladder.model.builtin.initialise import initialise
 from stepladder.plan.layout import COPIES
+from stepladder.seam.modules import persistent_buffers
 from stepladder.world import World
 
 BUCKET_BYTES = 2**26  # of parameters or buffers that travel together
@@ -94,6 +95,6 @@ def average_buffers(module: nn.Module, world: World) -> None:
 def state_buffers(module: nn.Module) -> Iterator[Tensor]:
     """Buffers with fractions that belong to the model's state."""
     for part in module.modules():
-        for name, buffer in part.named_buffers(recurse=False):
-            if name not in part._non_persistent_buffers_set and buffer.is_floating_point():
+        for _, buffer in persistent_buffers(part):
+            if buffer.is_floating_point():
                 yield buffer

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed._composable.replicate_with_fsdp import replicate as reduce_by_blocks
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES
+from stepladder.seam import sharding
+from stepladder.seam.reducer import sort_buckets
 from stepladder.world import World
 
 from .broadcast_parameters import declares
@@ -76,7 +77,7 @@ def settle_buckets(copy: DistributedDataParallel) -> None:
             nothing = nothing + parameter.sum().to(nothing.dtype) * 0
     copy.reducer.prepare_for_backward([])
     nothing.backward()
-    copy.reducer._rebuild_buckets()
+    sort_buckets(copy)
     for parameter in trained:
         parameter.grad = None
 
@@ -89,7 +90,7 @@ def replicate_by_blocks(
     units = units_of(module, blocks, narrow=plan.precision.work != "float32")
     for unit in units:
         policy = mixed_policy(plan.precision, unit)
-        reduce_by_blocks(unit.parts, mesh=mesh, mp_policy=policy)
+        sharding.replicate_by_blocks(unit.parts, mesh=mesh, mp_policy=policy)
     module.register_forward_hook(rest)
     assert isinstance(module, FSDPModule)
 

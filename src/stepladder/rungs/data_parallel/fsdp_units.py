@@ -62,13 +62,19 @@ def full_width_units(module: nn.Module, holders: Holders) -> list[Unit]:
     return [Unit(sorted(group, key=order.__getitem__), full_width=True) for group in groups]
 
 
+COUNTING = (  # norms that may keep running statistics
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
+
+
 def counting_units(module: nn.Module) -> list[Unit]:
     """The norms with running statistics, as one unit: each is tiny."""
     kept = {part for one in kept_parts(module) for part in one.modules()}
     norms: list[nn.Module] = [
         part
         for part in module.modules()
-        if isinstance(part, nn.modules.batchnorm._NormBase) and part.affine and part not in kept
+        if isinstance(part, COUNTING) and part.affine and part not in kept
     ]
     return [Unit(norms, full_width=True)] if norms else []
 

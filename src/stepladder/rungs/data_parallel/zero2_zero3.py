@@ -28,6 +28,7 @@ from torch.distributed.fsdp import (
 from stepladder.plan import Plan, Precision
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
+from stepladder.seam.sharding import join
 from stepladder.world import World
 
 from .broadcast_parameters import declares
@@ -72,7 +73,7 @@ def slicing_mesh(world: World) -> DeviceMesh:
         return slices
     assert world.mesh is not None
     # Of the same root as the tensor axis, without which cut parameters could not be sliced.
-    return DeviceMesh._concatenate([world.mesh["replicate"], slices])
+    return join([world.mesh["replicate"], slices])
 
 
 def lay_in_rows(module: nn.Module) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from stepladder.model import is_dear
+from stepladder.seam.dispatch import DispatchMode
+from stepladder.seam.pytree import tree_leaves
+from stepladder.seam.storages import storage_id
 
 from .recompute_budget import BlockCost
 
@@ -43,7 +44,7 @@ def measure_blocks(
     return tuple(tally.cost(seen) for tally in tallies)
 
 
-class Tally(TorchDispatchMode):
+class Tally(DispatchMode):
     """The storages one block reads, keeps and would keep, alive so that no address returns."""
 
     def __init__(self) -> None:
@@ -95,4 +96,4 @@ def tensors_in(tree: Any) -> list[Tensor]:
 def storages(tensors: Sequence[Tensor], known: set[int]) -> dict[int, int]:
     """Bytes by storage, leaving out the known ones."""
     found = [tensor.untyped_storage() for tensor in tensors]
-    return {s._cdata: s.nbytes() for s in found if s._cdata not in known}
+    return {key: s.nbytes() for s in found if (key := storage_id(s)) not in known}

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from stepladder.seam.storages import storage_id, version_of
+
 AHEAD = 2  # copies in flight before compute waits for the oldest
 SMALLEST = 2**20  # bytes: below this a copy costs more than the room is worth
 RESHAPES = ("ToCopyBackward0", "TBackward0", "TransposeBackward0", "ViewBackward0")
@@ -38,7 +40,7 @@ class Offload(saved_tensors_hooks):
         super().__init__(self._send, lambda sent: sent() if isinstance(sent, View) else sent)
         self.device, self.smallest_bytes = device, smallest_bytes
         self.sent_bytes = 0
-        self._stays = {parameter.untyped_storage()._cdata for parameter in parameters}
+        self._stays = {storage_id(parameter.untyped_storage()) for parameter in parameters}
         self._parcels: weakref.WeakValueDictionary[tuple[int, int], Parcel]
         self._parcels = weakref.WeakValueDictionary()
         self._road = Road(device) if device.type == "cuda" else None
@@ -58,7 +60,7 @@ class Offload(saved_tensors_hooks):
         if not self._leaves(tensor):
             return tensor.detach()  # cut off: a graph that holds its own result is never let go
         storage = tensor.untyped_storage()
-        address = (storage._cdata, tensor._version)  # written to since: another storage
+        address = (storage_id(storage), version_of(tensor))  # written to since: another storage
         parcel = self._parcels.get(address)
         if parcel is None or parcel.source() is not storage:
             parcel = Parcel(storage, self._last, self._road)
@@ -73,7 +75,7 @@ class Offload(saved_tensors_hooks):
         if tensor.device.type != self.device.type or cast_of_parameter(tensor):
             return False
         storage = tensor.untyped_storage()
-        return storage.nbytes() >= self.smallest_bytes and storage._cdata not in self._stays
+        return storage.nbytes() >= self.smallest_bytes and storage_id(storage) not in self._stays
 
 
 class Parcel:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy, blueprint, count_flops
@@ -24,6 +23,8 @@ from stepladder.model.tracing.describe import inputs_of
 from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import Plan
 from stepladder.plan.stage_split import chunk_indices, cut_blocks
+from stepladder.seam.pytree import tree_leaves
+from stepladder.seam.storages import version_of
 from stepladder.world import World
 
 REMEDY = "Use pipeline=1, and shard or tensor instead."
@@ -176,7 +177,7 @@ class Chain:
         first = output[0] if several and output else output
         if not isinstance(first, Tensor):
             raise self.refusal(index, f"returns a {type(output).__name__}, not a tensor first")
-        writes = self.flowing is not None and self.flowing._version > 0
+        writes = self.flowing is not None and version_of(self.flowing) > 0
         self.links.append(Link(self.argument, len(output) if several else 0, writes))
         last = index == len(self.names) - 1
         self.flowing = first.detach() if last else marked(first)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from stepladder.errors import ModelError
+from stepladder.seam.pytree import tree_leaves, tree_map
 
 KNOWN = ("dtype", "shape", "ndim", "requires_grad", "size", "dim", "numel", "is_floating_point")
 

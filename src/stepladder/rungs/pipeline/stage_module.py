@@ -9,7 +9,6 @@ that nobody reads; the first block of the next stage takes what flows and ends t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.model import Anatomy, blueprint
 from stepladder.rungs.accumulate import call
+from stepladder.seam.modules import children_of, names_in, shallow_copy
 
 from .find_stages import Link, Stages
 from .remote_part import Glimpse, answers_of, unheld
@@ -51,7 +51,7 @@ class StandIn(nn.Module):
         super().__init__()
         own = vars(part)
         self.__dict__["_drawn"] = drawn  # not a part: nothing of it is trained or moved
-        self._held = {*own["_parameters"], *own["_buffers"], *own["_modules"]}
+        self._held = names_in(part)
         self._part, self._answer = name, answer
         for word, value in own.items():
             plain = not word.startswith("_") and word not in ("training", "forward")
@@ -125,7 +125,7 @@ def keep_own(module: nn.Module, anatomy: Anatomy, stages: Stages) -> list[Chunk]
 
 def drop(module: nn.Module, name: str) -> None:
     parent, _, word = name.rpartition(".")
-    module.get_submodule(parent)._modules[word] = None
+    children_of(module.get_submodule(parent))[word] = None
 
 
 def weighty(module: nn.Module, names: tuple[str, ...]) -> list[str]:
@@ -160,16 +160,15 @@ def with_parts(module: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.M
 
     Modules on the way to a replaced part are copied too, but share the parameters they hold.
     """
-    same = copy(module)
-    same._modules = dict(module._modules)
-    for word, child in module._modules.items():
+    same = shallow_copy(module)
+    for word, child in children_of(module).items():
         inside = {
             n.removeprefix(f"{word}."): p for n, p in parts.items() if n.startswith(f"{word}.")
         }
         if word in parts:
-            same._modules[word] = parts[word]
+            children_of(same)[word] = parts[word]
         elif inside and child is not None:
-            same._modules[word] = with_parts(child, inside)
+            children_of(same)[word] = with_parts(child, inside)
     return same
 
 

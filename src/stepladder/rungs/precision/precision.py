@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from stepladder.errors import PlanError, nearest
 from stepladder.kernels import convert_linears, float8_problems
 from stepladder.plan import Precision
+from stepladder.seam.modules import persistent_buffers
+from stepladder.seam.pytree import look_up, tree_map
 
 MATRIX_MODES = {"fp32": "highest", "tf32": "high"}  # torch's words for how float32 is multiplied
 
@@ -182,14 +183,14 @@ def _check_ties(module: nn.Module, full_width: set[nn.Module]) -> None:
 
 @torch.no_grad()
 def _cast(part: nn.Module, dtype: torch.dtype) -> None:
-    tables = part._non_persistent_buffers_set
-    state = [b for name, b in part.named_buffers(recurse=False) if name not in tables]
+    state = [buffer for _, buffer in persistent_buffers(part)]
     for tensor in (*part.parameters(recurse=False), *state):
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)
 
 
 def _compute_in_float32(module: Any, device: torch.device, answer: torch.dtype) -> None:
+    look_up()
     # Bound methods rather than a closure, so that a copy of the module runs its own weights.
     module._narrow_forward = vars(module).get("_narrow_forward", module.forward)
     module._full_width = device.type, answer

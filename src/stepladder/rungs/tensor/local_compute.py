@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, distribute_tensor
 
+from stepladder.seam.modules import parameters_of, set_parameters
+
 Change = Callable[[Tensor], Tensor]
 
 
@@ -48,7 +50,7 @@ def distribute(
     owner: nn.Module, mesh: DeviceMesh, placements: dict[str, Placement], *, shares: bool
 ) -> None:
     """Make a module's own parameters distributed: placed as said, else whole on every rank."""
-    for name, parameter in owner._parameters.items():
+    for name, parameter in parameters_of(owner).items():
         if parameter is None or isinstance(parameter, DTensor):
             continue
         placement = placements.get(name, Replicate())
@@ -105,19 +107,20 @@ def flows(value: Any) -> bool:
 @contextmanager
 def local_parameters(work: Work) -> Iterator[None]:
     """The owners' parameters as plain tensors inside the block."""
-    before = [owner._parameters for owner in work.owners]
+    before = [parameters_of(owner) for owner in work.owners]
     for owner in work.owners:
-        owner.__dict__["_parameters"] = {
+        plain = {
             name: without(owner, parameter)
             if name in work.apart
             else work.pick.get(name, as_it_is)(local_of(parameter, work.shares))
-            for name, parameter in owner._parameters.items()
+            for name, parameter in parameters_of(owner).items()
         }
+        set_parameters(owner, plain)
     try:
         yield
     finally:
         for owner, parameters in zip(work.owners, before):
-            owner.__dict__["_parameters"] = parameters
+            set_parameters(owner, parameters)
 
 
 def as_it_is(value: Any) -> Any:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import Shard
 
 from stepladder.errors import ModelError
 from stepladder.model import carried
+from stepladder.seam.modules import parameters_of
 
 from .local_compute import Change, distribute, run_on_part
 
@@ -58,7 +59,7 @@ def cut_narrowing(name: str, layer: Any, mesh: DeviceMesh, leave: Change, *, sli
         distribute(narrow, mesh, {"weight": Shard(1)}, shares=False)
         run_on_part(narrow, [narrow], shares=False)
         hold(wide, mesh)
-    bias = {"base_layer.bias"} if layer.base_layer._parameters.get("bias") is not None else set()
+    bias = {"base_layer.bias"} if parameters_of(layer.base_layer).get("bias") is not None else set()
     run_on_part(layer, (), shares=sliced, leave=leave, apart=frozenset(bias))
 
 

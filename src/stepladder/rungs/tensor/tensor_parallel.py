@@ -22,11 +22,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy, carried
 from stepladder.planner.legality import divisors
+from stepladder.seam.modules import parameters_of
+from stepladder.seam.sharding import strided_shard
 from stepladder.world import World
 
 from .check_cuts import try_cuts
@@ -84,7 +85,7 @@ def is_sliced_between(anatomy: Anatomy, blocks: Sequence[tuple[str, nn.Module]])
         or name.startswith(tuple(f"{cut}." for cut in anatomy.cuts))
         for _, block in blocks
         for name, part in block.named_modules()
-        if part._parameters
+        if parameters_of(part)
     )
 
 
@@ -138,7 +139,7 @@ def cut_linear(
     if kind == "fused":
         # Each rank has a third of its columns for queries, keys and values. The bias is whole: a
         # row of numbers cannot be cut in thirds and then sliced again by a shard axis.
-        weight, pick = _StridedShard(across, split_factor=3), partial(pick_thirds, mesh=mesh)
+        weight, pick = strided_shard(across, 3), partial(pick_thirds, mesh=mesh)
         distribute(linear, mesh, {"weight": weight}, shares=True)
         run_on_part(linear, [linear], shares=True, pick={"bias": pick}, **own)
     else:
@@ -155,7 +156,7 @@ def pick_thirds(whole: Tensor, mesh: DeviceMesh) -> Tensor:
 
 def biases(part: nn.Module) -> frozenset[str]:
     """A row's bias is added once, to the sum, and not to every share of it."""
-    return frozenset({"bias"}) if part._parameters.get("bias") is not None else frozenset()
+    return frozenset({"bias"}) if parameters_of(part).get("bias") is not None else frozenset()
 
 
 def is_transposed(part: nn.Module) -> bool:
@@ -182,7 +183,7 @@ def hold_rest(module: nn.Module, mesh: DeviceMesh, *, shares: bool) -> None:
     for part in module.modules():
         if is_held(part):
             continue
-        owners = [p for p in part.modules() if p._parameters] if reaches(part) else [part]
+        owners = [p for p in part.modules() if parameters_of(p)] if reaches(part) else [part]
         for owner in owners:
             distribute(owner, mesh, {}, shares=shares)
         run_on_part(part, owners, shares=shares)
@@ -190,7 +191,7 @@ def hold_rest(module: nn.Module, mesh: DeviceMesh, *, shares: bool) -> None:
 
 def is_held(part: nn.Module) -> bool:
     """Whether there is nothing left to do: no parameters, or all of them distributed."""
-    mine = [p for p in part._parameters.values() if p is not None]
+    mine = [p for p in parameters_of(part).values() if p is not None]
     return all(isinstance(p, DTensor) for p in mine)
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.distributed.tensor.placement_types import _StridedShard
 
 from stepladder.checkpoint import Box, whole_box
 from stepladder.checkpoint.tensor_boxes import flat_boxes
 from stepladder.model import Anatomy
 from stepladder.plan import AXES
 from stepladder.rungs import Climbed, Piece, local, sliced_axes
+from stepladder.seam.modules import persistent_buffers
+from stepladder.seam.sharding import is_strided, local_box
 from stepladder.world import World
 
 
@@ -105,14 +105,9 @@ def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], Box]]:
         return
     last: Any
     *others, last = whole.placements
-    in_thirds = isinstance(last, _StridedShard)
+    in_thirds = is_strided(last)
     placements = [*others, Shard(last.dim) if in_thirds else last]
-    size, start = (
-        tuple(found)
-        for found in compute_local_shape_and_global_offset(
-            whole.shape, whole.device_mesh, placements
-        )
-    )
+    size, start = local_box(whole, placements)
     if not in_thirds:
         yield start, Box((0,) * len(size), size)
         return
@@ -134,9 +129,8 @@ def untrained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if not parameter.requires_grad:
             yield name, parameter
     for prefix, part in module.named_modules():
-        for name, buffer in part.named_buffers(recurse=False):
-            if name not in part._non_persistent_buffers_set:
-                yield f"{prefix}.{name}".lstrip("."), buffer
+        for name, buffer in persistent_buffers(part):
+            yield f"{prefix}.{name}".lstrip("."), buffer
 
 
 def axes_of(tensor: Tensor) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from torch import nn
 
 from stepladder.errors import ModelError
 from stepladder.plan import Optimizer
+from stepladder.seam.operators import foreach_divide_
 
 from .master_weights import MasterAdam
 
@@ -131,5 +132,5 @@ def update(
             p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None
         ]
         if divisor is not None:
-            torch._foreach_div_(gradients, divisor)
+            foreach_divide_(gradients, divisor)
         optimizer.step()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from stepladder.seam.operators import scaled_mm
+
 from .machine import Machine, Seen
 
 # First generation with the matrix units, by compute capability and by AMD's architecture.
@@ -101,7 +103,7 @@ def _product(precision: str, device: str) -> torch.Tensor:
     if precision == "fp8":
         left = torch.ones(16, 16, device=device).to(torch.float8_e4m3fn)
         one = torch.ones((), device=device)
-        return torch._scaled_mm(left, left.t(), one, one, out_dtype=torch.bfloat16)
+        return scaled_mm(left, left.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     types = {"fp16": torch.float16, "bf16": torch.bfloat16}
     left = torch.ones(16, 16, device=device, dtype=types.get(precision, torch.float32))
     return left @ left

@@ -9,15 +9,16 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import torch.distributed as dist
-from torch._C import _distributed_c10d as recorder
-from torch.distributed import distributed_c10d
+from stepladder.seam.process_groups import (
+    count_collectives,
+    flight_recorder,
+    groups_of_this_rank,
+)
 
 
 def read_recorder(backend: str, *, calls: bool) -> dict[str, Any]:
     """What torch's flight recorder holds of this process; nothing where this torch has none."""
-    kind = "nccl" if backend == "nccl" else "fr"
-    dump = getattr(recorder, f"_dump_{kind}_trace", None)
+    dump = flight_recorder(backend)
     return pickle.loads(dump(calls, calls, False)) if dump else {}  # its own memory, not a file
 
 
@@ -30,18 +31,9 @@ def read_counts(backend: str) -> dict[Any, tuple[int, int]]:
     }
 
 
-def groups() -> list[dist.ProcessGroup]:
-    """The groups this rank is in."""
-    known = list(distributed_c10d._world.pg_map)
-    return [group for group in known if isinstance(group, dist.ProcessGroup)]
-
-
 def count_calls() -> dict[str, int]:
     """How many collectives this rank has called in each group."""
-    counts = {
-        group.group_name: group._get_sequence_number_for_group()  # type: ignore[attr-defined]
-        for group in groups()
-    }
+    counts = {group.group_name: count_collectives(group) for group in groups_of_this_rank()}
     return {name: count for name, count in counts.items() if count}
 
 

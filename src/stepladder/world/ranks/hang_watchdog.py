@@ -29,13 +29,13 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from stepladder.errors import LostRank, StepladderError
+from stepladder.seam.process_groups import default_store, groups_of_this_rank
 from stepladder.world.launcher_environment import Place
 
 from .background_thread import beside
-from .flight_recorder import count_calls, groups, last_call, read_counts, read_recorder
+from .flight_recorder import count_calls, last_call, read_counts, read_recorder
 
 BEAT_SECONDS = 2.0
 PATIENCE = 2.5  # beats without a sign before a rank counts as gone,
@@ -68,7 +68,7 @@ class Watch:
         # Held weakly: who holds a group keeps its threads and its connections.
         self._group, self._backend = ref(dist.group.WORLD), dist.get_backend()
         # A connection of its own: the main thread may be waiting on the other.
-        self._store = dist.PrefixStore("stepladder/signs", distributed_c10d._get_default_store())
+        self._store = dist.PrefixStore("stepladder/signs", default_store())
         with suppress(RuntimeError, AttributeError):  # not every store can be had twice
             self._store = self._store.clone()  # type: ignore[attr-defined]
         self._beat = 0
@@ -113,7 +113,8 @@ class Watch:
 
     def _explain(self, said: str) -> LostRank:
         mine = self._leave_sign().calls
-        members = {str(group.group_name): dist.get_process_group_ranks(group) for group in groups()}
+        groups = groups_of_this_rank()
+        members = {str(group.group_name): dist.get_process_group_ranks(group) for group in groups}
         signs, alive = self._look_around()
         for rank in sorted(signs, key=lambda rank: (signs[rank].blames is not None, rank)):
             sign, shared = signs[rank], [g for g in mine if rank in members[g]]

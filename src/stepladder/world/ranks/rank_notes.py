@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from stepladder.errors import LostRank
+from stepladder.seam.process_groups import default_store
 
 POLL_SECONDS = 0.01
 
@@ -25,7 +25,7 @@ class Board:
     @classmethod
     def shared(cls) -> Board:
         """The board that all ranks of this world see."""
-        return cls(dist.PrefixStore("board", distributed_c10d._get_default_store()))
+        return cls(dist.PrefixStore("board", default_store()))
 
     def post(self, name: str, text: str) -> None:
         self.store.set(name, text)

@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from stepladder.seam.reducer import time_every_step, timings
+
 NS = 1e-9
 
 
@@ -37,7 +39,7 @@ class Waiting:
         self._wait: Any = dist.Work.wait
         if self.copy is not None and self.copy.device_type == "cpu":
             # Every step; on a GPU that would add a wait for its timers, so there one in a hundred.
-            self.copy._set_ddp_runtime_logging_sample_rate(1)
+            time_every_step(self.copy)
         dist.Work.wait = self._timed(self._wait, threading.get_ident())  # type: ignore[method-assign]
         return self
 
@@ -48,7 +50,7 @@ class Waiting:
         """Of the latest step that DDP timed: from the end of its backward to the last gradient."""
         if self.copy is None:
             return 0.0
-        found: dict[str, Any] = self.copy._get_ddp_logging_data()
+        found: dict[str, Any] = timings(self.copy)
         whole = found.get("backward_comm_time", 0)
         return max(whole - found.get("backward_compute_comm_overlap_time", 0), 0) * NS
 

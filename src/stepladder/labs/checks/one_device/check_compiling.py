@@ -18,7 +18,7 @@ MISTAKES = (
     Mistake(
         "the function is compiled anew at each call",
         "        compiled(x)\n",
-        "        torch._dynamo.reset()\n        torch.compile(function, backend=counter)(x)\n",
+        "        torch.compiler.reset()\n        torch.compile(function, backend=counter)(x)\n",
         "compile once, call often",
     ),
     Mistake(
@@ -46,7 +46,7 @@ def check_one_graph(lesson: ModuleType) -> None:
 
 def count(lesson: ModuleType, function: object) -> int:
     """How many graphs torch.compile makes of a function, by our own count."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counter = lesson.Counter()
     torch.compile(function, backend=counter)(torch.ones(20))  # type: ignore[call-overload]
     return len(counter.graphs)

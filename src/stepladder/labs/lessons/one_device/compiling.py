@@ -62,7 +62,7 @@ def graphs_of(
     function: Callable[[Tensor], Tensor], inputs: Sequence[Tensor], *, dynamic: bool | None = None
 ) -> list[int]:
     """Operations of each graph that is made while the function runs on all inputs."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counter = Counter()
     # >>> torch.compile(function, backend=counter, dynamic=dynamic), once; then call it on each.
     compiled = torch.compile(function, backend=counter, dynamic=dynamic)

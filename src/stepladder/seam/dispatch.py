@@ -1,0 +1,124 @@
+"""Watching operations as they are dispatched: modes, schemas, fake tensors, autograd's state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from .lookup import find
+
+MODE = "torch.utils._python_dispatch.TorchDispatchMode"
+FAKE = "torch._subclasses.fake_tensor.FakeTensorMode"
+TASK = "torch._C._current_graph_task_id"
+
+
+class DispatchMode:
+    """A block in which `__torch_dispatch__` is called instead of every operation.
+
+    Torch's mode is built when the block is entered and not when a class is defined, so a module
+    that defines one can be imported in a torch without modes.
+    """
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
+
+    def __enter__(self) -> Any:
+        relay = relay_type(find(MODE))(self)
+        relay.__enter__()
+        self.__dict__.setdefault("entered", []).append(relay)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.__dict__["entered"].pop().__exit__(*error)
+
+
+@cache
+def relay_type(mode: Any) -> Any:
+    class Relay(mode):
+        def __init__(self, watcher: DispatchMode) -> None:
+            super().__init__()
+            self.watcher = watcher
+
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return self.watcher.__torch_dispatch__(op, types, args, kwargs)
+
+    return Relay
+
+
+Answer = Callable[[Any, Any, Any], Any]
+
+
+def fake_tensor_mode(answer: Answer) -> Any:
+    """Torch's mode of fake tensors, real ones allowed among them.
+
+    Args:
+        answer: asked first, with the mode, the operation and its arguments; NotImplemented leaves
+            the answer to torch.
+    """
+    return fake_type(find(FAKE))(answer)
+
+
+@cache
+def fake_type(mode: Any) -> Any:
+    class Fake(mode):
+        def __init__(self, answer: Answer) -> None:
+            super().__init__(allow_non_fake_inputs=True)
+            self.answer = answer
+
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            made = self.answer(self, op, args)
+            return (
+                super().__torch_dispatch__(op, types, args, kwargs)
+                if made is NotImplemented
+                else made
+            )
+
+    return Fake
+
+
+@contextmanager
+def silent_fake_tensors() -> Iterator[None]:
+    """A block in which fake tensors log no traceback of what they raise."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def wraps_tensors(kind: type) -> bool:
+    """Whether a type of tensor is made of plain ones inside, by torch's public protocol."""
+    inner = hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+    return inner and issubclass(kind, Tensor) and kind is not Tensor
+
+
+def operator_name(op: Any) -> str:
+    """An operator's name without its namespace and its overload's."""
+    return op.name().partition("::")[2].partition(".")[0]
+
+
+def argument_names(op: Any) -> list[str]:
+    """What an operator calls its arguments, in order; nothing where this torch does not say."""
+    schema = getattr(op, "_schema", None)
+    return [argument.name for argument in schema.arguments] if schema else []
+
+
+def writes_in_place(op: Any) -> bool:
+    """Whether an operator changes one of its arguments; by its name where torch does not say."""
+    schema = getattr(op, "_schema", None)
+    return schema.is_mutable if schema else op.name().partition(".")[0].endswith("_")
+
+
+def in_backward() -> bool:
+    """Whether autograd is running a backward pass in this thread."""
+    return find(TASK)() != -1

@@ -1,0 +1,111 @@
+"""What an nn.Module keeps in attributes of its own: children, parameters, buffers, its call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+from torch import Tensor, nn
+
+from .lookup import find, has
+
+CONVOLVE = "torch.nn.Conv2d._conv_forward"
+COMPILED_CHILD = "_orig_mod"  # the name under which torch.compile's wrapper holds the module
+STATE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
+    """Its children by name; None for one that was taken away and keeps its place."""
+    return module._modules
+
+
+def parameters_of(module: nn.Module) -> dict[str, Any]:
+    """Its own parameters by name, not its children's; None for one it could have and has not."""
+    return module._parameters
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """Its own parameters and buffers by name."""
+    return {**module._parameters, **module._buffers}
+
+
+def names_in(module: nn.Module) -> set[str]:
+    """The names of its own parameters, buffers and children."""
+    return {*module._parameters, *module._buffers, *module._modules}
+
+
+def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Its own buffers that belong to its state, by name."""
+    for name, buffer in module.named_buffers(recurse=False):
+        if name not in module._non_persistent_buffers_set:
+            yield name, buffer
+
+
+def shallow_copy(module: nn.Module) -> nn.Module:
+    """A copy that shares parameters and buffers, and whose children can be replaced alone."""
+    same = copy(module)
+    same._modules = dict(module._modules)
+    return same
+
+
+def set_parameters(module: nn.Module, parameters: Mapping[str, Any]) -> None:
+    """Have the module read these as its own parameters, plain tensors among them."""
+    module.__dict__["_parameters"] = parameters
+
+
+def state_of(module: nn.Module) -> dict[str, Any]:
+    """The containers of a module's parameters, buffers and children: whoever holds them too is
+    changed with it."""
+    return {name: module.__dict__[name] for name in STATE}
+
+
+def has_pre_hooks(module: nn.Module) -> bool:
+    """Whether something changes the module's inputs before its forward."""
+    return bool(module._forward_pre_hooks)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether this very module runs compiled, by `.compile()`."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+@contextmanager
+def compiled_calls_put_away(module: nn.Module) -> Iterator[None]:
+    """A block in which every part runs as it was written."""
+    parts = [part for part in module.modules() if is_compiled(part)]
+    calls = [part._compiled_call_impl for part in parts]
+    for part in parts:
+        part._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for part, compiled in zip(parts, calls):
+            part._compiled_call_impl = compiled
+
+
+class Converted(nn.Module):
+    """A module that is told when `.to()`, `.bfloat16()` or the like has changed its tensors."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.converted()
+        return self
+
+    def converted(self) -> None:
+        raise NotImplementedError
+
+
+def convolves_plainly(conv: nn.Conv2d) -> bool:
+    """Whether a convolution computes as torch's own class does, and can be made to do otherwise."""
+    if not has(CONVOLVE) or "_conv_forward" in vars(conv):
+        return False
+    return type(conv)._conv_forward is find(CONVOLVE)
+
+
+def convolve_by(
+    conv: nn.Conv2d, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+) -> None:
+    """Have a convolution compute by a function of its input, weight and bias."""
+    conv._conv_forward = function  # type: ignore[method-assign, assignment]

@@ -1,0 +1,300 @@
+"""Every private name of torch that stepladder uses: what for, and what happens without it.
+
+All were seen in torch 2.13 and used with torch 2.11 on a GPU machine, unless an entry says
+otherwise. A name with a feature refuses that feature alone, in one line; any other has a fallback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VERSIONS = ("2.11", "2.13")
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateName:
+    path: str
+    use: str
+    fallback: str = ""  # what is done without it; empty: the feature is refused
+    field: str = ""  # of the refusal
+    feature: str = ""  # that is refused
+    remedy: str = ""
+    on_instances: bool = False  # set by torch's own constructor: the class does not show it
+    seen: tuple[str, ...] = VERSIONS
+
+    @property
+    def without(self) -> str:
+        """What happens in a torch that lacks it, in a few words."""
+        return self.fallback or f"refused: {self.feature}"
+
+
+def listed(
+    home: str, words: str, use: str, fallback: str = "", *, on_instances: bool = False
+) -> tuple[PrivateName, ...]:
+    """Names of one module or class that serve one use."""
+    return tuple(
+        PrivateName(f"{home}.{word}", use, fallback, on_instances=on_instances)
+        for word in words.split()
+    )
+
+
+UPGRADE = "Use torch 2.11 to 2.13."
+PYTREE = listed(
+    "torch.utils._pytree",
+    "tree_map tree_leaves",
+    "nested inputs and outputs, those of registered classes too",
+    "dictionaries, lists, tuples and named tuples are walked by our own code",
+)
+DISPATCH = (
+    PrivateName(
+        "torch.utils._python_dispatch.TorchDispatchMode",
+        "seeing every operation with its tensors",
+        field="torch",
+        feature="counting operations (FLOPs, activations, memory by owner, traces)",
+        remedy=UPGRADE,
+    ),
+    PrivateName(
+        "torch._subclasses.fake_tensor.FakeTensorMode",
+        "running a module without numbers",
+        field="torch",
+        feature="describing a module without running it",
+        remedy="Run it instead: describe(module, sample=batch, probe=True).",
+    ),
+    PrivateName(
+        "torch._C._current_graph_task_id",
+        "telling a backward pass from a forward pass",
+        field="torch",
+        feature="measuring memory by owner",
+        remedy=UPGRADE,
+    ),
+    *listed(
+        "torch._ops.OpOverload",
+        "_schema",
+        "an operator's argument names, and whether it writes in place",
+        "no argument names; a trailing underscore says that it writes in place",
+        on_instances=True,
+    ),
+)
+OPERATORS = (
+    *listed(
+        "torch.ops.aten",
+        "_autocast_to_full_precision _autocast_to_reduced_precision _convolution _grouped_mm"
+        " _safe_softmax _scaled_mm _softmax _to_copy _unsafe_view",
+        "recognising operators in a trace",
+        "the operator is never met",
+    ),
+    *listed(
+        "torch.ops._c10d_functional",
+        "all_reduce all_to_all_single",
+        "keeping the results of collectives in selective activation checkpointing",
+        "the operator is never met",
+    ),
+    *(
+        PrivateName(
+            f"torch.ops._c10d_functional.{word}",
+            "collectives of context parallelism that torch.compile can trace",
+            field="layout.context",
+            feature="context parallelism",
+            remedy="Use context=1.",
+        )
+        for word in ("all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor")
+    ),
+    PrivateName("torch._foreach_norm", "all gradients' norms in one call", "one call a tensor"),
+    PrivateName("torch._foreach_div_", "clipping in one call", "one call a tensor"),
+    PrivateName(
+        "torch._scaled_mm",
+        "matmuls of float8 matrices",
+        field="precision",
+        feature="fp8",
+        remedy="Use bf16.",
+    ),
+)
+COMPILER = (
+    PrivateName(
+        "torch._inductor.custom_graph_pass.CustomGraphPass",
+        "our passes over compiled graphs, cached with the code they lead to",
+        "modules are compiled without our passes",
+    ),
+    PrivateName(
+        "torch._dynamo",
+        "importing the compiler once, before ranks are forked",
+        "every rank imports it when it needs it",
+    ),
+)
+CUDA = (
+    *listed(
+        "torch.cuda.memory",
+        "_record_memory_history _snapshot _dump_snapshot",
+        "the allocator's own history beside the memory timeline",
+        "the timeline has no allocator history",
+    ),
+    PrivateName(
+        "torch.cuda._sleep",
+        "timing kernels without launch gaps",
+        field="bench kernels",
+        feature="timing kernels on a GPU",
+        remedy=UPGRADE,
+    ),
+)
+STORAGES = (
+    PrivateName("torch.UntypedStorage._cdata", "which storage a tensor lies in", "its Python id"),
+    PrivateName(
+        "torch.Tensor._version",
+        "whether a tensor was written to",
+        field="torch",
+        feature="offload=activations, and pipeline of a module that declares no blocks,",
+        remedy="Leave both out, or use torch 2.11 to 2.13.",
+    ),
+)
+MODULES = (
+    *listed(
+        "torch.nn.Module",
+        "_parameters _buffers _modules _non_persistent_buffers_set _forward_pre_hooks",
+        "replacing children and parameters in place",
+        "none: torch's own `parameters()` and `state_dict()` read them",
+        on_instances=True,
+    ),
+    *listed(
+        "torch.nn.Module",
+        "_compiled_call_impl",
+        "putting a compiled call away while operations are watched",
+        "no module counts as compiled",
+    ),
+    *listed(
+        "torch.nn.Module",
+        "_apply",
+        "keeping rotary tables in float32 when a module is converted",
+        "the tables are converted with the module",
+    ),
+    *listed(
+        "torch.nn.Conv2d",
+        "_conv_forward",
+        "folding convolutions over images of few channels",
+        "convolutions run unfolded",
+    ),
+    *listed(
+        "torch._dynamo.eval_frame.OptimizedModule",
+        "_orig_mod",
+        "finding the module that torch.compile wrapped",
+        "the wrapper is described as a module of its own",
+        on_instances=True,
+    ),
+)
+C10D = "torch.distributed.distributed_c10d"
+GROUPS = (
+    PrivateName(
+        f"{C10D}._get_default_store",
+        "notes between ranks, and the hang watchdog",
+        field="ranks",
+        feature="training on several ranks",
+        remedy=UPGRADE,
+    ),
+    *listed(C10D, "_set_pg_timeout", "time-outs of every group", "torch's own time-outs stand"),
+    *listed(C10D, "_world", "the list of this rank's groups", "a hang is explained without counts"),
+    *listed(
+        "torch.distributed.ProcessGroup",
+        "_get_sequence_number_for_group",
+        "how many collectives a rank has called",
+        "a hang is explained without counts",
+    ),
+    *listed(
+        "torch._C._distributed_c10d",
+        "_dump_nccl_trace _dump_fr_trace",
+        "torch's flight recorder: which collective a rank is in",
+        "a hang is explained without the collective's name",
+    ),
+    *listed(
+        "torch.distributed.tensor",
+        "_redistribute._gen_transform_infos _redistribute.clear_redistribute_planner_cache"
+        " _collective_utils.MeshTopoInfo.build_from_mesh debug._clear_sharding_prop_cache",
+        "forgetting the meshes of an earlier world in the same process",
+        "nothing is cleared, as in a process that has one world",
+    ),
+)
+SHARDING = (
+    *(
+        PrivateName(
+            f"torch.distributed.device_mesh.DeviceMesh.{word}",
+            "one group of ranks along several axes of the layout",
+            field="layout",
+            feature="a layout that joins axes (replicate, shard and context)",
+            remedy="Use one of these axes alone.",
+        )
+        for word in ("_flatten", "_concatenate")
+    ),
+    PrivateName(
+        "torch.distributed.tensor.placement_types._StridedShard",
+        "cutting a fused matrix of queries, keys and values in each third",
+        field="layout.tensor",
+        feature="tensor parallelism of fused queries, keys and values",
+        remedy="Use tensor=1.",
+    ),
+    PrivateName(
+        "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
+        "where a rank's slice of a parameter begins",
+        field="checkpoint",
+        feature="saving sharded parameters",
+        remedy=UPGRADE,
+    ),
+    PrivateName(
+        "torch.distributed._composable.replicate_with_fsdp.replicate",
+        "whole copies of modules with cut parameters",
+        field="layout.replicate",
+        feature="replicate with tensor or pipeline",
+        remedy="Use shard instead.",
+    ),
+)
+DDP = (
+    PrivateName(
+        "torch.distributed.Reducer._rebuild_buckets",
+        "the same order of gradients in a resumed run",
+        field="zero",
+        feature="ddp, to resume exactly,",
+        remedy="Use zero2 or zero3.",
+    ),
+    *listed(
+        "torch.nn.parallel.DistributedDataParallel",
+        "_set_ddp_runtime_logging_sample_rate _get_ddp_logging_data",
+        "how long a step waited for gradients",
+        "DDP's own waits are not counted",
+    ),
+)
+ELASTIC = tuple(
+    PrivateName(
+        f"torch.distributed.elastic.agent.server.local_elastic_agent.LocalElasticAgent.{word}",
+        "starting ranks again after a failure",
+        field="launch",
+        feature="launching several ranks",
+        remedy="Start them by torchrun.",
+        on_instances=word in ("_pcontext", "_remaining_restarts"),
+    )
+    for word in (
+        "_rendezvous",
+        "_monitor_workers",
+        "_restart_workers",
+        "_shutdown",
+        "_pcontext",
+        "_remaining_restarts",
+    )
+)
+LOADING = listed(
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
+    "_shutdown_workers",
+    "ending data workers at once",
+    "they end with their iterator",
+)
+NAMES: tuple[PrivateName, ...] = (
+    *PYTREE,
+    *DISPATCH,
+    *OPERATORS,
+    *COMPILER,
+    *CUDA,
+    *STORAGES,
+    *MODULES,
+    *GROUPS,
+    *SHARDING,
+    *DDP,
+    *ELASTIC,
+    *LOADING,
+)
+BY_PATH = {name.path: name for name in NAMES}

@@ -1,0 +1,92 @@
+"""Operators of torch by name, and functions that torch has for many tensors or few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .lookup import find, has
+
+NORM, DIVIDE, SCALED = "torch._foreach_norm", "torch._foreach_div_", "torch._scaled_mm"
+GATHER = "torch.ops._c10d_functional.all_gather_into_tensor"
+SCATTER = "torch.ops._c10d_functional.reduce_scatter_tensor"
+WAIT = "torch.ops._c10d_functional.wait_tensor"
+
+
+class Operators:
+    """Values by operator, looked up when first asked for; operators that torch lacks are left out.
+
+    Args:
+        names: such as "aten.mm", or "aten.mm.default" for one overload; with or without values.
+    """
+
+    def __init__(self, names: Mapping[str, Any] | Iterable[str]) -> None:
+        self.names = names if isinstance(names, Mapping) else dict.fromkeys(names)
+
+    @cached_property
+    def found(self) -> dict[Any, Any]:
+        reached = {operator(name): value for name, value in self.names.items()}
+        return {op: value for op, value in reached.items() if op is not None}
+
+    def __contains__(self, op: Any) -> bool:
+        return op in self.found
+
+    def __getitem__(self, op: Any) -> Any:
+        return self.found[op]
+
+
+def operator(name: str) -> Any | None:
+    """The operator of that name, or its overload; None where this torch has none."""
+    namespace, word, *overload = name.split(".")
+    path = f"torch.ops.{namespace}.{word}"
+    if namespace.startswith("_") or word.startswith("_"):
+        packet = find(path) if has(path) else None
+    else:
+        packet = getattr(getattr(torch.ops, namespace), word, None)
+    return getattr(packet, overload[0], None) if overload else packet
+
+
+def foreach_norm(tensors: list[Tensor], *, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """The Euclidean norm of each tensor."""
+    if has(NORM):
+        return list(find(NORM)(tensors, 2, dtype))
+    return [torch.linalg.vector_norm(tensor, 2, dtype=dtype) for tensor in tensors]
+
+
+def foreach_divide_(tensors: list[Tensor], divisor: Tensor) -> None:
+    """Divide each tensor in place."""
+    if has(DIVIDE):
+        find(DIVIDE)(tensors, divisor)
+        return
+    for tensor in tensors:
+        tensor.div_(divisor)
+
+
+def scaled_mm(left: Tensor, right: Tensor, **scales: Any) -> Tensor:
+    """The matmul of two float8 matrices, each with its scale."""
+    return find(SCALED)(left, right, **scales)
+
+
+def look_up_scaled_mm() -> None:
+    """Find the function now, before torch.compile traces code that calls `scaled_mm`."""
+    has(SCALED)
+
+
+def look_up_collectives() -> None:
+    """Find what `all_gather` and `reduce_scatter` call, before torch.compile traces them."""
+    for path in (GATHER, SCATTER, WAIT):
+        find(path)
+
+
+def all_gather(tensor: Tensor, ways: int, group: str) -> Tensor:
+    """Every rank's tensor, one after the other along the first dimension."""
+    return find(WAIT)(find(GATHER)(tensor, ways, group))
+
+
+def reduce_scatter(tensor: Tensor, ways: int, group: str) -> Tensor:
+    """This rank's slice, along the first dimension, of the sum over ranks."""
+    return find(WAIT)(find(SCATTER)(tensor, "sum", ways, group))

@@ -1,0 +1,47 @@
+"""Meshes with joined axes, and parameters cut over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement
+
+from .lookup import find, has
+
+FLATTEN = "torch.distributed.device_mesh.DeviceMesh._flatten"
+JOIN = "torch.distributed.device_mesh.DeviceMesh._concatenate"
+STRIDED = "torch.distributed.tensor.placement_types._StridedShard"
+OFFSET = "torch.distributed.tensor._utils.compute_local_shape_and_global_offset"
+REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
+
+
+def flatten(mesh: DeviceMesh, name: str) -> DeviceMesh:
+    """All axes of a mesh as one, under a new name."""
+    return find(FLATTEN)(mesh, name)
+
+
+def join(meshes: list[DeviceMesh]) -> DeviceMesh:
+    """Meshes of one root as one with all their axes."""
+    return find(JOIN)(meshes)
+
+
+def strided_shard(dim: int, parts: int) -> Placement:
+    """Each of so many equal parts along `dim` cut over the ranks by itself."""
+    return find(STRIDED)(dim, split_factor=parts)
+
+
+def is_strided(placement: Any) -> bool:
+    """Whether a placement is of the kind `strided_shard` makes."""
+    return has(STRIDED) and isinstance(placement, find(STRIDED))
+
+
+def local_box(tensor: DTensor, placements: list[Placement]) -> tuple[tuple[int, ...], ...]:
+    """The size of this rank's part of a tensor so placed, and where it begins in the whole."""
+    size, start = find(OFFSET)(tensor.shape, tensor.device_mesh, placements)
+    return tuple(size), tuple(start)
+
+
+def replicate_by_blocks(parts: Any, **how: Any) -> None:
+    """Have FSDP2 reduce the gradients of whole copies, block by block."""
+    find(REPLICATE)(parts, **how)
