@@ -1,4 +1,4 @@
-"""What follows a product, done as it is written: by every way taken, what torch computes."""
+"""Epilogues: every algorithm that is taken computes what torch does."""
 
 from functools import partial
 
@@ -7,11 +7,8 @@ import torch
 
 import stepladder as sl
 from stepladder.kernels.graph.compile import pass_options
-from stepladder.kernels.matmul import autotune as trials
-from stepladder.kernels.matmul import cublaslt
-from stepladder.kernels.matmul import linear_gelu as gelu
-from stepladder.kernels.matmul import matmul as products
-from stepladder.kernels.matmul.matmul import Operands, alike
+from stepladder.kernels.matmul import autotune, cublaslt, linear_gelu, matmul
+from stepladder.kernels.matmul.matmul import Operands, close
 from stepladder.world import deterministic
 
 pytestmark = [
@@ -22,16 +19,16 @@ ROWS, HIDDEN, WIDE = 4096, 768, 3072
 
 
 @pytest.fixture(autouse=True)
-def shelf(monkeypatch, tmp_path):
-    """Nothing is known yet, and short trials do."""
+def cache(monkeypatch, tmp_path):
+    """Nothing is tuned yet, and trials are short."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(trials, "SETTLE", 1e-3)
-    monkeypatch.setattr(trials, "LONG", 2e-3)
-    trials.table.cache_clear()
-    products.KNOWN.clear()
+    monkeypatch.setattr(autotune, "SETTLE", 1e-3)
+    monkeypatch.setattr(autotune, "LONG", 2e-3)
+    autotune.saved_choices.cache_clear()
+    matmul.TUNED.clear()
     yield tmp_path
-    trials.table.cache_clear()
-    products.KNOWN.clear()
+    autotune.saved_choices.cache_clear()
+    matmul.TUNED.clear()
 
 
 def draw(*shape, scale=1.0):
@@ -45,32 +42,32 @@ def start(text, plan):
 
 
 def case(name):
-    """The operands of an ending, its name and its plain way."""
+    """The operands of an epilogue, its name, and the same by torch."""
     rows, out, weight = draw(ROWS, HIDDEN), draw(ROWS, WIDE), draw(WIDE, HIDDEN, scale=0.05).t()
-    gradient = Operands(rows, draw(HIDDEN, WIDE, scale=0.05), out, beside=draw(ROWS, WIDE))
+    gradient = Operands(rows, draw(HIDDEN, WIDE, scale=0.05), out, aux=draw(ROWS, WIDE))
     return {
-        "gelu": (Operands(rows, weight, out, draw(WIDE), beside=draw(ROWS, WIDE)), "gelu",
-                 gelu.plain_linear),
-        "slope": (gradient, "gelu_gradient", gelu.plain_gradient),
-        "sum": (Operands(rows, weight, out, None, draw(ROWS, WIDE)), "", products.then_add),
+        "gelu": (Operands(rows, weight, out, draw(WIDE), aux=draw(ROWS, WIDE)), "gelu",
+                 linear_gelu.torch_linear_gelu),
+        "slope": (gradient, "gelu_backward", linear_gelu.torch_matmul_gelu_backward),
+        "sum": (Operands(rows, weight, out, None, draw(ROWS, WIDE)), "", matmul.torch_matmul_add),
         "bias and sum": (Operands(rows, weight, out, draw(WIDE), draw(ROWS, WIDE)), "",
-                         products.then_add),
+                         matmul.torch_matmul_add),
     }[name]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["gelu", "slope", "sum", "bias and sum"])
-def test_every_way_that_is_taken_is_right_on_other_operands_too(name):
-    given, ending, plain = case(name)
-    product = cublaslt.Product(products.shape_of(given, ending))
-    run = products.trial_of(product, given, plain)
-    same = partial(alike, added=given.added)
-    ways = trials.same_as_torch(product.ways(), run, same)
-    assert ways, "none is offered"
+def test_every_algorithm_that_is_taken_is_right_on_other_operands_too(name):
+    given, epilogue, plain = case(name)
+    tuned = cublaslt.Matmul(matmul.shape_of(given, epilogue))
+    run = matmul.trial_runner(tuned, given, plain)
+    same = partial(close, added=given.added)
+    algorithms = autotune.same_as_torch(tuned.algorithms(), run, same)
+    assert algorithms, "none is offered"
     given.left.copy_(draw(*given.left.shape, scale=0.5))
     wanted = run(None).clone()
-    first = run(ways[0]).clone()
+    first = run(algorithms[0]).clone()
     assert same(first, wanted)
-    assert all(torch.equal(run(way), first) for way in ways)
+    assert all(torch.equal(run(each), first) for each in algorithms)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +83,14 @@ def test_a_run_learns_as_one_without(text, monkeypatch):
         torch.manual_seed(0)
         run = start(text, "bf16-master compile=on kernels=on")
         if not chosen:
-            monkeypatch.setattr(products, "choice", lambda *_: None)
+            monkeypatch.setattr(matmul, "tuned_for", lambda *_: None)
         tokens = torch.randint(0, 512, (40, 257), generator=torch.Generator().manual_seed(1))
         ends.append([float(run.step((tokens[:, :-1], tokens[:, 1:])).loss) for _ in range(8)])
         if chosen:
-            shapes = [shape for _, shape in products.KNOWN]
-            assert any(shape.adds == "another" for shape in shapes)
-            endings = {shape.ending for shape in shapes}
-            assert {"gelu", "gelu_gradient"} <= endings or text.startswith("llama")
+            shapes = [shape for _, shape in matmul.TUNED]
+            assert any(shape.addend == "other" for shape in shapes)
+            epilogues = {shape.epilogue for shape in shapes}
+            assert {"gelu", "gelu_backward"} <= epilogues or text.startswith("llama")
     torch.testing.assert_close(torch.tensor(ends[0]), torch.tensor(ends[1]), rtol=2e-3, atol=0)
 
 
@@ -107,7 +104,7 @@ def poisoned():
 @pytest.mark.parametrize("precision", ["bf16", "bf16-master"])
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
 def test_a_step_is_the_eager_plans_step(kind, precision, poisoned):
-    """Autocast's stream is of 32 bits and no product's to sum. By gradients, which show a scale."""
+    """Autocast's residual stream is float32, not fused. By gradients, which show a wrong scale."""
     text = f"{kind}:layers=2,hidden=512,heads=8,vocab=33000,sequence=256,tied=1"
     tokens = torch.randint(0, 33000, (40, 257), generator=torch.Generator().manual_seed(1))
     found = []
@@ -121,14 +118,14 @@ def test_a_step_is_the_eager_plans_step(kind, precision, poisoned):
         found.append(grads)
     assert len(found[0]) == len(found[1]) > 10
     for name, wanted in found[0].items():
-        if name.endswith("key.bias"):  # softmax takes out what all keys share: roundings alone
+        if name.endswith("key.bias"):  # softmax supports out what all keys share: roundings alone
             continue
         error = (found[1][name].float() - wanted.float()).norm()
         assert error <= 3e-2 * wanted.float().norm(), name
 
 
 def test_gradients_under_plain_descent_are_those_of_the_parts():
-    """SGD hides no wrong scale: one step of a block, compiled with endings and eager."""
+    """SGD hides no wrong scale: one step of a block, compiled with epilogues and eager."""
     torch.manual_seed(0)
     net = (
         sl.build("gpt:layers=1,hidden=512,heads=8,vocab=512,sequence=256,tied=1").cuda().bfloat16()

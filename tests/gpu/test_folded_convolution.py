@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 import stepladder as sl
-from stepladder.kernels import folded_convolution as stem
-from stepladder.kernels import max_pool
-from stepladder.kernels.graph import max_pool_pass as pool_pass
+from stepladder.kernels import folded_convolution, max_pool
+from stepladder.kernels.graph import max_pool_pass
 from stepladder.kernels.graph.max_pool_pass import MaxPoolPass
 
 pytestmark = [
@@ -40,7 +39,7 @@ def test_a_folded_convolution_is_as_near_the_truth_as_torchs(kernel, padding, si
     torch.manual_seed(0)
     plain = nn.Conv2d(3, 64, kernel, 2, padding, bias=bias, device=GPU)
     folded = copy.deepcopy(plain)
-    assert stem.fold_first_convolutions(folded) == [""]
+    assert folded_convolution.fold_first_convolutions(folded) == [""]
     exact = copy.deepcopy(plain).double()
     images = draw(8, 3, size, size)
     results = []
@@ -95,7 +94,7 @@ def test_pooling_takes_what_is_no_number_as_torch_does():
 def test_more_than_32_bits_of_pixels_are_addressed():
     images = torch.zeros(1030, 64, 256, 256, device=GPU, dtype=torch.float16)
     images = images.to(memory_format=INNERMOST)  # 4.3 billion values
-    assert max_pool.is_tiled(images) and images.numel() > 2**32
+    assert max_pool.fits_triton(images) and images.numel() > 2**32
     images[-1, :, -1, -1] = 1
     best, winners = torch.ops.stepladder.max_pool(images)
     assert best[-1, :, -1, -1].eq(1).all() and best.float().sum() == 64
@@ -114,13 +113,15 @@ def net():
 
 def test_a_compiled_net_learns_the_same_by_ours(monkeypatch):
     taken = []
-    pays = pool_pass.pays
-    monkeypatch.setattr(pool_pass, "pays", lambda node: taken.append(pays(node)) or taken[-1])
+    is_worth_it = max_pool_pass.is_worth_it
+    monkeypatch.setattr(
+        max_pool_pass, "is_worth_it", lambda node: taken.append(is_worth_it(node)) or taken[-1]
+    )
     images, ends = draw(16, 3, 128, 128), []
     for ours in (False, True):
         module = net()
         options = {"pre_grad_custom_pass": MaxPoolPass()} if ours else None
-        assert not ours or stem.fold_first_convolutions(module) == ["0"]
+        assert not ours or folded_convolution.fold_first_convolutions(module) == ["0"]
         torch._dynamo.reset()
         compiled = torch.compile(module, options=options, fullgraph=True)
         with torch._inductor.config.patch(force_disable_caches=True):

@@ -1,13 +1,11 @@
-"""Products by ways that a trial chose: the same bits as torch's, in any layout."""
+"""Autotuned matmuls: the same bits as torch's, in any layout."""
 
 import pytest
 import torch
 
 import stepladder as sl
-from stepladder.kernels.matmul import autotune as trials
-from stepladder.kernels.matmul import cublaslt
-from stepladder.kernels.matmul import matmul as products
-from stepladder.kernels.matmul.matmul import Operands, multiply, plainly, shape_of
+from stepladder.kernels.matmul import autotune, cublaslt, matmul
+from stepladder.kernels.matmul.matmul import Operands, multiply, shape_of, torch_matmul
 from stepladder.world import deterministic
 
 pytestmark = [
@@ -18,16 +16,16 @@ ROWS, INNER, COLUMNS = 4096, 768, 1536
 
 
 @pytest.fixture(autouse=True)
-def shelf(monkeypatch, tmp_path):
-    """Nothing is known yet, and short trials do."""
+def cache(monkeypatch, tmp_path):
+    """Nothing is tuned yet, and trials are short."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(trials, "SETTLE", 1e-3)
-    monkeypatch.setattr(trials, "LONG", 2e-3)
-    trials.table.cache_clear()
-    products.KNOWN.clear()
+    monkeypatch.setattr(autotune, "SETTLE", 1e-3)
+    monkeypatch.setattr(autotune, "LONG", 2e-3)
+    autotune.saved_choices.cache_clear()
+    matmul.TUNED.clear()
     yield tmp_path
-    trials.table.cache_clear()
-    products.KNOWN.clear()
+    autotune.saved_choices.cache_clear()
+    matmul.TUNED.clear()
 
 
 def draw(*shape):
@@ -40,26 +38,26 @@ def operands(layout):
         "rows": lambda: (draw(ROWS, COLUMNS), draw(COLUMNS, INNER)),
         "weights": lambda: (draw(ROWS, COLUMNS).t(), draw(ROWS, INNER)),
         "a slice": lambda: (draw(ROWS, 3 * INNER)[:, INNER : 2 * INNER], draw(COLUMNS, INNER).t()),
-        "both turned": lambda: (draw(INNER, ROWS).t(), draw(COLUMNS, INNER).t()),
+        "both transposed": lambda: (draw(INNER, ROWS).t(), draw(COLUMNS, INNER).t()),
     }
     return made[layout]()
 
 
-@pytest.mark.parametrize("layout", ["forward", "rows", "weights", "a slice", "both turned"])
-def test_every_way_that_is_taken_gives_the_same_bits(layout):
+@pytest.mark.parametrize("layout", ["forward", "rows", "weights", "a slice", "both transposed"])
+def test_every_algorithm_that_is_taken_gives_the_same_bits(layout):
     left, right = operands(layout)
     out = draw(len(left), right.shape[1])
     given = Operands(left, right, out)
-    product = cublaslt.Product(shape_of(given))
-    run = products.trial_of(product, given, plainly)
-    same = trials.same_as_torch(product.ways(), run)
+    tuned = cublaslt.Matmul(shape_of(given))
+    run = matmul.trial_runner(tuned, given, torch_matmul)
+    same = autotune.same_as_torch(tuned.algorithms(), run)
     assert same, "the library's own guess, at least, is torch's"
     left.copy_(draw(*left.shape) * 0.5)  # on other operands too, where it was not looked at
     right.copy_(draw(*right.shape) * 3)
-    wanted = plainly(given._replace(out=torch.empty_like(out)))
-    for way in same:
+    wanted = torch_matmul(given._replace(out=torch.empty_like(out)))
+    for algorithm in same:
         out.fill_(float("nan"))
-        products.queue(product, way, given)
+        matmul.launch(tuned, algorithm, given)
         assert torch.equal(out, wanted)
 
 
@@ -67,28 +65,28 @@ def test_a_bias_and_a_sum_of_more_bits():
     left, right = operands("forward")
     bias, out = draw(COLUMNS), draw(ROWS, COLUMNS)
     assert shape_of(Operands(left, right, out, bias)) is not None
-    wanted = plainly(Operands(left, right, torch.empty_like(out), bias))
+    wanted = torch_matmul(Operands(left, right, torch.empty_like(out), bias))
     assert torch.equal(multiply(left, right, out, bias), wanted)
     sums = torch.randn(COLUMNS, INNER, device="cuda")
     left, right = operands("weights")
     for add in (True, False):
-        wanted = multiply(left, right, sums.clone(), add=add, tried=False)
+        wanted = multiply(left, right, sums.clone(), add=add, autotune=False)
         assert torch.equal(multiply(left, right, sums, add=add), wanted)
 
 
-def test_a_choice_is_written_down_and_taken_up_again(shelf):
+def test_a_choice_is_written_down_and_taken_up_again(cache):
     left, right = operands("forward")
     out = draw(ROWS, COLUMNS)
     multiply(left, right, out)
-    (written,) = shelf.glob("stepladder/products-*.json")
-    before = dict(trials.table())
+    (written,) = cache.glob("stepladder/matmul-*.json")
+    before = dict(autotune.saved_choices())
     assert len(before) == 1
-    trials.table.cache_clear()
-    products.KNOWN.clear()
+    autotune.saved_choices.cache_clear()
+    matmul.TUNED.clear()
     stamp = written.stat().st_mtime_ns
     multiply(left, right, out)
-    assert trials.table() == before
-    assert written.stat().st_mtime_ns == stamp  # nothing was tried
+    assert autotune.saved_choices() == before
+    assert written.stat().st_mtime_ns == stamp  # nothing was autotune
 
 
 @pytest.fixture
@@ -100,11 +98,11 @@ def steady():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd lr=0.1", "adamw lr=1e-3"])
-def test_a_run_with_tried_products_is_the_same_run(optimizer, steady, monkeypatch):
-    """Losses and parameters to the bit, whether ways are chosen or not.
+def test_a_run_with_autotuned_matmuls_is_the_same_run(optimizer, steady, monkeypatch):
+    """Losses and parameters to the bit, whether algorithms are chosen or not.
 
-    Of a Llama in autocast, whose products have nothing done to them: what ends in GELU is rounded
-    once, by torch twice.
+    Of a Llama under autocast, whose matmuls have no epilogue: a fused GELU is rounded once, where
+    torch rounds twice.
     """
     ends = []
     for chosen in (True, False):
@@ -115,11 +113,11 @@ def test_a_run_with_tried_products_is_the_same_run(optimizer, steady, monkeypatc
             plan="bf16 compile=on kernels=on",
         )  # fmt: skip
         if not chosen:
-            monkeypatch.setattr(products, "choice", lambda *_: None)
+            monkeypatch.setattr(matmul, "tuned_for", lambda *_: None)
         tokens = torch.randint(0, 33000, (40, 257), generator=torch.Generator().manual_seed(1))
         losses = [float(run.step((tokens[:, :-1], tokens[:, 1:])).loss) for _ in range(3)]
         ends.append((losses, [p.detach().clone() for p in run.module.parameters()]))
         if chosen:
-            assert products.KNOWN, "no product was large enough to be tried"
+            assert matmul.TUNED, "no matmul was large enough to be tuned"
     assert ends[0][0] == ends[1][0]
     assert all(torch.equal(a, b) for a, b in zip(ends[0][1], ends[1][1], strict=True))

@@ -288,7 +288,7 @@ def test_on_fake_tensors_only_shapes_are_computed(in_place):
         (
             ModelError, torch.zeros(4, 7), torch.zeros(4), {},
             "targets: torch.float32 is not a class index. "
-            "Give int64 or int32; probabilities are not served.",
+            "Give int64 or int32; probabilities are not supported.",
         ),
         (
             PlanError, torch.zeros(4, 7), torch.zeros(4).long(), {"reduction": "meen"},

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from stepladder.kernels import linear_cross_entropy
-from stepladder.kernels.float8_linear import GRADIENTS, VALUES, cast, float8_linear, whole_tiles
+from stepladder.kernels.float8_linear import GRADIENTS, VALUES, cast, float8_linear, pad_to_tiles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS = [VALUES, GRADIENTS]
@@ -28,19 +28,19 @@ def off(found, exact):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_cast_is_torchs_own_in_both_layouts(shape, kind, dtype):
     matrix = drawn(*shape, dtype=dtype) * 3
-    plain, turned = cast(matrix, kind)
+    plain, transposed = cast(matrix, kind)
     matrix = matrix.bfloat16()
     scale = torch.finfo(kind).max / matrix.abs().amax().float()
     assert torch.equal(plain.values.float(), (matrix.float() * scale).to(kind).float())
-    assert torch.equal(turned.values.float(), plain.values.float().T)
-    assert plain.values.is_contiguous() and turned.values.is_contiguous()
+    assert torch.equal(transposed.values.float(), plain.values.float().T)
+    assert plain.values.is_contiguous() and transposed.values.is_contiguous()
     assert plain.values.float().abs().amax() == torch.finfo(kind).max, "all of the range is used"
-    assert torch.isclose(plain.unit * scale, torch.ones_like(scale))
+    assert torch.isclose(plain.scale * scale, torch.ones_like(scale))
 
 
 def test_nothing_but_zeros_stays_so_and_what_is_not_a_number_is_not_lost():
     plain, _ = cast(drawn(16, 16) * 0, VALUES)
-    assert not plain.values.float().any() and plain.unit > 0
+    assert not plain.values.float().any() and plain.scale > 0
     for odd in (float("nan"), float("inf")):
         matrix = drawn(16, 16)
         matrix[3, 5] = odd
@@ -71,7 +71,7 @@ def test_a_linear_and_its_gradients_are_those_of_exact_products_but_for_8_bits(s
 @pytest.mark.parametrize(("given", "made"), [(0, 0), (1, 16), (16, 16), (21, 32)])
 def test_rows_are_filled_up_to_what_matrix_units_sum_over(given, made):
     rows = drawn(given, 4)
-    filled = whole_tiles(rows)
+    filled = pad_to_tiles(rows)
     assert len(filled) == made
     assert torch.equal(filled[:given], rows) and not filled[given:].any()
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from stepladder.kernels import max_pool
-from stepladder.kernels.backend import TILED
+from stepladder.kernels.backend import TRITON_DTYPES
 
 SHAPES = [(1, 1, 1, 1), (2, 3, 1, 5), (1, 3, 6, 1), (2, 64, 7, 8), (1, 300, 4, 3), (3, 24, 9, 13)]
 NAN, LOWEST = float("nan"), -float("inf")
@@ -54,13 +54,13 @@ def torchs(images):
 
 def test_the_way_that_runs_is_the_one_asked_for():
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    assert max_pool.is_tiled(few_values((1, 2, 3, 4))) == interpreted
-    assert not max_pool.is_tiled(torch.zeros(0, 2, 3, 4))
+    assert max_pool.fits_triton(few_values((1, 2, 3, 4))) == interpreted
+    assert not max_pool.fits_triton(torch.zeros(0, 2, 3, 4))
     huge = torch.zeros(1, 1, 1, 1).expand(2**10, 1, 2**10, 2**10)
-    assert not max_pool.is_tiled(huge)  # more pixels than 32 bits count
+    assert not max_pool.fits_triton(huge)  # more pixels than 32 bits count
 
 
-@pytest.mark.parametrize("dtype", [*TILED, torch.float64])
+@pytest.mark.parametrize("dtype", [*TRITON_DTYPES, torch.float64])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_winners_and_gradients_are_torchs(shape, dtype):
     images = few_values(shape, dtype)

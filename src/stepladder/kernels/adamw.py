@@ -1,7 +1,7 @@
-"""Adam's update of parameters in 16 bits whose master copies and moments are in float32.
+"""Fused Adam(W) for 16-bit parameters with fp32 masters and moments.
 
-torch's fused optimizers want one type throughout: beside 16-bit parameters they would keep 16-bit
-moments, or cast each gradient up and each parameter down in passes of their own.
+torch's fused optimizers need one type throughout: with 16-bit parameters their moments would be
+16-bit too, or every gradient and parameter would be cast in passes of its own.
 """
 
 from collections.abc import Sequence
@@ -10,53 +10,57 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from .backend import TILED, runs_triton
+from .backend import TRITON_DTYPES, runs_triton
 
 try:
-    from .triton import triton_adamw as tiles
+    from .triton import triton_adamw as programs
 except ModuleNotFoundError:
-    tiles = None  # type: ignore[assignment]
+    programs = None  # type: ignore[assignment]
 
-Rule = tuple[float, float, float, float, float, bool]  # lr, betas, eps, decay, decay is decoupled
-Row = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # parameter, master, gradient, both moments
+Rule = tuple[
+    float, float, float, float, float, bool
+]  # lr, both betas, eps, weight decay, whether decoupled (AdamW)
+Row = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor
+]  # parameter, master, gradient, exp_avg, exp_avg_sq
 
 
 @torch.no_grad()
 def adamw_(
     rows: Sequence[Row], corrections: Tensor, divisor: Tensor, bad: Tensor, rule: Rule
 ) -> None:
-    """Move each master and its moments by gradient / `divisor`, and round it into its parameter.
+    """Update masters and moments with gradient / `divisor`, and round masters into parameters.
 
     Args:
-        corrections: 1 − beta to the power of steps taken, for both moments, a row a parameter.
-        bad: 1 where nothing at all shall change.
+        corrections: 1 − beta^step for both moments, one row a parameter.
+        bad: 1 to skip the update, because a gradient is NaN or Inf.
     """
 
     def kind(index: int) -> tuple[str, ...]:
         row = rows[index]
-        if not is_tiled(row):
+        if not fits_triton(row):
             return ()
-        # Those whose length is odd go by themselves: they would slow the others down.
-        return str(row[0].dtype), str(row[2].dtype), str(tiles.multiple([row]))
+        # Sizes that are not aligned go together: they would slow the others down.
+        return str(row[0].dtype), str(row[2].dtype), str(programs.multiple([row]))
 
     order = sorted((i for i, row in enumerate(rows) if row[0].numel()), key=kind)
     for types, members in groupby(order, kind):
         places = list(members)
         if types:
             mine = corrections if places == list(range(len(rows))) else corrections[places]
-            tiles.update_([rows[i] for i in places], mine, divisor, bad, rule)
+            programs.update_([rows[i] for i in places], mine, divisor, bad, rule)
         else:
             for i in places:
                 _torch_update_(rows[i], corrections[i], divisor, bad, rule)
 
 
-def is_tiled(row: Row) -> bool:
-    """Whether a Triton program can go through all five side by side, and fast."""
+def fits_triton(row: Row) -> bool:
+    """Whether a Triton program can read all five tensors, with aligned vector loads."""
     parameter, gradient = row[0], row[2]
     return (
         runs_triton(parameter)
-        and gradient.dtype in TILED
-        and all(t.is_contiguous() and t.data_ptr() % tiles.ALIGNED == 0 for t in row)
+        and gradient.dtype in TRITON_DTYPES
+        and all(t.is_contiguous() and t.data_ptr() % programs.ALIGNED == 0 for t in row)
     )
 
 

@@ -1,13 +1,12 @@
 """Cross-entropy over a large vocabulary without float32 copies of the logits.
 
-Two ways, one arithmetic. Plainly, the forward pass reads the logits once and keeps two float32
-per row; the backward pass reads them again and writes their gradient. With `in_place=True` the
-forward pass leaves the gradient where the logits were, so the second buffer never exists and the
-logits, the largest tensor of most language models, are read while still in cache; the backward
-pass only multiplies, and not even that when it is handed a 1.
+The forward pass reads the logits once and saves two float32 numbers a row; the backward pass reads
+them again and writes their gradient. With `in_place=True` the forward pass overwrites the logits
+with their gradient, so that no second buffer exists and the logits, the largest tensor of most
+language models, are read while still in cache; the backward pass only scales, and by 1 not at all.
 
-A row whose target is `ignore_index` counts nothing and gets a gradient of exactly 0, whatever its
-logits hold. A target outside the vocabulary makes its loss and its gradient NaN.
+A row whose target is `ignore_index` does not count and gets a gradient of exactly 0, whatever its
+logits are. A target outside the vocabulary makes its loss and its gradient NaN.
 """
 
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from stepladder.errors import ModelError, PlanError, nearest
 
-from . import cross_entropy_operators  # noqa: F401  registers what torch.ops.stepladder serves
+from . import cross_entropy_operators  # noqa: F401  registers the operators
 
 REDUCTIONS = ("sum", "mean", "none")
 INTEGERS = (torch.int64, torch.int32)
@@ -47,7 +46,9 @@ def check_targets(rows_shape: torch.Size, targets: Tensor) -> None:
     """Refuse targets that are not one class index for each row."""
     if targets.dtype not in INTEGERS:
         problem = f"{targets.dtype} is not a class index"
-        raise ModelError("targets", problem, "Give int64 or int32; probabilities are not served.")
+        raise ModelError(
+            "targets", problem, "Give int64 or int32; probabilities are not supported."
+        )
     if targets.shape != rows_shape[:-1]:
         problem = f"shape {tuple(targets.shape)} is not one class for each row of"
         shape = tuple(rows_shape)
@@ -62,17 +63,17 @@ def check_reduction(reduction: str, choices: tuple[str, ...]) -> None:
 
 
 def share_of_each(targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
-    """What one row's loss counts for: 1 in a sum, 1 / valid targets in a mean."""
+    """The weight of one row's loss: 1 in a sum, 1 / valid targets in a mean."""
     if reduction == "sum":
         return torch.ones((), dtype=torch.float32, device=targets.device)
-    # At least 1: a batch in which all are ignored has the loss 0, not 0 / 0.
+    # At least 1: where all targets are ignored the loss is 0, not 0 / 0.
     return (targets != ignore_index).sum().clamp(min=1).float().reciprocal()
 
 
-def early_and_late(share: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Split the share into what the forward pass applies and what it leaves to the backward."""
+def split_share(share: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Split the share into a factor for the forward pass and one for the backward."""
     one = torch.ones_like(share)
-    # fp16 has too few exponents for a gradient of 1 / many tokens; it waits for the loss scale.
+    # In fp16 a gradient of 1 / many tokens underflows: it is applied after the loss scale.
     return (one, share) if dtype == torch.float16 else (share, one)
 
 
@@ -106,7 +107,7 @@ class _CrossEntropyInPlace(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, share: Tensor, ignore_index: int
     ) -> Tensor:
-        early, late = early_and_late(share, logits.dtype)
+        early, late = split_share(share, logits.dtype)
         op = torch.ops.stepladder.cross_entropy_gradient_.default
         losses = op(logits, targets, early, ignore_index)
         ctx.save_for_backward(logits, late)

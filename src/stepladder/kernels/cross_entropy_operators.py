@@ -1,6 +1,7 @@
-"""The operators of cross-entropy as torch knows them: schemas, fake shapes, and two ways to run.
+"""The operators of cross-entropy: schemas, fake implementations, and Triton or torch behind each.
 
-Opaque to the compiler, so they work alike in eager mode, under torch.compile and on fake tensors.
+They are opaque to the compiler, so they run alike in eager mode, under torch.compile and on fake
+tensors.
 """
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor
 from .backend import accumulator, runs_triton
 
 try:
-    from .triton import triton_cross_entropy as tiles
+    from .triton import triton_cross_entropy as programs
 except ModuleNotFoundError:
-    tiles = None  # type: ignore[assignment]
+    programs = None  # type: ignore[assignment]
 
 
 def _matrix(logits: Tensor) -> Tensor:
@@ -20,16 +21,16 @@ def _matrix(logits: Tensor) -> Tensor:
 
 
 def _forward(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    way = tiles.losses if runs_triton(logits) and logits.numel() else _torch_losses
-    return way(_matrix(logits), targets.reshape(-1).contiguous(), ignore_index)
+    run = programs.losses if runs_triton(logits) and logits.numel() else _torch_losses
+    return run(_matrix(logits), targets.reshape(-1).contiguous(), ignore_index)
 
 
 def _backward(
     dlosses: Tensor, logits: Tensor, targets: Tensor, norms: Tensor, ignore_index: int
 ) -> Tensor:
-    way = tiles.gradient if runs_triton(logits) and logits.numel() else torch_gradient
+    run = programs.gradient if runs_triton(logits) and logits.numel() else torch_gradient
     classes = targets.reshape(-1).contiguous()
-    return way(_matrix(logits), classes, norms, dlosses, ignore_index).view(logits.shape)
+    return run(_matrix(logits), classes, norms, dlosses, ignore_index).view(logits.shape)
 
 
 def losses_and_gradient_(
@@ -38,7 +39,7 @@ def losses_and_gradient_(
     """Return the loss of each row and overwrite contiguous logits with gradient × share."""
     rows, classes = logits.view(-1, logits.shape[-1]), targets.reshape(-1).contiguous()
     if runs_triton(logits) and logits.numel():
-        losses = tiles.losses_and_gradient_(rows, classes, share, ignore_index)
+        losses = programs.losses_and_gradient_(rows, classes, share, ignore_index)
         _count_write(logits)
         return losses
     losses, norms = _torch_losses(rows, classes, ignore_index)
@@ -49,44 +50,44 @@ def losses_and_gradient_(
 def losses_and_gradient_by_row_(
     logits: Tensor, targets: Tensor, share: Tensor, ignore_index: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return losses, and what the overwritten rows still lack, as factors, to be gradient × share.
+    """Return losses, and the factors by which overwritten rows become gradient × share.
 
-    A row's sum is known when all of it was read, and to divide by it then would read and write the
-    row again. Exponentials need more exponents than fp16 has: there the factors are None, for 1.
+    A row's sum of exponentials is known only after the whole row is read; dividing by it at once
+    would read and write the row again. fp16 cannot hold the exponentials: there, factors are None.
     """
     rows, classes = logits.view(-1, logits.shape[-1]), targets.reshape(-1).contiguous()
     if not (runs_triton(logits) and logits.numel()) or logits.dtype == torch.float16:
         return losses_and_gradient_(rows, classes, share, ignore_index), None
-    losses, factors = tiles.losses_and_exponentials_(rows, classes, share, ignore_index)
+    losses, factors = programs.losses_and_exponentials_(rows, classes, share, ignore_index)
     _count_write(logits)
     return losses, factors
 
 
 def scale_rows(rows: Tensor, factors: Tensor | None, *, in_place: bool = False) -> Tensor:
-    """Return contiguous rows, each times its factor; as they are where there are none."""
+    """Return contiguous rows, each times its factor; unchanged where factors are None."""
     if factors is None:
         return rows
     out = rows if in_place else torch.empty_like(rows)
-    tiles.scale_rows(rows, factors, out)
+    programs.scale_rows(rows, factors, out)
     return out
 
 
 def _scale_(values: Tensor, factor: Tensor) -> None:
     if runs_triton(values) and values.numel():
-        tiles.scale_(values, factor.float())
+        programs.scale_(values, factor.float())
         _count_write(values)
     else:
         values.mul_(factor)
 
 
 def _count_write(tensor: Tensor) -> None:
-    """Tell autograd of a write torch did not see, so that a stale saved copy is an error."""
+    """Tell autograd of a write by Triton, so that using a stale saved tensor is an error."""
     if not tensor.is_inference():
         torch.autograd.graph.increment_version(tensor)
 
 
 def _torch_losses(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    counted, legal, safe = _sort_out(logits, targets, ignore_index)
+    counted, legal, safe = _check_rows(logits, targets, ignore_index)
     top = logits.amax(1, keepdim=True).to(accumulator(logits))
     log_sums = (logits - top).logsumexp(1)
     losses = log_sums - (logits.gather(1, safe[:, None]) - top).squeeze(1)
@@ -97,15 +98,17 @@ def _torch_losses(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[T
 def torch_gradient(
     logits: Tensor, targets: Tensor, norms: Tensor, dlosses: Tensor, ignore_index: int
 ) -> Tensor:
-    counted, legal, safe = _sort_out(logits, targets, ignore_index)
+    counted, legal, safe = _check_rows(logits, targets, ignore_index)
     out = (logits - norms[:, :1] - norms[:, 1:]).exp_()
     out.scatter_add_(1, safe[:, None], out.new_full((len(out), 1), -1.0))
     out *= dlosses.to(out.dtype).masked_fill(~legal, float("nan"))[:, None]
     return out.masked_fill_(~counted[:, None], 0.0).to(logits.dtype)
 
 
-def _sort_out(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which rows count, which targets name a class, and targets that may be looked up."""
+def _check_rows(
+    logits: Tensor, targets: Tensor, ignore_index: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Masks of rows that count and of targets in the vocabulary, and targets safe to gather."""
     legal = (targets >= 0) & (targets < logits.shape[1])
     return targets != ignore_index, legal, targets.long().masked_fill(~legal, 0)
 

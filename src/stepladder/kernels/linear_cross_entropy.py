@@ -1,10 +1,10 @@
-"""The output layer and its cross-entropy together, so that the logits never exist whole.
+"""The output layer fused with its cross-entropy, so that the logits never exist whole.
 
 Logits of 8,192 tokens over 128,256 words take 2 GiB in bf16, and torch keeps them, a float32 copy
-and their gradient. Here a few thousand tokens at a time go through the output layer, and the
-gradients of both of its sides are taken at once, while those logits exist; then their buffer
-serves the next tokens. Nothing is computed twice. What waits for the backward pass is a gradient
-of the size of `hidden` and one of the size of `weight`, summed in float32.
+and their gradient. Here a chunk of a few thousand tokens at a time goes through the output layer,
+and the gradients of its input and its weight are computed at once, while the chunk's logits exist;
+the next chunk reuses their buffer. Nothing is computed twice. What is saved for backward is a
+gradient of the size of `hidden` and one of the size of `weight`, accumulated in float32.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from stepladder.kernels.matmul.matmul import multiply
 from stepladder.plan.shared_constants import LOGIT_CHUNK
 
 from .backend import accumulator
-from .cross_entropy import check_reduction, check_targets, early_and_late, share_of_each
+from .cross_entropy import check_reduction, check_targets, share_of_each, split_share
 from .cross_entropy_operators import losses_and_gradient_by_row_, scale_rows
 from .float8_cross_entropy import float8_chunks
 
@@ -35,7 +35,7 @@ def linear_cross_entropy(
     """Return cross_entropy(hidden @ weight.T, targets), `chunk` rows of logits at a time.
 
     Args:
-        float8: the three products are of 8-bit numbers (float8_chunks.py).
+        float8: the three matmuls are in fp8 (float8_cross_entropy.py).
     """
     check_targets(hidden.shape, targets)
     check_reduction(reduction, ("sum", "mean"))
@@ -49,7 +49,7 @@ def linear_cross_entropy(
     op = (
         torch.ops.stepladder.float8_linear_cross_entropy
         if float8
-        else (torch.ops.stepladder.linear_cross_entropy)
+        else torch.ops.stepladder.linear_cross_entropy
     )
     options = op.default, chunk, ignore_index
     return _LinearCrossEntropy.apply(hidden, weight, targets, share, options)
@@ -71,7 +71,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         share: Tensor,
         options: tuple[Any, int, int],
     ) -> Tensor:
-        early, late = early_and_late(share, hidden.dtype)
+        early, late = split_share(share, hidden.dtype)
         op, *cut = options
         losses, dhidden, dweight = op(
             hidden, weight, targets, early, *cut, *ctx.needs_input_grad[:2]
@@ -105,7 +105,7 @@ def _chunks(
     for_hidden: bool,
     for_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses and both gradients, a chunk of tokens at a time; an unwanted gradient is empty."""
+    """Losses and both gradients, chunk by chunk; a gradient that is not needed is empty."""
     features = hidden.reshape(-1, hidden.shape[-1]).contiguous()
     classes = targets.reshape(-1)
     matrix = weight.to(hidden.dtype)
@@ -115,26 +115,28 @@ def _chunks(
     buffer = hidden.new_empty(min(chunk, len(features)), len(matrix))
     for start in range(0, len(features), chunk):
         now = slice(start, start + chunk)
-        # What is left over has another size in every batch: no choice would pay for it.
-        tried = len(features) - start >= chunk
-        logits = multiply(features[now], matrix.T, buffer[: len(features) - start], tried=tried)
+        # The last chunk has another size in every batch: tuning for it would not pay.
+        autotune = len(features) - start >= chunk
+        logits = multiply(
+            features[now], matrix.T, buffer[: len(features) - start], autotune=autotune
+        )
         losses[now], factors = losses_and_gradient_by_row_(
             logits, classes[now], share, ignore_index
         )
         if for_hidden:
-            multiply(logits, matrix, dhidden[now], tried=tried)
+            multiply(logits, matrix, dhidden[now], autotune=autotune)
             scale_rows(dhidden[now], factors, in_place=True)
-        if for_weight:  # added without being rounded to fewer bits first
+        if for_weight:  # accumulated in float32, without rounding to 16 bits
             rows = scale_rows(features[now], factors)
-            multiply(logits.T, rows, sums, add=start > 0, tried=tried)
+            multiply(logits.T, rows, sums, add=start > 0, autotune=autotune)
     if not len(features):
         sums.zero_()
     shape = hidden.shape if for_hidden else dhidden.shape
-    return losses, dhidden.view(shape), sums.to(_waiting(weight))
+    return losses, dhidden.view(shape), sums.to(_gradient_dtype(weight))
 
 
-def _waiting(weight: Tensor) -> torch.dtype:
-    """The type a weight's gradient waits in: fp16 would overflow before it is divided."""
+def _gradient_dtype(weight: Tensor) -> torch.dtype:
+    """The type a weight's gradient is saved in: fp16 would overflow before it is scaled."""
     return torch.float32 if weight.dtype == torch.float16 else weight.dtype
 
 
@@ -150,7 +152,7 @@ def _fake_chunks(
 ) -> tuple[Tensor, Tensor, Tensor]:
     losses = hidden.new_empty(targets.numel(), dtype=accumulator(hidden))
     dhidden = hidden.new_empty(hidden.shape if for_hidden else (0, hidden.shape[-1]))
-    dweight = weight.new_empty(weight.shape if for_weight else (0,), dtype=_waiting(weight))
+    dweight = weight.new_empty(weight.shape if for_weight else (0,), dtype=_gradient_dtype(weight))
     return losses, dhidden, dweight
 
 
@@ -158,11 +160,11 @@ OPERATORS = {
     "stepladder::linear_cross_entropy": _chunks,
     "stepladder::float8_linear_cross_entropy": float8_chunks,
 }
-for name, way in OPERATORS.items():
+for name, implementation in OPERATORS.items():
     torch.library.define(
         name,
         "(Tensor hidden, Tensor weight, Tensor targets, Tensor share, int chunk, int ignore_index,"
         " bool for_hidden, bool for_weight) -> (Tensor, Tensor, Tensor)",
     )
-    torch.library.impl(name, ("cpu", "cuda"), way)
+    torch.library.impl(name, ("cpu", "cuda"), implementation)
     torch.library.register_fake(name, _fake_chunks)

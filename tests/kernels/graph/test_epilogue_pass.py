@@ -1,4 +1,4 @@
-"""What follows a product is done by it, forward and in GELU's gradient, and means the same."""
+"""Sums and GELU's backward are fused into matmuls, and compute the same."""
 
 from contextlib import nullcontext
 
@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stepladder.kernels.graph import epilogue_pass as ending_pass
-from stepladder.kernels.graph import gelu_pass
+from stepladder.kernels.graph import epilogue_pass, gelu_pass
 from stepladder.kernels.graph.compile import pass_options
 from tests.soak import soak_after
 
@@ -32,31 +31,34 @@ class Block(nn.Module):
 
 
 class Others(Block):
-    """Nothing here is a sum by a product: a result that another reads as well, what is added being
-    smaller and soak_after out, or multiplied first."""
+    """Nothing here can be fused into a matmul: a result with another user, an addend that is
+    broadcast, or one that is multiplied first."""
 
     def forward(self, x):
         made = self.first(x)
         read = (x + made).square().sum() + made.sum()
-        soak_after = (self.up(x) + self.up.bias * 2).square().sum()
+        broadcast = (self.up(x) + self.up.bias * 2).square().sum()
         scaled = torch.add(self.down(torch.tanh(self.up(x))), x, alpha=2).square().sum()
-        return read + soak_after + scaled
+        return read + broadcast + scaled
 
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Every size pays here; the products that end with more, by name."""
+    """Every size is worth it here; the fused matmuls, by name."""
     seen = []
-    monkeypatch.setattr(ending_pass, "pays", lambda *_: True)
-    monkeypatch.setattr(gelu_pass, "pays", lambda *_: True)
-    call = ending_pass.call
+    monkeypatch.setattr(epilogue_pass, "is_worth_it", lambda *_: True)
+    monkeypatch.setattr(gelu_pass, "is_worth_it", lambda *_: True)
+    call = epilogue_pass.call
 
     def noted(graph, target, *rest):
-        if target in (ending_pass.ours.product_sum.default, ending_pass.ours.gelu_gradient.default):
+        if target in (
+            epilogue_pass.ours.matmul_add.default,
+            epilogue_pass.ours.matmul_gelu_backward.default,
+        ):
             seen.append(target.name().removeprefix("stepladder::"))
         return call(graph, target, *rest)
 
-    monkeypatch.setattr(ending_pass, "call", noted)
+    monkeypatch.setattr(epilogue_pass, "call", noted)
     return seen
 
 
@@ -79,10 +81,10 @@ def plain_and_compiled(module, x, working=None):
     ("net", "found"),
     soak_after(
         [
-            (lambda: Block(), ["product_sum", "product_sum", "gelu_gradient"]),
+            (lambda: Block(), ["matmul_add", "matmul_add", "matmul_gelu_backward"]),
             (
                 lambda: Block(bias=False, turned=True),
-                ["product_sum", "product_sum", "gelu_gradient"],
+                ["matmul_add", "matmul_add", "matmul_gelu_backward"],
             ),
             (lambda: Others(), []),
         ]
@@ -98,12 +100,12 @@ def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
 
 
 @pytest.mark.parametrize("turned", soak_after([True, False]))
-def test_a_sum_that_widens_the_product_stays_wide(taken, turned):
-    """Autocast's: products of 16 bits, added to a stream of 32."""
+def test_a_sum_that_promotes_the_matmul_stays_wide(taken, turned):
+    """Autocast's: 16-bit matmuls, added to a float32 residual stream."""
     torch.manual_seed(0)
     module, x = Block(turned=turned), torch.randn(3, 5, 8, requires_grad=True)
     ends = plain_and_compiled(module, x, torch.autocast("cpu", dtype=torch.bfloat16))
-    assert "product_sum" not in taken
+    assert "matmul_add" not in taken
     for a, b in zip(*ends, strict=True):
         assert a.dtype == b.dtype == torch.float32
         assert (a - b).norm() <= 1e-2 * a.norm()

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from stepladder.kernels.graph import gelu_pass
 
-OURS = torch.ops.stepladder.gelu_linear.default
+OURS = torch.ops.stepladder.linear_gelu.default
 
 
 class Mlp(nn.Module):
@@ -20,7 +20,7 @@ class Mlp(nn.Module):
 
 
 class Last(Mlp):
-    """No linear follows, so no product would bring GELU's gradient."""
+    """No linear follows, so no matmul computes the gradient of GELU's output."""
 
     def forward(self, x):
         return self.act(self.up(x)).square().sum() + self.down(x[0, :1].expand(12)).sum()
@@ -40,9 +40,9 @@ def tanh(x):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Every size pays here; what was found."""
+    """Every size is_worth_it here; what was found."""
     seen = []
-    monkeypatch.setattr(gelu_pass, "pays", lambda *found: not seen.append(found))
+    monkeypatch.setattr(gelu_pass, "is_worth_it", lambda *found: not seen.append(found))
     return seen
 
 
@@ -59,7 +59,7 @@ def taken(monkeypatch):
     ],
 )
 def test_what_is_found_is_ours_and_the_values_stay(taken, net, found):
-    """By the graph alone: with its gradient it is compiled in test_ending_pass."""
+    """By the graph alone: with its gradient it is compiled in test_epilogue_pass."""
     torch.manual_seed(0)
     module, x = net(), torch.randn(5, 8)
     ours = []
@@ -86,7 +86,7 @@ def node(graph, name, *shape, device="cuda", dtype=torch.bfloat16):
     ("rows", "options", "ours"),
     [
         (8192, {}, True),
-        (64, {}, False),  # over before a choice could pay
+        (64, {}, False),  # too small to be worth tuning
         (8192, {"device": "cpu"}, False),
         (8192, {"dtype": torch.float32}, False),
     ],
@@ -97,4 +97,4 @@ def test_only_large_ones_of_16_bits_on_a_gpu_are_taken(rows, options, ours):
         x, up = (
             node(graph, n, *s, **options) for n, s in (("x", (rows, 768)), ("up", (3072, 768)))
         )
-        assert gelu_pass.pays(x, up) == ours
+        assert gelu_pass.is_worth_it(x, up) == ours

@@ -1,17 +1,17 @@
-"""Products in the compiler's graph become ours, and mean the same."""
+"""Matmuls in the compiler's graph become ours, and compute the same."""
 
 import pytest
 import torch
 from torch import nn
 
-from stepladder.kernels.graph import matmul_pass as product_pass
+from stepladder.kernels.graph import matmul_pass
 from stepladder.kernels.graph.compile import pass_options
 
 from .compiling import every_pass_runs
 
 
 class Net(nn.Module):
-    """With a bias and without, and a product whose operand is a slice."""
+    """With a bias and without, and a matmul whose operand is a slice."""
 
     def __init__(self):
         super().__init__()
@@ -23,14 +23,14 @@ class Net(nn.Module):
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Every product of a graph pays here; which were taken, by whether they had a bias."""
+    """Every matmul of a graph is worth it here; which were taken, by whether they had a bias."""
     seen = []
 
-    def pays(node, left, bias):
+    def is_worth_it(node, left, bias):
         seen.append(bias is not None)
         return True
 
-    monkeypatch.setattr(product_pass, "pays", pays)
+    monkeypatch.setattr(matmul_pass, "is_worth_it", is_worth_it)
     return seen
 
 
@@ -40,7 +40,7 @@ def gradients(net, x, call):
     return [p.grad.clone() for p in net.parameters()]
 
 
-def test_every_product_forward_and_backward_is_ours_and_the_gradients_stay(taken):
+def test_every_matmul_forward_and_backward_is_ours_and_the_gradients_stay(taken):
     torch.manual_seed(0)
     net, x = Net(), torch.randn(5, 8)
     plain = gradients(net, x, net)
@@ -52,8 +52,8 @@ def test_every_product_forward_and_backward_is_ours_and_the_gradients_stay(taken
         torch.testing.assert_close(a, b)
 
 
-def fake_product(rows, inner, columns, device="cuda", dtype=torch.bfloat16):
-    """A graph of one product, traced without a device."""
+def fake_matmul(rows, inner, columns, device="cuda", dtype=torch.bfloat16):
+    """A graph of one matmul, traced without a device."""
     with torch._subclasses.FakeTensorMode():
         left = torch.empty(rows, inner, device=device, dtype=dtype)
         right = torch.empty(inner, columns, device=device, dtype=dtype)
@@ -70,13 +70,13 @@ def fake_product(rows, inner, columns, device="cuda", dtype=torch.bfloat16):
     "case, ours",
     [
         (((4096, 1024, 1024),), True),
-        (((64, 64, 64),), False),  # over before a choice could pay
+        (((64, 64, 64),), False),  # too small to be worth tuning
         (((4096, 1024, 1024), "cpu"), False),
         (((4096, 1024, 1024), "cuda", torch.float32), False),
     ],
 )
-def test_only_large_products_of_16_bits_on_a_gpu_are_tried(case, ours):
+def test_only_large_matmuls_of_16_bits_on_a_gpu_are_tuned(case, ours):
     sizes, *rest = case
-    graph, out = fake_product(*sizes, *rest)
-    product_pass.MatmulPass()(graph)
-    assert (out.target is torch.ops.stepladder.product.default) == ours
+    graph, out = fake_matmul(*sizes, *rest)
+    matmul_pass.MatmulPass()(graph)
+    assert (out.target is torch.ops.stepladder.matmul.default) == ours

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from stepladder.kernels import max_pool
-from stepladder.kernels.graph import max_pool_pass as pool_pass
+from stepladder.kernels.graph import max_pool_pass
 from stepladder.kernels.graph.max_pool_pass import MaxPoolPass
 
 pool = functional.max_pool2d
@@ -15,8 +15,8 @@ OURS = torch.ops.stepladder.max_pool.default
 
 @pytest.fixture
 def any_size(monkeypatch):
-    """Every pooling pays here."""
-    monkeypatch.setattr(pool_pass, "pays", lambda images: True)
+    """Every pooling is_worth_it here."""
+    monkeypatch.setattr(max_pool_pass, "is_worth_it", lambda images: True)
 
 
 def passed_over(call, images):
@@ -64,12 +64,12 @@ def test_only_poolings_of_the_kind_become_ours(any_size, call, ours):
 def test_the_compiler_takes_ours_with_its_gradient(any_size, monkeypatch):
     taken, plain = [], max_pool._torch_backward
     monkeypatch.setattr(max_pool, "_torch_backward", lambda *t: (taken.append(t), plain(*t)))
-    # Nothing beside the pooling: there is then nothing to build, which takes a minute.
+    # Nothing but the pooling: there is then nothing to compile, which takes a minute.
     call = nn.MaxPool2d(3, 2, 1)
     images = torch.randint(0, 3, (2, 3, 8, 9)).float().requires_grad_()
     grads = []
-    for way in (call, torch.compile(call, options={"pre_grad_custom_pass": MaxPoolPass()})):
-        out = way(images)
+    for run in (call, torch.compile(call, options={"pre_grad_custom_pass": MaxPoolPass()})):
+        out = run(images)
         grads.append((out, *torch.autograd.grad(out.square().sum(), images)))
     assert len(taken) == 1
     for a, b in zip(*grads, strict=True):
@@ -99,9 +99,9 @@ def example(*shape, innermost=True, device="cuda", dtype=torch.bfloat16):
     ],
 )
 def test_only_many_images_on_a_gpu_with_channels_innermost_pay(count, options, ours):
-    assert pool_pass.pays(example(count, 64, 56, 56, **options)) == ours
+    assert max_pool_pass.is_worth_it(example(count, 64, 56, 56, **options)) == ours
 
 
 def test_what_is_one_image_or_of_unknown_value_does_not_pay():
-    assert not pool_pass.pays(example(64, 256, 256, innermost=False))
-    assert not pool_pass.pays(torch.fx.Graph().placeholder("images"))
+    assert not max_pool_pass.is_worth_it(example(64, 256, 256, innermost=False))
+    assert not max_pool_pass.is_worth_it(torch.fx.Graph().placeholder("images"))

@@ -1,11 +1,10 @@
-"""The one pass over a module's own graph is all of ours, and is another when one of them is."""
+"""The bundled pre-grad pass runs all of ours, and its cache key follows each."""
 
 import pytest
 import torch
 from torch import nn
 
-from stepladder.kernels.graph import gelu_pass
-from stepladder.kernels.graph import max_pool_pass as pool_pass
+from stepladder.kernels.graph import gelu_pass, max_pool_pass
 from stepladder.kernels.graph.compile import pass_options
 from stepladder.kernels.graph.pre_grad_pass import PreGradPass
 
@@ -13,13 +12,13 @@ from stepladder.kernels.graph.pre_grad_pass import PreGradPass
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({}, ["stepladder.gelu_linear.default", "stepladder.max_pool.default"]),
+        ({}, ["stepladder.linear_gelu.default", "stepladder.max_pool.default"]),
         ({"selective": True}, ["stepladder.max_pool.default"]),
     ],
 )
-def test_all_that_is_ours_takes_its_place(monkeypatch, options, wanted):
-    for each in (gelu_pass, pool_pass):
-        monkeypatch.setattr(each, "pays", lambda *_: True)
+def test_every_pass_finds_its_pattern(monkeypatch, options, wanted):
+    for each in (gelu_pass, max_pool_pass):
+        monkeypatch.setattr(each, "is_worth_it", lambda *_: True)
     net = nn.Sequential(
         nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(12, 8), nn.GELU("tanh"), nn.Linear(8, 2)
     )
@@ -38,10 +37,10 @@ def test_all_that_is_ours_takes_its_place(monkeypatch, options, wanted):
     assert sorted(found) == wanted
 
 
-def test_its_name_for_the_compilers_cache_follows_each(monkeypatch):
+def test_its_cache_key_follows_each(monkeypatch):
     before = PreGradPass().uuid()
     assert before == PreGradPass().uuid() != PreGradPass(selective=True).uuid()
-    for each in (gelu_pass.GeluPass, pool_pass.MaxPoolPass):
+    for each in (gelu_pass.GeluPass, max_pool_pass.MaxPoolPass):
         with monkeypatch.context() as patch:
-            patch.setattr(each, "uuid", lambda _: "another")
+            patch.setattr(each, "uuid", lambda _: "other")
             assert PreGradPass().uuid() != before

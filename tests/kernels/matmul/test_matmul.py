@@ -1,20 +1,20 @@
-"""A product is torch's, whoever computes it; what a choice depends on."""
+"""A matmul is torch's, whoever computes it; what a choice depends on."""
 
 import pytest
 import torch
 
 from stepladder.kernels.matmul.matmul import (
     Operands,
-    alike,
+    close,
+    leading_stride,
     multiply,
     multiply_and_add,
-    pitch,
     shape_of,
 )
 
 
 @pytest.mark.parametrize("add", [False, True])
-def test_off_the_gpu_a_product_is_torchs_own(add):
+def test_off_the_gpu_a_matmul_is_torchs_own(add):
     left, right = torch.randn(5, 7, dtype=torch.bfloat16), torch.randn(7, 3, dtype=torch.bfloat16)
     out = torch.ones(5, 3) if add else torch.empty(5, 3, dtype=torch.bfloat16)
     wanted = 1 + left.float() @ right.float() if add else left @ right
@@ -39,18 +39,18 @@ def test_another_matrix_is_added_and_stays_as_it_is(bias):
 
 def test_a_summand_of_another_type_is_refused():
     left, right = torch.ones(2, 2, dtype=torch.bfloat16), torch.ones(2, 2, dtype=torch.bfloat16)
-    with pytest.raises(AssertionError, match="a wider sum"):
+    with pytest.raises(AssertionError, match="the addend must have"):
         multiply_and_add(left, right, None, torch.ones(2, 2))
 
 
 def test_results_that_differ_by_roundings_are_alike_and_others_are_not():
     wanted = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
     rounded = wanted.bfloat16().float()
-    assert alike(rounded, wanted)
+    assert close(rounded, wanted)
     wrong = rounded.clone()
     wrong[40, 3] += 0.1
-    assert not alike(wrong, wanted)
-    assert not alike(rounded * 1.05, wanted)
+    assert not close(wrong, wanted)
+    assert not close(rounded * 1.05, wanted)
 
 
 def test_a_bias_is_added():
@@ -60,23 +60,23 @@ def test_a_bias_is_added():
 
 def test_a_sum_that_nearly_cancels_may_show_the_products_rounding():
     """As the first step of a real model did: a few of its 67 million sums."""
-    product = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
-    added = product.flip(0).bfloat16()
-    product[:4] *= 40
-    added[:4] = -product[:4].bfloat16()
-    twice = product.bfloat16() + added
-    once = (product + added.float()).bfloat16()
-    assert not alike(once, twice)
-    assert alike(once, twice, added=added)
-    assert not alike(added, twice, added=added)  # without the product
+    result = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
+    added = result.flip(0).bfloat16()
+    result[:4] *= 40
+    added[:4] = -result[:4].bfloat16()
+    twice = result.bfloat16() + added
+    once = (result + added.float()).bfloat16()
+    assert not close(once, twice)
+    assert close(once, twice, added=added)
+    assert not close(added, twice, added=added)  # without the result
 
 
 def test_the_operator_is_what_the_compiler_is_told_of_it():
     left, right = torch.randn(5, 7), torch.randn(3, 7).t()
-    torch.library.opcheck(torch.ops.stepladder.product.default, (left, right, None))
-    torch.library.opcheck(torch.ops.stepladder.product.default, (left, right, torch.randn(3)))
+    torch.library.opcheck(torch.ops.stepladder.matmul.default, (left, right, None))
+    torch.library.opcheck(torch.ops.stepladder.matmul.default, (left, right, torch.randn(3)))
     given = left, right, torch.randn(3), torch.randn(5, 3)
-    torch.library.opcheck(torch.ops.stepladder.product_sum.default, given)
+    torch.library.opcheck(torch.ops.stepladder.matmul_add.default, given)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_the_operator_is_what_the_compiler_is_told_of_it():
     ],
 )
 def test_how_a_matrix_lies_in_memory(matrix, lies):
-    assert pitch(matrix) == lies
+    assert leading_stride(matrix) == lies

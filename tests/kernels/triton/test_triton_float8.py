@@ -19,10 +19,10 @@ def test_numbers_that_8_bits_hold_are_themselves_in_both_layouts(shape, kind):
     draw = torch.Generator().manual_seed(0)
     matrix = torch.randint(-8, 8, shape, generator=draw).bfloat16().to(DEVICE)
     matrix[0, 0] = torch.finfo(kind).max
-    plain, turned = cast(matrix, kind)
+    plain, transposed = cast(matrix, kind)
     assert torch.equal(plain.values.float(), matrix.float())
-    assert torch.equal(turned.values.float(), matrix.float().T)
-    assert plain.unit == turned.unit == 1
+    assert torch.equal(transposed.values.float(), matrix.float().T)
+    assert plain.scale == transposed.scale == 1
 
 
 def test_the_gradient_of_logits_lies_in_both_layouts_and_ignored_rows_have_none():
@@ -34,10 +34,10 @@ def test_the_gradient_of_logits_lies_in_both_layouts_and_ignored_rows_have_none(
     targets[5], targets[7], ignored = 11, width, 11
     norms = torch.tensor([1.0, classes], device=DEVICE).log().expand(height, 2).contiguous()
     share = torch.full((), 0.25, device=DEVICE)
-    plain, turned = gradient(logits, targets, norms, share, ignored)
-    values = plain.values.float() * plain.unit
-    assert torch.equal(turned.values.float().nan_to_num(), plain.values.float().T.nan_to_num())
-    assert turned.unit == plain.unit
+    plain, transposed = gradient(logits, targets, norms, share, ignored)
+    values = plain.values.float() * plain.scale
+    assert torch.equal(transposed.values.float().nan_to_num(), plain.values.float().T.nan_to_num())
+    assert transposed.scale == plain.scale
     wanted = torch.zeros(height, width, device=DEVICE)
     wanted[:, :classes] = 0.25 / 16
     wanted[torch.arange(height), targets.clamp(max=width - 1)] -= 0.25

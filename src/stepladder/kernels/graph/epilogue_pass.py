@@ -1,11 +1,11 @@
-"""Pass: the sum or GELU after a matmul moves into its epilogue (kernels/matmul).
+"""Pass: fuse the sum or GELU backward that follows a large matmul into the matmul's epilogue.
 
-A block adds what it computed to its input, and the next norm reads the sum: compiled as it stands,
-the norm reads both summands, whoever needs the sum later reads both again, and the product's result
-is kept beside the input for the backward pass. Summed by the product itself it is read once each
-time and kept once, and rounded once. Done in the graph of both passes, before the compiler decides
-what is kept. Gradients' sums are left alone: there the compiler sums in float32 what ours would
-round in between.
+A block adds its output to its input, and the next norm reads the sum. Compiled as it stands, the
+norm reads both summands, whoever needs the sum later reads both again, and the matmul's result is
+saved beside the input for backward. Summed by the matmul itself, the sum is written, read and saved
+once, and rounded once. The pass runs on the joint graph of forward and backward, before the
+partitioner decides what is saved. Sums of gradients are left alone: the compiler computes those in
+float32, where ours would round in between.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from torch import fx
 from stepladder.seam.operators import Operators
 
 from .graph_pass import KernelPass, recognising
-from .matmul_pass import pays
+from .matmul_pass import is_worth_it
 
 aten, ours = torch.ops.aten, torch.ops.stepladder
 VIEWS = Operators(("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"))
 
 
 class EpiloguePass(KernelPass):
-    """Run by the compiler over the graph of forward and backward."""
+    """Run by Inductor on the joint graph of forward and backward."""
 
     def __call__(self, graph: fx.Graph) -> None:
         backward = after_tangents(graph)
         for node in list(graph.nodes):
-            if node.target is ours.gelu_slope.default:
-                take_slope(graph, node)
+            if node.target is ours.gelu_backward.default:
+                fuse_gelu_backward(graph, node)
             elif node.target is aten.add.Tensor and node not in backward and not node.kwargs:
-                take_sum(graph, node)
+                fuse_sum(graph, node)
 
 
 def after_tangents(graph: fx.Graph) -> set[fx.Node]:
-    """What depends on a gradient from outside."""
+    """Nodes of the backward: those that depend on the gradient of an output."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         given = node.op == "placeholder" and node.name.startswith("tangents")
@@ -47,65 +47,65 @@ def after_tangents(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def take_sum(graph: fx.Graph, total: fx.Node) -> None:
-    """A product and another tensor of its size and type, summed by the product."""
-    for shown, other in (total.args, reversed(total.args)):
-        chain = product_behind(shown)
-        if chain is None or not same_kind(other, chain, total):
+def fuse_sum(graph: fx.Graph, total: fx.Node) -> None:
+    """Have a matmul add another tensor of its result's shape and type."""
+    for result, other in (total.args, reversed(total.args)):
+        chain = matmul_behind(result)
+        if chain is None or not can_be_fused(other, chain, total):
             continue
         *bias, left, right = chain[-1].args
         with graph.inserting_before(total):
             rows = view(graph, other, chain[-1])
             given = left, right, bias[0] if bias else None, rows
-            made = call(graph, ours.product_sum.default, given, chain[-1])
+            made = call(graph, ours.matmul_add.default, given, chain[-1])
             replace(graph, total, made, chain)
         return
 
 
-def take_slope(graph: fx.Graph, slope: fx.Node) -> None:
-    """GELU's slope of a product, by the product."""
-    shown, beside = slope.args
-    chain = product_behind(shown)
+def fuse_gelu_backward(graph: fx.Graph, backward: fx.Node) -> None:
+    """Have a matmul apply GELU's backward to its result."""
+    result, aux = backward.args
+    chain = matmul_behind(result)
     if chain is None or chain[-1].target is not aten.mm.default:
         return
-    with graph.inserting_before(slope):
-        given = *chain[-1].args, view(graph, beside, chain[-1])
-        made = call(graph, ours.gelu_gradient.default, given, chain[-1])
-        replace(graph, slope, made, chain)
+    with graph.inserting_before(backward):
+        given = *chain[-1].args, view(graph, aux, chain[-1])
+        made = call(graph, ours.matmul_gelu_backward.default, given, chain[-1])
+        replace(graph, backward, made, chain)
 
 
 @recognising
-def product_behind(shown: Any) -> list[Any] | None:
-    """From what is shown of a large product back to it, each read by nobody else."""
-    chain = list(backwards(shown))
-    product = chain[-1] if chain else None
-    if product is None or any(len(node.users) > 1 for node in chain):
+def matmul_behind(result: Any) -> list[Any] | None:
+    """Views from a result back to the large matmul that computed it, each with a single user."""
+    chain = list(through_views(result))
+    matmul = chain[-1] if chain else None
+    if matmul is None or any(len(node.users) > 1 for node in chain):
         return None
-    if product.target is aten.mm.default:
-        return chain if pays(product, product.args[0], None) else None
-    if product.target is not aten.addmm.default or product.kwargs:
+    if matmul.target is aten.mm.default:
+        return chain if is_worth_it(matmul, matmul.args[0], None) else None
+    if matmul.target is not aten.addmm.default or matmul.kwargs:
         return None
-    return chain if pays(product, product.args[1], product.args[0]) else None
+    return chain if is_worth_it(matmul, matmul.args[1], matmul.args[0]) else None
 
 
-def backwards(node: Any) -> Iterator[Any]:
-    """A tensor and what it is a view of."""
+def through_views(node: Any) -> Iterator[Any]:
+    """A node, and through views back to the node it is a view of."""
     while isinstance(node, fx.Node):
         yield node
         node = node.args[0] if node.target in VIEWS else None
 
 
 @recognising
-def same_kind(other: Any, chain: list[Any], total: fx.Node) -> bool:
-    """Whether the sum spreads out and widens neither, and what is added lies row after row.
+def can_be_fused(other: Any, chain: list[Any], total: fx.Node) -> bool:
+    """Whether the sum neither broadcasts nor promotes, and what is added is contiguous.
 
-    Autocast's stream is of float32 and widens the product: summed by it, it would lose its bits.
+    Under autocast the residual stream is float32: summed by the matmul, it would be rounded.
     """
     if not isinstance(other, fx.Node):
         return False
-    value, wanted, shown = other.meta["val"], total.meta["val"], chain[0].meta["val"]
+    value, wanted, result = other.meta["val"], total.meta["val"], chain[0].meta["val"]
     one_type = value.dtype == wanted.dtype == chain[-1].meta["val"].dtype
-    one_shape = value.shape == wanted.shape == shown.shape
+    one_shape = value.shape == wanted.shape == result.shape
     return one_type and one_shape and value.is_contiguous()
 
 

@@ -1,7 +1,6 @@
-"""Products in the compiler's graph, handed to ours.
+"""Pass: replace each large 16-bit matmul in the compiler's graph by our autotuned one.
 
-Between the products the compiler fuses as before; a product that is large enough for a choice to
-pay becomes one of `kernels.products`, with its bias where it has one.
+Between matmuls the compiler fuses as before; a matmul takes its bias along.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from stepladder.kernels.matmul.matmul import FEWEST, TYPES
+from stepladder.kernels.matmul.matmul import DTYPES, MIN_MULTIPLICATIONS
 
 from .graph_pass import KernelPass, recognising
 
@@ -20,7 +19,7 @@ aten = torch.ops.aten
 
 
 class MatmulPass(KernelPass):
-    """Run by the compiler over each graph, after its own changes."""
+    """Run by Inductor on each graph, after its own passes."""
 
     def __call__(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):
@@ -28,8 +27,8 @@ class MatmulPass(KernelPass):
             if found is None:
                 continue
             left, right, bias = found
-            if pays(node, left, bias):
-                node.target = torch.ops.stepladder.product.default
+            if is_worth_it(node, left, bias):
+                node.target = torch.ops.stepladder.matmul.default
                 node.args, node.kwargs = (left, right, bias), {}
 
 
@@ -46,12 +45,12 @@ def operands(node: fx.Node) -> tuple[Any, Any, Any] | None:
 
 
 @recognising
-def pays(node: fx.Node, left: fx.Node, bias: fx.Node | None) -> bool:
-    """Whether a product is one that ways are tried for: large, of 16 bits, of known size."""
+def is_worth_it(node: fx.Node, left: fx.Node, bias: fx.Node | None) -> bool:
+    """Whether a matmul is worth autotuning: large, on a GPU, of 16 bits and of static shape."""
     out, inner = node.meta["val"], left.meta["val"].shape[1]
-    if not out.is_cuda or out.dtype not in TYPES:
+    if not out.is_cuda or out.dtype not in DTYPES:
         return False
     if bias is not None and bias.meta["val"].dim() != 1:
         return False
     sizes = (*out.shape, inner)
-    return all(isinstance(n, int) for n in sizes) and prod(sizes) >= FEWEST
+    return all(isinstance(n, int) for n in sizes) and prod(sizes) >= MIN_MULTIPLICATIONS

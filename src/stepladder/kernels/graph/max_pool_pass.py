@@ -1,7 +1,6 @@
-"""Max pooling in the module's graph, handed to ours (kernels/max_pool.py).
+"""Pass: replace 3 × 3 max pooling of stride 2, as at the start of a ResNet, by ours (max_pool.py).
 
-Done before the compiler differentiates, because the gain is in the gradient. Only the pooling that
-convolutional nets begin with, windows of 3 × 3 that step by 2, of images with channels innermost.
+It runs before autograd, because the gain is in the backward. Only channels-last images are taken.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from stepladder.kernels import max_pool  # noqa: F401  registers what torch.ops.stepladder serves
-from stepladder.kernels.backend import TILED
+from stepladder.kernels import max_pool  # noqa: F401  registers its operators
+from stepladder.kernels.backend import TRITON_DTYPES
 
 from .graph_pass import KernelPass, recognising
 
 POOLS = (functional.max_pool2d, torch.max_pool2d)
-# What both take, in order.
+# The arguments of both, in order.
 NAMES = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-# Two megabytes of 16-bit numbers, which a GPU moves in the time it takes to start a kernel: of
-# smaller images there is nothing to gain.
-FEWEST = 2**20
+# Two megabytes in 16 bits, which a GPU moves in the time of a kernel launch: with fewer there is
+# nothing to gain.
+MIN_ELEMENTS = 2**20
 
 
 class MaxPoolPass(KernelPass):
-    """Run by the compiler over the graph of the module's own calls."""
+    """Run by Inductor on the graph of the module's own calls, before autograd."""
 
     def __call__(self, graph: fx.Graph) -> None:
         for node in list(graph.nodes):
             images = pooled_images(node)
-            if images is None or not pays(images):
+            if images is None or not is_worth_it(images):
                 continue
             with graph.inserting_before(node):
                 both = graph.call_function(torch.ops.stepladder.max_pool.default, (images,))
@@ -45,7 +44,7 @@ class MaxPoolPass(KernelPass):
 
 @recognising
 def pooled_images(node: fx.Node) -> fx.Node | None:
-    """What a pooling of the kind is given; None for every other call."""
+    """The input of a 3 × 3 pooling of stride 2 and padding 1; None for every other call."""
     if node.op != "call_function" or node.target not in POOLS:
         return None
     given: dict[str, Any] = {**dict(zip(NAMES, node.args)), **node.kwargs}
@@ -58,18 +57,18 @@ def pooled_images(node: fx.Node) -> fx.Node | None:
 
 
 def pair(size: Any) -> tuple[Any, ...]:
-    """A size for both sides, as torch takes it: one number, one in a list, or two."""
+    """A size for both sides from any form torch takes: one number, a list of one, or two."""
     sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
     return sizes * 2 if len(sizes) == 1 else sizes
 
 
 @recognising
-def pays(images: fx.Node) -> bool:
-    """Whether they are many, on a GPU, with channels innermost and of known size."""
+def is_worth_it(images: fx.Node) -> bool:
+    """Whether the images are large, on a GPU, channels-last and of static shape."""
     value = images.meta.get("example_value")
     if not isinstance(value, Tensor) or not value.is_cuda:
         return False
-    if value.dtype not in TILED or not all(isinstance(n, int) for n in value.shape):
+    if value.dtype not in TRITON_DTYPES or not all(isinstance(n, int) for n in value.shape):
         return False
     innermost = value.is_contiguous(memory_format=torch.channels_last)
-    return innermost and prod(value.shape) >= FEWEST
+    return innermost and prod(value.shape) >= MIN_ELEMENTS

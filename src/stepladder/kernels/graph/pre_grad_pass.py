@@ -1,4 +1,4 @@
-"""All that is ours in the graph of a module's own calls, for the one place the compiler has."""
+"""Our passes before autograd, bundled because Inductor takes one pre-grad pass."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .max_pool_pass import MaxPoolPass
 
 
 class PreGradPass(GraphPass):
-    """Run by the compiler before it differentiates.
+    """Run by Inductor before autograd.
 
     Args:
-        selective: blocks keep what their products gave and make the rest again. A linear that ends
-            in GELU would be made again whole, product and all, so it stays two.
+        selective: blocks save their matmuls' results and recompute the rest. A fused linear_gelu
+            would be recomputed with its matmul, so linear and GELU stay separate.
     """
 
     def __init__(self, *, selective: bool = False) -> None:
@@ -29,5 +29,5 @@ class PreGradPass(GraphPass):
             each(graph)
 
     def uuid(self) -> Any:
-        """For the compiler's cache: what this pass does is what those do."""
+        """The compiler's cache key: that of all the passes."""
         return tuple(each.uuid() for each in self.passes)

@@ -1,10 +1,10 @@
-"""A linear and GELU by tanh as one, and GELU's gradient with the product that brings it.
+"""Linear and tanh GELU in one matmul, and GELU's backward as the epilogue of a matmul.
 
-Compiled as it stands, GELU reads the product's result and writes its own, and its gradient reads
-both again: of a GPT's step on an H200 3.7 of 58 ms, all of it waiting for memory. cuBLASLt does
-either to a result before it is written: forward the product leaves GELU's input beside its output,
-and the product that brings the gradient back multiplies it by GELU's slope there. GELU is then of
-the float32 sum, not of the sum rounded to 16 bits, so the last bit may differ from torch's.
+Compiled separately, GELU reads the matmul's result and writes its own, and its backward reads both
+again: 3.7 of 58 ms of a GPT's step on an H200, all of it waiting for memory. As cuBLASLt epilogues,
+the forward matmul also writes GELU's input (`aux`), and the matmul that computes the gradient of
+GELU's output multiplies it by GELU's derivative. GELU is then applied to the float32 sum rather
+than to the sum rounded to 16 bits, so the last bit may differ from torch's.
 """
 
 from __future__ import annotations
@@ -14,41 +14,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .matmul import Operands, alike, multiply, work
+from .matmul import Operands, close, multiply, run_tuned
 
 aten = torch.ops.aten
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gelu(x @ weight.T + bias), and what GELU was taken of."""
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gelu(x @ weight.T + bias), and GELU's input."""
     rows = x.reshape(-1, x.shape[-1])
-    out, beside = (x.new_empty(len(rows), len(weight)) for _ in range(2))
-    work(Operands(rows, weight.t(), out, bias, beside=beside), plain_linear, "gelu", alike)
+    out, aux = (x.new_empty(len(rows), len(weight)) for _ in range(2))
+    run_tuned(Operands(rows, weight.t(), out, bias, aux=aux), torch_linear_gelu, "gelu", close)
     shape = (*x.shape[:-1], len(weight))
-    return out.view(shape), beside.view(shape)
+    return out.view(shape), aux.view(shape)
 
 
-def slope(grad: Tensor, beside: Tensor) -> Tensor:
-    """GELU's gradient at `beside` times `grad`."""
-    return aten.gelu_backward(grad, beside, approximate="tanh")
+def gelu_backward(grad: Tensor, aux: Tensor) -> Tensor:
+    """`grad` times GELU's derivative at `aux`."""
+    return aten.gelu_backward(grad, aux, approximate="tanh")
 
 
-def gradient(rows: Tensor, matrix: Tensor, beside: Tensor) -> Tensor:
-    """The slope of rows @ matrix, as one."""
-    out = torch.empty(beside.shape, dtype=beside.dtype, device=beside.device)
-    work(Operands(rows, matrix, out, beside=beside), plain_gradient, "gelu_gradient", alike)
+def matmul_gelu_backward(rows: Tensor, matrix: Tensor, aux: Tensor) -> Tensor:
+    """gelu_backward(rows @ matrix, aux) in one matmul."""
+    out = torch.empty(aux.shape, dtype=aux.dtype, device=aux.device)
+    run_tuned(
+        Operands(rows, matrix, out, aux=aux), torch_matmul_gelu_backward, "gelu_backward", close
+    )
     return out
 
 
-def plain_linear(given: Operands) -> None:
-    assert given.beside is not None
-    multiply(given.left, given.right, given.beside, given.bias)
-    aten.gelu.out(given.beside, approximate="tanh", out=given.out)
+def torch_linear_gelu(given: Operands) -> None:
+    assert given.aux is not None
+    multiply(given.left, given.right, given.aux, given.bias)
+    aten.gelu.out(given.aux, approximate="tanh", out=given.out)
 
 
-def plain_gradient(given: Operands) -> None:
+def torch_matmul_gelu_backward(given: Operands) -> None:
     out = multiply(given.left, given.right, given.out)
-    aten.gelu_backward.grad_input(out, given.beside, approximate="tanh", grad_input=out)
+    aten.gelu_backward.grad_input(out, given.aux, approximate="tanh", grad_input=out)
 
 
 def _linear_fake(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,7 +58,7 @@ def _linear_fake(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     return out, torch.empty_like(out)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:2], output[1])
 
@@ -64,27 +66,27 @@ def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> N
 def _gradients(ctx: Any, dout: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     if dout is None:
         return (None,) * 3
-    x, weight, beside = ctx.saved_tensors
-    inner = torch.ops.stepladder.gelu_slope.default(dout, beside)
+    x, weight, aux = ctx.saved_tensors
+    inner = torch.ops.stepladder.gelu_backward.default(dout, aux)
     rows, drows = x.reshape(-1, x.shape[-1]), inner.reshape(-1, inner.shape[-1])
     return (drows @ weight).view(x.shape), drows.t() @ rows, drows.sum(0)
 
 
 torch.library.define(
-    "stepladder::gelu_linear", "(Tensor x, Tensor weight, Tensor bias) -> (Tensor, Tensor)"
+    "stepladder::linear_gelu", "(Tensor x, Tensor weight, Tensor bias) -> (Tensor, Tensor)"
 )
-torch.library.impl("stepladder::gelu_linear", ("cpu", "cuda"), linear)
-torch.library.register_fake("stepladder::gelu_linear", _linear_fake)
-torch.library.register_autograd("stepladder::gelu_linear", _gradients, setup_context=_keep)
-torch.library.define("stepladder::gelu_slope", "(Tensor grad, Tensor beside) -> Tensor")
-torch.library.impl("stepladder::gelu_slope", ("cpu", "cuda"), slope)
-torch.library.register_fake("stepladder::gelu_slope", slope)
+torch.library.impl("stepladder::linear_gelu", ("cpu", "cuda"), linear_gelu)
+torch.library.register_fake("stepladder::linear_gelu", _linear_fake)
+torch.library.register_autograd("stepladder::linear_gelu", _gradients, setup_context=_save)
+torch.library.define("stepladder::gelu_backward", "(Tensor grad, Tensor aux) -> Tensor")
+torch.library.impl("stepladder::gelu_backward", ("cpu", "cuda"), gelu_backward)
+torch.library.register_fake("stepladder::gelu_backward", gelu_backward)
 torch.library.define(
-    "stepladder::gelu_gradient", "(Tensor rows, Tensor matrix, Tensor beside) -> Tensor"
+    "stepladder::matmul_gelu_backward", "(Tensor rows, Tensor matrix, Tensor aux) -> Tensor"
 )
-torch.library.impl("stepladder::gelu_gradient", ("cpu", "cuda"), gradient)
+torch.library.impl("stepladder::matmul_gelu_backward", ("cpu", "cuda"), matmul_gelu_backward)
 
 
-@torch.library.register_fake("stepladder::gelu_gradient")
-def _gradient_fake(rows: Tensor, matrix: Tensor, beside: Tensor) -> Tensor:
-    return torch.empty(beside.shape, dtype=beside.dtype, device=beside.device)
+@torch.library.register_fake("stepladder::matmul_gelu_backward")
+def _gradient_fake(rows: Tensor, matrix: Tensor, aux: Tensor) -> Tensor:
+    return torch.empty(aux.shape, dtype=aux.dtype, device=aux.device)

@@ -1,10 +1,9 @@
-"""Triton program for Adam's update of many parameters: every number is read once, written once.
+"""Triton program for Adam's update of many parameters: every number is read and written once.
 
-The gradient and the parameter may be in 16 bits while the master copy and the two moments are in
-float32; the rounded parameter is written beside its master, so no later pass has to cast it. A
-start for each parameter would keep the device waiting for the host: a small model has hundreds, and
-each is done in microseconds. So one start serves all, and each program looks up in a table whose
-numbers it moves.
+The gradient and the parameter may be 16-bit while master and moments are float32; the rounded
+parameter is written together with its master, so no later pass casts it. A launch for each
+parameter would keep the device waiting for the host: a small model has hundreds, each done in
+microseconds. So one launch updates all, and each program looks up its parameter in a table.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from torch import Tensor
 
 BLOCK = 4096
 WARPS = 8
-ALIGNED = 16  # bytes that a thread reads at once: what every address must be a multiple of
+ALIGNED = 16  # bytes of a vector load: every address must be a multiple
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -73,8 +72,8 @@ def update_(
     bad: Tensor,
     rule: tuple[float, float, float, float, float, bool],
 ) -> None:
-    """Move contiguous parameters of one type, each given as (parameter, master, gradient, mean,
-    square); touch nothing where `bad` is 1."""
+    """Update contiguous parameters of one type, each given as (parameter, master, gradient, mean,
+    square); change nothing where `bad` is 1."""
     *numbers, decoupled = rule
     parameter, _, gradient, *_ = rows[0]
     device = parameter.device
@@ -93,13 +92,13 @@ def update_(
 
 
 def multiple(rows: Sequence[tuple[Tensor, ...]]) -> int:
-    """What all sizes are a multiple of: else no stretch is read at once, for fear of the end."""
+    """A divisor of all sizes: vector loads need to know that none crosses a tensor's end."""
     return ALIGNED if all(row[0].numel() % ALIGNED == 0 for row in rows) else 1
 
 
 @cache
 def blocks_of(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """How long each tensor is; and for each program, whose numbers it moves and which of them."""
+    """The size of each tensor; and for each program, its tensor and its block of that tensor."""
     counts = [triton.cdiv(size, BLOCK) for size in sizes]
     owners = [owner for owner, count in enumerate(counts) for _ in range(count)]
     firsts = [first for count in counts for first in range(count)]

@@ -1,9 +1,9 @@
 """Triton programs for cross-entropy: one row of logits per program, walked in chunks.
 
-The sum of the exponentials is kept online (a running maximum, and a sum rescaled whenever the
+The softmax is online (a running maximum, and a sum of exponentials rescaled whenever the
 maximum grows), so a row of any length is read once and never overflows. The maximum and the log of
 the sum stay two numbers: added, the larger would round the smaller away. A target outside the
-vocabulary gives NaN rather than a read of foreign memory: loud, and without waiting for the device.
+vocabulary gives NaN instead of reading out of bounds: visible, without synchronising with the host.
 """
 
 import torch
@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stepladder.kernels.backend import num_processors
+from stepladder.kernels.backend import num_multiprocessors
 
 BLOCK = 4096  # elements of a row read at a time
 WARPS = 8
 REACH = tl.constexpr(30.0)  # how far above a row's base logits may lie: e^30 has room in bf16
-# No global for NaN: before each launch Triton compares the globals a kernel uses with what they
-# were, and NaN never equals itself.
+# No global for NaN: before each launch Triton checks that the globals a kernel uses are unchanged,
+# and NaN never equals itself.
 
 
 @triton.jit
@@ -246,5 +246,5 @@ def scale_rows(values: Tensor, factors: Tensor, out: Tensor) -> None:
 
 def scale_(values: Tensor, factor: Tensor) -> None:
     """Multiply a contiguous tensor by a number on the device; by 1, touch nothing."""
-    programs = min(triton.cdiv(values.numel(), BLOCK), num_processors(values.device) * 8)
+    programs = min(triton.cdiv(values.numel(), BLOCK), num_multiprocessors(values.device) * 8)
     _scale[(programs,)](values, factor, values.numel(), BLOCK=BLOCK, num_warps=WARPS)

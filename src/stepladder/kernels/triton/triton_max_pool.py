@@ -1,11 +1,11 @@
-"""Triton programs for max pooling of 3 × 3 windows, stride 2 and padding 1, channels innermost.
+"""Triton programs for max pooling of 3 × 3 windows, stride 2 and padding 1, channels-last.
 
-A program takes a row of windows and, of each, neighbouring channels, so that a thread reads and
-writes 16 bytes at once where channels are a multiple of eight. Pixels are counted in 32 bits,
+A program takes a row of windows and neighbouring channels of each, so that a thread reads and
+writes 16 bytes at once where the channels are a multiple of eight. Pixels are indexed in 32 bits,
 whose divisions are cheap, and addressed in 64.
 
 Pixels 2i and 2i + 1 of a side: window i has the first in its middle and the second at its end;
-window i + 1 has the second at its beginning. So a square of four pixels is seen by four windows:
+window i + 1 has the second at its start. So a square of four pixels is covered by four windows:
 
     (2i, 2j)      window i, j at 4
     (2i, 2j + 1)  window i, j at 5      and i, j + 1 at 3
@@ -24,8 +24,8 @@ WARPS = 4
 
 @triton.jit
 def _wide(value):
-    """As float32. Of bf16 by its bits: a plain cast is undone by the compiler, which then compares
-    two at a time and spends a quarter more instructions on sorting the answers."""
+    """As float32. bf16 is widened by its bits: the compiler undoes a plain cast, compares two at a
+    time, and spends a quarter more instructions on separating the results."""
     if value.dtype == tl.bfloat16:
         bits = value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
         wide = bits.to(tl.float32, bitcast=True)
@@ -48,7 +48,7 @@ def _forward(
     there = windows < num_windows
     deep = channels < DEPTH
     top = tl.full((WINDOWS, CHANNELS), -float("inf"), tl.float32)
-    # Where all are minus infinity: the first pixel that is not outside.
+    # Where all are minus infinity: the first pixel that is not padding.
     first = tl.where(i == 0, 3, 0) + tl.where(j == 0, 1, 0)
     place = tl.zeros((WINDOWS, CHANNELS), tl.int32) + first[:, None]
     for down in tl.static_range(3):
@@ -71,7 +71,7 @@ def _forward(
 
 @triton.jit
 def _read(gradient, winners, window, channels, mask, DEPTH: tl.constexpr):
-    """A window's gradient and the place of its winner; no place where there is no window."""
+    """A window's gradient and the position of its maximum; -1 where there is no window."""
     at = window.to(tl.int64)[:, None] * DEPTH + channels[None, :]
     place = tl.load(winners + at, mask=mask, other=-1)
     return tl.load(gradient + at, mask=mask, other=0.0).to(tl.float32), place
@@ -114,7 +114,7 @@ def _backward(
 
 
 def forward(images: Tensor, best: Tensor, winners: Tensor) -> None:
-    """Write every window's largest and its place."""
+    """Write every window's maximum and its position."""
     _launch(_forward, (images, best, winners), images, best)
 
 
@@ -130,7 +130,7 @@ def _launch(
 
     Args:
         images: a tensor of the images' shape.
-        windows: one of the windows'.
+        windows: a tensor of the result's shape.
     """
     count, depth, rows, columns = windows.shape
     channels = min(WIDEST, triton.next_power_of_2(depth))

@@ -1,9 +1,9 @@
 """A ResNet's first convolution and pooling on one GPU: cuDNN's and the compiler's, and ours.
 
-    PYTHONPATH=src python3 benchmarks/stem_gpu.py [--out FOLDER]
+    PYTHONPATH=src python3 benchmarks/first_convolution_gpu.py [--out FOLDER]
 
-256 images of 224 x 224, bfloat16 by autocast, channels innermost, each compiled by itself. Printed
-and written to stem_gpu.json: milliseconds, and the rate at which the bytes that must move did.
+256 images of 224 x 224, bfloat16 by autocast, channels-last, each compiled by itself. Printed and
+written to first_convolution_gpu.json: milliseconds, and the bandwidth of the bytes that must move.
 `--small` tries the script on a processor.
 """
 
@@ -128,7 +128,7 @@ def main() -> None:
     about = {"date": time.strftime("%Y-%m-%d"), "machine": name, "torch": torch.__version__}
     options.out.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**about, "rows": table.rows}, indent=1)
-    (options.out / "stem_gpu.json").write_text(text + "\n")
+    (options.out / "first_convolution_gpu.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

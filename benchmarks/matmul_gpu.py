@@ -1,11 +1,11 @@
-"""What choosing among cuBLASLt's ways gains inside a training step, and what it costs in power.
+"""What autotuning cuBLASLt's algorithms gains in a training step, and what it costs in power.
 
-    PYTHONPATH=src python3 benchmarks/products_gpu.py [llama1b gpt] [--turns 4] [--out FILE]
+    PYTHONPATH=src python3 benchmarks/matmul_gpu.py [llama1b gpt] [--turns 4] [--out FILE]
 
-One run of benchmarks/peers_gpu.py's shapes takes turns with its choices and with torch's own
-products, in one process, the same compiled code. Beside each turn stand the watts and the clock
-that `nvidia-smi` reads meanwhile: a GPU at its limit of power slows its clock for a way that is
-quicker and draws more, so a gain seen in a product alone may be none in a step.
+One run of benchmarks/peers_gpu.py's shapes alternates between the tuned algorithms and torch's own
+matmuls, in one process, with the same compiled code. Beside each turn stand the watts and the clock
+that `nvidia-smi` reads: a GPU at its power limit lowers its clock for an algorithm that is faster
+and draws more, so a gain in a matmul alone may be none in a step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 import peers_gpu as contests
-from stepladder.kernels.matmul import autotune as trials
-from stepladder.kernels.matmul import matmul as products
+from stepladder.kernels.matmul import autotune, matmul
 
 PLAN = "bf16-master compile=on kernels=on"
 
@@ -51,32 +50,32 @@ def compare(name: str, turns: int, meter: Meter) -> dict[str, Any]:
     contest = contests.CONTESTS[name]
     batches = contests.make_batches(contest)
     entry = contests.enter(PLAN, contest, batches)
-    chosen = dict(products.KNOWN)
+    chosen = dict(matmul.TUNED)
     rows: dict[str, list[dict[str, Any]]] = {"torch": [], "chosen": []}
     for _ in range(turns):
         for kind, taken in rows.items():
-            products.KNOWN.update(chosen if kind == "chosen" else dict.fromkeys(chosen))
+            matmul.TUNED.update(chosen if kind == "chosen" else dict.fromkeys(chosen))
             begun = time.perf_counter()
             contests.take_turn(entry, batches, 20 if name == "gpt" else 4)
             watts, clock = meter.since(begun)
             taken.append({"ms": 1e3 * entry.seconds[-1], "watts": watts, "megahertz": clock})
-    products.KNOWN.update(chosen)
+    matmul.TUNED.update(chosen)
     plain, ours = (median(each["ms"] for each in rows[kind]) for kind in rows)
-    ways = sum(each is not None for each in chosen.values())
-    print(f"{name}: torch's products {plain:.2f} ms, chosen {ours:.2f} ms ({plain / ours:.4f} x);"
-          f" {ways} of {len(chosen)} shapes are not torch's own")  # fmt: skip
+    tuned = sum(each is not None for each in chosen.values())
+    print(f"{name}: torch's matmuls {plain:.2f} ms, chosen {ours:.2f} ms ({plain / ours:.4f} x);"
+          f" {tuned} of {len(chosen)} shapes are tuned")  # fmt: skip
     for kind, taken in rows.items():
         for each in taken:
             print(f"  {kind:7} {each['ms']:8.2f} ms  {each['watts']} W  {each['megahertz']} MHz")
     return {"contest": name, "plan": PLAN, "ratio": plain / ours, "turns": rows,
-            "choices": dict(trials.table())}  # fmt: skip
+            "choices": dict(autotune.saved_choices())}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("contests", nargs="*", default=["llama1b", "gpt"])
     parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=contests.RESULTS / "products_gpu.json")
+    parser.add_argument("--out", type=Path, default=contests.RESULTS / "matmul_gpu.json")
     options = parser.parse_args()
     meter = Meter()
     rows = [compare(name, options.turns, meter) for name in options.contests]
