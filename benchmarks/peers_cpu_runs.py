@@ -104,7 +104,7 @@ def ours(words: str) -> Callable[[], tuple[Step, Any, Any]]:
         )
 
         def step(tokens: Any, targets: Any) -> float:
-            return run.step((tokens, targets)).loss
+            return run.step((tokens, targets), rows="rank").loss
 
         return step, run.module, run.optimizer
 

@@ -66,7 +66,7 @@ def write_run(folder: str, run) -> None:
     for step in range(1, 5):
         random.random()  # a generator that moves, as a user's would
         batch = torch.randn(4, 8, generator=draw), torch.randint(0, 5, (4,), generator=draw)
-        run.step(batch).read()
+        run.step(batch, rows="rank").read()
         if step % 2 == 0:
             run.save(folder)
     run.world.close()

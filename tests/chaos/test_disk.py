@@ -137,11 +137,11 @@ def one_disk_full(folders: list[str]):
     )
     rank = taken.world.place.rank
     batches = [(x[rank::2], y[rank::2]) for x, y in pairs(3)]
-    taken.step(batches[0]).read()
+    taken.step(batches[0], rows="rank").read()
     taken.save(folders[0])
-    taken.step(batches[1]).read()
+    taken.step(batches[1], rows="rank").read()
     taken.save(folders[rank], wait=False)
-    loss = taken.step(batches[2]).loss
+    loss = taken.step(batches[2], rows="rank").loss
     taken.saver.finish(taken.events)
     taken.world.close()
     return loss, taken.events

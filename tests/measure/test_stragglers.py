@@ -25,7 +25,7 @@ def watch_rank(plan, moment):
     if sleeps and moment == "optimizer":
         run.optimizer.register_step_pre_hook(lambda *_: time.sleep(SLEEP))
     tokens = torch.randint(0, 256, (2, 16))
-    run.step((tokens, tokens))
+    run.step((tokens, tokens), rows="rank")
     plain = dist.Work.wait
     seen, said, watch = [], [], StragglerWatch()
     called = run.climbed.forward_backward.exchange.module
@@ -35,7 +35,7 @@ def watch_rank(plan, moment):
             for _ in range(2):
                 if sleeps and moment == "data":
                     time.sleep(SLEEP)
-                report = run.step((tokens, tokens))
+                report = run.step((tokens, tokens), rows="rank")
             if times := notes.leave(report.read()):
                 seen.append(times)
                 said += watch.add(times)

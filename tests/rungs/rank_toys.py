@@ -89,7 +89,9 @@ def feed(taken, batches, micro: int = 3):
     """Take the steps; losses and norms."""
     world = taken.world
     reports = [
-        taken.step(share_of(batch, world.data_index, world.layout.data_ways, micro)).read()
+        taken.step(
+            share_of(batch, world.data_index, world.layout.data_ways, micro), rows="rank"
+        ).read()
         for batch in batches
     ]
     return [report.loss for report in reports], [report.grad_norm for report in reports]

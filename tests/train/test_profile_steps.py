@@ -120,7 +120,7 @@ def test_a_host_synchronisation_is_named_with_its_line():
 
     found = start(loss).profile(repeat(batch()), steps=STEPS)
     (finding,) = (f for f in found.findings if f.kind == "sync")
-    assert "test_profile.py:" in finding.text and "in loss needs a number" in finding.text
+    assert "test_profile_steps.py:" in finding.text and "in loss needs a number" in finding.text
     assert "once a step" in finding.text
 
 
@@ -187,7 +187,7 @@ def profile_rank(plan, sleeper, moment, steps=STEPS):
         run.module.register_forward_pre_hook(lambda *_: time.sleep(0.25))
     if sleeps and moment == "optimizer":
         run.optimizer.register_step_pre_hook(lambda *_: time.sleep(0.25))
-    found = run.profile(feed(), steps=steps)
+    found = run.profile(feed(), steps=steps, rows="rank")
     return found.to_dict()
 
 

@@ -1,4 +1,8 @@
-"""What one step did, in numbers every rank agrees on."""
+"""What one step did, in numbers.
+
+Loss, gradient norm, tokens and peak memory are of all ranks together; times and rates are this
+rank's, which waits for the others in every step.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +12,39 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """The numbers of one step.
+
+    >>> report = Report(
+    ...     step=3, loss=2.5, grad_norm=1.0, lr=0.1, tokens=64, seconds=0.5,
+    ...     memory_bytes=2**30, tokens_per_second=128.0,
+    ... )
+    >>> report.to_dict()["loss"]
+    2.5
+    """
+
     step: int
     loss: float  # mean over the valid targets of the global batch
     grad_norm: float  # over all parameters, before clipping
     lr: float
     tokens: int  # valid targets in the global batch
-    seconds: float  # since the step before
-    memory_bytes: int  # peak on the fullest rank
+    seconds: float  # of one step
+    memory_bytes: int  # peak on the fullest rank, as the ranks last exchanged it
     tokens_per_second: float
     flops_per_second: float | None = None  # model FLOPs a rank; None: not counted
     mfu: float | None = None  # of the device's peak in the plan's compute type; None: unknown peak
     hfu: float | None = None  # the same with recomputed FLOPs counted
     loss_scale: float | None = None  # with fp16
-    skipped: bool = False  # the update was left out because a gradient was not finite
+    skipped: bool = False  # the update was skipped: the loss or a gradient was NaN or Inf
     length: int = 0  # of the longest sample in the batch, where samples have one
     data_seconds: float = 0.0  # of `seconds`, waiting for the batch
+    rank_memory_bytes: int = 0  # peak on this rank
 
     def to_dict(self) -> dict[str, Any]:
+        """Every field by name."""
         return {name: getattr(self, name) for name in NAMES}  # no copies: all are numbers
 
     def line(self, *, memory_limit_bytes: int | None = None) -> str:
-        """The field's own log line."""
+        """The log line of this step."""
         share = f" ({self.memory_bytes / memory_limit_bytes:.1%})" if memory_limit_bytes else ""
         mfu = "unknown" if self.mfu is None else f"{self.mfu:.1%}"
         flops = (

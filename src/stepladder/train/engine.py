@@ -37,8 +37,9 @@ from stepladder.world import World, deterministic, limit_bytes, peak_bytes, seed
 from stepladder.world.device_mismatch import explain_placement
 
 from .flop_rate import FlopRate
+from .peak_memory import PeakMemory
 from .pending_report import PendingReport
-from .step_batch import as_batch
+from .step_batch import Rows, rank_batch
 from .step_clock import Clock
 
 
@@ -59,6 +60,7 @@ class Engine:
     index: int = 0  # steps taken
     position: int = 0  # samples consumed
     clock: Clock = field(default_factory=Clock)
+    peak: PeakMemory = field(default_factory=PeakMemory)
     statistics: Statistics | None = None  # of the layers, where a bad step does not end the run
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
     events: list[str] = field(
@@ -79,9 +81,17 @@ class Engine:
         """Rows of one pass, as the plan says or as memory allowed."""
         return self.climbed.forward_backward.micro
 
-    def step(self, batch: Any) -> PendingReport:
-        """Learn from one global batch."""
-        taken = as_batch(batch, self.position, self.plan.layout.data_ways)
+    def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
+        """Learn from one global batch. Every rank calls it; it does not wait for the device.
+
+        Args:
+            batch: one of `run.batches`, which knows its rows; or tensors: a pair (inputs, targets),
+                a dict with labels, or inputs alone.
+            rows: whose rows tensors are, needed where several ranks share the data: "rank" (this
+                rank's own, as many on every rank) or "global" (the whole batch on every rank, of
+                which each takes its part).
+        """
+        taken = self.own_batch(batch, rows)
         self.events += [f"step {self.index}: {sentence}" for sentence in taken.skipped]
         taken = taken.to(self.world.device, non_blocking=True)
         if self.statistics is None and self.health.policy != "stop":
@@ -95,6 +105,10 @@ class Engine:
                 if told := heard(self.world):
                     raise told from cut
                 raise
+
+    def own_batch(self, batch: Any, rows: Rows | None = None) -> Batch:
+        """This rank's part of the global batch that comes next in the run."""
+        return rank_batch(batch, self.position, self.plan, self.world.data_index, rows)
 
     def gradients(self, batch: Batch) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
@@ -172,7 +186,8 @@ class Engine:
         self.scale.update(bad)
         drop_gradients(self.climbed.pieces)
         tokens = self.climbed.forward_backward.total
-        taken = Taken(self.index, batch, loss, tokens, norms, lr, scale)
+        fullest = self.peak.exchange(self.world)
+        taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest)
         parts, self.climbed.forward_backward.parts = self.climbed.forward_backward.parts, []
         self.health.note(
             Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)
@@ -187,15 +202,18 @@ class Engine:
             self.copying.hold()
             self.copying = None
 
-    def evaluate(self, batches: Iterable[Any]) -> float:
-        """The mean loss over the valid targets of these batches, without learning."""
+    def evaluate(self, batches: Iterable[Any], *, rows: Rows | None = None) -> float:
+        """The mean loss over the valid targets of these batches, without learning.
+
+        Every rank calls it; batches and `rows` are as in `step`.
+        """
         self.look_back()
         self.module.eval()
         average_buffers(self.module, self.world)
         total, count = 0.0, 0
         with self.world.explaining(), matrix_units(self.plan.precision, self.world.device):
             for given in batches:
-                batch = as_batch(given, 0).to(self.world.device, non_blocking=True)
+                batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
                 loss, valid = self.climbed.forward_backward.evaluate(batch)
                 total, count = total + loss.item() * valid, count + valid
         self.module.train()
@@ -222,6 +240,7 @@ class Engine:
         seconds, waited = self.clock.read(taken.step)
         tokens = int(taken.tokens)
         rates = self.flops.over(seconds, taken.batch)
+        memory = peak_bytes(self.world.device)
         return Report(
             step=taken.step,
             loss=loss,
@@ -229,7 +248,7 @@ class Engine:
             lr=taken.lr,
             tokens=tokens,
             seconds=seconds,
-            memory_bytes=peak_bytes(self.world.device),
+            memory_bytes=memory if taken.fullest is None else max(memory, int(taken.fullest)),
             tokens_per_second=tokens / seconds,
             flops_per_second=rates.model,
             mfu=rates.mfu,
@@ -238,6 +257,7 @@ class Engine:
             skipped=not math.isfinite(norm + loss),
             length=longest(taken.batch),
             data_seconds=waited,
+            rank_memory_bytes=memory,
         )
 
 
@@ -252,6 +272,7 @@ class Taken:
     norms: Norms
     lr: float
     scale: torch.Tensor | None
+    fullest: torch.Tensor | None  # the largest peak memory of any rank; None: there is one rank
 
 
 def longest(batch: Batch) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from stepladder.data import walk
 from stepladder.errors import DataError, ModelError, PlanError
-from stepladder.plan import Optimizer, Rate
+from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.plan.optimizer import Group
 from stepladder.seam.modules import state_of
 
@@ -44,16 +44,36 @@ def from_lightning(
     optimizer: str | Optimizer | None = None,
     clip: float | None = None,
     rate: str | Rate | None = None,
+    plan: str | Plan = "auto",
     sample: Any = None,
-    **how: Any,
+    seed: int = 0,
+    device: str = "auto",
+    nonfinite: str = "stop",
+    exact: bool = False,
+    timeout_seconds: float = 600,
 ) -> Run:
-    """Take a Lightning module up the ladder; `climb` says what else may be given.
+    """Take a Lightning module up the ladder: `climb` for a module with a training_step.
 
     Args:
-        optimizer: words that go before configure_optimizers.
+        optimizer: text that replaces configure_optimizers.
         clip: the Trainer's gradient_clip_val.
-        rate: words for the schedule, which a scheduler cannot be turned into.
+        rate: text for the schedule, which a scheduler cannot be turned into.
+        plan, seed, device, nonfinite, exact, timeout_seconds: as in `climb`.
         sample: one batch, as training_step takes it.
+
+    >>> import torch, stepladder as sl
+    >>> class Classifier(torch.nn.Module):  # stands for a lightning.LightningModule
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(4, 2)
+    ...     def training_step(self, batch):
+    ...         x, y = batch
+    ...         return torch.nn.functional.cross_entropy(self.layer(x), y)
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.AdamW(self.parameters(), lr=1e-3)
+    >>> run = sl.from_lightning(Classifier(), plan="fp32")
+    >>> str(run.plan.optimizer).split()[0]
+    'adamw'
     """
     if not getattr(module, "automatic_optimization", True):
         problem = f"{type(module).__name__} takes its steps by hand (automatic_optimization=False)"
@@ -68,7 +88,11 @@ def from_lightning(
     if clip is not None:
         chosen = chosen.change([f"clip={clip}"])
     given = None if sample is None else {WHOLE: sample}
-    return climb(Stepped(module), optimizer=chosen, rate=rate or "constant", sample=given, **how)
+    return climb(
+        Stepped(module), optimizer=chosen, plan=plan, sample=given, rate=rate or "constant",
+        seed=seed, device=device, nonfinite=nonfinite, exact=exact,
+        timeout_seconds=timeout_seconds,
+    )  # fmt: skip
 
 
 def own_hooks(module: Any) -> list[str]:

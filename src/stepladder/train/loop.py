@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from stepladder.data import Prefetcher, batches
+from stepladder.data import Prefetcher, Reading
+from stepladder.data import batches as batches_of
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 
 from .batch_rows import rows_of
 from .engine import Engine
 from .pending_report import PendingReport
+from .step_batch import Rows
 
 
-def fit(run: Engine, feed: Iterable[Any], *, steps: int | None = None) -> Iterator[PendingReport]:
+def fit(
+    run: Engine,
+    batches: Iterable[Any],
+    *,
+    steps: int | None = None,
+    rows: Rows | None = None,
+) -> Iterator[PendingReport]:
     """Learn from batch after batch, yielding each step's report, up to `steps` in the run's life.
 
-    The time spent waiting for a batch is noted apart, so that a report can say what data cost.
+    The time spent waiting for a batch is measured apart, so that a report can say what data cost.
+
+    Args:
+        batches: of `run.batches`, or anything that yields what `run.step` takes.
+        steps: where the run ends, counted from its first step and not from a resumed one; None:
+            where the batches end.
+        rows: as in `run.step`.
+
+    >>> import torch, stepladder as sl
+    >>> run = sl.climb(torch.nn.Linear(4, 2), loss="cross_entropy", plan="fp32", device="cpu")
+    >>> batch = torch.randn(8, 4), torch.randint(0, 2, (8,))
+    >>> [report.step for report in sl.fit(run, [batch] * 3)]
+    [0, 1, 2]
     """
-    source = iter(feed)
+    source = iter(batches)
     run.clock.restart(run.index)
     while steps is None or run.index < steps:
         asked = time.perf_counter()
@@ -32,24 +52,24 @@ def fit(run: Engine, feed: Iterable[Any], *, steps: int | None = None) -> Iterat
         except StopIteration:
             return
         run.clock.wait(time.perf_counter() - asked)
-        yield run.step(batch)
+        yield run.step(batch, rows=rows)
 
 
 def feed(
     run: Engine,
     source: Any,
     *,
-    size: int | None = None,
-    seed: int = 0,
-    uneven: bool = False,
-    **how: Any,
+    size: int | None,
+    seed: int,
+    uneven: bool,
+    stop: int | None,
+    shuffle: bool,
+    lengths: str | Callable[[int], int] | None,
+    longest: int | None,
+    workers: int | str,
+    reading: Reading | None,
 ) -> Prefetcher:
-    """This rank's part of the global batches, from where the run stands: the same on any ranks.
-
-    Args:
-        uneven: let shares differ by a row where a batch does not divide by the ranks, as happens
-            to a run that goes on with fewer of them; else such a batch is refused.
-    """
+    """This rank's part of the global batches, from where the run stands: see `Run.batches`."""
     ways = run.plan.layout.data_ways
     planned = run.plan.batch
     passes = planned.passes if planned.micro is None else None
@@ -58,14 +78,19 @@ def feed(
         settled = settled.settle(ways)
     assert settled.sequences is not None
     whole = getattr(run.module, "samples_of", None)  # a module that reads samples in one piece
-    return batches(
+    return batches_of(
         whole(source) if whole else source,
         size=settled.sequences,
         seed=seed,
         start=run.position,
+        stop=stop,
+        shuffle=shuffle,
         share=partial(rows_read, run.plan, run.world.data_index),
+        lengths=lengths,
+        longest=longest,
+        workers=workers,
         device=run.world.device,
-        **how,
+        reading=reading,
     )
 
 

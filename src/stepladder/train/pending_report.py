@@ -15,9 +15,24 @@ from stepladder.record import Report
 
 
 class PendingReport:
-    """Reads like a `Report`."""
+    """What `run.step` returns: the fields of a `Report`, read from the device when first asked for.
+
+    >>> report = PendingReport(
+    ...     3,
+    ...     lambda: Report(
+    ...         step=3, loss=2.5, grad_norm=1.0, lr=0.1, tokens=64, seconds=0.5,
+    ...         memory_bytes=2**30, tokens_per_second=128.0,
+    ...     ),
+    ... )
+    >>> report
+    PendingReport(step=3, not read yet)
+    >>> report.loss
+    2.5
+    """
 
     __slots__ = ("_report", "_resolve", "step")
+
+    step: int  # known without waiting
 
     def __init__(self, step: int, resolve: Callable[[], Report]) -> None:
         self.step = step
@@ -32,5 +47,99 @@ class PendingReport:
             self._resolve = None  # let go of the device tensors it held
         return self._report
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.read(), name)
+    @property
+    def loss(self) -> float:
+        """Mean over the valid targets of the global batch."""
+        return self.read().loss
+
+    @property
+    def grad_norm(self) -> float:
+        """Norm of the gradients of all parameters, before clipping."""
+        return self.read().grad_norm
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of this step."""
+        return self.read().lr
+
+    @property
+    def tokens(self) -> int:
+        """Valid targets in the global batch."""
+        return self.read().tokens
+
+    @property
+    def seconds(self) -> float:
+        """Time of a step, averaged over the steps since a report was last read."""
+        return self.read().seconds
+
+    @property
+    def data_seconds(self) -> float:
+        """Of `seconds`, the time spent waiting for the batch."""
+        return self.read().data_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all ranks together, by the second."""
+        return self.read().tokens_per_second
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak memory of the rank that needed most, as the ranks last exchanged it."""
+        return self.read().memory_bytes
+
+    @property
+    def rank_memory_bytes(self) -> int:
+        """Peak memory of this rank."""
+        return self.read().rank_memory_bytes
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """Model FLOPs per second on this rank; None: not counted."""
+        return self.read().flops_per_second
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs as a share of the device's peak; None: the peak is unknown."""
+        return self.read().mfu
+
+    @property
+    def hfu(self) -> float | None:
+        """The same with recomputed FLOPs counted."""
+        return self.read().hfu
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The loss scale of fp16; None in other precisions."""
+        return self.read().loss_scale
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the update was skipped because the loss or a gradient was NaN or Inf."""
+        return self.read().skipped
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sample in the batch; 0 where samples are not sequences."""
+        return self.read().length
+
+    def line(self, *, memory_limit_bytes: int | None = None) -> str:
+        """The log line of this step."""
+        return self.read().line(memory_limit_bytes=memory_limit_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field by name."""
+        return self.read().to_dict()
+
+    def __reduce__(self) -> tuple[Callable[[Report], PendingReport], tuple[Report]]:
+        # What waits on the device belongs to this process and this run: a copy holds its numbers.
+        return known_report, (self.read(),)
+
+    def __repr__(self) -> str:
+        if self._report is None:
+            return f"PendingReport(step={self.step}, not read yet)"
+        return f"Pending{self._report!r}"
+
+
+def known_report(report: Report) -> PendingReport:
+    """A report whose numbers are known already."""
+    return PendingReport(report.step, lambda: report)

@@ -37,7 +37,7 @@ from stepladder.world import World, limit_bytes, synchronize
 
 from .auto_plan import cluster_for, facts_for
 from .engine import Engine
-from .step_batch import as_batch
+from .step_batch import Rows
 
 WARMUP = 2
 HEARD_SECONDS = 120.0  # for what other ranks found
@@ -45,15 +45,23 @@ NS = 1e-9
 
 
 def profile(
-    run: Engine, feed: Iterable[Any], *, steps: int = 4, folder: str | Path | None = None
+    run: Engine,
+    batches: Iterable[Any],
+    *,
+    steps: int = 4,
+    folder: str | Path | None = None,
+    rows: Rows | None = None,
 ) -> Profile:
-    """Where the time of this run's steps goes; every rank calls it.
+    """Where the time of this run's steps goes; every rank calls it, and the run learns from them.
 
     Args:
-        feed: batches for 2 · `steps` + 3 steps.
-        folder: where the trace is kept; None: nowhere.
+        batches: 2 · `steps` + 3 of them at least, as `run.step` takes them.
+        steps: how many are profiled; as many are timed without a profiler.
+        folder: where the trace, for Perfetto or Chrome, is kept; None: nowhere.
+        rows: as in `run.step`.
     """
-    source = Source(iter(feed), 2 * steps + WARMUP + 1)
+    own = (run.own_batch(batch, rows) for batch in batches)
+    source = Source(own, 2 * steps + WARMUP + 1)
     for _ in range(WARMUP):
         run.step(next(source))
     synchronize(run.world.device)
@@ -62,7 +70,7 @@ def profile(
     with Capture(run.world.device) as capture, marked(type(run), "update", UPDATE):
         spent = timed(run, source, steps)
     found = reduce_spans(capture.spans, floor=capture.floor)
-    sample = as_batch(next(source), run.position, run.plan.layout.data_ways)
+    sample = next(source)
     detail = look_closely(run, sample)
     graphs = find_retained_graphs(ignore=known)
     measured = summary(run, found, steps, spent, plain, sample, detail)
@@ -116,18 +124,18 @@ class Glance:
 class Source:
     """A feed that says when it is too short."""
 
-    def __init__(self, feed: Iterator[Any], needed: int) -> None:
+    def __init__(self, feed: Iterator[Batch], needed: int) -> None:
         self.feed, self.needed, self.given = feed, needed, 0
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         try:
             batch = next(self.feed)
         except StopIteration:
             raise DataError(
-                "feed",
+                "batches",
                 f"ended after {self.given} of the {self.needed} batches that a profile takes",
                 "Give it more, or profile fewer steps.",
             ) from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepladder.data import Prefetcher
+from stepladder.data import Prefetcher, Reading
 from stepladder.record import Profile
 from stepladder.train.checkpointing.resume import load, resume
 from stepladder.train.checkpointing.save import Saver
@@ -16,6 +16,7 @@ from stepladder.train.health.replica_check import check_replicas
 from .engine import Engine
 from .loop import feed
 from .profile_steps import profile
+from .step_batch import Rows
 
 
 @dataclass(slots=True)
@@ -26,10 +27,39 @@ class Run(Engine):
     saver: Saver = field(default_factory=Saver)
 
     def batches(
-        self, source: Any, size: int | None = None, seed: int = 0, **how: Any
+        self,
+        source: Any,
+        size: int | None = None,
+        seed: int = 0,
+        *,
+        uneven: bool = False,
+        stop: int | None = None,
+        shuffle: bool = True,
+        lengths: str | Callable[[int], int] | None = None,
+        longest: int | None = None,
+        workers: int | str = "auto",
+        reading: Reading | None = None,
     ) -> Prefetcher:
-        """This rank's part of the global batches, from where the run stands."""
-        return feed(self, source, size=size, seed=seed, **how)
+        """This rank's part of the global batches, from where the run stands: the same global
+        batches on any number of ranks.
+
+        Args:
+            source: samples by index: a list, a tensor, a map-style dataset.
+            size: samples of a global batch, over all ranks; None: as the plan says.
+            seed: of the order in which samples come, another one in every epoch.
+            uneven: let ranks' parts differ by a row where a batch does not divide by the ranks;
+                else such a batch is refused.
+            stop: the sample number to end before; None: epoch after epoch without end.
+            shuffle: False: in the source's own order.
+            lengths: tokens used of each window by step, such as "128@0,512@200".
+            longest: tokens a sample may have; a longer one is cut or refused, as `reading` says.
+            workers: threads or processes that read ahead: 2, "2 processes", or "auto".
+            reading: retries, skipping and padding.
+        """
+        return feed(
+            self, source, size=size, seed=seed, uneven=uneven, stop=stop, shuffle=shuffle,
+            lengths=lengths, longest=longest, workers=workers, reading=reading,
+        )  # fmt: skip
 
     def save(self, folder: str | Path, *, wait: bool = True) -> Path:
         """Write a checkpoint into `folder/step-NNNNNN`; every rank calls it.
@@ -41,13 +71,18 @@ class Run(Engine):
         return self.saver.save(self, folder, wait=wait)
 
     def profile(
-        self, feed: Iterable[Any], *, steps: int = 4, folder: str | Path | None = None
+        self,
+        batches: Iterable[Any],
+        *,
+        steps: int = 4,
+        folder: str | Path | None = None,
+        rows: Rows | None = None,
     ) -> Profile:
         """Where a step's time goes, with a verdict, from 2 · `steps` + 3 real steps of this run.
 
         Every rank calls it. The trace, for Perfetto or Chrome, is kept in `folder`.
         """
-        return profile(self, feed, steps=steps, folder=folder)
+        return profile(self, batches, steps=steps, folder=folder, rows=rows)
 
     def rewind(self, folder: str | Path) -> Path:
         """Go back to the newest checkpoint, and on from there with data that was not read yet.

@@ -43,17 +43,31 @@ def climb(
 ) -> Run:
     """Take a module up the ladder: a run whose `step` learns from one global batch.
 
+    Called on one process, or on every rank that torchrun started; the module is changed in place
+    and keeps its class and parameter names.
+
     Args:
         loss: a name, a function of (outputs, targets) that is a mean over valid targets, or None
             for a module whose output holds its own.
-        optimizer: text such as "adamw lr=3e-4 clip=1"; goes before the plan's.
+        optimizer: text such as "adamw lr=3e-4 clip=1"; replaces the plan's.
+        plan: text such as "bf16 zero3 micro=4", a `Plan`, or "auto".
         sample: one batch, needed to fit a recomputation budget, and to weigh the stages of a
             pipeline where the module does not read tokens.
-        rate: text such as "cosine warmup=100 steps=1000".
-        nonfinite: of a loss or gradient that is not finite the update is left out. "stop" raises
-            when a report is read, "skip" goes on, "backoff" goes on with half the learning rate.
+        rate: the learning-rate schedule, text such as "cosine warmup=100 steps=1000".
+        seed: of dropout and every other random number that a step draws.
+        device: "auto", "cpu" or "cuda".
+        nonfinite: what happens after a loss or gradient that is NaN or Inf, whose update is always
+            skipped: "stop" raises when a report is read, "skip" goes on, "backoff" goes on with
+            half the learning rate.
         exact: only algorithms that give the same bits each time.
         timeout_seconds: how long ranks wait for each other before the missing one is named.
+
+    >>> import torch, stepladder as sl
+    >>> model = torch.nn.Linear(4, 2)
+    >>> run = sl.climb(model, loss="cross_entropy", optimizer="adamw lr=3e-4", plan="fp32 micro=4")
+    >>> report = run.step((torch.randn(8, 4), torch.randint(0, 2, (8,))))
+    >>> report.step, report.tokens
+    (0, 8)
     """
     health = Health(nonfinite)
     place = Place.from_environment()
@@ -83,7 +97,10 @@ def build(
     loss: str | Callable[[Any, Any], torch.Tensor] | None,
     sample: Any,
     rate: str | Rate,
-    **settings: Any,
+    seed: int,
+    health: Health,
+    exact: bool,
+    because: str,
 ) -> Run:
     """The run of a settled plan in a joined world."""
     if plan.memory_bytes is not None:
@@ -92,9 +109,7 @@ def build(
     drawn = blueprint(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
     masters = take_masters(model) if plan.precision.masters else None
-    climbed = climb_rungs(
-        model, plan, make_loss(loss, model), world, costs, settings.get("seed", 0), one_row(sample)
-    )
+    climbed = climb_rungs(model, plan, make_loss(loss, model), world, costs, seed, one_row(sample))
     return Run(
         plan=plan,
         world=world,
@@ -118,7 +133,10 @@ def build(
             sharing=plan.layout.num_ranks // plan.layout.data_ways,
             again=climbed.recomputed_whole,
         ),
-        **settings,
+        seed=seed,
+        health=health,
+        exact=exact,
+        because=because,
     )
 
 

@@ -57,6 +57,13 @@ class World:
                 dist.all_reduce(value, group=self.mesh.get_group(axis))
         return value
 
+    def max(self, value: torch.Tensor, *axes: str) -> torch.Tensor:
+        """The largest value of any rank that differs from this one only along `axes`."""
+        for axis in axes:
+            if self.mesh is not None and getattr(self.layout, axis) > 1:
+                dist.all_reduce(value, dist.ReduceOp.MAX, group=self.mesh.get_group(axis))
+        return value
+
     def sum_later(self, value: torch.Tensor, *axes: str) -> Callable[[], torch.Tensor]:
         """Begin to add a value up over `axes`; calling what comes back waits for the sum.
 

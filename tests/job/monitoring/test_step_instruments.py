@@ -49,7 +49,7 @@ def test_memory_that_stands_still_is_told_seldom(tmp_path):
 def report_of(step, memory_bytes):
     return Report(
         step=step, loss=1.0, grad_norm=1.0, lr=0.1, tokens=1, seconds=1.0,
-        memory_bytes=memory_bytes, tokens_per_second=1.0,
+        memory_bytes=memory_bytes, tokens_per_second=1.0, rank_memory_bytes=memory_bytes,
     )  # fmt: skip
 
 

@@ -92,11 +92,11 @@ def learn(plan: str, subject: str, optimizer: str, steps: int = 3):
     *batches, held_out = data(steps + 1)
     ways, index = taken.world.layout.data_ways, taken.world.data_index
     mine = torch.arange(8) // MICRO % ways == index
-    reports = [taken.step(rows_of(batch, mine)) for batch in batches]
+    reports = [taken.step(rows_of(batch, mine), rows="rank") for batch in batches]
     found = [report.loss for report in reports], [report.grad_norm for report in reports]
     tokens, judged = (
         [report.tokens for report in reports],
-        taken.evaluate([rows_of(held_out, mine)]),
+        taken.evaluate([rows_of(held_out, mine)], rows="rank"),
     )
     parameters = [getattr(p, "full_tensor", lambda p=p: p)() for p in taken.module.parameters()]
     return *found, tokens, judged, [p.detach() for p in parameters]

@@ -84,11 +84,11 @@ def overflowing(plan):
     )
     world = taken.world
     mine = tuple(t[world.data_index * 3 : world.data_index * 3 + 3] for t in batch)
-    first = taken.step(mine).read()
+    first = taken.step(mine, rows="rank").read()
     hook.remove()
     kept = all(torch.equal(a, b) for a, b in zip(before, taken.climbed.module.parameters()))
     halved = taken.scale.scale.item() / scale
-    second = taken.step(mine).read()
+    second = taken.step(mine, rows="rank").read()
     return first.skipped, kept, halved, second.skipped, taken.scale.scale.item() / scale
 
 

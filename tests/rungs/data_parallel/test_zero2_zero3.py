@@ -92,7 +92,7 @@ def after_evaluation(plan):
     taken = start(plan, odd)
     first = feed(taken, tokens(1))
     mine = share_of(tokens(2)[1], taken.world.data_index, taken.world.layout.data_ways, 3)
-    evaluated = taken.evaluate([mine])
+    evaluated = taken.evaluate([mine], rows="rank")
     sliced = all(isinstance(p, DTensor) for p in taken.module.parameters())
     return first[0] + [evaluated] + feed(taken, tokens(2)[1:])[0], sliced
 
@@ -110,9 +110,9 @@ def gathers(plan):
     """How often parameters were gathered in a batch of two passes, and how many units there are."""
     taken = start(plan, llama, micro=3)
     batch = share_of(ragged(1)[0], taken.world.data_index, 2, 3)
-    taken.step(batch).read()
+    taken.step(batch, rows="rank").read()
     with profile() as seen:
-        taken.step(batch).read()
+        taken.step(batch, rows="rank").read()
     names = [event.key for event in seen.key_averages() for _ in range(event.count)]
     gathered = [name for name in names if name.split(" ")[0] == "FSDP::all_gather"]
     units = [part for part in taken.module.modules() if isinstance(part, FSDPModule)]

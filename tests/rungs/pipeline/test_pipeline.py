@@ -38,9 +38,9 @@ def learn(name, plan, micro=2, optimizer=SGD, sizes=(8, 8)):
     numbers = []
     for step, rows in enumerate(sizes):
         batch = mine(batches(step + 1, rows=rows)[-1], taken, micro)
-        report = taken.step(batch)
+        report = taken.step(batch, rows="rank")
         numbers += [report.loss, report.grad_norm]
-    numbers.append(taken.evaluate([mine(sample, taken, micro)]))
+    numbers.append(taken.evaluate([mine(sample, taken, micro)], rows="rank"))
     named = dict(taken.module.named_parameters(remove_duplicate=False))
     tensors = {**named, **dict(taken.module.named_buffers(remove_duplicate=False))}
     return numbers, {

@@ -84,7 +84,7 @@ def fail_on(rank: int, plan: str, policy: str):
     taken = climb(net(), loss="cross_entropy", optimizer="sgd lr=0.1", plan=plan, device="cpu",
                   nonfinite=policy)  # fmt: skip
     try:
-        skipped = taken.step(poisoned_on(rank, taken.world)).skipped
+        skipped = taken.step(poisoned_on(rank, taken.world), rows="rank").skipped
     except NonFinite as stopped:
         return str(stopped)
     return skipped, taken.lr, taken.events
@@ -120,7 +120,7 @@ def overflow_on(rank: int, plan: str) -> str:
             taken.climbed.pieces[-1].held.fill_(float("inf"))
     batch = share_of(ragged(1)[0], world.data_index, world.layout.data_ways, 2)
     try:
-        taken.step(batch).read()
+        taken.step(batch, rows="rank").read()
     except NonFinite as stopped:
         return str(stopped)
     return "went on"

@@ -49,7 +49,7 @@ def learn(plan: str, where: str, short: tuple[int, ...], leaves: bool):
         plant(taken.module, where, rows=0)
     mine = share_of(BATCHES[0], world.data_index, world.layout.data_ways, 1)
     try:
-        taken.step(mine)
+        taken.step(mine, rows="rank")
     except RankOutOfMemory:
         if leaves and world.place.rank in short:
             os._exit(3)  # as a process does that ends with this error

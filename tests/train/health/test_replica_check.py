@@ -43,7 +43,7 @@ def drift(plan: str, fault: str) -> str:
     rank, ways = taken.world.place.rank, taken.world.layout.data_ways
     (tokens, targets) = ragged(1)[0]
     mine = slice(taken.world.data_index, None, ways)
-    taken.step((tokens[mine], targets[mine]))
+    taken.step((tokens[mine], targets[mine]), rows="rank")
     if fault == "one number" and rank == 1:
         with torch.no_grad():
             piece = taken.climbed.pieces[3].held

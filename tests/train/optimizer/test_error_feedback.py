@@ -24,7 +24,7 @@ def learn(plan: str, first: int, last: int, folder: str):
     losses = []
     for batch in BATCHES[first:last]:
         mine = share_of(batch, world.data_index, world.layout.data_ways, 1)
-        losses.append(taken.step(mine).loss)
+        losses.append(taken.step(mine, rows="rank").loss)
     if last < len(BATCHES):
         taken.save(folder)
         owed = {n: traffic.missed[p].clone() for n, p in named.items() if p in traffic.missed}

@@ -87,12 +87,12 @@ class StepInstruments:
         held = known.by_owner() if known else self.parameters
         owners = {name: size for name, size in held.items() if size}
         rest = "temporary" if self.run.world.device.type == "cuda" else "context"
-        beyond = report.memory_bytes - sum(owners.values())
+        beyond = report.rank_memory_bytes - sum(owners.values())
         owners[rest] = owners.get(rest, 0) + max(beyond, 0)
         return {
             "step": report.step,
             "owners": owners,
-            "peak_bytes": report.memory_bytes,
+            "peak_bytes": report.rank_memory_bytes,
             "limit_bytes": self.limit,
         }
 
