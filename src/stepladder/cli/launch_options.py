@@ -41,7 +41,7 @@ ONLY = {  # which places have an option
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LaunchRequest:
     """A run as it was asked for, wherever it is to go."""
 
     what: str  # the file; empty: the built-in run
@@ -57,7 +57,7 @@ class Wanted:
     restarts: int
 
     @classmethod
-    def read(cls, options: argparse.Namespace) -> Wanted:
+    def read(cls, options: argparse.Namespace) -> LaunchRequest:
         raise_all(misplaced(options))
         script = (options.what or "").endswith(".py")
         recipe = read_recipe(None if script else options.what, options.settings)
@@ -173,14 +173,14 @@ def without_folder(settings: list[str]) -> list[str]:
 
 def start_script(options: argparse.Namespace) -> int:
     """A script on this machine's ranks; where there are several machines, among theirs."""
-    wanted = Wanted.read(options)
-    run = wanted.recipe.run
+    request = LaunchRequest.read(options)
+    run = request.recipe.run
     return launch_local(
-        [wanted.what, *wanted.arguments],
-        ranks=wanted.ranks,
-        folder=choose_folder(wanted.recipe, elastic=True),
-        restarts=wanted.restarts,
-        nodes=read_nodes(options, wanted.recipe),
+        [request.what, *request.arguments],
+        ranks=request.ranks,
+        folder=choose_folder(request.recipe, elastic=True),
+        restarts=request.restarts,
+        nodes=read_nodes(options, request.recipe),
         wait_seconds=run.timeout_seconds,
         grace_seconds=run.grace_seconds,
     )

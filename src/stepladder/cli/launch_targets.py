@@ -1,4 +1,4 @@
-"""`launch --on ssh | slurm | kubernetes | ray`: a wanted run as what its place is to be given."""
+"""`launch --on ssh | slurm | kubernetes | ray`: a asked run as what its place is to be given."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from stepladder.launch.run_request import read_bytes
 from stepladder.launch.ssh.ssh_hosts import parse_hosts
 from stepladder.plan import read_recipe
 
-from .launch_options import Wanted
+from .launch_options import LaunchRequest
 
 
-def read_place(options: argparse.Namespace, wanted: Wanted) -> Elsewhere:
+def read_place(options: argparse.Namespace, asked: LaunchRequest) -> Elsewhere:
     """The place, with all it is to be given."""
-    wanted.check_plan()
+    asked.check_plan()
     resources = Resources(
         gpus=read_number("gpus-per-node", options.gpus_per_node or "0", least=0),
         cpus=read_number("cpus-per-node", options.cpus_per_node, least=1)
@@ -40,19 +40,19 @@ def read_place(options: argparse.Namespace, wanted: Wanted) -> Elsewhere:
         memory_bytes=size(options, "memory_per_node", 0),
     )
     if options.on == "kubernetes":
-        return on_kubernetes(options, wanted, resources)
-    request = request_here(options, wanted, resources)
+        return on_kubernetes(options, asked, resources)
+    request = request_here(options, asked, resources)
     if options.on == "slurm":
-        return on_slurm(options, wanted, request)
+        return on_slurm(options, asked, request)
     if options.on == "ray":
         return OnRay(request)
     if not options.hosts:
         raise PlanError("hosts", "missing", "Name the machines: --hosts a,b.")
     hosts = parse_hosts(options.hosts, options.ssh or "", options.rendezvous or "")
-    if wanted.most != len(hosts.names):
+    if asked.most != len(hosts.names):
         raise PlanError(
             "nodes",
-            f"{wanted.most} machines, and --hosts names {len(hosts.names)}",
+            f"{asked.most} machines, and --hosts names {len(hosts.names)}",
             "Leave --nodes out, or name as many as may come.",
         )
     return OnHosts(request, hosts)
@@ -63,40 +63,42 @@ def size(options: argparse.Namespace, name: str, default: int) -> int:
     return read_bytes(name.replace("_", "-"), text) if text else default
 
 
-def request_here(options: argparse.Namespace, wanted: Wanted, resources: Resources) -> Request:
+def request_here(
+    options: argparse.Namespace, asked: LaunchRequest, resources: Resources
+) -> Request:
     """For machines that see this one's files."""
-    folder = choose_folder(wanted.recipe).absolute()
-    what = str(Path(wanted.what).absolute()) if wanted.what else ""
-    words = ["-m", "stepladder.cli.main", *wanted.launcher_words(what)]
+    folder = choose_folder(asked.recipe).absolute()
+    what = str(Path(asked.what).absolute()) if asked.what else ""
+    words = ["-m", "stepladder.cli.main", *asked.launcher_words(what)]
     named = [] if options.sweep else ["--run.folder", str(folder)]
-    again = [] if wanted.script else ["--elastic"]
+    again = [] if asked.script else ["--elastic"]
     return Request(
         words=(*words, *again, *named),
-        rank_words=tuple(wanted.rank_words(what, str(folder))),
+        rank_words=tuple(asked.rank_words(what, str(folder))),
         folder=folder,
         directory=Path.cwd(),
         python=options.python or sys.executable,
-        least=wanted.least,
-        most=wanted.most,
-        ranks=wanted.ranks,
-        restarts=wanted.restarts,
-        grace_seconds=wanted.recipe.run.grace_seconds,
+        least=asked.least,
+        most=asked.most,
+        ranks=asked.ranks,
+        restarts=asked.restarts,
+        grace_seconds=asked.recipe.run.grace_seconds,
         resources=resources,
     )
 
 
-def on_slurm(options: argparse.Namespace, wanted: Wanted, request: Request) -> OnSlurm:
+def on_slurm(options: argparse.Namespace, asked: LaunchRequest, request: Request) -> OnSlurm:
     choice = SlurmChoice(
         partition=options.partition or "",
         account=options.account or "",
         time=options.time or "",
         sbatch=tuple(options.sbatch or ()),
-        points=tuple(read_sweep(options, wanted)),
+        points=tuple(read_sweep(options, asked)),
     )
     return OnSlurm(request, choice)
 
 
-def read_sweep(options: argparse.Namespace, wanted: Wanted) -> list[tuple[str, ...]]:
+def read_sweep(options: argparse.Namespace, asked: LaunchRequest) -> list[tuple[str, ...]]:
     """The settings of each run of a sweep: every value of a key with every value of the others."""
     axes = []
     for text in options.sweep or ():
@@ -107,12 +109,12 @@ def read_sweep(options: argparse.Namespace, wanted: Wanted) -> list[tuple[str, .
         axes.append([(f"--{key}", value) for value in values.split(",")])
     points = [tuple(itertools.chain(*point)) for point in itertools.product(*axes)] if axes else []
     for point in points:
-        read_recipe(wanted.what or None, [*options.settings, *point])
+        read_recipe(asked.what or None, [*options.settings, *point])
     return points
 
 
 def on_kubernetes(
-    options: argparse.Namespace, wanted: Wanted, resources: Resources
+    options: argparse.Namespace, asked: LaunchRequest, resources: Resources
 ) -> OnKubernetes:
     """For pods, which see nothing of this machine: the file goes along, the folder is theirs."""
     if not options.image:
@@ -121,23 +123,23 @@ def on_kubernetes(
     kind = options.kind or KINDS[0]
     if kind not in KINDS:
         raise PlanError("kind", f"'{kind}' is not one", nearest(kind, KINDS))
-    key = re.sub(r"[^A-Za-z0-9._-]", "-", Path(wanted.what).name)  # letters of a ConfigMap's key
-    file = (key, read_text(wanted.what)) if wanted.what else None
+    key = re.sub(r"[^A-Za-z0-9._-]", "-", Path(asked.what).name)  # letters of a ConfigMap's key
+    file = (key, read_text(asked.what)) if asked.what else None
     what = f"{FILES}/{file[0]}" if file else ""
-    folder = PurePosixPath(CHECKPOINTS) / (Path(wanted.recipe.run.folder).name or "run")
-    again = [] if wanted.script else ["--elastic"]
-    words = ["-m", "stepladder.cli.main", *wanted.launcher_words(what), *again]
+    folder = PurePosixPath(CHECKPOINTS) / (Path(asked.recipe.run.folder).name or "run")
+    again = [] if asked.script else ["--elastic"]
+    words = ["-m", "stepladder.cli.main", *asked.launcher_words(what), *again]
     request = Request(
         words=(*words, "--run.folder", str(folder)),
         rank_words=(),
         folder=Path(folder),
         directory=Path(CHECKPOINTS),
         python=options.python or "python",
-        least=wanted.least,
-        most=wanted.most,
-        ranks=wanted.ranks,
-        restarts=wanted.restarts,
-        grace_seconds=wanted.recipe.run.grace_seconds,
+        least=asked.least,
+        most=asked.most,
+        ranks=asked.ranks,
+        restarts=asked.restarts,
+        grace_seconds=asked.recipe.run.grace_seconds,
         resources=resources,
     )
     choice = KubernetesChoice(

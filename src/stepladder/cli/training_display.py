@@ -61,12 +61,12 @@ class TerminalDisplay:
 
 
 class JsonDisplay(NoDisplay):
-    """Prints the closing figures as JSON and nothing else; draws the same plots."""
+    """Prints the result as JSON and nothing else; draws the same plots."""
 
     def finish(self, result: TrainResult) -> None:
         if not result.stopped:
             draw_run(result)
-        as_json(result.figures())
+        as_json(result.to_dict())
 
 
 class ProgressBar:

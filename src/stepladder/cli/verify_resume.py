@@ -53,6 +53,7 @@ def exit_code(rows: Sequence[Resumption]) -> int:
 def make_journeys(options: argparse.Namespace) -> list[Journey]:
     """What is run, killed and resumed: of a recipe, of a model, or of the built-in one."""
     from stepladder.data import Workers
+    from stepladder.job.recipe_subject import subject_of_recipe, training_settings
     from stepladder.plan import read_recipe
     from stepladder.verify import find_subject
     from stepladder.verify.resume_trial import RESUMED, check_journeys
@@ -64,7 +65,7 @@ def make_journeys(options: argparse.Namespace) -> list[Journey]:
     Workers.parse(workers, None)  # a mistake to hear of before ranks start
     how: dict[str, Any] = {"device": options.device or "cpu", "workers": workers}
     if recipe:
-        subject, how = subject_of(recipe), {**how, **habits(recipe)}
+        subject, how = subject_of_recipe(recipe), {**how, **training_settings(recipe)}
     else:
         subject = find_subject(options.model or MODEL, DROPOUT)
         how["optimizer"] = (options.optimizer or [RESUMED])[0]
@@ -92,13 +93,14 @@ def check_options(options: argparse.Namespace, recipe: Recipe | None) -> None:
 
 def chains(options: argparse.Namespace, recipe: Recipe | None) -> list[list[Plan]]:
     """Each run's plans in their order; a single one is resumed in itself."""
+    from stepladder.job.recipe_subject import with_recipe_batch
     from stepladder.plan import Plan
 
     texts = options.plans or options.plan, options.then
     named, then = each_of(partial(read_plans, text) if text else list for text in texts)
     if recipe:
         plans = named or [recipe.plan_choice() or Plan()]
-        return [[with_batch(plan, recipe) for plan in (one, *then)] for one in plans]
+        return [[with_recipe_batch(plan, recipe) for plan in (one, *then)] for one in plans]
     if not named and not then:
         return [*([plan] for plan in read_plans(PLANS)), read_plans(MOVED)]
     return [[plan, *then] for plan in named or read_plans(PLANS)]
@@ -124,35 +126,6 @@ def on_ranks(plan: Plan, ranks: int | None) -> Plan:
     if ranks < 1:
         raise PlanError("ranks", f"{ranks} is too few", "Use 1 or more.")
     return replace(plan, layout=spread(plan, ranks).layout.settle(ranks))
-
-
-def subject_of(recipe: Recipe) -> Subject:
-    from stepladder.verify import Subject
-
-    return Subject(recipe.model.name, partial(make_from, recipe))
-
-
-def make_from(recipe: Recipe) -> tuple[Any, Any, Any]:
-    """The recipe's model, its training data and its loss, in each process anew."""
-    from stepladder.job.opening.open_recipe import build_model, open_sources
-
-    module = build_model(recipe)
-    return module, open_sources(recipe, module)[0], "cross_entropy"
-
-
-def habits(recipe: Recipe) -> dict[str, Any]:
-    """How the recipe trains."""
-    return {
-        "optimizer": recipe.optimizer_choice(),
-        "rate": str(recipe.rate_choice()),
-        "seed": recipe.train.seed,
-        "data_seed": recipe.data.seed,
-    }
-
-
-def with_batch(plan: Plan, recipe: Recipe) -> Plan:
-    rows = plan.batch.sequences or recipe.train.batch
-    return replace(plan, batch=replace(plan.batch, sequences=rows))
 
 
 def show(rows: Sequence[Resumption], name: str, steps: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,11 @@ class TrainResult:
             "checkpoint": str(self.checkpoint),
             "plot": str(self.folder / "loss.png") if self.losses else "none",
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The closing figures, the plan, and forecast beside measured, as plain values."""
+        rows = [{**asdict(row), "error": row.error} for row in self.comparison]
+        return {**self.figures(), "plan": str(self.plan), "comparison": rows}
 
 
 def describe_stop(signal: str, stop: Stop, saved: Path) -> str:

@@ -13,7 +13,7 @@ from stepladder.cli.main import run_command
 from stepladder.cli.results.tables import as_json
 
 if TYPE_CHECKING:
-    from stepladder.cli.launch_options import Wanted
+    from stepladder.cli.launch_options import LaunchRequest
     from stepladder.launch import Elsewhere
 
 PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
@@ -64,27 +64,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     # Read when torch is loaded. What its store has to say of machines that leave, we say.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from stepladder.cli.launch_options import Wanted
+    from stepladder.cli.launch_options import LaunchRequest
     from stepladder.cli.launch_targets import read_place
 
-    wanted = Wanted.read(options)
+    request = LaunchRequest.read(options)
     if options.on == "local":
-        return run_local(options, wanted)
-    place = read_place(options, wanted)
+        return run_local(options, request)
+    place = read_place(options, request)
     if options.dry_run:
         return show_text(options, str(place.request.folder), place.text())
     return start(options, place)
 
 
-def run_local(options: argparse.Namespace, wanted: Wanted) -> int:
+def run_local(options: argparse.Namespace, request: LaunchRequest) -> int:
     """Here: a recipe by `stepladder train`, a script by the launcher under it."""
     from stepladder.cli.launch_options import start_script
     from stepladder.cli.rank_options import read_nodes
 
-    words = wanted.local_words()
+    words = request.local_words()
     if options.dry_run:
-        read_nodes(options, wanted.recipe)
-        wanted.check_plan()
+        read_nodes(options, request.recipe)
+        request.check_plan()
         line = shlex.join([sys.executable, "-m", "stepladder.cli.main", *words])
         return show_text(options, "", f"{line}\n")
     if words[0] == "train":

@@ -13,8 +13,7 @@ was saved, and compare with a run that was never stopped: to the last bit on the
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
-from itertools import islice
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.import_torch import loading
@@ -24,8 +23,7 @@ from stepladder.cli.verify_resume import verify_resume
 from stepladder.errors import PlanError
 
 if TYPE_CHECKING:
-    from stepladder.plan import Precision, Recipe
-    from stepladder.verify.compare_precisions import Trained
+    from stepladder.job.precision_trial import PrecisionTrial
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,92 +76,54 @@ def run(options: argparse.Namespace) -> int:
         return verify_parity(options)
     if options.what == "resume":
         return verify_resume(options)
+    return verify_precision(options)
+
+
+def verify_precision(options: argparse.Namespace) -> int:
+    """Train the recipe in two precisions; 1 where their validation losses differ too much."""
     from stepladder.plan import Precision, read_recipe
 
     with loading():
-        from stepladder.verify.compare_precisions import compare
+        from stepladder.job.precision_trial import try_precisions
 
-    recipe = read_recipe(options.recipe, ["--train.steps=60", *options.settings])
-    reference, other = Precision.parse(options.reference), Precision.parse(options.other)
-    found = compare(lambda precision: train(recipe, precision), reference, other)
-    result: dict[str, Any] = {"comparison": asdict(found), "parted_at": found.parted_at}
-    if options.operations:
-        result["operations"] = [asdict(row) for row in operations(recipe, other)]
-    if options.gradients:
-        result["gradients"], result["advice"] = gradients(recipe, other)
-    if options.json:
-        as_json(result)
-    else:
-        show(found, result)
-    return 1 if found.verdict.failed else 0
-
-
-def train(recipe: Recipe, precision: Precision) -> Trained:
-    """Validation loss and loss curve of the recipe in one precision."""
-    from contextlib import ExitStack
-
-    from stepladder.data import batches
-    from stepladder.train import fit
-    from stepladder.verify.compare_precisions import Trained
-
-    with ExitStack() as stack:
-        run, training, validation = open_run(recipe, precision)
-        feed = stack.enter_context(run.batches(training, recipe.train.batch, recipe.data.seed))
-        losses = [report.loss for report in fit(run, feed, steps=recipe.train.steps)]
-        held = stack.enter_context(batches(validation, size=recipe.train.batch, shuffle=False))
-        loss = run.evaluate(islice(held, recipe.train.evaluate_batches))
-    return Trained(loss, tuple(losses))
-
-
-def open_run(recipe: Recipe, precision: Precision) -> tuple[Any, Any, Any]:
-    from stepladder.job.opening.open_recipe import build_model, open_sources
-    from stepladder.plan import Plan
-    from stepladder.train import climb
-
-    module = build_model(recipe)
-    training, validation = open_sources(recipe, module)
-    plan = replace(recipe.plan_choice() or Plan(), precision=precision)
-    run = climb(
-        module,
-        loss="cross_entropy",
-        plan=replace(plan, optimizer=recipe.optimizer_choice()),
-        rate=recipe.rate_choice(),
-        seed=recipe.train.seed,
-        device=recipe.train.device,
-        nonfinite="skip",  # a run that breaks down is the finding, not an error
+    found = try_precisions(
+        read_recipe(options.recipe, ["--train.steps=60", *options.settings]),
+        Precision.parse(options.reference),
+        Precision.parse(options.other),
+        operations=options.operations,
+        gradients=options.gradients,
     )
-    return run, training, validation
+    if options.json:
+        as_json(as_table(found))
+    else:
+        show(found)
+    return 1 if found.comparison.verdict.failed else 0
 
 
-def operations(recipe: Recipe, precision: Precision) -> list[Any]:
-    from stepladder.model.tracing.precision_table import precision_table
-
-    run, training, _ = open_run(recipe, precision)
-    with run.batches(training, recipe.train.batch) as feed:
-        return list(precision_table(run.module, next(feed).inputs, precision))
-
-
-def gradients(recipe: Recipe, precision: Precision) -> tuple[list[dict[str, Any]], list[str]]:
-    from stepladder.verify.gradient_magnitudes import advise, measure_gradients
-
-    run, training, _ = open_run(recipe, precision)
-    with run.batches(training, recipe.train.batch) as feed:
-        run.gradients(next(feed))
-    rows = measure_gradients(run.module)
-    return [asdict(row) for row in rows], advise(rows, precision)
+def as_table(found: PrecisionTrial) -> dict[str, Any]:
+    """What was asked for, as JSON has it."""
+    compared = found.comparison
+    result: dict[str, Any] = {"comparison": asdict(compared), "parted_at": compared.parted_at}
+    if found.operations:
+        result["operations"] = [asdict(row) for row in found.operations]
+    if found.gradients:
+        result["gradients"] = [asdict(row) for row in found.gradients]
+        result["advice"] = list(found.advice)
+    return result
 
 
-def show(found: Any, result: dict[str, Any]) -> None:
+def show(found: PrecisionTrial) -> None:
+    compared = found.comparison
     rows = [
         [str(precision), trained.losses[-1] if trained.losses else None, trained.validation_loss]
-        for precision, trained in zip((found.reference, found.other), found.runs)
+        for precision, trained in zip((compared.reference, compared.other), compared.runs)
     ]
     table("Precision", ["precision", "last training loss", "validation loss"], rows)
     for title in ("operations", "gradients"):
-        if kept := result.get(title):
-            table(title.capitalize(), list(kept[0]), [list(row.values()) for row in kept])
-    for sentence in result.get("advice", []):
+        if lines := [asdict(row) for row in getattr(found, title)]:
+            table(title.capitalize(), list(lines[0]), [list(line.values()) for line in lines])
+    for sentence in found.advice:
         print(sentence)
-    if found.parted_at is not None:
-        print(f"The training losses part at step {found.parted_at}.")
-    print(found)
+    if compared.parted_at is not None:
+        print(f"The training losses part at step {compared.parted_at}.")
+    print(compared)
