@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from stepladder.errors import RankOutOfMemory
-from stepladder.job.opening.built_in_run import read_built_in
+from stepladder.job.opening.built_in_run import BuiltInRun, read_built_in
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import pairs
@@ -43,16 +43,8 @@ def train(
             are.
         display: follows the run; without one nothing is shown.
     """
-    built_in = None
-    if recipe is None and not elastic and not Place.from_environment().launched:
-        built_in = read_built_in(settings, plan=plan)
-        read = built_in.recipe
-    else:
-        read = (
-            change(recipe, settings)
-            if isinstance(recipe, Recipe)
-            else read_recipe(recipe, settings)
-        )
+    built_in = read_run(recipe, settings, plan=plan, elastic=elastic)
+    read = built_in.recipe
     asked = Plan.parse(plan) if isinstance(plan, str) else plan or read.plan_choice()
     events: list[str] = []
     if elastic:
@@ -71,6 +63,25 @@ def train(
         result = job.finish(stopped, stop)
         job.run.world.close()
     return result
+
+
+def read_run(
+    recipe: Recipe | str | Path | None,
+    settings: Sequence[str],
+    *,
+    plan: Plan | str | None,
+    elastic: bool,
+) -> BuiltInRun:
+    """The run that is asked for: a recipe as it is, or the built-in run for this machine.
+
+    On several ranks, and where machines may leave, the built-in run is its recipe's defaults: each
+    process would probe the machine for itself and decide otherwise.
+    """
+    if isinstance(recipe, Recipe):
+        return BuiltInRun(change(recipe, settings))
+    if recipe is None and not elastic and not Place.from_environment().launched:
+        return read_built_in(settings, plan=plan)
+    return BuiltInRun(read_recipe(recipe, settings))
 
 
 def change(recipe: Recipe, settings: Sequence[str]) -> Recipe:
