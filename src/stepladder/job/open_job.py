@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
 from stepladder.job.monitoring.step_instruments import NullJournal
-from stepladder.job.opening.built_in_run import BuiltInRun
+from stepladder.job.opening.built_in_run import ChosenRun
 from stepladder.job.opening.open_recipe import (
     build_model,
     choose_recipe_plan,
@@ -41,7 +41,7 @@ def open_job(
     stack: ExitStack,
     *,
     elastic: bool = False,
-    built_in: BuiltInRun | None = None,
+    chosen: ChosenRun | None = None,
 ) -> TrainingJob:
     """Open everything a recipe names; each mistake in it is found before the first step."""
     began = time.perf_counter()
@@ -74,13 +74,13 @@ def open_job(
     writes = run.world.first
     journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
     sized = None
-    if built_in and built_in.sized:
+    if chosen and chosen.sized:
         sized = size_run(run, recipe, training, sample=sample, began=began)
         recipe = sized.recipe
     comparison = sized.comparison if sized else ForecastComparison.start(run, run.plan, sample)
     job = TrainingJob(recipe, run, folder, training, validation, journal, comparison)
     job.elastic, job.began, job.sized = elastic, began, sized
-    run.because = choice.because or (built_in.because if built_in else "")
+    run.because = choice.because or (chosen.because if chosen else "")
     run.events += [refitted] if refitted else []
     open_folder(job)
     return job

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from stepladder.errors import RankOutOfMemory
-from stepladder.job.opening.built_in_run import BuiltInRun, read_built_in
+from stepladder.job.opening.built_in_run import ChosenRun, read_built_in
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import pairs
@@ -43,14 +43,14 @@ def train(
             are.
         display: follows the run; without one nothing is shown.
     """
-    built_in = read_run(recipe, settings, plan=plan, elastic=elastic)
-    read = built_in.recipe
+    chosen = read_run(recipe, settings, plan=plan, elastic=elastic)
+    read = chosen.recipe
     asked = Plan.parse(plan) if isinstance(plan, str) else plan or read.plan_choice()
     events: list[str] = []
     if elastic:
         asked, events = apply_reduced_micro(asked, read)
     with ExitStack() as stack:
-        job = open_job(read, asked, stack, elastic=elastic, built_in=built_in)
+        job = open_job(read, asked, stack, elastic=elastic, chosen=chosen)
         job.display = display or NoDisplay()
         job.run.events += events
         # To the very end: a signal that comes while the last checkpoint is written changes nothing.
@@ -71,17 +71,17 @@ def read_run(
     *,
     plan: Plan | str | None,
     elastic: bool,
-) -> BuiltInRun:
+) -> ChosenRun:
     """The run that is asked for: a recipe as it is, or the built-in run for this machine.
 
     On several ranks, and where machines may leave, the built-in run is its recipe's defaults: each
     process would probe the machine for itself and decide otherwise.
     """
     if isinstance(recipe, Recipe):
-        return BuiltInRun(change(recipe, settings))
+        return ChosenRun(change(recipe, settings))
     if recipe is None and not elastic and not Place.from_environment().launched:
         return read_built_in(settings, plan=plan)
-    return BuiltInRun(read_recipe(recipe, settings))
+    return ChosenRun(read_recipe(recipe, settings))
 
 
 def change(recipe: Recipe, settings: Sequence[str]) -> Recipe:

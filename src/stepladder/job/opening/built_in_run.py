@@ -30,30 +30,32 @@ ROOM_BYTES = 16 * 2**30  # of a GPU that the device table does not know, to hold
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltInRun:
+class ChosenRun:
+    """A recipe to open, and what was chosen in it for the user."""
+
     recipe: Recipe
     because: str = ""  # why this model and this plan; empty where the user stated them
     sized: bool = False  # whether the steps are to follow from a probe
 
 
-def read_built_in(settings: Sequence[str], *, plan: str | Plan | None = None) -> BuiltInRun:
+def read_built_in(settings: Sequence[str], *, plan: str | Plan | None = None) -> ChosenRun:
     """The built-in run with the user's settings; resumed, it is what its folder says it was."""
     recipe = read_recipe(None, settings)
     stated = {f"{section}.{key}" for section, key, _ in pairs(settings)}
     saved = Path(recipe.run.folder, "run.toml") if recipe.run.folder else None
     if recipe.run.resume:
         known = saved is not None and saved.exists()
-        return BuiltInRun(read_recipe(saved, settings) if known else recipe)
+        return ChosenRun(read_recipe(saved, settings) if known else recipe)
     sized = "train.steps" not in stated
     if not sized or plan is not None or states(stated, "plan"):
-        return BuiltInRun(recipe, sized=sized)
+        return ChosenRun(recipe, sized=sized)
     device = pick_device(recipe.train.device)
     free = not states(stated, "model", "data") and "train.batch" not in stated
     if device.type == "cuda" and free:
         chosen, because = choose_for_gpu(recipe, device, stated)
-        return BuiltInRun(chosen, because, sized)
+        return ChosenRun(chosen, because, sized)
     precision, because = precision_for(device)
-    return BuiltInRun(replace(recipe, plan={"precision": precision}), because, sized)
+    return ChosenRun(replace(recipe, plan={"precision": precision}), because, sized)
 
 
 def states(stated: Collection[str], *sections: str) -> bool:
