@@ -24,7 +24,8 @@ from pathlib import Path
 from stepladder.cli.main import COMMANDS, main, split_settings
 from stepladder.job.opening.plan_for_ranks import spread
 from stepladder.labs import all_labs
-from stepladder.plan import Plan, composition_problems, read_recipe
+from stepladder.plan import Plan, read_recipe
+from stepladder.plan.settled.settle import broken_rules
 
 from .blocks import ROOT, Command
 
@@ -111,7 +112,7 @@ def check(text: str, folder: Path) -> None:
         machines = int((getattr(options, "nodes", None) or "1").rpartition(":")[2])
         if parsed.ranks > 1:
             plan = spread(plan, parsed.ranks).settle(parsed.ranks * machines)
-        assert not composition_problems(plan), composition_problems(plan)
+        assert not broken_rules(plan), broken_rules(plan)
     if parsed.elsewhere:
         file, words = parsed.elsewhere
         assert words in (ROOT / file).read_text(), f"{file} does not run {text}"

@@ -8,8 +8,8 @@ import pytest
 from stepladder.errors import PlanError, PlanErrors
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
+from stepladder.plan.settled.settle import RULES
 from stepladder.planner import check, problems
-from stepladder.planner.legality import RULES
 from stepladder.workload import find_facts
 
 LLAMA = find_facts("llama3-8b", 4096)
@@ -163,6 +163,39 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "bf16 zero1 micro=1 optimizer=adafactor",
         "8 x A100-80GB",
         "optimizer: adafactor averages rows and columns of whole matrices, and shard=8 slices them",
+    ),
+    "masters need an optimizer that keeps them": (
+        LLAMA,
+        "bf16-master micro=1 optimizer=sgd",
+        "1 x H100-80GB",
+        "optimizer: sgd keeps no masters, and bf16-master needs them. "
+        "Use adamw, or precision=bf16.",
+    ),
+    "masters need one rank": (
+        LLAMA,
+        "bf16-master zero3 micro=1",
+        "8 x H100-80GB",
+        "precision: bf16-master runs on one rank, and shard=8 has 8. "
+        "Use bf16, whose parameters can be sliced.",
+    ),
+    "graphs need a CUDA device": (
+        LLAMA,
+        "fp32 micro=1 graphs=on",
+        "1 Xeon-8480",
+        "graphs: cpu records none; CUDA devices do. Leave graphs out.",
+    ),
+    "graphs need one rank": (
+        LLAMA,
+        "bf16 ddp micro=1 graphs=on",
+        "8 x H100-80GB",
+        "graphs: are recorded on one rank, and replicate=8 has 8. Leave graphs out.",
+    ),
+    "graphs offload nothing": (
+        LLAMA,
+        "bf16 micro=1 graphs=on offload=activations",
+        "1 x H100-80GB",
+        "graphs: keep what they read where it was, and offload=activations moves it. "
+        "Leave offload or graphs out.",
     ),
     "offloading needs a device": (
         LLAMA,

@@ -107,7 +107,8 @@ def test_what_cannot_be_run_is_refused_all_at_once():
             gpt(), loss="cross_entropy", plan="tf32 offload=parameters compress=bf16", device="cpu"
         )
     assert str(raised.value).splitlines() == [
-        "precision: tf32 needs matrix units this device (cpu) does not have. bf16 runs on it.",
+        "precision: tf32 needs matrix units this device (cpu) does not have. "
+        "bf16 and fp16 run on it.",
         "compress: bf16 shrinks gradients that whole copies exchange, and there are none. "
         "Use ddp with several ranks, or compress=none.",
         "offload: parameters can wait on the host only where each block gathers them before use. "

@@ -5,7 +5,9 @@ import torch
 
 from stepladder.data import IGNORED, Batch
 from stepladder.plan import Plan
-from stepladder.rungs.cuda_graph import graph_problems, signature
+from stepladder.plan.settled.limits import DeviceLimits
+from stepladder.plan.settled.settle import broken_rules
+from stepladder.rungs.cuda_graph import signature
 
 
 @pytest.mark.parametrize(
@@ -26,14 +28,15 @@ from stepladder.rungs.cuda_graph import graph_problems, signature
     ],
 )
 def test_what_cannot_be_recorded_is_refused(text, device, problem):
-    [found] = graph_problems(Plan.parse(f"{text} graphs=on"), torch.device(device))
+    limits = DeviceLimits(device, kind=device)
+    [found] = broken_rules(Plan.parse(f"{text} graphs=on"), device=limits)
     assert str(found) == problem
 
 
 @pytest.mark.parametrize("text", ["bf16 compile=on", "fp32", "bf16 batch=8 micro=2"])
 def test_one_rank_on_cuda_records_compiled_or_not_in_any_number_of_passes(text):
-    assert not graph_problems(Plan.parse(f"{text} graphs=on"), torch.device("cuda"))
-    assert not graph_problems(Plan.parse(text), torch.device("cpu"))
+    assert not broken_rules(Plan.parse(f"{text} graphs=on"), device=DeviceLimits("gpu"))
+    assert not broken_rules(Plan.parse(text), device=DeviceLimits("cpu", kind="cpu"))
 
 
 def batch(rows=4, length=8, ignored=0):

@@ -15,7 +15,8 @@ from stepladder.job.opening.run_folder import choose_folder
 from stepladder.job.opening.start_ranks import RESTARTS
 from stepladder.launch import launch_local, parse_nodes
 from stepladder.launch.run_request import read_words
-from stepladder.plan import Plan, Recipe, composition_problems, read_recipe
+from stepladder.plan import Plan, Recipe, read_recipe
+from stepladder.plan.settled.settle import settle
 
 ONLY = {  # which places have an option
     "rendezvous": ("local", "ssh"),
@@ -116,9 +117,8 @@ class LaunchRequest:
             assert fitted is not None
             size = fitted.batch.sequences or self.recipe.train.batch
             sized = replace(fitted, batch=replace(fitted.batch, sequences=size))
-            raise_all(composition_problems(sized))
-            if not elastic:  # else refitted, with shares that may differ by a row
-                sized.settle(ranks)
+            # A refitted plan may have shares that differ by a row.
+            settle(sized, ranks, open_batch=elastic)
 
 
 def misplaced(options: argparse.Namespace) -> list[PlanError]:

@@ -1,7 +1,6 @@
 """What we intend: a plan is a frozen value, and is text. Standard library only."""
 
 from .batch import Batch
-from .conflicts import composition_problems
 from .layout import AXES, Layout
 from .learning_rate import Rate
 from .optimizer import Optimizer
@@ -9,6 +8,7 @@ from .options import Recompute, Schedule
 from .plan import Plan
 from .precision import BF16, FP32, PRECISIONS, Precision
 from .recipe import Recipe, read_recipe
+from .settled.settled_plan import SettledPlan
 
 __all__ = [
     "AXES",
@@ -24,6 +24,6 @@ __all__ = [
     "Recipe",
     "Recompute",
     "Schedule",
-    "composition_problems",
+    "SettledPlan",
     "read_recipe",
 ]

@@ -45,6 +45,10 @@ class Recompute:
         """Whether blocks may keep what their products gave, and make only the rest again."""
         return self.kind in ("selective", "budget")
 
+    def repeats(self, index: int) -> bool:
+        """With "every": whether the block of this index is computed again; the first one is."""
+        return index % self.every == 0
+
     @classmethod
     def parse(cls, text: str) -> Recompute:
         if text in ("none", "blocks", "selective"):

@@ -6,9 +6,9 @@ keep their ways or fall to a divisor of them (what cut the model before cuts it 
 layouts that the ranks divide by and that break no rule, the one that cuts the model into most
 parts is taken, since it needs the least memory, and among equals the one that keeps tensor, then
 context. The remaining ranks are data ranks. What a layout no longer allows (compression
-without copies, a schedule without a pipeline, fused kernels on several ranks) is left out, and
-said. Refit the plan that was asked for, never one refitted before: then what had to go comes back
-with the ranks.
+without copies, a schedule without a pipeline, fused kernels or recorded graphs on several ranks)
+is left out, and said. Refit the plan that was asked for, never one refitted before: then what had
+to go comes back with the ranks.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stepladder.errors import PlanError
+from stepladder.errors import PlanError, raise_all
 
 from .batch import Batch
-from .conflicts import composition_problems
 from .layout import AXES, REST, Layout
 from .options import Compress, Schedule
 from .plan import Plan
-from .schedule_rules import fills, whole_rounds
+from .settled.schedule_rules import fills, whole_rounds
+from .settled.settle import legality_problems
 
+SWITCHES = {"kernels": "fused kernels", "graphs": "recorded graphs"}
 CUTS = ("tensor", "context", "pipeline")  # axes that cut the model, dearest first
 
 
@@ -38,10 +39,13 @@ def refit(plan: Plan, num_ranks: int) -> Refit:
     """The plan for so many ranks, with the same global batch, and what had to change for it."""
     if fits(plan, num_ranks):
         return Refit(plan)
+    broken: list[PlanError] = []
     for layout in layouts(plan, num_ranks):
         for candidate in candidates(plan, layout):
-            if not (candidate.problems() or composition_problems(candidate)):
+            broken = legality_problems(candidate, num_ranks, open_batch=True)
+            if not broken:
                 return Refit(candidate, sentence(plan, candidate, num_ranks))
+    raise_all(broken)  # of the last: what even data parallel ranks with a plain schedule break
     raise PlanError(
         "ranks",
         f"no layout of {num_ranks} keeps the global batch of {plan.batch.sequences} and the rest "
@@ -52,10 +56,7 @@ def refit(plan: Plan, num_ranks: int) -> Refit:
 
 def fits(plan: Plan, num_ranks: int) -> bool:
     """Whether the plan is legal on so many ranks as it stands."""
-    try:
-        return not composition_problems(plan.settle(num_ranks))
-    except PlanError:
-        return False
+    return not legality_problems(plan, num_ranks)
 
 
 def layouts(plan: Plan, num_ranks: int) -> Iterator[Layout]:
@@ -94,6 +95,7 @@ def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
         layout=layout,
         compress=plan.compress if copies else Compress(),
         kernels=plan.kernels and layout.num_ranks == 1,
+        graphs=plan.graphs and layout.num_ranks == 1,
     )
     schedules = (plan.schedule, Schedule()) if layout.pipeline > 1 else (Schedule(),)
     for schedule in schedules:
@@ -136,8 +138,8 @@ def sentence(before: Plan, after: Plan, num_ranks: int) -> str:
         if was != now and was is not None:
             changes.append(f"{name} {was} to {'open' if now is None else now}")
     gone = [
-        str(getattr(before, name)) if name != "kernels" else "fused kernels"
-        for name in ("compress", "schedule", "kernels")
+        SWITCHES.get(name) or str(getattr(before, name))
+        for name in ("compress", "schedule", *SWITCHES)
         if getattr(before, name) != getattr(after, name)
     ]
     changes += [f"{name} left out" for name in gone]

@@ -23,7 +23,7 @@ from stepladder.workload import Facts
 
 from .candidates import DEPTHS, Frame, fill, frames, micro_batches
 from .forecast import MARGIN, forecast, host_fits, memory_limit
-from .legality import problems
+from .legality import answers, problems
 from .parse_inputs import check_batch, cluster_of, facts_of
 from .search_result import GIB, Choice, Choices, Rejected
 from .training_software import OURS
@@ -117,7 +117,8 @@ class Search:
             return Rejected(plan, lacking(memory, MARGIN * limit), peak)
         if not host_fits(host_bytes, self.cluster):
             return Rejected(plan, f"host memory: needs {host_bytes / GIB:.1f} GiB a device")
-        setting = setting_of(plan, speed, network_of(self.cluster, self.calibration), OURS)
+        settled, network = answers(plan, self.cluster), network_of(self.cluster, self.calibration)
+        setting = setting_of(self.facts, settled, speed, network, OURS)
         return Choice(plan, step_time(self.facts, setting, self.cluster).step_seconds, peak)
 
 

@@ -14,14 +14,13 @@ from typing import Any
 
 from torch import nn
 
-from stepladder.errors import PlanError, raise_all
 from stepladder.kernels import Wanted, choose
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
-from stepladder.plan import Plan, composition_problems
+from stepladder.plan import SettledPlan
 from stepladder.rungs.context.context_parallel import Sequences, context
 from stepladder.rungs.data_parallel.broadcast_parameters import fill, is_hollow, start_alike
-from stepladder.rungs.data_parallel.distribute import home, is_sliced, spread
+from stepladder.rungs.data_parallel.distribute import home, spread
 from stepladder.rungs.data_parallel.optimizer_shards import updates
 from stepladder.rungs.memory.offload_activations import offload_activations
 from stepladder.rungs.memory.recompute import recompute, whole_again
@@ -29,7 +28,6 @@ from stepladder.rungs.memory.recompute_budget import BlockCost
 from stepladder.rungs.pipeline.find_stages import find_stages
 from stepladder.rungs.pipeline.split_module import Line, split
 from stepladder.rungs.precision.precision import (
-    check_precision,
     precision,
     read_inputs,
     sum_in_full,
@@ -40,7 +38,7 @@ from stepladder.world import World
 from stepladder.world.single_rank_mesh import with_mesh
 
 from .accumulate import Accumulate
-from .cuda_graph import Recorded, graph_problems
+from .cuda_graph import Recorded
 from .parameter_shards import Piece
 
 
@@ -60,7 +58,7 @@ class Climbed:
 
 def climb(
     module: nn.Module,
-    plan: Plan,
+    settled: SettledPlan,
     loss: Loss,
     world: World,
     costs: Sequence[BlockCost] | None = None,
@@ -72,15 +70,14 @@ def climb(
     Args:
         inputs: of one row, by which a pipeline's stages are weighed; tokens need none.
     """
-    unable = check_precision(plan.precision, world.device, kernels=plan.kernels)
-    raise_all([*unable, *graph_problems(plan, world.device), *missing_rungs(plan)])
-    if "parameters" in plan.offload:
+    plan = settled.plan
+    if settled.offloads_parameters:
         world = with_mesh(world)  # the engine that fetches them wants one, even of one rank
-    held = take_share(module, plan, loss, world, costs, seed, inputs)
+    held = take_share(module, settled, loss, world, costs, seed, inputs)
     blocks, line = held.blocks, held.line
     # After the move: memory layouts are the device's. Before compilation, which must see them.
     modules = [block for _, block in blocks]
-    wanted = wanted_kernels(plan, world, stage=line is not None)
+    wanted = wanted_kernels(settled, world)
     chosen = choose(module, held.anatomy, modules, loss, wanted)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
@@ -91,18 +88,18 @@ def climb(
     # Around everything: what is exchanged between ranks is what the rungs below made of it.
     line_up = line.run if line else partial(one_stage, module, blocks)
     run = line_up(
-        plan,
+        settled,
         world,
         loss=held.sequences.loss if held.sequences else chosen.loss,
-        working=chosen.around(forward_context(module, plan, world)),
+        working=chosen.around(forward_context(module, settled, world)),
         intake=chosen.reading(partial(read_inputs, plan.precision)),
-        micro=plan.batch.micro,
+        micro=settled.micro_batch,
     )
     if held.hollow:  # after slicing: no rank ever holds the whole
-        fill(module, home(plan, world), seed)
+        fill(module, home(settled, world), seed)
     if held.sequences:
         run.share = partial(held.sequences.share, run)
-    pieces, publish = updates(module, plan, world)
+    pieces, publish = updates(module, settled, world)
     pieces = line.shared.rename(pieces) if line else pieces
     again = recomputed, whole_again(blocks)
     return Climbed(
@@ -110,16 +107,16 @@ def climb(
     )
 
 
-def wanted_kernels(plan: Plan, world: World, *, stage: bool) -> Wanted:
+def wanted_kernels(settled: SettledPlan, world: World) -> Wanted:
     return Wanted(
         device=world.device,
-        num_ranks=world.layout.num_ranks,
-        kernels=plan.kernels,
-        compile=plan.compile,
-        float8=plan.precision.compute == "fp8",
-        masters=plan.precision.masters,
-        selective=plan.recompute.chooses,
-        stage=stage,
+        num_ranks=settled.layout.num_ranks,
+        kernels=settled.plan.kernels,
+        compile=settled.plan.compile,
+        float8=settled.float8,
+        masters=settled.masters,
+        selective=settled.plan.recompute.chooses,
+        stage=settled.layout.pipeline > 1,
     )
 
 
@@ -137,7 +134,7 @@ class Held:
 
 def take_share(
     module: nn.Module,
-    plan: Plan,
+    settled: SettledPlan,
     loss: Loss,
     world: World,
     costs: Sequence[BlockCost] | None,
@@ -145,12 +142,13 @@ def take_share(
     inputs: Any,
 ) -> Held:
     """The lower half of the ladder: what is computed in which type, and which part of it here."""
+    plan = settled.plan
     anatomy = find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
 
     # Before anything else: what a stage costs is counted on the module as it was given.
     piped = plan.layout.pipeline > 1
-    stages = find_stages(module, anatomy, plan, world, inputs) if piped else None
+    stages = find_stages(module, anatomy, settled, world, inputs) if piped else None
     # Before anything cuts or slices: a slice must be of the same model on every rank.
     start_alike(module, world)
     # First: what a block computes is settled before anything wraps the block.
@@ -160,13 +158,13 @@ def take_share(
     sequences = context(module, blocks, loss, plan, world) if plan.layout.context > 1 else None
     # Before the move: casting on the host needs no device memory for the wider copy.
     precision(module, plan.precision, plan.keep, world.device, kernels=plan.kernels)
-    if plan.precision.masters and plan.batch.micro is not None:
+    if settled.sums_gradients_in_float32:
         sum_in_full(module)
     # Before the move: no device ever holds another stage's parts.
-    line = split(module, anatomy, stages, plan, world) if stages else None
+    line = split(module, anatomy, stages, settled, world) if stages else None
     if line:
-        blocks, costs = anatomy.blocks_of(module), line.costs(costs, plan)
-    hollow, whole = is_hollow(module), not is_sliced(plan, world) or plan.layout.tensor > 1
+        blocks, costs = anatomy.blocks_of(module), line.costs(costs, settled)
+    hollow, whole = is_hollow(module), not settled.sliced or plan.layout.tensor > 1
     if whole:  # else it moves as it is sliced: the whole may be larger than the device
         fill(module, world.device, seed) if hollow else module.to(world.device)
     # Before recomputation and compilation: they wrap a block with its cuts already in it.
@@ -176,18 +174,22 @@ def take_share(
 
 
 def one_stage(
-    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World, **how: Any
+    module: nn.Module,
+    blocks: Sequence[tuple[str, nn.Module]],
+    settled: SettledPlan,
+    world: World,
+    **how: Any,
 ) -> Accumulate:
-    passes = Recorded if plan.graphs else Accumulate
-    return passes(spread(module, blocks, plan, world), world=world, **how)
+    passes = Recorded if settled.records_graphs else Accumulate
+    return passes(spread(module, blocks, settled, world), world=world, **how)
 
 
 def forward_context(
-    module: nn.Module, plan: Plan, world: World
+    module: nn.Module, settled: SettledPlan, world: World
 ) -> Callable[[], AbstractContextManager[Any]]:
     """What a forward pass runs in: the precision, and where its activations wait."""
-    work = partial(working, plan.precision, world.device)
-    if "activations" not in plan.offload:
+    work = partial(working, settled.plan.precision, world.device)
+    if not settled.offloads_activations:
         return work
     offload = offload_activations(world.device, module.parameters())
 
@@ -197,23 +199,3 @@ def forward_context(
             yield
 
     return offloaded
-
-
-def missing_rungs(plan: Plan) -> list[PlanError]:
-    """Words of a plan that this version can forecast and not yet run: refused, never ignored."""
-    found = []
-    if plan.precision.masters:
-        found += no_masters(plan)
-    return [*found, *composition_problems(plan)]
-
-
-def no_masters(plan: Plan) -> list[PlanError]:
-    """What cannot keep masters beside parameters in fewer bits."""
-    found, word = [], plan.precision
-    if plan.optimizer.name not in ("adamw", "adam"):
-        problem = f"{plan.optimizer.name} keeps no masters, and {word} needs them"
-        found.append(PlanError("optimizer", problem, "Use adamw, or precision=bf16."))
-    if plan.layout.num_ranks > 1:
-        problem = f"{word} runs on one rank, and {plan.layout} has {plan.layout.num_ranks}"
-        found.append(PlanError("precision", problem, "Use bf16, whose parameters can be sliced."))
-    return found

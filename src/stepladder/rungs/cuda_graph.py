@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import PlanError
-from stepladder.plan import Plan
 
 from .accumulate import Accumulate, Scale
 
@@ -99,20 +98,3 @@ def signature(batch: Batch, micro: int | None) -> Signature:
 
 def reason(error: Exception) -> str:
     return str(error).strip().splitlines()[0].rstrip(".")
-
-
-def graph_problems(plan: Plan, device: torch.device) -> list[PlanError]:
-    """Why steps of a plan cannot be recorded."""
-    if not plan.graphs:
-        return []
-    found = []
-    if device.type != "cuda":
-        problem = f"{device.type} records none; CUDA devices do"
-        found.append(PlanError("graphs", problem, "Leave graphs out."))
-    if plan.layout.num_ranks > 1:
-        problem = f"are recorded on one rank, and {plan.layout} has {plan.layout.num_ranks}"
-        found.append(PlanError("graphs", problem, "Leave graphs out."))
-    if plan.offload:
-        problem = f"keep what they read where it was, and offload={plan.offload[0]} moves it"
-        found.append(PlanError("graphs", problem, "Leave offload or graphs out."))
-    return found

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.plan import Plan, Rate
+from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory
 from stepladder.record import Report
 from stepladder.rungs import Climbed, LossScale, average_buffers, is_out_of_memory, matrix_units
@@ -47,7 +47,7 @@ from .step_clock import Clock
 class Engine:
     """Takes steps: everything that changes from one to the next is here."""
 
-    plan: Plan
+    settled: SettledPlan
     world: World
     climbed: Climbed
     optimizer: torch.optim.Optimizer
@@ -66,6 +66,10 @@ class Engine:
     events: list[str] = field(
         default_factory=list
     )  # what happened that a step's numbers do not say
+
+    @property
+    def plan(self) -> Plan:
+        return self.settled.plan
 
     @property
     def module(self) -> nn.Module:
@@ -114,9 +118,8 @@ class Engine:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
             self.module.train()
-        if self.micro is None and self.plan.batch.passes:
-            rows = -(-batch.num_rows // self.plan.batch.passes)
-            self.climbed.forward_backward.micro = rows  # the first batch says how large a pass is
+        if self.micro is None and self.settled.passes:  # the first batch says how large a pass is
+            self.climbed.forward_backward.micro = self.settled.rows_per_pass(batch.num_rows)
         with (
             deterministic(self.exact),
             matrix_units(self.plan.precision, self.world.device),
@@ -135,7 +138,7 @@ class Engine:
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the failed try's activations alive.
                 release(self.climbed.pieces, self.world.device)
-                several = self.world.layout.num_ranks > 1
+                several = not self.settled.one_rank
                 if several or not self._shrink(batch.num_rows):
                     blocks = len(self.climbed.anatomy.blocks) or None
                     short = explain_out_of_memory(held, limit, self.plan, num_blocks=blocks)
@@ -153,7 +156,7 @@ class Engine:
         """Halve the micro-batch; False at one row, and where graphs take it whole."""
         passes = self.climbed.forward_backward
         now = min(passes.micro or rows, rows)
-        if now <= 1 or self.plan.graphs:
+        if now <= 1 or self.settled.records_graphs:
             return False
         passes.micro = (now + 1) // 2
         self.events.append(

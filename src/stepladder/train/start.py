@@ -13,13 +13,15 @@ from stepladder.errors import PlanError
 from stepladder.hardware import recognise
 from stepladder.loss import make_loss
 from stepladder.model import blueprint, find_anatomy
-from stepladder.plan import Optimizer, Plan, Rate
+from stepladder.plan import Optimizer, Plan, Rate, SettledPlan
+from stepladder.plan.settled.settle import settle
 from stepladder.rungs import BlockCost, Ceiling, LossScale, call, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
+from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
 from stepladder.train.optimizer.master_weights import take_masters
-from stepladder.world import Place, World, join, limit_bytes
+from stepladder.world import Place, World, join, limit_bytes, pick_device
 
 from .auto_plan import Choice, choose_plan
 from .flop_rate import FlopRate
@@ -80,8 +82,8 @@ def climb(
     if optimizer is not None:
         parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
         chosen = replace(chosen, optimizer=parsed)
-    settled = replace(chosen, layout=chosen.layout.settle(place.num_ranks)).check()
-    world = join(settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled))
+    settled = settle_here(chosen, device, place)
+    world = join(settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan))
     return build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,
@@ -89,9 +91,19 @@ def climb(
     )  # fmt: skip
 
 
+def settle_here(plan: Plan, device: str, place: Place) -> SettledPlan:
+    """The plan for the ranks there are and this one's device, or every problem it has with them.
+
+    The batch stays open: a run learns from batches of any size.
+    """
+    here = device_limits(pick_device(device, place.local_rank))
+    lacking = missing_packages(plan, here)
+    return settle(plan, place.num_ranks, device=here, open_batch=True, also=lacking)
+
+
 def build(
     model: nn.Module,
-    plan: Plan,
+    settled: SettledPlan,
     world: World,
     *,
     loss: str | Callable[[Any, Any], torch.Tensor] | None,
@@ -103,15 +115,17 @@ def build(
     because: str,
 ) -> Run:
     """The run of a settled plan in a joined world."""
+    plan = settled.plan
     if plan.memory_bytes is not None:
         Ceiling(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
-    costs = measure_costs(model, plan, sample)
+    costs = measure_costs(model, settled, sample)
     drawn = blueprint(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
-    masters = take_masters(model) if plan.precision.masters else None
-    climbed = climb_rungs(model, plan, make_loss(loss, model), world, costs, seed, one_row(sample))
+    masters = take_masters(model) if settled.masters else None
+    criterion, row = make_loss(loss, model), one_row(sample)
+    climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     return Run(
-        plan=plan,
+        settled=settled,
         world=world,
         climbed=climbed,
         events=climbed.notes,
@@ -130,7 +144,7 @@ def build(
         flops=FlopRate(
             drawn,
             peak_flops(plan, world.device),
-            sharing=plan.layout.num_ranks // plan.layout.data_ways,
+            sharing=settled.layout.num_ranks // settled.data_ways,
             again=climbed.recomputed_whole,
         ),
         seed=seed,
@@ -153,17 +167,20 @@ def peak_flops(plan: Plan, device: torch.device) -> float | None:
     return known.peak(plan.precision.compute) if known else None
 
 
-def measure_costs(model: nn.Module, plan: Plan, sample: Any) -> tuple[BlockCost, ...] | None:
+def measure_costs(
+    model: nn.Module, settled: SettledPlan, sample: Any
+) -> tuple[BlockCost, ...] | None:
     """What each block keeps for backward, from one forward of one row; only a budget asks."""
-    if plan.recompute.kind != "budget":
+    recompute = settled.plan.recompute
+    if recompute.kind != "budget":
         return None
     if sample is None:
         raise PlanError(
             "recompute",
-            f"a budget ({plan.recompute}) is fitted to a batch and none was given",
+            f"a budget ({recompute}) is fitted to a batch and none was given",
             "Pass sample=batch, or choose recompute=selective or recompute=blocks.",
         )
     batch = as_batch(sample, 0)
     blocks = find_anatomy(model).blocks_of(model)
     costs = measure_blocks(blocks, lambda: call(model, batch.rows(slice(0, 1)).inputs))
-    return tuple(cost.times(plan.batch.micro or batch.num_rows) for cost in costs)
+    return tuple(cost.times(settled.rows_per_pass(batch.num_rows)) for cost in costs)

@@ -11,7 +11,8 @@ from stepladder.data import Order, load
 from stepladder.errors import PlanError, StepladderError, raise_all
 from stepladder.hardware import Cluster, find
 from stepladder.model import describe
-from stepladder.plan import Batch, Plan, composition_problems
+from stepladder.plan import Batch, Plan
+from stepladder.plan.settled.settle import legality_problems
 from stepladder.planner import problems
 from stepladder.workload import Facts
 from stepladder.world import detect_cluster
@@ -46,16 +47,11 @@ def facts_of(subject: Subject) -> Facts | None:
 
 
 def problems_of(facts: Facts | None, plan: Plan, device: str) -> Iterator[PlanError]:
+    ranks = plan.layout.num_ranks
     if facts is None:
-        yield from plan.problems()
-        yield from composition_problems(plan)
-        return
-    cluster = cluster_of(device, plan.layout.num_ranks)
-    # On a processor offloading has nowhere to go to, which is no reason not to try it out there.
-    tried_out = cluster.device.is_cpu
-    yield from problems(facts, replace(plan, offload=()) if tried_out else plan, cluster)
-    if tried_out:
-        yield from (one for one in composition_problems(plan) if one.field == "offload")
+        yield from legality_problems(plan, ranks, open_batch=True)
+    else:
+        yield from problems(facts, plan, cluster_of(device, ranks), trial=True)
 
 
 def cluster_of(device: str, ranks: int) -> Cluster:

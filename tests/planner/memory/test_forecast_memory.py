@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.hardware import Cluster
-from stepladder.plan import Plan
+from stepladder.plan import Plan, SettledPlan
 from stepladder.planner import forecast, forecast_moments, forecast_state
 from stepladder.planner.memory.byte_sizes import sizes_of
 from stepladder.planner.memory.forecast_memory import (
@@ -268,7 +268,7 @@ def test_flat_copies_find_no_room_in_what_the_passes_left() -> None:
 
 
 def test_a_stream_that_is_not_sliced_is_kept_whole_by_every_tensor_rank() -> None:
-    text = "bf16 zero3 shard=1 tensor=8 micro=8 recompute=blocks"
+    text = "bf16-pure tensor=8 micro=8 recompute=blocks"
     sliced, whole = (memory(text, software=Software(slices_stream=each)) for each in (True, False))
     inputs = 8 * 4096 * 4096 * 2  # of one block
     assert whole.activations - sliced.activations == pytest.approx(33 * inputs * 7 / 8, rel=0.02)
@@ -292,15 +292,16 @@ def test_small_blocks_compiled_in_one_piece_keep_one_tensor_more_each(model, ten
 
 def test_experts_are_gathered_with_their_layer_and_autocast_copies_none() -> None:
     mixture = Shape("llama", 4, 256, 4, 4, 512, 64, 96, experts=8, active=2)
-    (_, block, _), sizes = facts_of_shape(mixture).parts, sizes_of(Plan.parse("bf16").settle(1))
+    facts = facts_of_shape(mixture)
+    (_, block, _), sizes = facts.parts, sizes_of(facts, SettledPlan(Plan.parse("bf16").settle(1)))
     attention, router = 4 * 256 * 256, 8 * 256
     assert copies_bytes(block, sizes) == 2 * (attention + router)
     assert fresh_bytes(block, sizes) == 4 * 8 * 256 * 1024, "one gradient for all experts"
     plan = Plan.parse("bf16 tensor=4 micro=1").settle(4)
-    cut, stage = sizes_of(plan), Stage(((block, 4),))
+    cut, stage = sizes_of(facts, SettledPlan(plan)), Stage(((block, 4),))
     assert fresh_bytes(block, cut) == fresh_bytes(block, sizes), "no rank cuts experts"
     assert fresh_bytes(replace(block, whole=False), cut) == fresh_bytes(block, sizes) / 4
     scratch = next(runs_of(plan, stage, cut)).scratch
     assert scratch == next(runs_of(Plan.parse("bf16 micro=1").settle(1), stage, sizes)).scratch
-    sliced = sizes_of(Plan.parse("bf16 zero3 shard=2").settle(2))
-    assert gathered_bytes(facts_of_shape(mixture), stage, sliced) == 2 * 2 * block.parameters
+    sliced = sizes_of(facts, SettledPlan(Plan.parse("bf16 zero3 shard=2").settle(2)))
+    assert gathered_bytes(facts, stage, sliced) == 2 * 2 * block.parameters

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stepladder.hardware import Cluster
-from stepladder.plan import Plan
+from stepladder.plan import Plan, SettledPlan
 from stepladder.planner import forecast
 from stepladder.planner.memory.byte_sizes import sizes_of
 from stepladder.planner.memory.logits import answer_bytes, logit_bytes, logit_traffic_bytes
@@ -17,7 +17,7 @@ FACTS = find_facts("gpt2", 1024)
 
 def traffic(text: str, software: Software = OURS) -> float:
     """Bytes per token and class."""
-    sizes = sizes_of(Plan.parse(text).settle(1), software)
+    sizes = sizes_of(FACTS, SettledPlan(Plan.parse(text).settle(1)), software)
     return logit_traffic_bytes(FACTS, sizes) / (FACTS.vocab * FACTS.tokens)
 
 
@@ -45,17 +45,21 @@ LLAMA_1B = find_facts(
 def test_the_fused_head_moves_a_third_and_holds_a_chunk() -> None:
     fused = traffic("bf16 micro=1 kernels=on")
     assert 3 * 2 < fused < traffic("bf16 micro=1") / 3
-    sizes = sizes_of(Plan.parse("bf16 micro=8 kernels=on").settle(1))
+    sizes = sizes_of(LLAMA_1B, SettledPlan(Plan.parse("bf16 micro=8 kernels=on").settle(1)))
     weight = 2048 * 128256 * 4
     assert answer_bytes(LLAMA_1B, sizes) == 8192 * 128256 * 2 + weight
     assert logit_bytes(LLAMA_1B, sizes) == weight
 
 
 def test_a_small_vocabulary_or_several_ranks_keep_the_plain_loss() -> None:
-    plain, asked = (sizes_of(Plan.parse(f"bf16 micro=1{w}").settle(1)) for w in ("", " kernels=on"))
     small = replace(FACTS, vocab=1000)
+    plain, asked = (
+        sizes_of(small, SettledPlan(Plan.parse(f"bf16 micro=1{w}").settle(1)))
+        for w in ("", " kernels=on")
+    )
     assert logit_traffic_bytes(small, asked) == logit_traffic_bytes(small, plain)
-    assert not sizes_of(Plan.parse("bf16 ddp micro=1 kernels=on").settle(2)).fuses
+    several = SettledPlan(Plan.parse("bf16 ddp micro=1 kernels=on").settle(2))
+    assert not sizes_of(FACTS, several).fused_head
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,11 @@ def test_the_peak_of_faster_plans_is_near_what_an_h200_held(plan: str, measured_
 
 
 def test_a_loss_in_place_has_one_copy_in_fp32() -> None:
-    sizes = sizes_of(Plan.parse("bf16 micro=1 kernels=off").settle(1), Software(loss="in-place"))
+    sizes = sizes_of(
+        FACTS,
+        SettledPlan(Plan.parse("bf16 micro=1 kernels=off").settle(1)),
+        Software(loss="in-place"),
+    )
     each = FACTS.vocab * FACTS.tokens
     assert answer_bytes(FACTS, sizes) == each * (2 + 4)
     assert logit_bytes(FACTS, sizes) == each * (2 + 4 + 2), "and the gradient in the work type"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepladder.plan import Plan
+from stepladder.plan import Plan, SettledPlan
 from stepladder.planner.memory.byte_sizes import sizes_of
 from stepladder.planner.memory.saved_activations import kept_bytes, stream_bytes
 from stepladder.workload import Shape, facts_of_shape
@@ -39,17 +39,22 @@ def saved_bytes(shape: Shape, samples: int, precision: str) -> int:
 @pytest.mark.parametrize("precision", ["fp32", "bf16-pure", "bf16"])
 def test_a_gpt_block_keeps_what_is_forecast(precision: str) -> None:
     shape = Shape("gpt", 1, 128, 4, 4, 512, 64, 96, True)
-    sizes = sizes_of(Plan.parse(f"{precision} micro=2").settle(1))
-    forecast = kept_bytes(facts_of_shape(shape).parts[1], sizes)
+    facts = facts_of_shape(shape)
+    sizes = sizes_of(facts, SettledPlan(Plan.parse(f"{precision} micro=2").settle(1)))
+    forecast = kept_bytes(facts.parts[1], sizes)
     assert saved_bytes(shape, 2, precision) == pytest.approx(forecast, rel=0.003)
 
 
 def test_ranks_that_cut_attention_alone_keep_all_of_a_block_with_experts() -> None:
-    block = facts_of_shape(Shape("llama", 1, 128, 4, 4, 512, 64, 96, experts=8, active=2)).parts[1]
+    facts = facts_of_shape(Shape("llama", 1, 128, 4, 4, 512, 64, 96, experts=8, active=2))
+    block = facts.parts[1]
     for words in ("", "recompute=selective"):
         plan = Plan.parse(f"bf16 zero3 micro=2 {words}")
         one, four = (
-            sizes_of(replace(plan, layout=replace(plan.layout, tensor=n)).settle(n)) for n in (1, 4)
+            sizes_of(
+                facts, SettledPlan(replace(plan, layout=replace(plan.layout, tensor=n)).settle(n))
+            )
+            for n in (1, 4)
         )
         for selective in (False, True):
             whole, cut = (kept_bytes(block, sizes, selective=selective) for sizes in (one, four))

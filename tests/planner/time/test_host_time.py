@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stepladder.hardware import Cluster
-from stepladder.plan import BF16, Plan
+from stepladder.plan import BF16, Plan, SettledPlan
 from stepladder.planner import part_asking
 from stepladder.planner.memory.recompute_depths import Depths
 from stepladder.planner.time.collective_time import network_of
@@ -105,7 +105,8 @@ def test_the_update_is_late_only_when_the_device_has_caught_up() -> None:
 @pytest.mark.parametrize(("backward", "mean"), [(9.0, 2 / 4), (1.0, 2.0)])
 def test_a_host_that_runs_ahead_is_late_in_the_first_pass_alone(backward, mean) -> None:
     speed, network = speed_of(ONE.device, BF16), network_of(ONE)
-    setting = setting_of(Plan.parse("bf16 micro=1 batch=4").settle(1), speed, network, OURS)
+    settled = SettledPlan(Plan.parse("bf16 micro=1 batch=4").settle(1))
+    setting = setting_of(TINY, settled, speed, network, OURS)
     late, asked = host_seconds([(3.0, 1.0), (1.0, backward)], setting)
     assert (late, asked) == (mean, 4.0)
 

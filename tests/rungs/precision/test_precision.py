@@ -13,10 +13,11 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepladder.errors import PlanError
-from stepladder.plan import BF16, FP32, PRECISIONS, Precision
+from stepladder.plan import BF16, FP32, PRECISIONS, Plan, Precision
 from stepladder.plan.precision import BF16_PURE, FP8, FP16, TF32
+from stepladder.plan.settled.device_rules import device_multiplies
 from stepladder.rungs import matrix_units
-from stepladder.rungs.precision.precision import check_precision, compute_types, precision, working
+from stepladder.rungs.precision.precision import compute_types, device_limits, precision, working
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")  # its switches can be set and read without one
@@ -309,15 +310,16 @@ def test_the_matrix_units_of_other_precisions_are_left_alone() -> None:
 
 @pytest.mark.parametrize("chosen", [TF32, FP8], ids=str)
 def test_a_device_without_the_matrix_units_refuses_and_says_what_runs(chosen: Precision) -> None:
-    (problem,) = check_precision(chosen, CPU)
+    problem = device_multiplies(Plan(precision=chosen), device_limits(CPU))
     assert str(problem) == (
-        f"precision: {chosen} needs matrix units this device (cpu) does not have. bf16 runs on it."
+        f"precision: {chosen} needs matrix units this device (cpu) does not have. "
+        "bf16 and fp16 run on it."
     )
 
 
 @pytest.mark.parametrize("chosen", [FP32, BF16, BF16_PURE, FP16], ids=str)
 def test_a_processor_takes_what_really_runs_on_it(chosen: Precision) -> None:
-    assert check_precision(chosen, CPU) == []
+    assert device_multiplies(Plan(precision=chosen), device_limits(CPU)) is None
     model = nn.Sequential(nn.Conv1d(8, 8, 3, padding=1), nn.GroupNorm(2, 8))
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     for part in (model, attention):

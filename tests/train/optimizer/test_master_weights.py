@@ -8,7 +8,7 @@ import torch
 from stepladder.errors import PlanError
 from stepladder.model import build
 from stepladder.plan import Plan
-from stepladder.rungs.climb import no_masters
+from stepladder.plan.settled.settle import broken_rules
 from stepladder.rungs.precision.precision import sum_in_full
 from stepladder.train import as_batch, climb
 from tests.train.toys import llama, ragged
@@ -135,5 +135,5 @@ def test_what_keeps_no_masters_is_refused():
 
 
 def test_several_ranks_are_refused_by_name():
-    [problem] = no_masters(Plan.parse("bf16-master ddp replicate=2"))
+    [problem] = broken_rules(Plan.parse("bf16-master ddp replicate=2"))
     assert "precision: bf16-master runs on one rank" in str(problem)

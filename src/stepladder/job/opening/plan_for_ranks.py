@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from stepladder.errors import PlanError, raise_all
-from stepladder.plan import Layout, Plan, Recipe, composition_problems
+from stepladder.plan import Layout, Plan, Recipe
 from stepladder.plan.layout import REST
 from stepladder.plan.refit import refit
+from stepladder.plan.settled.settle import settle
 from stepladder.planner import problems
 from stepladder.workload import Facts, find_facts
 from stepladder.world import detect_cluster
@@ -34,16 +35,10 @@ def check_for_ranks(plan: Plan | None, recipe: Recipe, ranks: int, *, uneven: bo
     plan = replace(plan, batch=replace(plan.batch, sequences=size))
     facts = facts_of_model(recipe)
     if uneven and plan.layout.num_ranks == ranks and size % plan.layout.data_ways:
-        return plan.check()  # refitted, with shares that differ by a row
+        return settle(plan, ranks, open_batch=True).plan  # refitted: shares differ by a row
     if facts is None:
-        return plan.settle(ranks)
-    cluster = detect_cluster(processes=ranks)
-    # A CPU has no other memory to offload to; offloading may still be tried out on one.
-    tried_out = cluster.device.is_cpu
-    found = problems(facts, replace(plan, offload=()) if tried_out else plan, cluster)
-    if tried_out:
-        found += [one for one in composition_problems(plan) if one.field == "offload"]
-    raise_all(found)
+        return settle(plan, ranks).plan
+    raise_all(problems(facts, plan, detect_cluster(processes=ranks), trial=True))
     return plan.settle(ranks)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepladder.plan import Layout, Plan
+from stepladder.plan import SettledPlan
 from stepladder.plan.precision import BYTES
+from stepladder.plan.settled.settled_plan import CompileScope
 from stepladder.planner.training_software import OURS, Software
+from stepladder.workload import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +26,27 @@ class Sizes:
     tensor: int
     context: int
     shard: int  # ranks that share one copy of the training state
+    gradient_ways: int  # ranks whose gradients are added up
     zero: int
     wrapped: bool  # gathered and reduced block by block
     samples: int  # of a micro-batch
     passes: int
     compiled: bool
-    whole: bool  # small blocks are compiled with all around them
+    whole: bool  # the module is compiled in one piece, not block by block
     flash: bool
-    fuses: bool  # the head and its loss, where the vocabulary is large
+    fused_head: bool  # the head and its loss run as one, chunk by chunk
+    channels_last: bool
     software: Software
 
 
-def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
-    precision, layout = plan.precision, plan.layout
-    assert plan.batch.micro and plan.batch.passes
+def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> Sizes:
+    plan, precision, layout = settled.plan, settled.plan.precision, settled.layout
+    assert settled.micro_batch and settled.passes
     work, store = BYTES[precision.work], BYTES[precision.store]
     parameter, masters = (work, store) if software.masters else (store, 0)
     moment = store
-    if precision.masters:
+    if settled.masters:
         masters = moment = BYTES["float32"]
-    wrapped = plan.zero >= 2
     return Sizes(
         parameter=parameter,
         gradient=BYTES[software.gradient] if software.gradient else parameter,
@@ -53,25 +56,33 @@ def sizes_of(plan: Plan, software: Software = OURS) -> Sizes:
         gather=BYTES[software.gather] if software.gather else work,
         reduce=BYTES[precision.reduce],
         # Autocast adds 16-bit results into the fp32 that the stored embedding gave.
-        residual=work if wrapped else max(work, parameter),
+        residual=work if settled.sliced else max(work, parameter),
         tensor=layout.tensor,
         context=layout.context,
-        shard=state_ways(layout) if plan.zero else 1,
+        shard=settled.state_ways,
+        gradient_ways=settled.gradient_ways,
         zero=plan.zero,
-        wrapped=wrapped,
-        samples=plan.batch.micro,
-        passes=plan.batch.passes,
+        wrapped=settled.sliced,
+        samples=settled.micro_batch,
+        passes=settled.passes,
         compiled=plan.compile,
-        whole=plan.compile and layout.num_ranks == 1,
+        whole=compile_scope(facts, settled) == "module",
         flash=plan.attention != "plain",
-        fuses=plan.kernels and layout.num_ranks == 1,
+        fused_head=settled.fuses_head(facts.vocab),
+        channels_last=settled.channels_last,
         software=software,
     )
 
 
-def state_ways(layout: Layout) -> int:
-    """Ranks that share one copy of the state: slices of a sequence see the same parameters."""
-    return layout.shard * layout.context
+def compile_scope(facts: Facts, settled: SettledPlan) -> CompileScope:
+    """What the run will hand to the compiler in one piece."""
+    kinds = {
+        (part.parameters, tuple((m.inner, m.columns, m.experts) for m in part.matrices))
+        for part in facts.parts[1:-1]
+    }
+    first = facts.parts[1].parameters if facts.num_blocks else 0
+    alike = facts.num_blocks > 1 and len(kinds) == 1
+    return settled.compile_scope(alike=alike, block_parameters=first)
 
 
 def per_rank(sizes: Sizes) -> float:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepladder.hardware import Cluster
-from stepladder.plan import Layout, Plan
+from stepladder.plan import Layout, Plan, SettledPlan
+from stepladder.planner.legality import answers
 from stepladder.planner.pipeline_stages import Stage, stages_of
 from stepladder.planner.training_software import OURS, Software
 from stepladder.record import Calibration, Interval, Memory
@@ -63,7 +64,8 @@ def fullest_rank(
 ) -> tuple[Moments, int]:
     stages = stages_of(facts, plan.layout, plan.schedule, software.cuts)
     ends = {0, len(stages) - 1, max(range(len(stages)), key=lambda i: stages[i].num_blocks)}
-    sizes, context = sizes_of(plan, software), context_bytes(plan.layout, cluster, calibration)
+    sizes = sizes_of(facts, answers(plan, cluster), software)
+    context = context_bytes(plan.layout, cluster, calibration)
     ranks = [rank_memory(facts, plan, stages[i], i, sizes, context) for i in sorted(ends)]
     return max(ranks, key=lambda rank: fullest(rank[0])[1].peak_bytes)
 
@@ -123,7 +125,7 @@ def memory_at(moment: Moment, parameters: float, optimizer: float, context: int)
 
 def forecast_state(facts: Facts, plan: Plan, software: Software = OURS) -> tuple[Memory, ...]:
     """The training state of a rank of each pipeline stage, wherever it is kept."""
-    sizes = sizes_of(plan, software)
+    sizes = sizes_of(facts, SettledPlan(plan), software)
     states = [
         state_bytes(facts, stage, sizes) for stage in stages_of(facts, plan.layout, plan.schedule)
     ]

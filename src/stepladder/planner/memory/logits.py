@@ -10,7 +10,7 @@ gradient in fp32; when forward ends both gradients are made.
 
 from __future__ import annotations
 
-from stepladder.plan.shared_constants import FUSED_VOCABULARY, LOGIT_CHUNK
+from stepladder.plan.shared_constants import LOGIT_CHUNK
 from stepladder.workload import Facts
 
 from .byte_sizes import Sizes
@@ -20,7 +20,7 @@ SINGLE = 4  # bytes of float32, in which every loss is computed
 
 def answer_bytes(facts: Facts, sizes: Sizes) -> float:
     """Alive when forward ends."""
-    if fuses_head(facts, sizes):
+    if sizes.fused_head:
         return chunk_logits(facts, sizes) * sizes.work + weight_sum_bytes(facts)
     copy = SINGLE if sizes.work < SINGLE else 0
     each = {"fused": 0, "in-place": copy, "plain": copy + SINGLE}[sizes.software.loss]
@@ -29,7 +29,7 @@ def answer_bytes(facts: Facts, sizes: Sizes) -> float:
 
 def logit_bytes(facts: Facts, sizes: Sizes) -> float:
     """Alive when backward begins."""
-    if fuses_head(facts, sizes):
+    if sizes.fused_head:
         return weight_sum_bytes(facts)
     held = sizes.work if sizes.software.keeps_logits else 0
     if sizes.software.loss == "plain":
@@ -40,12 +40,12 @@ def logit_bytes(facts: Facts, sizes: Sizes) -> float:
 
 def gradient_bytes(facts: Facts, sizes: Sizes) -> float:
     """Alive while the head's weight gets its gradient."""
-    return 0.0 if fuses_head(facts, sizes) else num_logits(facts, sizes) * sizes.work
+    return 0.0 if sizes.fused_head else num_logits(facts, sizes) * sizes.work
 
 
 def logit_traffic_bytes(facts: Facts, sizes: Sizes) -> float:
     """Read and written in forward and backward, beside the head's own product."""
-    if fuses_head(facts, sizes):  # read twice, and written over; the sum read and written a chunk
+    if sizes.fused_head:  # read twice, and written over; the sum read and written a chunk
         chunks = num_logits(facts, sizes) / chunk_logits(facts, sizes)
         return num_logits(facts, sizes) * 3 * sizes.work + 2 * chunks * weight_sum_bytes(facts)
     if sizes.software.loss == "fused":
@@ -62,11 +62,6 @@ def logit_traffic_bytes(facts: Facts, sizes: Sizes) -> float:
 def num_logits(facts: Facts, sizes: Sizes) -> float:
     """Of one rank, for one micro-batch."""
     return facts.vocab * facts.tokens * sizes.samples / sizes.context / sizes.tensor
-
-
-def fuses_head(facts: Facts, sizes: Sizes) -> bool:
-    """Whether head and loss run as one, chunk by chunk."""
-    return sizes.fuses and facts.vocab >= FUSED_VOCABULARY
 
 
 def chunk_logits(facts: Facts, sizes: Sizes) -> float:

@@ -105,12 +105,11 @@ class Walk:
         self.runs = list(runs_of(plan, stage, sizes))
         self.entry_kept = kept_bytes(stage.entry, sizes) if stage.entry else 0.0
         self.exit_kept = kept_bytes(stage.exit, sizes) if stage.exit else 0.0
-        self.travels = travelling_bytes(plan, stage, sizes)
+        self.travels = travelling_bytes(stage, sizes)
         self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
         # One rank alone drops gradients after each step and makes them anew in its first pass;
         # later passes find them. Several ranks have buckets that stay.
-        alone = plan.layout.data_ways * plan.layout.context == 1
-        self.lasting = sizes.passes > 1 or not alone
+        self.lasting = sizes.passes > 1 or sizes.gradient_ways > 1
         per_gradient = sizes.gradient + sizes.waiting
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
         self.trained = stage.trained(sizes.tensor, facts.tied_parameters)
@@ -213,7 +212,7 @@ def depths_in_order(
             yield part, count, block_depths(part, recompute, stage.num_blocks, sizes)
             continue
         for _ in range(count):
-            again = index % recompute.every == 0
+            again = recompute.repeats(index)
             yield part, 1, Depths(0.0, 0.0, 1.0) if again else Depths()
             index += 1
 
@@ -261,11 +260,11 @@ class Travels:
     last: float = 0.0
 
 
-def travelling_bytes(plan: Plan, stage: Stage, sizes: Sizes) -> Travels:
+def travelling_bytes(stage: Stage, sizes: Sizes) -> Travels:
     if not sizes.wrapped and sizes.software.bucket_bytes:
         return Travels(*3 * [2 * sizes.software.bucket_bytes])
     if not sizes.wrapped:
-        alone = plan.layout.data_ways * plan.layout.context == 1
+        alone = sizes.gradient_ways == 1
         return Travels() if alone else Travels(*3 * [FILLING_AND_TRAVELLING])
     block = largest_block(stage, sizes.tensor)
     ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepladder.plan import Plan
+from stepladder.plan import Plan, SettledPlan
 from stepladder.planner.memory.byte_sizes import Sizes, per_rank, sizes_of
 from stepladder.planner.memory.logits import logit_traffic_bytes
 from stepladder.planner.memory.recompute_depths import Depths
@@ -27,11 +27,15 @@ UNHIDDEN = 0.4  # of tensor-parallel talk cut into pieces: the first piece, and 
 class Setting:
     """A plan on a cluster, as the formulas read it."""
 
-    plan: Plan
+    settled: SettledPlan
     sizes: Sizes
     share: Share
     speed: Speed
     network: Network
+
+    @property
+    def plan(self) -> Plan:
+        return self.settled.plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,10 @@ class Pass:
         return self.work.seconds + self.talk + self.host
 
 
-def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -> Setting:
-    sizes = sizes_of(plan, software)
+def setting_of(
+    facts: Facts, settled: SettledPlan, speed: Speed, network: Network, software: Software
+) -> Setting:
+    sizes = sizes_of(facts, settled, software)
     share = Share(
         sizes.samples,
         sizes.tensor,
@@ -59,11 +65,11 @@ def setting_of(plan: Plan, speed: Speed, network: Network, software: Software) -
         sizes.compiled,
         casts_weights(sizes),
         sizes.flash,
-        sizes.fuses,
+        sizes.channels_last,
         1 / sizes.passes if software.casts_once else 1.0,
         software,
     )
-    return Setting(plan, sizes, share, speed, network)
+    return Setting(settled, sizes, share, speed, network)
 
 
 def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
@@ -173,7 +179,7 @@ def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, f
 def asking(part: Part, depths: Depths, setting: Setting) -> Asking:
     """Seconds of the host for one pass of a part."""
     sizes, speed = setting.sizes, setting.speed
-    if setting.plan.graphs:  # recorded once: a pass is two calls, whatever it has inside
+    if setting.settled.records_graphs:  # recorded once: a pass is two calls, whatever it has inside
         return Asking()
     asked = part_asking(
         part, depths,

@@ -17,7 +17,7 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.options import Compress
-from stepladder.planner.memory.byte_sizes import state_ways
+from stepladder.planner.legality import answers
 from stepladder.planner.memory.saved_activations import block_depths, mean_bytes
 from stepladder.planner.pipeline_stages import Stage, bubble_share, held_parameters, stages_of
 from stepladder.planner.training_software import OURS, Software
@@ -58,7 +58,8 @@ def forecast_time(
     speed = speed_of(cluster.device, plan.precision, calibration)
     if software.attention_flops_per_second:
         speed = replace(speed, attention=software.attention_flops_per_second)
-    setting = setting_of(plan, speed, network_of(cluster, calibration), software)
+    settled, network = answers(plan, cluster), network_of(cluster, calibration)
+    setting = setting_of(facts, settled, speed, network, software)
     time = step_time(facts, setting, cluster)
     factor = calibration.correction(plan.precision.compute) if calibration else 1.0
     return time.times(factor) if speed.known else None
@@ -118,7 +119,7 @@ def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
     copies = setting.network.group(layout, "replicate")
 
     def reduce(parameters: float) -> float:
-        slice_bytes = parameters * sizes.reduce / state_ways(layout)
+        slice_bytes = parameters * sizes.reduce / sizes.shard
         return shard.gather(parameters * sizes.reduce) + copies.all_reduce(slice_bytes)
 
     block = sum(held_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
@@ -144,7 +145,7 @@ def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) 
     out = owners.gather(held * sizes.gather) if sizes.zero == 1 else 0.0
     if sizes.software.scatters and sizes.zero == 1:
         copies = setting.network.group(layout, "replicate")
-        total = owners.gather(size) + copies.all_reduce(size / state_ways(layout))
+        total = owners.gather(size) + copies.all_reduce(size / sizes.shard)
         out_hidden = (1 - LAST_BUCKET) * min(out, one.block_forward * stage.num_blocks)
     else:
         total, out_hidden = group.all_reduce(size), 0.0

@@ -25,7 +25,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from stepladder.plan import Plan, Precision
+from stepladder.plan import Precision, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
 from stepladder.seam.sharding import join
@@ -38,27 +38,32 @@ from .unused_parameters import Usage
 
 
 def shard(
-    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World
+    module: nn.Module,
+    blocks: Sequence[tuple[str, nn.Module]],
+    settled: SettledPlan,
+    world: World,
 ) -> Exchange:
     """Slice the module in place, block by block; what lies outside the blocks is one more."""
-    mesh = slicing_mesh(world)
-    units = units_of(module, blocks, narrow=plan.precision.work != "float32")
+    precision, mesh = settled.plan.precision, slicing_mesh(world)
+    units = units_of(module, blocks, narrow=precision.work != "float32")
     lay_in_rows(module)
     for unit in units:
         fully_shard(
             unit.parts,
             mesh=mesh,
-            mp_policy=mixed_policy(plan.precision, unit),
-            offload_policy=offload_policy(plan, world.device),
+            mp_policy=mixed_policy(precision, unit),
+            offload_policy=offload_policy(settled, world.device),
             # What forward used last, backward uses first.
-            reshard_after_forward=plan.zero == 3 and not unit.last and unit is not units[-1],
+            reshard_after_forward=settled.drops_gathered
+            and not unit.last
+            and unit is not units[-1],
         )
     prefetch([unit.parts[0] for unit in units[:-1] if not unit.full_width])
     module.register_forward_hook(rest)
     assert isinstance(module, FSDPModule)
 
     def prepare(last: bool, uses_all: bool) -> None:
-        if plan.zero == 2:
+        if not settled.drops_gathered:
             module.set_reshard_after_backward(last)
         # Copies add up once a batch, where each pass adds the same parameters' gradients.
         module.set_requires_all_reduce(last or not uses_all)
@@ -93,8 +98,8 @@ def mixed_policy(precision: Precision, unit: Unit) -> MixedPrecisionPolicy:
     )
 
 
-def offload_policy(plan: Plan, device: torch.device) -> OffloadPolicy:
-    if "parameters" not in plan.offload:
+def offload_policy(settled: SettledPlan, device: torch.device) -> OffloadPolicy:
+    if not settled.offloads_parameters:
         return OffloadPolicy()
     return CPUOffloadPolicy(pin_memory=device.type == "cuda")
 

@@ -65,7 +65,7 @@ def choose(num_blocks: int, how: Recompute, costs: Sequence[BlockCost] | None) -
         case "selective":
             return ["cheap"] * num_blocks
         case "every":
-            return ["kept" if index % how.every else "whole" for index in range(num_blocks)]
+            return ["whole" if how.repeats(index) else "kept" for index in range(num_blocks)]
     if costs is None or len(costs) != num_blocks:
         raise PlanError(
             "recompute",

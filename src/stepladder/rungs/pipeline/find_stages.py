@@ -21,8 +21,8 @@ from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy, blueprint, count_flops
 from stepladder.model.tracing.describe import inputs_of
 from stepladder.model.tracing.trace_blocks import CACHES
-from stepladder.plan import Plan
-from stepladder.plan.stage_split import chunk_indices, cut_blocks
+from stepladder.plan import SettledPlan
+from stepladder.plan.settled.model_rules import empty_stages
 from stepladder.seam.pytree import tree_leaves
 from stepladder.seam.storages import version_of
 from stepladder.world import World
@@ -79,28 +79,23 @@ def within(part: str, name: str) -> bool:
 
 
 def find_stages(
-    module: nn.Module, anatomy: Anatomy, plan: Plan, world: World, inputs: Any
+    module: nn.Module, anatomy: Anatomy, settled: SettledPlan, world: World, inputs: Any
 ) -> Stages:
     """Cut the blocks so that stages cost alike; every rank comes to the same cut.
 
     Args:
         inputs: of one row; a module that reads tokens needs none.
     """
-    ways, schedule = plan.layout.pipeline, plan.schedule
-    count, blocks = ways * schedule.virtual, len(anatomy.blocks)
-    if count > blocks:
-        problem = f"{count} stages for {blocks} blocks leaves some stages empty"
-        remedy = f"Use at most {blocks // schedule.virtual}." if blocks else REMEDY
-        raise PlanError("layout.pipeline", problem, remedy)
+    if problem := empty_stages(settled, len(anatomy.blocks)):
+        raise problem if anatomy.blocks else PlanError(problem.field, problem.problem, REMEDY)
     drawn = blueprint(module)
     given = inputs_of(module, anatomy, None, inputs)
-    found = [cut_blocks(block_costs(drawn, anatomy, given), count)]
+    found = [settled.stage_split(block_costs(drawn, anatomy, given))]
     if world.mesh is not None:
         dist.broadcast_object_list(found, src=0)  # ranks may have been given other samples
-    folded = schedule.kind == "zero-bubble"
-    owners = dict.fromkeys(range(count), 0)
-    for rank in range(ways):
-        owners.update(dict.fromkeys(chunk_indices(rank, ways, schedule.virtual, folded), rank))
+    owners = dict.fromkeys(range(settled.num_stages), 0)
+    for rank in range(settled.layout.pipeline):
+        owners.update(dict.fromkeys(settled.stages_of_rank(rank), rank))
     index = world.layout.place(world.place.rank)["pipeline"]
     links = follow(drawn, anatomy, given)
     return Stages(tuple(found[0]), tuple(owners.values()), index, links)

@@ -20,7 +20,7 @@ from torch.distributed.pipelining import (
 
 from stepladder.data import Batch
 from stepladder.plan import Schedule
-from stepladder.plan.schedule_rules import fills, whole_rounds
+from stepladder.plan.settled.schedule_rules import fills, whole_rounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stepladder.errors import PlanError
 from stepladder.model import Anatomy
-from stepladder.plan import Plan
+from stepladder.plan import SettledPlan
 from stepladder.plan.layout import COPIES
+from stepladder.plan.settled.model_rules import sliced_fold
 from stepladder.planner.pipeline_stages import in_flight
 from stepladder.rungs.data_parallel.broadcast_parameters import buckets
-from stepladder.rungs.data_parallel.distribute import is_sliced, spread
+from stepladder.rungs.data_parallel.distribute import spread
 from stepladder.rungs.data_parallel.gradient_sync import Exchange
 from stepladder.rungs.memory.recompute_budget import BlockCost
 from stepladder.world import World
@@ -43,21 +43,23 @@ class Line:
     chunks: Sequence[Chunk]
     shared: Shared
 
-    def costs(self, every: Sequence[BlockCost] | None, plan: Plan) -> list[BlockCost] | None:
+    def costs(
+        self, every: Sequence[BlockCost] | None, settled: SettledPlan
+    ) -> list[BlockCost] | None:
         """What this rank's blocks keep for backward, for all micro-batches that wait for it."""
         if every is None:
             return None
-        stages = plan.layout.pipeline
-        waiting = in_flight(plan.schedule, stages, self.stages.index, plan.batch.passes or stages)
+        stages, schedule = settled.layout.pipeline, settled.plan.schedule
+        waiting = in_flight(schedule, stages, self.stages.index, settled.passes or stages)
         own = [index for stage in self.stages.own for index in self.stages.chunks[stage]]
         return [every[index].times(round(waiting)) for index in sorted(own)]
 
-    def run(self, plan: Plan, world: World, **passes: Any) -> Pipeline:
+    def run(self, settled: SettledPlan, world: World, **passes: Any) -> Pipeline:
         """Spread each stage among the ranks that see other samples, and line them up."""
         if self.stages.folds_ties(self.anatomy):
             exchanges = [Exchange(self.module, 1, partial(added_up, self.module, world))]
         else:
-            exchanges = [spread(chunk, chunk.blocks, plan, world) for chunk in self.chunks]
+            exchanges = [spread(chunk, chunk.blocks, settled, world) for chunk in self.chunks]
         ways = torch.tensor(max(exchange.ways for exchange in exchanges), device=world.device)
         # A stage without anything to train is not spread; the loss is for those that are.
         dist.all_reduce(ways, dist.ReduceOp.MAX, group=world.group("pipeline"))
@@ -66,7 +68,7 @@ class Line:
             module=self.module,
             chunks=self.chunks,
             stages=self.stages,
-            schedule=plan.schedule,
+            schedule=settled.plan.schedule,
             exchanges=exchanges,
             shared=self.shared,
             world=world,
@@ -92,14 +94,11 @@ def added_up(module: nn.Module, world: World, last: bool) -> Iterator[None]:
                 gradient.copy_(total.view(gradient.shape))
 
 
-def split(module: nn.Module, anatomy: Anatomy, stages: Stages, plan: Plan, world: World) -> Line:
+def split(
+    module: nn.Module, anatomy: Anatomy, stages: Stages, settled: SettledPlan, world: World
+) -> Line:
     """Leave in the module what this rank's stages hold."""
-    if stages.folds_ties(anatomy) and is_sliced(plan, world):
-        raise PlanError(
-            "schedule",
-            f"{plan.schedule} has the head and the embedding, one matrix, in two stages of a rank, "
-            f"and zero{plan.zero} slices each stage by itself",
-            "Use zero1, or 1f1b.",
-        )
+    if problem := sliced_fold(settled, tied=anatomy.tied):
+        raise problem
     shared = find_shared(module, anatomy, stages, world)
     return Line(module, anatomy, stages, keep_own(module, anatomy, stages), shared)

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from stepladder.errors import PlanError, nearest
 from stepladder.kernels import convert_linears, float8_problems
-from stepladder.plan import Precision
+from stepladder.plan import Plan, Precision
+from stepladder.plan.settled.limits import DeviceLimits
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.pytree import look_up, tree_map
 
@@ -107,18 +108,16 @@ def matrix_units(precision: Precision, device: torch.device) -> Iterator[None]:
             part.fp32_precision = value
 
 
-def check_precision(
-    precision: Precision, device: torch.device, *, kernels: bool = False
-) -> list[PlanError]:
-    """Every reason why this device cannot work in this precision."""
-    has = _compute_types(device)
-    if precision.compute not in has:
-        other = "bf16" if "bf16" in has else "fp16"
-        problem = (
-            f"{precision} needs matrix units this device ({_device_name(device)}) does not have"
-        )
-        return [PlanError("precision", problem, f"{other} runs on it.")]
-    return float8_problems() if precision.compute == "fp8" and not kernels else []
+def device_limits(device: torch.device) -> DeviceLimits:
+    """What the rules of legality ask of a device that is here."""
+    return DeviceLimits(_device_name(device), device.type, _compute_types(device))
+
+
+def missing_packages(plan: Plan, device: DeviceLimits) -> list[PlanError]:
+    """What this installation lacks for a precision that the device has."""
+    able = device.computes is not None and plan.precision.compute in device.computes
+    lacking = able and plan.precision.compute == "fp8" and not plan.kernels
+    return float8_problems() if lacking else []
 
 
 def compute_types(capability: tuple[int, int]) -> frozenset[str]:

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy, carried
-from stepladder.planner.legality import divisors
+from stepladder.plan.settled.model_rules import divisors
 from stepladder.seam.modules import parameters_of
 from stepladder.seam.sharding import strided_shard
 from stepladder.world import World

@@ -2,8 +2,9 @@
 
 import pytest
 
-from stepladder.plan import Plan, Schedule, composition_problems
-from stepladder.plan.schedule_rules import fills, whole_rounds
+from stepladder.plan import Plan, Schedule
+from stepladder.plan.settled.schedule_rules import fills, whole_rounds
+from stepladder.plan.settled.settle import broken_rules
 
 
 def test_only_gpipe_runs_with_fewer_micro_batches_than_stages():
@@ -27,7 +28,7 @@ def test_interleaving_wants_whole_rounds():
 def test_stages_that_stay_empty_are_filled_by_smaller_micro_batches_where_there_are_rows(
     batch, remedy
 ):
-    (problem,) = composition_problems(Plan.parse(f"fp32 pipeline=4 {batch}"))
+    (problem,) = broken_rules(Plan.parse(f"fp32 pipeline=4 {batch}"))
     assert str(problem).endswith(remedy)
 
 
@@ -44,5 +45,5 @@ def test_stages_that_stay_empty_are_filled_by_smaller_micro_batches_where_there_
 def test_a_split_backward_refuses_what_runs_once(words, problem):
     split = Plan.parse(f"bf16 pipeline=2 schedule=zero-bubble micro=1 accumulate=4 {words}")
     whole = Plan.parse(f"bf16 pipeline=2 schedule=1f1b micro=1 accumulate=4 {words}")
-    assert [problem in str(found) for found in composition_problems(split)] == [True]
-    assert composition_problems(whole) == []
+    assert [problem in str(found) for found in broken_rules(split)] == [True]
+    assert broken_rules(whole) == []

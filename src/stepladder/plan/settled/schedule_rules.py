@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from stepladder.errors import PlanError
-
-from .options import Schedule
-from .plan import Plan
+from stepladder.plan.options import Schedule
+from stepladder.plan.plan import Plan
 
 
 def fills(schedule: Schedule, passes: int, stages: int) -> bool:

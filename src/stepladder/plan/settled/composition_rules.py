@@ -1,26 +1,14 @@
 """What cannot be asked for together, whatever the model and the machine.
 
-Each rule looks at a settled plan and answers with the problem or with None.
+Each rule looks at a plan without open axes and answers with the problem or with None.
 """
 
 from __future__ import annotations
 
 from stepladder.errors import PlanError
+from stepladder.plan.plan import Plan
 
-from .plan import Plan
-from .schedule_rules import (
-    interleaving_turns,
-    passes_fill_stages,
-    virtual_needs_pipeline,
-    zero_bubble_keeps_parameters,
-    zero_bubble_runs_again_twice,
-    zero_bubble_splits_what_it_sees,
-)
-
-
-def composition_problems(plan: Plan) -> list[PlanError]:
-    """Every rule below that a settled plan breaks."""
-    return [problem for rule in RULES if (problem := rule(plan)) is not None]
+from .settled_plan import SettledPlan
 
 
 def compression_needs_copies(plan: Plan) -> PlanError | None:
@@ -57,7 +45,7 @@ def parameters_leave_in_slices(plan: Plan) -> PlanError | None:
 
 def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     layout = plan.layout
-    sliced = plan.zero > 0 and layout.shard * layout.context > 1
+    sliced = SettledPlan(plan).state_ways > 1
     if plan.optimizer.name != "adafactor" or not (sliced or layout.tensor > 1):
         return None
     problem = f"adafactor averages rows and columns of whole matrices, and {layout} slices them"
@@ -74,17 +62,38 @@ def kernels_need_one_rank(plan: Plan) -> PlanError | None:
     return PlanError("kernels", problem, "Leave kernels out; compile=on works on any rank.")
 
 
-RULES = (
-    compression_needs_copies,
-    compression_needs_whole_matrices,
-    factors_need_a_steady_scale,
-    parameters_leave_in_slices,
-    adafactor_needs_whole_matrices,
-    kernels_need_one_rank,
-    passes_fill_stages,
-    interleaving_turns,
-    virtual_needs_pipeline,
-    zero_bubble_keeps_parameters,
-    zero_bubble_runs_again_twice,
-    zero_bubble_splits_what_it_sees,
-)
+def graphs_need_one_rank(plan: Plan) -> PlanError | None:
+    layout = plan.layout
+    if not plan.graphs or layout.num_ranks == 1:
+        return None
+    problem = f"are recorded on one rank, and {layout} has {layout.num_ranks}"
+    return PlanError("graphs", problem, "Leave graphs out.")
+
+
+def graphs_offload_nothing(plan: Plan) -> PlanError | None:
+    if not plan.graphs or not plan.offload:
+        return None
+    problem = f"keep what they read where it was, and offload={plan.offload[0]} moves it"
+    return PlanError("graphs", problem, "Leave offload or graphs out.")
+
+
+def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
+    if not plan.precision.masters or plan.optimizer.name in ("adamw", "adam"):
+        return None
+    problem = f"{plan.optimizer.name} keeps no masters, and {plan.precision} needs them"
+    return PlanError("optimizer", problem, "Use adamw, or precision=bf16.")
+
+
+def masters_need_one_rank(plan: Plan) -> PlanError | None:
+    layout = plan.layout
+    if not plan.precision.masters or layout.num_ranks == 1:
+        return None
+    problem = f"{plan.precision} runs on one rank, and {layout} has {layout.num_ranks}"
+    return PlanError("precision", problem, "Use bf16, whose parameters can be sliced.")
+
+
+def flash_needs_half(plan: Plan) -> PlanError | None:
+    if plan.attention != "flash" or plan.precision.work != "float32":
+        return None
+    problem = f"the flash kernel works in 16 bits, and {plan.precision} does not"
+    return PlanError("attention", problem, "Use bf16, or attention=auto.")

@@ -1,0 +1,1 @@
+"""A plan for known ranks, model and device: whether it is legal, and every question's answer."""

@@ -1,0 +1,174 @@
+"""The answers to every question that running and forecasting ask of a plan.
+
+The number of ranks and the kind of device are known, so each question has one answer, and it is
+worked out here. Rungs, the engine and the planner read these fields: a forecast and a run of the
+same plan cannot disagree about what is sliced, fused or compiled. Where an answer also depends on
+the model, it takes the few numbers it needs, which a module and its `Facts` both have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from stepladder.plan.layout import COPIES, SLICES, Layout
+from stepladder.plan.plan import Plan
+from stepladder.plan.shared_constants import FUSED_VOCABULARY, LARGE_BLOCK
+from stepladder.plan.stage_split import chunk_indices, cut_blocks
+
+CompileScope = Literal["off", "blocks", "module"]
+
+
+@dataclass(frozen=True, slots=True)
+class SettledPlan:
+    """A plan whose layout names every rank, on a known kind of device; made by `settle`."""
+
+    plan: Plan
+    on_gpu: bool = True
+
+    # Ranks
+
+    @property
+    def layout(self) -> Layout:
+        return self.plan.layout
+
+    @property
+    def one_rank(self) -> bool:
+        return self.layout.num_ranks == 1
+
+    @property
+    def data_ways(self) -> int:
+        """Ranks that each read other samples."""
+        return self.layout.data_ways
+
+    @property
+    def gradient_ways(self) -> int:
+        """Ranks whose gradients are added up."""
+        return prod(getattr(self.layout, axis) for axis in COPIES)
+
+    @property
+    def state_ways(self) -> int:
+        """Ranks that hold slices of one copy of the optimizer's state; 1 without ZeRO."""
+        return prod(getattr(self.layout, axis) for axis in SLICES) if self.plan.zero else 1
+
+    @property
+    def sliced(self) -> bool:
+        """Whether a rank holds slices of parameters and gradients, which blocks gather before use.
+
+        Offloaded parameters are fetched by the same engine, even on one rank.
+        """
+        return self.plan.zero >= 2 and (self.state_ways > 1 or self.offloads_parameters)
+
+    @property
+    def drops_gathered(self) -> bool:
+        """Whether gathered parameters are dropped after forward and gathered again for backward."""
+        return self.sliced and self.plan.zero == 3
+
+    @property
+    def slices_optimizer_only(self) -> bool:
+        """Whether each rank updates a slice of parameters that it holds whole (ZeRO 1)."""
+        return self.plan.zero == 1 and self.state_ways > 1
+
+    # Batch
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Rows of one forward pass of one rank; None until the first batch says it."""
+        return self.plan.batch.micro
+
+    @property
+    def passes(self) -> int | None:
+        """Forward-backward passes of each rank in one step; None: as many as the batch needs."""
+        return self.plan.batch.passes
+
+    def rows_per_pass(self, rows: int) -> int:
+        """Rows of one pass where a rank has so many rows of a batch."""
+        return self.micro_batch or -(-rows // (self.passes or 1))
+
+    # Compute
+
+    @property
+    def masters(self) -> bool:
+        """Whether the optimizer keeps fp32 masters of parameters stored in fewer bits."""
+        return self.plan.precision.masters
+
+    @property
+    def sums_gradients_in_float32(self) -> bool:
+        """Whether passes add 16-bit gradients to a float32 sum."""
+        return self.masters and self.micro_batch is not None
+
+    @property
+    def float8(self) -> bool:
+        return self.plan.precision.compute == "fp8"
+
+    @property
+    def fused_kernels(self) -> bool:
+        """Whether fused kernels may replace layers: they read whole plain tensors."""
+        return self.plan.kernels and self.one_rank
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether images are stored with their channels innermost."""
+        return self.fused_kernels and self.on_gpu
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether a step is recorded once as a CUDA graph and replayed."""
+        return self.plan.graphs
+
+    def fuses_head(self, num_classes: int) -> bool:
+        """Whether an output layer of so many classes and its cross-entropy run as one."""
+        return self.fused_kernels and num_classes >= FUSED_VOCABULARY
+
+    def compile_scope(self, *, alike: bool, block_parameters: int) -> CompileScope:
+        """What is handed to the compiler in one piece.
+
+        Args:
+            alike: there are several blocks, and one's compiled code serves every other.
+            block_parameters: of the first block.
+        """
+        if not self.plan.compile:
+            return "off"
+        if self.layout.pipeline > 1:  # a stage's forward is left in the middle
+            return "blocks"
+        if not alike:  # the compiler would work again for each block, and give up after eight
+            return "module"
+        small = block_parameters < LARGE_BLOCK  # the host would be late for the next block's call
+        return "module" if self.one_rank and self.on_gpu and small else "blocks"
+
+    # Pipeline
+
+    @property
+    def num_stages(self) -> int:
+        """Stages on all ranks together."""
+        return self.layout.pipeline * self.plan.schedule.virtual
+
+    @property
+    def folded(self) -> bool:
+        """Whether a rank that holds the first stage holds the last one too."""
+        return self.layout.pipeline > 1 and self.plan.schedule.kind == "zero-bubble"
+
+    def stage_split(self, costs: Sequence[float]) -> list[range]:
+        """Which blocks each stage holds, where blocks cost so much; the ends are in their costs."""
+        return cut_blocks(costs, self.num_stages)
+
+    def stages_of_rank(self, index: int) -> list[int]:
+        """The stages that a rank of the pipeline axis holds."""
+        return chunk_indices(index, self.layout.pipeline, self.plan.schedule.virtual, self.folded)
+
+    # Host memory
+
+    @property
+    def offloads_parameters(self) -> bool:
+        return "parameters" in self.plan.offload
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether the host updates a copy of its own; parameters there take their state along."""
+        return "optimizer" in self.plan.offload and not self.offloads_parameters
+
+    @property
+    def offloads_activations(self) -> bool:
+        return "activations" in self.plan.offload
