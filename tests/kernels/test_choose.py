@@ -4,19 +4,21 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.kernels import Chosen, Wanted, choose
+from stepladder.kernels import Chosen, choose
 from stepladder.loss import make_loss
 from stepladder.model import build, find_anatomy
+from stepladder.plan import Plan, SettledPlan
 from stepladder.train import climb
 from tests.train.toys import gpt
 
 GPT = "gpt:layers=1,hidden=8,heads=1,vocab=32768,sequence=4"
 
 
-def chosen_for(module, *, device="cpu", **wanted):
+def chosen_for(module, words="", *, device="cpu"):
     anatomy, loss = find_anatomy(module), make_loss("cross_entropy", module)
     blocks = [block for _, block in anatomy.blocks_of(module)]
-    return choose(module, anatomy, blocks, loss, Wanted(torch.device(device), **wanted))
+    settled = SettledPlan(Plan.parse(words), device)
+    return choose(module, anatomy, blocks, loss, settled)
 
 
 def test_nothing_changes_where_nothing_is_asked_for():
@@ -37,25 +39,29 @@ def test_images_are_read_as_they_are_stored():
     assert found.reading(lambda x: x)(image).stride() == (12, 1, 6, 3)
 
 
-@pytest.mark.parametrize(("ranks", "kernels", "fused"), [(1, 1, 1), (2, 1, 0), (1, 0, 0)])
-def test_the_head_is_fused_where_it_is_asked_for_and_the_rank_is_alone(ranks, kernels, fused):
-    found = chosen_for(build(GPT), num_ranks=ranks, kernels=bool(kernels))
+@pytest.mark.parametrize(
+    ("words", "fused"), [("kernels=on", 1), ("kernels=on replicate=2", 0), ("", 0)]
+)
+def test_the_head_is_fused_where_it_is_asked_for_and_the_rank_is_alone(words, fused):
+    found = chosen_for(build(GPT), words)
     assert (found.head is not None) == fused
 
 
-@pytest.mark.parametrize(("hidden", "asked", "float8"), [(1024, 1, 1), (256, 1, 0), (1024, 0, 0)])
+@pytest.mark.parametrize(
+    ("hidden", "asked", "float8"), [(1024, "fp8", 1), (256, "fp8", 0), (1024, "", 0)]
+)
 def test_the_head_multiplies_in_fp8_where_the_plan_does_and_it_pays(hidden, asked, float8):
     module = build(GPT.replace("hidden=8", f"hidden={hidden}"), device="meta")
-    found = chosen_for(module, kernels=True, float8=bool(asked))
+    found = chosen_for(module, f"{asked} kernels=on")
     assert found.head.float8 == float8
 
 
 @pytest.mark.parametrize(
-    ("device", "kernels", "folded"), [("cuda", 1, 1), ("cuda", 0, 0), ("cpu", 1, 0)]
+    ("device", "kernels", "folded"), [("cuda", "on", 1), ("cuda", "off", 0), ("cpu", "on", 0)]
 )
 def test_a_first_convolution_is_folded_on_a_gpu_where_it_is_asked_for(device, kernels, folded):
     module = build("resnet18", device="meta")
-    found = chosen_for(module, device=device, kernels=bool(kernels))
+    found = chosen_for(module, f"kernels={kernels}", device=device)
     note = "kernels: folded first convolution on: stem.0 then fills"
     assert any(line.startswith(note) for line in found.notes) == folded
     changed = [name for name, part in module.named_modules() if "_conv_forward" in vars(part)]
@@ -63,7 +69,7 @@ def test_a_first_convolution_is_folded_on_a_gpu_where_it_is_asked_for(device, ke
 
 
 def test_every_choice_that_has_a_place_is_a_line_with_its_reason():
-    found = chosen_for(build(GPT), kernels=True, compile=True, masters=True)
+    found = chosen_for(build(GPT), "bf16-master kernels=on compile=on")
     assert found.notes == [
         "kernels: fused output layer and cross-entropy on: "
         "32,768 classes, whose logits then never exist whole",

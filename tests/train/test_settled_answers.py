@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from stepladder.hardware import Cluster
-from stepladder.kernels.fused_head import fuse_head
-from stepladder.kernels.graph import compile as compiling
+from stepladder.kernels import Chosen, choose
 from stepladder.loss import make_loss
 from stepladder.model import build, describe, find_anatomy
 from stepladder.plan import Plan, SettledPlan
@@ -49,6 +48,13 @@ def test_the_run_reads_the_answers_that_are_forecast(text):
     assert run.records_graphs is forecast.records_graphs
 
 
+def chosen_for(shape: str, settled: SettledPlan) -> Chosen:
+    """What the run's own choice changes of a module without values."""
+    module = build(shape, device="meta")
+    anatomy, loss = find_anatomy(module), make_loss("cross_entropy", module)
+    return choose(module, anatomy, [b for _, b in anatomy.blocks_of(module)], loss, settled)
+
+
 @pytest.mark.parametrize("shape", [SMALL, WIDE, "gpt2", "resnet50"])
 @pytest.mark.parametrize("device", ["1 x H200", "8 x H200", "1 CPU"])
 def test_the_planner_and_the_compiler_agree_on_what_is_compiled_in_one_piece(
@@ -57,24 +63,21 @@ def test_the_planner_and_the_compiler_agree_on_what_is_compiled_in_one_piece(
     cluster = Cluster.parse(device)
     plan = Plan.parse("bf16 ddp compile=on micro=1").settle(cluster.num_devices)
     settled = answers(plan, cluster)
-    module = build(shape, device="meta")
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda part, **_: compiled.append(part))
-    compiling.compile_module(
-        module,
-        find_anatomy(module).blocks_of(module),
-        whole=settled.one_rank and settled.on_gpu,
-    )
-    run = "module" if compiled == [module] else "blocks"
+    chosen_for(shape, settled).compile()
+    run = "module" if len(compiled) == 1 else "blocks"
     assert compile_scope(describe(shape), settled) == run
 
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE])
-def test_the_planner_and_the_rung_agree_on_the_fused_head(shape):
-    module = build(shape)
-    rung = fuse_head(module, find_anatomy(module), make_loss("cross_entropy", module))
-    settled = SettledPlan(Plan.parse("bf16 kernels=on micro=1").settle(1))
-    assert sizes_of(describe(shape), settled).fused_head is (rung is not None)
+@pytest.mark.parametrize("words", ["kernels=on", "kernels=off"])
+@pytest.mark.parametrize("shape", [SMALL, WIDE, "resnet50"])
+@pytest.mark.parametrize("device", ["1 x H200", "1 CPU"])
+def test_the_planner_and_the_run_agree_on_fused_heads_and_image_layouts(shape, device, words):
+    settled = answers(Plan.parse(f"bf16 {words} micro=1").settle(1), Cluster.parse(device))
+    sizes, chosen = sizes_of(describe(shape), settled), chosen_for(shape, settled)
+    assert sizes.fused_head is (chosen.head is not None)
+    assert (sizes.channels_last and shape == "resnet50") is chosen.channels_last
 
 
 def test_a_device_that_is_here_is_known_by_what_it_multiplies():

@@ -14,34 +14,20 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from stepladder.loss import Loss
 from stepladder.model import Anatomy
+from stepladder.plan import SettledPlan
 
 from .channels_last import has_convolutions, images_channels_last, store_channels_last
 from .convert_float8 import count_converted
 from .folded_convolution import fold_first_convolutions
 from .fused_head import FusedHead, fuse_head, why_not_fused
-from .graph.compile import compile_by_block, compile_module, pass_options
+from .graph.compile import compile_parts, compile_scope, pass_options
 
 Context = Callable[[], AbstractContextManager[Any]]
 ReadInputs = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the plan asks of the kernels, and where they will run."""
-
-    device: torch.device
-    num_ranks: int = 1
-    kernels: bool = False
-    compile: bool = False
-    float8: bool = False  # matmuls in fp8
-    masters: bool = False  # 16-bit parameters, updated through fp32 masters
-    selective: bool = False  # blocks use selective activation checkpointing
-    stage: bool = False  # the module is a pipeline stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +83,17 @@ def choose(
     anatomy: Anatomy,
     blocks: Sequence[nn.Module],
     loss: Loss,
-    wanted: Wanted,
+    settled: SettledPlan,
 ) -> Chosen:
     """Change the layers that gain on this device, and say what was chosen and why."""
-    head, head_choice = choose_head(module, anatomy, loss, wanted)
-    layout, folding = choose_layout(module, wanted)
-    compiling, compile_choice = choose_compile(module, blocks, wanted)
+    head, head_choice = choose_head(module, anatomy, loss, settled)
+    layout, folding = choose_layout(module, settled)
+    compiling, compile_choice = choose_compile(module, blocks, settled)
     choices = (
-        head_choice, layout, folding, choose_float8(module, wanted), compile_choice,
-        choose_autotune(wanted), choose_adamw(wanted),
+        head_choice, layout, folding, choose_float8(module, settled), compile_choice,
+        choose_autotune(settled), choose_adamw(settled),
     )  # fmt: skip
-    asked = wanted.kernels or wanted.compile
+    asked = settled.plan.kernels or settled.plan.compile
     notes = [str(each) for each in choices if asked and each.used is not None]
     if head is not None:
         head.notes = notes
@@ -115,30 +101,30 @@ def choose(
 
 
 def choose_head(
-    module: nn.Module, anatomy: Anatomy, loss: Loss, wanted: Wanted
+    module: nn.Module, anatomy: Anatomy, loss: Loss, settled: SettledPlan
 ) -> tuple[FusedHead | None, KernelChoice]:
     what = "fused output layer and cross-entropy"
-    if not wanted.kernels:
+    if not settled.plan.kernels:
         return None, KernelChoice(what, None, "kernels=on was not asked for")
-    why_not = why_not_fused(module, anatomy, loss)
-    if wanted.num_ranks > 1:
-        why_not = f"it reads whole matrices, and there are {wanted.num_ranks} ranks"
+    why_not = why_not_fused(module, anatomy, loss, settled)
+    if not settled.one_rank:
+        why_not = f"it reads whole matrices, and there are {settled.layout.num_ranks} ranks"
     if why_not:
         return None, KernelChoice(what, False, why_not)
-    head = fuse_head(module, anatomy, loss, float8=wanted.float8)
+    head = fuse_head(module, anatomy, loss, float8=settled.float8)
     kind = "fp8" if head.float8 else "no fp8"
     because = f"{head.head.out_features:,} classes, whose logits then never exist whole"
-    return head, KernelChoice(what, True, f"{because} ({kind})" if wanted.float8 else because)
+    return head, KernelChoice(what, True, f"{because} ({kind})" if settled.float8 else because)
 
 
-def choose_layout(module: nn.Module, wanted: Wanted) -> tuple[KernelChoice, KernelChoice]:
+def choose_layout(module: nn.Module, settled: SettledPlan) -> tuple[KernelChoice, KernelChoice]:
     """Channels-last, and with it the folded first convolution."""
     what, folding = "channels-last", "folded first convolution"
-    if not wanted.kernels or not has_convolutions(module):
-        because = "no 2-d convolution" if wanted.kernels else "kernels=on was not asked for"
+    if not settled.plan.kernels or not has_convolutions(module):
+        because = "no 2-d convolution" if settled.plan.kernels else "kernels=on was not asked for"
         return KernelChoice(what, None, because), KernelChoice(folding, None, because)
-    if wanted.device.type != "cuda" or wanted.num_ranks > 1:
-        because = f"made for one GPU, and this is {wanted.num_ranks} x {wanted.device.type}"
+    if not settled.channels_last:
+        because = f"made for one GPU, and this is {settled.layout.num_ranks} x {settled.device}"
         return KernelChoice(what, False, because), KernelChoice(folding, False, because)
     store_channels_last(module)
     layout = KernelChoice(what, True, "cuDNN's 16-bit kernels read it without a transpose")
@@ -150,50 +136,51 @@ def choose_layout(module: nn.Module, wanted: Wanted) -> tuple[KernelChoice, Kern
     return layout, KernelChoice(folding, True, because)
 
 
-def choose_float8(module: nn.Module, wanted: Wanted) -> KernelChoice:
+def choose_float8(module: nn.Module, settled: SettledPlan) -> KernelChoice:
     """What the precision rung converted before anything was moved or split."""
     what = "fp8 linears"
-    if not wanted.float8:
+    if not settled.float8:
         return KernelChoice(what, None, "the precision is not fp8")
-    by = "our own casts" if wanted.kernels else "torchao"
+    by = "our own casts" if settled.plan.kernels else "torchao"
     because = f"{count_converted(module)} linears are large enough to gain, by {by}"
     return KernelChoice(what, True, because)
 
 
 def choose_compile(
-    module: nn.Module, blocks: Sequence[nn.Module], wanted: Wanted
+    module: nn.Module, blocks: Sequence[nn.Module], settled: SettledPlan
 ) -> tuple[Callable[[], None], KernelChoice]:
-    if not wanted.compile:
+    if not settled.plan.compile:
         because = "compile=on was not asked for"
         return lambda: None, KernelChoice("torch.compile", None, because)
-    one_gpu = wanted.num_ranks == 1 and wanted.device.type == "cuda"
-    by_block, because = compile_by_block(blocks, one_gpu=one_gpu, stage=wanted.stage)
+    scope, because = compile_scope(blocks, settled)
 
     def compiling() -> None:
-        options = pass_options(selective=wanted.selective) if wanted.kernels else None
-        compile_module(module, blocks, by_block=by_block, options=options)
+        selective = settled.plan.recompute.chooses
+        options = pass_options(selective=selective) if settled.plan.kernels else None
+        compile_parts(blocks if scope == "blocks" else [module], options)
 
-    what = "torch.compile by block" if by_block else "torch.compile of the whole module"
+    whole = scope == "module"
+    what = "torch.compile of the whole module" if whole else "torch.compile by block"
     return compiling, KernelChoice(what, True, because)
 
 
-def choose_autotune(wanted: Wanted) -> KernelChoice:
+def choose_autotune(settled: SettledPlan) -> KernelChoice:
     what = "matmul autotuning and epilogues"
-    if not wanted.kernels:
+    if not settled.plan.kernels:
         return KernelChoice(what, None, "kernels=on was not asked for")
-    if not wanted.compile:
+    if not settled.plan.compile:
         return KernelChoice(what, False, "its passes are part of compile=on")
-    if wanted.device.type != "cuda":
-        return KernelChoice(what, False, f"cuBLASLt does not run on {wanted.device.type}")
+    if not settled.on_gpu:
+        return KernelChoice(what, False, f"cuBLASLt does not run on {settled.device}")
     because = "each large 16-bit matmul takes cuBLASLt's fastest algorithm with the same bits"
     return KernelChoice(what, True, because)
 
 
-def choose_adamw(wanted: Wanted) -> KernelChoice:
+def choose_adamw(settled: SettledPlan) -> KernelChoice:
     """The update itself is chosen where the optimizer is built (train/optimizer)."""
     what = "fused AdamW for fp32 masters"
-    if not wanted.masters:
+    if not settled.masters:
         return KernelChoice(what, None, "the precision keeps no fp32 masters")
-    if wanted.device.type != "cuda":
-        return KernelChoice(what, False, f"Triton does not run on {wanted.device.type}")
+    if not settled.on_gpu:
+        return KernelChoice(what, False, f"Triton does not run on {settled.device}")
     return KernelChoice(what, True, "one kernel reads and writes every number once")

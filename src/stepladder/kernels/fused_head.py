@@ -24,6 +24,7 @@ from torch.nn import functional
 from stepladder.data import IGNORED
 from stepladder.loss import Loss
 from stepladder.model import Anatomy
+from stepladder.plan import SettledPlan
 from stepladder.plan.shared_constants import FUSED_VOCABULARY
 from stepladder.seam.pytree import tree_map
 
@@ -108,17 +109,15 @@ class FusedHead:
         self.checked = True
 
 
-def why_not_fused(
-    module: nn.Module, anatomy: Anatomy, loss: Loss, *, least: int = FUSED_VOCABULARY
-) -> str:
+def why_not_fused(module: nn.Module, anatomy: Anatomy, loss: Loss, settled: SettledPlan) -> str:
     """Why head and loss cannot be fused or would not gain; empty where they can."""
     if not (loss.kind == "cross_entropy" or (loss.kind == "own" and loss.shifted)):
         return "the loss is not a cross-entropy"
     head = anatomy.part(module, anatomy.head or None)
     if type(head) is not nn.Linear or head.bias is not None or "forward" in vars(head):
         return "the module does not end in a plain linear without a bias"
-    if head.out_features < least:
-        return f"{head.out_features:,} classes; it is faster from {least:,}"
+    if not settled.fuses_head(head.out_features):
+        return f"{head.out_features:,} classes; it is faster from {FUSED_VOCABULARY:,}"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from stepladder.errors import PlanError
-from stepladder.hardware import Cluster
+from stepladder.hardware import Cluster, Device
 from stepladder.plan import Plan, SettledPlan
 from stepladder.plan.settled.limits import DeviceLimits, ModelLimits
 from stepladder.plan.settled.settle import legality_problems, settle
@@ -31,7 +31,7 @@ def problems(facts: Facts, plan: Plan, cluster: Cluster, *, trial: bool = False)
 
 def answers(plan: Plan, cluster: Cluster) -> SettledPlan:
     """A plan that is settled for this cluster's ranks, legal or not: what a forecast reads."""
-    return SettledPlan(plan, on_gpu=not cluster.device.is_cpu)
+    return SettledPlan(plan, kind_of(cluster.device))
 
 
 @lru_cache(maxsize=64)
@@ -59,9 +59,13 @@ def device_limits(cluster: Cluster, *, trial: bool = False) -> DeviceLimits:
     device = cluster.device
     return DeviceLimits(
         name=str(device),
-        kind="cpu" if device.is_cpu else "cuda",
+        kind=kind_of(device),
         computes=frozenset(device.peaks) or None,
         memory_bytes=cluster.memory_bytes_per_device,
         has_flash=not device.is_cpu,
         has_own_memory=trial or not device.is_cpu,
     )
+
+
+def kind_of(device: Device) -> str:
+    return "cpu" if device.is_cpu else "cuda"

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from stepladder.kernels import Wanted, choose
+from stepladder.kernels import choose
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.plan import SettledPlan
@@ -77,8 +77,7 @@ def climb(
     blocks, line = held.blocks, held.line
     # After the move: memory layouts are the device's. Before compilation, which must see them.
     modules = [block for _, block in blocks]
-    wanted = wanted_kernels(settled, world)
-    chosen = choose(module, held.anatomy, modules, loss, wanted)
+    chosen = choose(module, held.anatomy, modules, loss, settled)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=held.costs) if plan.recompute.kind != "none" else ()
@@ -104,19 +103,6 @@ def climb(
     again = recomputed, whole_again(blocks)
     return Climbed(
         module, held.anatomy, run, pieces, publish, *again, chosen.notes if world.first else []
-    )
-
-
-def wanted_kernels(settled: SettledPlan, world: World) -> Wanted:
-    return Wanted(
-        device=world.device,
-        num_ranks=settled.layout.num_ranks,
-        kernels=settled.plan.kernels,
-        compile=settled.plan.compile,
-        float8=settled.float8,
-        masters=settled.masters,
-        selective=settled.plan.recompute.chooses,
-        stage=settled.layout.pipeline > 1,
     )
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from stepladder.kernels.graph.compile import compile_by_block, compile_module
+from stepladder.kernels.graph.compile import compile_parts, compile_scope
+from stepladder.plan import Plan, SettledPlan
 
 
 class Net(nn.Module):
@@ -12,10 +13,11 @@ class Net(nn.Module):
         self.blocks = nn.ModuleList(nn.Linear(w, w) for w in widths)
 
 
-def compiled(net, **how):
+def compiled(net, words="", device="cpu"):
     """Names of the parts whose call is compiled; nothing is called, so nothing is built."""
-    by_block, _ = compile_by_block(net.blocks, **{"one_gpu": False, "stage": False, **how})
-    compile_module(net, net.blocks, by_block=by_block, options=None)
+    settled = SettledPlan(Plan.parse(f"fp32 compile=on {words}"), device)
+    scope, _ = compile_scope(net.blocks, settled)
+    compile_parts(net.blocks if scope == "blocks" else [net], options=None)
     return {n for n, part in net.named_modules() if part._compiled_call_impl is not None}
 
 
@@ -24,13 +26,13 @@ def test_like_blocks_are_compiled_one_by_one():
 
 
 def test_small_blocks_are_compiled_whole_where_the_host_would_be_late():
-    assert compiled(Net([8, 8, 8]), one_gpu=True) == {""}
+    assert compiled(Net([8, 8, 8]), device="cuda") == {""}
 
 
 def test_large_blocks_hide_what_their_call_costs():
     with torch.device("meta"):
         net = Net([4500, 4500])
-    assert compiled(net, one_gpu=True) == {"blocks.0", "blocks.1"}
+    assert compiled(net, device="cuda") == {"blocks.0", "blocks.1"}
 
 
 def test_blocks_that_differ_are_compiled_whole():
@@ -38,4 +40,4 @@ def test_blocks_that_differ_are_compiled_whole():
 
 
 def test_a_pipeline_stage_is_compiled_by_block():
-    assert compiled(Net([8, 16]), stage=True) == {"blocks.0", "blocks.1"}
+    assert compiled(Net([8, 16]), "pipeline=2") == {"blocks.0", "blocks.1"}

@@ -18,43 +18,35 @@ from typing import Any
 
 from torch import nn
 
-from stepladder.plan.shared_constants import LARGE_BLOCK
+from stepladder.plan import SettledPlan
+from stepladder.plan.settled.settled_plan import CompileScope
 from stepladder.seam.inductor import takes_passes
 
 
-def compile_by_block(
-    blocks: Sequence[nn.Module], *, one_gpu: bool, stage: bool
-) -> tuple[bool, str]:
-    """Whether to compile each block by itself rather than the whole module, and why.
-
-    Args:
-        one_gpu: the run is one process on a GPU, whose host must keep up with small kernels.
-        stage: the module is a pipeline stage.
-    """
-    if stage:
-        return True, "a pipeline stage may stop its forward between two blocks"
-    if not are_alike(blocks):
-        return False, "its blocks differ" if len(blocks) > 1 else "it has no list of blocks"
-    size = sum(p.numel() for p in blocks[0].parameters())
+def compile_scope(blocks: Sequence[nn.Module], settled: SettledPlan) -> tuple[CompileScope, str]:
+    """What is compiled in one piece, and why."""
+    alike = are_alike(blocks)
+    size = sum(p.numel() for p in blocks[0].parameters()) if alike else 0
+    scope = settled.compile_scope(alike=alike, block_parameters=size)
     each = f"{len(blocks)} alike blocks of {size / 1e6:.3g} M parameters"
-    if one_gpu and size < LARGE_BLOCK:
-        return False, f"{each} would each cost the host a call"
-    return True, f"{each} share one compilation"
+    if settled.layout.pipeline > 1:
+        because = "a pipeline stage may stop its forward between two blocks"
+    elif not alike:
+        because = "its blocks differ" if len(blocks) > 1 else "it has no list of blocks"
+    elif scope == "module":
+        because = f"{each} would each cost the host a call"
+    else:
+        because = f"{each} share one compilation"
+    return scope, because
 
 
-def compile_module(
-    module: nn.Module,
-    blocks: Sequence[nn.Module],
-    *,
-    by_block: bool,
-    options: dict[str, Any] | None,
-) -> None:
-    """Compile each block, or the whole module.
+def compile_parts(parts: Sequence[nn.Module], options: dict[str, Any] | None) -> None:
+    """Compile each part by itself.
 
     Args:
-        options: one object for all blocks: with another for each, each is compiled anew.
+        options: one object for all parts: with another for each, each is compiled anew.
     """
-    for part in blocks if by_block else [module]:
+    for part in parts:
         part.compile(options=options)
 
 

@@ -47,7 +47,7 @@ def settle(
     """
     found, filled = fill_in(plan, num_ranks, open_batch=open_batch)
     raise_all([*found, *also, *broken_rules(filled, model, device)])
-    return SettledPlan(filled, on_gpu=device is not None and device.on_gpu)
+    return SettledPlan(filled, device.kind if device else "cpu")
 
 
 def legality_problems(

@@ -26,7 +26,11 @@ class SettledPlan:
     """A plan whose layout names every rank, on a known kind of device; made by `settle`."""
 
     plan: Plan
-    on_gpu: bool = True
+    device: str = "cuda"  # its kind, as torch names it
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device == "cuda"
 
     # Ranks
 
