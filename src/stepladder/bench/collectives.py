@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from stepladder.errors import WorldError
 from stepladder.measure import Team
-from stepladder.plan import Layout, Plan
+from stepladder.plan import Layout, Plan, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.world import join, synchronize
 
@@ -172,12 +172,13 @@ def uses_of(plan: Plan) -> list[Use]:
     """What a settled plan's steps send, over which axes; those of one rank are left out."""
     found = [Use("send_receive", ("pipeline",))]
     found += [Use("all_gather", ("tensor",)), Use("reduce_scatter", ("tensor",))]
-    if plan.zero >= 2:
+    settled = SettledPlan(plan)
+    if settled.sliced:
         found += [Use("all_gather", SLICES), Use("reduce_scatter", SLICES)]
         found += [Use("all_reduce", ("replicate",))]
     else:
         found += [Use("all_reduce", COPIES)]
-        if plan.zero == 1:  # what does not divide is sent by its owners, one by one
+        if settled.slices_optimizer_only:  # what does not divide is sent by its owners, one by one
             found += [Use("all_gather", SLICES), Use("broadcast", SLICES)]
     if plan.layout.context > 1:
         found += [Use("all_gather", ("context",)), Use("reduce_scatter", ("context",))]
