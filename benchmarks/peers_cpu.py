@@ -14,7 +14,8 @@ project's environment:
     python -m venv peers
     echo "import site; site.addsitedir('$(echo $PWD/.venv/lib/python3*/site-packages)')" \
         > $(echo peers/lib/python3*/site-packages)/shared.pth
-    peers/bin/pip install -c constraints.txt deepspeed accelerate lightning
+    grep -o '^[a-z][^ ]*==[^ ]*' requirements/dev.txt > pins.txt
+    peers/bin/pip install -c pins.txt deepspeed accelerate lightning
     peers/bin/python benchmarks/peers_cpu.py
 """
 

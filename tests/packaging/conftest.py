@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 SOURCES = (
     "pyproject.toml",
     "MANIFEST.in",
-    "constraints.txt",
     "README.md",
     "CHANGELOG.md",
     "LICENSE",
 )
+FOLDERS = ("src", "requirements")
 
 
 # Without the path of whoever runs the tests: it would lead back to the sources.
@@ -63,7 +63,8 @@ def built(tmp_path_factory) -> Built:
     for name in SOURCES:
         shutil.copy(ROOT / name, copy)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
     done(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy)
     (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
     return Built(wheel, sdist)
