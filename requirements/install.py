@@ -5,12 +5,15 @@
     .venv/bin/python requirements/install.py extras                   what every extra needs
 
 `run` installs requirements/cpu.txt or requirements/cuda.txt and says in one line which and why.
-Every file is a wheel whose SHA-256 the lock names. Standard library only: it runs first.
+Every file is a wheel whose SHA-256 the lock names, with the one exception that install_cpu_torch
+explains. Standard library only: it runs first.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import os
 import platform
 import re
 import shutil
@@ -54,8 +57,22 @@ def has_nvidia_driver() -> bool:
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
-def runs(*words: str) -> bool:
-    return subprocess.run(words, capture_output=True).returncode == 0
+def runs(*words: str, **settings: str) -> bool:
+    return (
+        subprocess.run(words, capture_output=True, env={**os.environ, **settings}).returncode == 0
+    )
+
+
+def wheel_folders() -> list[str]:
+    """The folders of this machine that pip's configuration names as places of wheels."""
+    listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True).stdout
+    values = [
+        ast.literal_eval(value)
+        for name, _, value in (line.partition("=") for line in listed.splitlines())
+        if name.endswith("find-links")
+    ]
+    folders = [word.removeprefix("file://") for value in values for word in value.split()]
+    return list(dict.fromkeys(folder for folder in folders if Path(folder).is_dir()))
 
 
 def install_cpu_torch() -> str | None:
@@ -63,8 +80,7 @@ def install_cpu_torch() -> str | None:
 
     A wheel from a folder that pip's configuration names may be the machine owner's own build: it
     is installed although the lock does not know its hash, because whoever fills that folder owns
-    the Python too. What comes from a network has to match the lock. A version that ends in +cpu
-    cannot be uploaded to PyPI, so no stranger's package is taken for it.
+    the Python too. What comes from a network has to match the lock.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as lock:
         lock.write("\n".join(torch_entries("cpu")) + "\n")
@@ -72,8 +88,10 @@ def install_cpu_torch() -> str | None:
         hashed = [*LOCKED, *QUICK, "--require-hashes", "-r", lock.name]
         if runs(*hashed):
             return "a wheel found by pip as it is configured"
-        if runs(*LOCKED, "--no-index", f"torch=={torch_version('cpu')}"):
-            return "a wheel of this machine's own, whose hash is not in the lock"
+        for folder in wheel_folders():
+            own = [*LOCKED, "--no-index", "--find-links", folder, f"torch=={torch_version('cpu')}"]
+            if runs(*own, PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS=""):
+                return f"a wheel of this machine's own in {folder}, whose hash is not in the lock"
         if runs(*hashed, "--no-index", "--find-links", CPU_WHEELS):
             return f"a wheel from {CPU_WHEELS}"
     return None

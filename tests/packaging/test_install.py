@@ -11,7 +11,10 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -87,9 +90,23 @@ def test_a_machines_own_wheel_is_taken_and_named_although_its_hash_is_unknown(py
         python, INSTALLER, "run", "--torch=cpu",
         PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path / "own"),
     )  # fmt: skip
-    assert "CPU build: TORCH=cpu; a wheel of this machine's own, whose hash is not" in done.stdout
+    own = f"CPU build: TORCH=cpu; a wheel of this machine's own in {tmp_path / 'own'}, whose hash"
+    assert own in done.stdout
     assert succeed(python, "-c", "import torch; print(torch.own)") == "True\n"
     assert done.returncode != 0 and "requirements/cpu.txt could not be installed" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere PyPI's build is the CPU build")
+def test_a_wheel_from_a_network_is_refused_when_its_hash_is_unknown(python, tmp_path):
+    own_wheel(tmp_path / "own", locked_torch().partition("==")[2])
+    serve = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "own"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page = f"http://127.0.0.1:{server.server_port}/"
+        done = ask(python, INSTALLER, "run", "--torch=cpu", PIP_NO_INDEX="1", PIP_FIND_LINKS=page)
+        server.shutdown()
+    assert done.returncode != 0
+    assert ask(python, "-c", "import torch; torch.own").returncode != 0
 
 
 def test_an_nvidia_driver_decides_for_the_cuda_lock(python, tmp_path):
