@@ -55,7 +55,7 @@ wheel: $(DEV_READY)
 
 # The wheel in an environment of its own, the container file, a notebook, completion.
 packaging: $(DEV_READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/packaging tests/cli/commands/test_completion.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m '' tests/packaging tests/cli/commands/test_completion.py
 
 # The stamps make the second run quick: pip works again only when a lock or the project changes.
 # Nothing is resolved: install.py installs a lock, and the project itself is installed without

@@ -20,6 +20,8 @@ import pytest
 
 from .conftest import ENVIRON, FOLDERS, ROOT, SOURCES
 
+pytestmark = pytest.mark.soak
+
 OLDEST_PIP = "pip==23.0.1"
 INSTALLER = ROOT / "requirements" / "install.py"
 
