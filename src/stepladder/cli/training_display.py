@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class TerminalDisplay:
     """Shows a run to a person: reports, messages, the closing tables; and draws its plots."""
 
+    def opening(self, text: str) -> None:
+        print(text, flush=True)
+
     def start(self, start: JobStart) -> None:
         self.speaks = start.speaks
         self.memory_limit_bytes = start.memory_limit_bytes

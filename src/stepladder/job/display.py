@@ -31,6 +31,9 @@ class JobStart:
 class Display(Protocol):
     """Follows one rank of a run. Every method but `finish` is called on every rank."""
 
+    def opening(self, text: str) -> None:
+        """The machine is being measured before anything else can be shown."""
+
     def start(self, start: JobStart) -> None:
         """The run is open and takes its first step next."""
 
@@ -52,6 +55,9 @@ class Display(Protocol):
 
 class NoDisplay:
     """Shows nothing."""
+
+    def opening(self, text: str) -> None:
+        pass
 
     def start(self, start: JobStart) -> None:
         pass

@@ -6,6 +6,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from torch import nn
+
+from stepladder.data import Batch
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
 from stepladder.job.monitoring.step_instruments import NullJournal
 from stepladder.job.opening.built_in_run import ChosenRun
@@ -26,10 +29,11 @@ from stepladder.job.opening.size_run import size_run
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Plan, Recipe
 from stepladder.track import parse_targets
-from stepladder.train import climb
+from stepladder.train import Run, climb
 from stepladder.world import Place
 from stepladder.world.world import gather
 
+from .display import Display, NoDisplay
 from .training_job import TrainingJob
 
 START_SECONDS = 120  # ranks import torch at their own pace before they meet
@@ -42,6 +46,7 @@ def open_job(
     *,
     elastic: bool = False,
     chosen: ChosenRun | None = None,
+    display: Display | None = None,
 ) -> TrainingJob:
     """Open everything a recipe names; each mistake in it is found before the first step."""
     began = time.perf_counter()
@@ -55,18 +60,7 @@ def open_job(
     training, validation = open_sources(recipe, module)
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
-    run = climb(
-        module,
-        loss="cross_entropy",
-        plan=choice.plan,
-        sample=sample,
-        rate=recipe.rate_choice(),
-        seed=recipe.train.seed,
-        device=recipe.train.device,
-        nonfinite=recipe.train.nonfinite,
-        exact=recipe.train.exact,
-        timeout_seconds=recipe.run.timeout_seconds,
-    )
+    run = start_run(recipe, module, choice.plan, sample)
     board = run.world.board
     if run.world.first:
         board.post("folder", str(folder))
@@ -75,15 +69,32 @@ def open_job(
     journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
     sized = None
     if chosen and chosen.sized:
-        sized = size_run(run, recipe, training, sample=sample, began=began)
+        (display or NoDisplay()).opening(opening_text(recipe, run.plan))
+        sized = size_run(run, recipe, training, validation, sample=sample, began=began)
         recipe = sized.recipe
     comparison = sized.comparison if sized else ForecastComparison.start(run, run.plan, sample)
     job = TrainingJob(recipe, run, folder, training, validation, journal, comparison)
     job.elastic, job.began, job.sized = elastic, began, sized
+    job.display = display or job.display
     run.because = choice.because or (chosen.because if chosen else "")
     run.events += [refitted] if refitted else []
     open_folder(job)
     return job
+
+
+def start_run(recipe: Recipe, module: nn.Module, plan: Plan, sample: Batch | None) -> Run:
+    return climb(
+        module,
+        loss="cross_entropy",
+        plan=plan,
+        sample=sample,
+        rate=recipe.rate_choice(),
+        seed=recipe.train.seed,
+        device=recipe.train.device,
+        nonfinite=recipe.train.nonfinite,
+        exact=recipe.train.exact,
+        timeout_seconds=recipe.run.timeout_seconds,
+    )
 
 
 def open_folder(job: TrainingJob) -> None:
@@ -110,3 +121,9 @@ def open_folder(job: TrainingJob) -> None:
     )
     if job.comparison.forecast:
         job.journal.write("forecast", **job.comparison.forecast.to_dict())
+
+
+def opening_text(recipe: Recipe, plan: Plan) -> str:
+    """What is said while nothing else is to be seen."""
+    compiled = ", compiled first" if plan.compile else ""
+    return f"Measuring this machine with {recipe.model.name}{compiled}; the forecast follows."

@@ -14,7 +14,7 @@ from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import pairs
 from stepladder.world import Place, Stop
 
-from .display import Display, NoDisplay
+from .display import Display
 from .open_job import open_job
 from .train_result import TrainResult
 
@@ -50,8 +50,7 @@ def train(
     if elastic:
         asked, events = apply_reduced_micro(asked, read)
     with ExitStack() as stack:
-        job = open_job(read, asked, stack, elastic=elastic, chosen=chosen)
-        job.display = display or NoDisplay()
+        job = open_job(read, asked, stack, elastic=elastic, chosen=chosen, display=display)
         job.run.events += events
         # To the very end: a signal that comes while the last checkpoint is written changes nothing.
         stop = stack.enter_context(Stop(read.run.grace_seconds))

@@ -31,7 +31,7 @@ def sized() -> SizedRun:
 def test_the_forecast_has_memory_time_and_the_probe_it_comes_from():
     first, second, third = forecast_lines(start(PLANNED, sized()))
     assert first == (
-        "Forecast: 0.5 GiB of memory, 100 ms a step, 20,480 tokens/s, MFU 33%; "
+        "Forecast: 0.5 GiB of tensors, 100 ms a step, 20,480 tokens/s, MFU 33%; "
         "500 steps in 51 s, about a minute of this machine in all."
     )
     assert second == (
@@ -65,3 +65,8 @@ def test_the_commands_that_prove_sameness_are_there():
     source = Path(verify.__file__).read_text()
     for what in ("parity", "resume"):
         assert f"stepladder verify {what}" in SAMENESS and f'"{what}"' in source
+
+
+def test_memory_on_a_gpu_counts_the_runtime_too():
+    taken = replace(PLANNED, memory=Memory(parameters=2**29, context=2**29))
+    assert forecast_lines(start(taken))[0].startswith("Forecast: 1 GiB of memory, ")

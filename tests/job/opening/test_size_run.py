@@ -15,6 +15,7 @@ from stepladder.job.opening.size_run import (
     GradientTime,
     forecast_from_probe,
     steps_for,
+    time_evaluation,
     time_gradients,
     with_steps,
 )
@@ -30,14 +31,14 @@ TOKENS = torch.arange(32).reshape(2, 16)
 
 
 def test_the_steps_fill_what_is_left_of_the_minute():
-    assert steps_for(0.1, elapsed_seconds=4.0) == 500
-    assert steps_for(0.1, elapsed_seconds=34.0) == 200
+    assert steps_for(0.1, elapsed_seconds=2.0) == 500
+    assert steps_for(0.1, elapsed_seconds=32.0) == 200
     compiled_long = steps_for(0.1, elapsed_seconds=TARGET_SECONDS)
     assert compiled_long == int(LEAST_SECONDS / 0.1)
 
 
 def test_the_number_of_steps_has_two_digits_and_limits():
-    assert steps_for(0.0441, 4.0) == 1100
+    assert steps_for(0.0441, 2.0) == 1100
     assert steps_for(100.0, 4.0) == LEAST_STEPS
     assert steps_for(1e-6, 4.0) == MOST_STEPS
 
@@ -58,6 +59,15 @@ def test_timing_gradients_leaves_the_run_as_it_was():
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(parameter.grad is None for parameter in run.module.parameters())
     assert run.index == run.position == 0
+
+
+def test_timing_an_evaluation_leaves_the_run_as_it_was():
+    run = climb(build("gpt-tiny", sequence=16), loss="cross_entropy", plan="fp32", device="cpu")
+    before = {name: value.clone() for name, value in run.module.state_dict().items()}
+    assert time_evaluation(run, (TOKENS, TOKENS)) > 0
+    after = run.module.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert run.module.training and run.index == 0
 
 
 def test_the_forecast_is_the_timed_gradients_and_the_planners_update():
@@ -98,3 +108,6 @@ def test_a_probe_times_only_what_this_precision_needs():
     assert wanted(Probe("update", "", (1,)), "fp32")
     assert not wanted(Probe("product", "bf16", (1, 1, 1)), "fp32")
     assert not wanted(Probe("convolution", "fp32", (1,)), "fp32")
+    assert wanted(Probe("stream", "fp32", (2**20,)), "fp32")
+    assert not wanted(Probe("stream", "fp32", (2**24,)), "fp32"), "the process would show it"
+    assert wanted(Probe("stream", "bf16", (2**28,)), "bf16")

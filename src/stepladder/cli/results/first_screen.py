@@ -8,6 +8,7 @@ from .tables import GIB
 
 if TYPE_CHECKING:
     from stepladder.job import JobStart, TrainResult
+    from stepladder.record import Memory
 
 SAMENESS = (
     "To prove sameness: 'stepladder verify parity' (other plans compute what one device computes), "
@@ -20,7 +21,7 @@ def forecast_lines(start: JobStart) -> list[str]:
     planned, sized = start.forecast, start.sized
     if planned is None:
         return []
-    found = [f"{planned.memory.peak_bytes / GIB:.3g} GiB of memory"]
+    found = [memory_text(planned.memory)]
     if planned.time is None:
         found.append("a step time that is unknown until 'stepladder calibrate' has run here")
     else:
@@ -39,6 +40,12 @@ def forecast_lines(start: JobStart) -> list[str]:
         f"({duration(sized.gradients.first)} the first time).",
         SAMENESS,
     ]
+
+
+def memory_text(memory: Memory) -> str:
+    """The peak; on a CPU, whose runtime is not counted, a log line shows more than the tensors."""
+    whole = "of memory" if memory.context else "of tensors"
+    return f"{memory.peak_bytes / GIB:.3g} GiB {whole}"
 
 
 def probe_rates(start: JobStart) -> str:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepladder.data import Source
+from stepladder.data import Source, batches
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Recipe
 from stepladder.record import Forecast, Time
@@ -26,7 +26,7 @@ from .machine_probe import MachineProbe, probe_machine
 from .open_recipe import training_batches
 
 TARGET_SECONDS = 60.0  # from opening the recipe to the end
-END_SECONDS = 6.0  # of it, for the last evaluation, the checkpoint, the plots
+END_SECONDS = 8.0  # of it, for the last evaluation, the checkpoint, the plots
 LEAST_SECONDS = 15.0  # of steps, however long it took to compile
 LEAST_STEPS, MOST_STEPS = 10, 20_000
 TIMED_SECONDS = 1.0  # of forward and backward, after the first
@@ -66,15 +66,25 @@ class SizedRun:
         }
 
 
-def size_run(run: Run, recipe: Recipe, source: Source, *, sample: Any, began: float) -> SizedRun:
+def size_run(
+    run: Run,
+    recipe: Recipe,
+    training: Source,
+    validation: Source,
+    *,
+    sample: Any,
+    began: float,
+) -> SizedRun:
     """Probe the machine, time the run's own gradients, and choose as many steps as fit a minute.
 
     Args:
         began: when the recipe was opened, by `time.perf_counter`.
     """
     probe = probe_machine(run.world.device, run.plan.precision)
-    with training_batches(run, recipe, source) as feed:
+    with training_batches(run, recipe, training) as feed:
         gradients = time_gradients(run, next(iter(feed)))
+    with batches(validation, size=recipe.train.batch, shuffle=False) as feed:
+        evaluation_seconds = time_evaluation(run, next(iter(feed)))
     comparison = ForecastComparison.start(run, run.plan, sample, probe.calibration)
     step_seconds = gradients.median
     if comparison.forecast:
@@ -86,9 +96,17 @@ def size_run(run: Run, recipe: Recipe, source: Source, *, sample: Any, began: fl
     sized = with_steps(recipe, steps_for(step_seconds, time.perf_counter() - began))
     run.rate = sized.rate_choice()
     train = sized.train
-    evaluations = (train.steps - 1) // train.evaluate_every if train.evaluate_every else 0
-    evaluated = evaluations * train.evaluate_batches * gradients.median / 3  # forward alone
+    times = (train.steps - 1) // train.evaluate_every if train.evaluate_every else 0
+    evaluated = times * train.evaluate_batches * evaluation_seconds
     return SizedRun(sized, comparison, probe, gradients, train.steps * step_seconds + evaluated)
+
+
+def time_evaluation(run: Run, batch: Any) -> float:
+    """Seconds of one batch's validation loss; the first time, which may compile, is not counted."""
+    for _ in range(2):
+        began = time.perf_counter()
+        run.evaluate([batch])
+    return time.perf_counter() - began
 
 
 def time_gradients(run: Run, batch: Any) -> GradientTime:
