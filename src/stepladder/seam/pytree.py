@@ -6,6 +6,7 @@ for one. Without them dictionaries, lists, tuples and named tuples are walked he
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -31,13 +32,13 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def plain_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    if type(tree) is dict:
-        return {key: plain_map(function, value) for key, value in tree.items()}
+    if type(tree) in (dict, OrderedDict):
+        return type(tree)((key, plain_map(function, value)) for key, value in tree.items())
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(plain_map(function, value) for value in tree))
     if type(tree) in (list, tuple):
         return type(tree)(plain_map(function, value) for value in tree)
-    return tree if tree is None else function(tree)
+    return function(tree)
 
 
 def plain_leaves(tree: Any) -> list[Any]:

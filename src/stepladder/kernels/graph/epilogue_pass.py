@@ -19,7 +19,7 @@ from torch import fx
 from stepladder.seam.operators import Operators
 
 from .graph_pass import KernelPass, recognising
-from .matmul_pass import is_worth_it
+from .matmul_pass import is_worth_it, operands
 
 aten, ours = torch.ops.aten, torch.ops.stepladder
 VIEWS = Operators(("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"))
@@ -49,29 +49,51 @@ def after_tangents(graph: fx.Graph) -> set[fx.Node]:
 
 def fuse_sum(graph: fx.Graph, total: fx.Node) -> None:
     """Have a matmul add another tensor of its result's shape and type."""
-    for result, other in (total.args, reversed(total.args)):
-        chain = matmul_behind(result)
-        if chain is None or not can_be_fused(other, chain, total):
-            continue
-        *bias, left, right = chain[-1].args
-        with graph.inserting_before(total):
-            rows = view(graph, other, chain[-1])
-            given = left, right, bias[0] if bias else None, rows
-            made = call(graph, ours.matmul_add.default, given, chain[-1])
-            replace(graph, total, made, chain)
+    found = fusable_sum(total)
+    if found is None:
         return
+    chain, (left, right, bias), other = found
+    with graph.inserting_before(total):
+        given = left, right, bias, view(graph, other, chain[-1])
+        made = call(graph, ours.matmul_add.default, given, chain[-1])
+        replace(graph, total, made, chain)
+
+
+@recognising
+def fusable_sum(total: fx.Node) -> tuple[list[Any], tuple[Any, Any, Any], Any] | None:
+    """The views back to a matmul that can add the other summand, its operands, and the summand."""
+    one, two = total.args
+    for result, other in ((one, two), (two, one)):
+        chain = matmul_behind(result)
+        if chain is not None and can_be_fused(other, chain, total):
+            given = operands(chain[-1])
+            return given and (chain, given, other)
+    return None
 
 
 def fuse_gelu_backward(graph: fx.Graph, backward: fx.Node) -> None:
     """Have a matmul apply GELU's backward to its result."""
+    found = fusable_gelu(backward)
+    if found is None:
+        return
+    chain, (left, right), aux = found
+    with graph.inserting_before(backward):
+        given = left, right, view(graph, aux, chain[-1])
+        made = call(graph, ours.matmul_gelu_backward.default, given, chain[-1])
+        replace(graph, backward, made, chain)
+
+
+@recognising
+def fusable_gelu(backward: fx.Node) -> tuple[list[Any], tuple[Any, Any], Any] | None:
+    """The views back to a matmul whose result GELU's backward takes alone, its operands, and what
+    the backward takes beside it."""
     result, aux = backward.args
     chain = matmul_behind(result)
     if chain is None or chain[-1].target is not aten.mm.default:
-        return
-    with graph.inserting_before(backward):
-        given = *chain[-1].args, view(graph, aux, chain[-1])
-        made = call(graph, ours.matmul_gelu_backward.default, given, chain[-1])
-        replace(graph, backward, made, chain)
+        return None
+    left, right = chain[-1].args
+    one_size = aux.meta["val"].numel() == chain[-1].meta["val"].numel()
+    return (chain, (left, right), aux) if one_size else None
 
 
 @recognising
