@@ -7,8 +7,9 @@ A page asks for one by a comment, and everything up to `<!-- end -->` is written
     bf16 zero3 micro=1 batch=8
     -->
 
-A forecast is the planner's, of today's code. What was measured is what the benchmarks left in
-benchmarks/results, with its date and machine. The pictures of docs/figures.py show the same rows.
+A forecast is the planner's, of today's code; `names` are those of stepladder.seam. What was
+measured is what the benchmarks left in benchmarks/results, with its date and machine. The pictures
+of docs/figures.py show the same rows.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner import forecast
 from stepladder.record import Forecast
+from stepladder.seam import NAMES
 from stepladder.workload import find_facts
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-ASKED = re.compile(r"<!-- (forecast|measured): (.*?)-->\n.*?<!-- end -->", re.DOTALL)
+ASKED = re.compile(r"<!-- (forecast|measured|names): (.*?)-->\n.*?<!-- end -->", re.DOTALL)
 GIB = 2**30
 
 
@@ -292,12 +294,39 @@ def measured_table(words: str) -> str:
     return parity(word) if name == "parity" else MEASURED[name]()
 
 
+def names_table(_: str) -> str:
+    """Private names of torch, those of one use in a row."""
+    uses: dict[tuple[str, str], list[str]] = {}
+    for name in NAMES:
+        uses.setdefault((name.use, name.without), []).append(name.path)
+    rows = (
+        (f"`{owner_of(paths)}`: {words_of(paths)}", use, without)
+        for (use, without), paths in uses.items()
+    )
+    return lines(("private name", "serves", "without it"), rows)
+
+
+def owner_of(paths: list[str]) -> str:
+    """What several names stand under, one after the other."""
+    heads = [path.split(".")[:-1] for path in paths]
+    shared = [words[0] for words in zip(*heads) if len(set(words)) == 1]
+    return ".".join(shared)
+
+
+def words_of(paths: list[str]) -> str:
+    skipped = len(owner_of(paths)) + 1
+    return ", ".join(f"`{path[skipped:]}`" for path in paths)
+
+
+KINDS = {"forecast": forecast_table, "measured": measured_table, "names": names_table}
+
+
 def filled(page: str) -> str:
     """The page with every table written anew."""
 
     def write(found: re.Match[str]) -> str:
         kind, words = found[1], found[2]
-        table = forecast_table(words) if kind == "forecast" else measured_table(words)
+        table = KINDS[kind](words)
         return f"<!-- {kind}: {words}-->\n{table}\n<!-- end -->"
 
     return ASKED.sub(write, page)

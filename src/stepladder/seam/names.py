@@ -25,7 +25,7 @@ class PrivateName:
     @property
     def without(self) -> str:
         """What happens in a torch that lacks it, in a few words."""
-        return self.fallback or f"refused: {self.feature}"
+        return self.fallback or f"refused: {self.feature.rstrip(',')}"
 
 
 def listed(

@@ -84,7 +84,7 @@ def fuse_gelu_backward(graph: fx.Graph, backward: fx.Node) -> None:
 
 
 @recognising
-def fusable_gelu(backward: fx.Node) -> tuple[list[Any], tuple[Any, Any], Any] | None:
+def fusable_gelu(backward: Any) -> tuple[list[Any], tuple[Any, Any], Any] | None:
     """The views back to a matmul whose result GELU's backward takes alone, its operands, and what
     the backward takes beside it."""
     result, aux = backward.args
