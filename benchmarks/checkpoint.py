@@ -52,7 +52,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from stepladder.checkpoint import hashing as digest
-from stepladder.checkpoint.hashing import chosen, hash_file
+from stepladder.checkpoint.hashing import default_hash, hash_file
 from stepladder.train import as_batch, climb
 from stepladder.train.checkpointing.snapshot import forecast_snapshot
 
@@ -153,10 +153,10 @@ class Ways:
 
 def hash_whole(path: Path) -> str:
     """A file's hash by the hash that ours takes, as fast as it goes."""
-    if chosen() == digest.BLAKE3:
+    if default_hash() == digest.BLAKE3:
         return digest.blake3(max_threads=digest.blake3.AUTO).update_mmap(path).hexdigest()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, chosen()).hexdigest()
+        return hashlib.file_digest(file, default_hash()).hexdigest()
 
 
 def set_cache(state: str, folder: Path) -> None:
@@ -237,13 +237,13 @@ def parts(root: Path, size: int) -> dict[str, float]:
         part = slice(first // 4, (first + 2**23) // 4)
         numpy.copyto(target[part], source[part])
 
-    take = digest.hashes()[chosen()]
+    take = digest.available_hashes()[default_hash()]
     source, target = data["x"].numpy(), numpy.zeros(size // 4, numpy.float32)
     acts: dict[str, Callable[[], object]] = {
         "SHA-256, one thread": lambda: hashlib.sha256(view).digest(),
         "hash, one thread": lambda: take(view).digest(),
         "hash of memory, all threads": lambda: side_by_side(hash_part),
-        "hash of a file, all threads": lambda: hash_file(path, chosen()),
+        "hash of a file, all threads": lambda: hash_file(path, default_hash()),
         "write": lambda: write(down=False),
         "write and force": lambda: write(down=True),
         "read what was just written": read,
@@ -352,7 +352,7 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if gpu else platform.processor() or "cpu",
         "cores": os.cpu_count(), "torch": torch.__version__,
         "state GiB": size / 2**30, "rounds": options.rounds,
-        "hash": chosen(), "page cache": options.cache or "as it was",
+        "hash": default_hash(), "page cache": options.cache or "as it was",
     }  # fmt: skip
 
     def keep(found: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from stepladder.checkpoint import hash_bytes, verify
+from stepladder.checkpoint import hash_bytes, verify_checkpoint
 from stepladder.checkpoint import hashing as digest
 from stepladder.checkpoint.hashing import BLAKE3, SHA256
 from stepladder.errors import RecordError
@@ -261,7 +261,7 @@ class Trial:
         if both:
             damage(root / OLDER, chance.choice(list(HARMS)), chance, self.material.others)
         try:
-            verify(root / NEWER)
+            verify_checkpoint(root / NEWER)
         except RecordError as found:
             if "\n" in str(found):
                 return "told in several lines"

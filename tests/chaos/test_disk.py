@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from stepladder.checkpoint import checkpoints, verify
+from stepladder.checkpoint import list_checkpoints, verify_checkpoint
 from stepladder.errors import RecordError
 from stepladder.train import climb
 from stepladder.train.checkpointing.async_copy import Copying
@@ -53,7 +53,7 @@ def fails_and_goes_on(run, root, said: str, cause) -> None:
     with pytest.raises(RecordError, match=said) as raised:
         run.finish_saving()
     assert "\n" not in str(raised.value) and "older checkpoints are untouched" in str(raised.value)
-    assert checkpoints(root) == [good] and verify(good).state["step"] == 1
+    assert list_checkpoints(root) == [good] and verify_checkpoint(good).state["step"] == 1
     other = start(run.module.first.in_features)
     assert other.load(root) == good
 
@@ -155,5 +155,5 @@ def test_one_rank_that_cannot_write_costs_all_this_save_and_nothing_else(disk, t
     for _, events in found:
         (said,) = events
         assert said.startswith("save failed: ") and "No space left on device" in said
-    (kept,) = checkpoints(root)
-    assert verify(kept).state["step"] == 1
+    (kept,) = list_checkpoints(root)
+    assert verify_checkpoint(kept).state["step"] == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stepladder.checkpoint import hash_bytes, read_manifest, verify
+from stepladder.checkpoint import hash_bytes, read_manifest, verify_checkpoint
 from stepladder.checkpoint import hashing as digest
 from stepladder.checkpoint.hashing import BLAKE3, SHA256
 from stepladder.cli.main import main
@@ -37,7 +37,7 @@ def hashes_of(path: Path) -> set[str]:
 def test_a_checkpoint_of_before_blake3_is_proven_and_loaded(tmp_path):
     folder = shutil.copytree(OLD, tmp_path / "run")
     assert hashes_of(folder / STEP) == {SHA256}
-    verify(folder / STEP)
+    verify_checkpoint(folder / STEP)
     run = start()
     run.load(folder)
     assert run.index == 2 and run.position == 8
@@ -49,14 +49,14 @@ def test_a_checkpoint_of_before_blake3_is_proven_and_loaded(tmp_path):
     data[-1] ^= 1
     victim.write_bytes(data)
     with pytest.raises(RecordError, match="model-00000.safetensors is not what was written"):
-        verify(tmp_path / "other" / STEP)
+        verify_checkpoint(tmp_path / "other" / STEP)
 
 
 def test_without_the_package_sha256_is_written_and_read(tmp_path, without_blake3):
     run = start()
     saved = run.save(tmp_path)
     assert hashes_of(saved) == {SHA256}
-    verify(saved)
+    verify_checkpoint(saved)
     assert start().load(tmp_path) == saved
 
 

@@ -16,12 +16,12 @@ from stepladder.checkpoint import hash_bytes
 from stepladder.checkpoint.hashing import BLAKE3, SHA256, hash_file
 
 HASHES = [BLAKE3, SHA256]
-PAGE = mmap.ALLOCATIONGRANULARITY  # where a stretch may begin
+PAGE = mmap.ALLOCATIONGRANULARITY  # where a chunk may begin
 
 
 @pytest.fixture(autouse=True)
-def short_stretches(monkeypatch):
-    monkeypatch.setattr(digest, "STRETCH", PAGE)
+def short_chunks(monkeypatch):
+    monkeypatch.setattr(digest, "CHUNK_BYTES", PAGE)
 
 
 @given(
@@ -38,38 +38,40 @@ def test_a_file_has_the_hash_of_its_bytes(tmp_path_factory, count, more, seed, n
     assert hash_bytes(data, name) == hash_file(path, name)
 
 
-def test_the_hash_is_of_the_stretches_hashes():
+def test_the_hash_is_of_the_chunks_hashes():
     expected = hashlib.sha256(hashlib.sha256(b"abc").digest()).hexdigest()
     assert hash_bytes(b"abc", SHA256) == expected
     whole = "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"  # BLAKE3's own
-    inner = digest.hashes()[BLAKE3](b"abc")
+    inner = digest.available_hashes()[BLAKE3](b"abc")
     assert inner.hexdigest() == whole
-    assert hash_bytes(b"abc", BLAKE3) == digest.hashes()[BLAKE3](inner.digest()).hexdigest()
+    assert (
+        hash_bytes(b"abc", BLAKE3) == digest.available_hashes()[BLAKE3](inner.digest()).hexdigest()
+    )
 
 
 def test_without_its_package_the_fast_hash_is_not_there_and_the_other_is(monkeypatch):
-    assert list(digest.hashes()) == HASHES and digest.chosen() == BLAKE3
+    assert list(digest.available_hashes()) == HASHES and digest.default_hash() == BLAKE3
     monkeypatch.setitem(sys.modules, "blake3", None)  # how Python marks what cannot be imported
     spec = importlib.util.find_spec("stepladder.checkpoint.hashing")
     bare = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bare)
-    assert list(bare.hashes()) == [SHA256] and bare.chosen() == SHA256
+    assert list(bare.available_hashes()) == [SHA256] and bare.default_hash() == SHA256
 
 
-def test_a_stretch_that_is_gone_by_the_time_it_is_read_is_not_what_was_written(tmp_path):
+def test_a_chunk_that_is_gone_by_the_time_it_is_read_is_not_what_was_written(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"a" * PAGE)
-    assert digest.hash_stretch(path, hashlib.sha256, PAGE) == b""
+    assert digest.hash_chunk(path, hashlib.sha256, PAGE) == b""
     with path.open("rb") as file:
-        assert digest.bring(file.fileno(), 0, PAGE)
-        assert not digest.bring(file.fileno(), 0, PAGE + 1)
+        assert digest.read_into_page_cache(file.fileno(), 0, PAGE)
+        assert not digest.read_into_page_cache(file.fileno(), 0, PAGE + 1)
 
 
 def test_what_cannot_be_read_is_an_error_before_it_is_looked_at(tmp_path):
     handle = os.open(tmp_path, os.O_RDONLY)  # a folder gives no bytes
     try:
         with pytest.raises(OSError, match="directory"):
-            digest.bring(handle, 0, 1)
+            digest.read_into_page_cache(handle, 0, 1)
     finally:
         os.close(handle)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from stepladder.checkpoint.hashing import hash_file
-from stepladder.checkpoint.safetensors_file import CODES, open_tensors, write_tensors
+from stepladder.checkpoint.safetensors_file import DTYPE_CODES, open_tensors, write_tensors
 from stepladder.errors import RecordError
 
 TENSORS = {
@@ -43,7 +43,7 @@ def test_what_the_library_wrote_is_read(tmp_path):
             assert torch.equal(file.tensor(name), tensor)
 
 
-@pytest.mark.parametrize("dtype", CODES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPE_CODES, ids=str)
 def test_every_type_comes_back_to_the_bit(tmp_path, dtype):
     tensor = torch.arange(16, dtype=torch.uint8).clamp(max=1).view(dtype)
     path = tmp_path / "x.safetensors"

@@ -1,23 +1,24 @@
-"""What is kept of a run: files that cannot run code, and cannot change unnoticed."""
+"""The checkpoint format: safetensors files that cannot run code, a manifest, hashes, the commit."""
 
 from .convert import write_checkpoint
-from .folder import candidates, checkpoints, read_manifest, verify
+from .find import find_checkpoints, list_checkpoints
 from .hashing import hash_bytes
+from .integrity import read_manifest, verify_checkpoint
 from .manifest import Manifest
-from .reader import Reader
-from .safetensors_file import Source
-from .tensor_boxes import Box, whole_box
+from .reader import CheckpointReader
+from .safetensors_file import TensorSource
+from .tensor_slice import TensorSlice, whole_slice
 
 __all__ = [
-    "Box",
+    "CheckpointReader",
     "Manifest",
-    "Reader",
-    "Source",
-    "candidates",
-    "checkpoints",
+    "TensorSlice",
+    "TensorSource",
+    "find_checkpoints",
     "hash_bytes",
+    "list_checkpoints",
     "read_manifest",
-    "verify",
-    "whole_box",
+    "verify_checkpoint",
+    "whole_slice",
     "write_checkpoint",
 ]

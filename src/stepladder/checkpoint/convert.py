@@ -1,4 +1,7 @@
-"""A checkpoint's model in other people's files, and back: one tensor in memory at a time."""
+"""Converting a checkpoint's model to Hugging Face, peft or torch files and back.
+
+Only one tensor is in memory at a time.
+"""
 
 from __future__ import annotations
 
@@ -14,34 +17,43 @@ from torch import Tensor
 
 from stepladder.errors import RecordError
 
-from .folder import commit, folder_of, refuse_pickles, write_text
-from .manifest import Part, Stored, Tensors, merge
-from .reader import Reader
-from .safetensors_file import CODES, TYPES, Source, TensorFile, on_pages, open_tensors, write_files
-from .tensor_boxes import whole_box
+from .commit import checkpoint_folder, commit, write_text
+from .find import refuse_pickles
+from .manifest import RankFiles, StoredSlice, TensorEntry, merge
+from .reader import CheckpointReader
+from .safetensors_file import (
+    DTYPE_CODES,
+    DTYPES,
+    TensorFile,
+    TensorSource,
+    allocate_pages,
+    open_tensors,
+    write_files,
+)
+from .tensor_slice import whole_slice
 
 INDEX = "model.safetensors.index.json"
-SHARD_BYTES = 5 * 2**30  # of one file, as Hugging Face cuts them
+SHARD_BYTES = 5 * 2**30  # Hugging Face's usual file size
 
 
-def stored_tensors(reader: Reader, dtype: torch.dtype | None = None) -> list[Source]:
-    """The model's tensors under their own names."""
+def model_tensors(reader: CheckpointReader, dtype: torch.dtype | None = None) -> list[TensorSource]:
+    """The model's tensors, under the names they have in the checkpoint."""
     return [
-        joint_source(reader, name, (name,), dtype)
+        concatenated_source(reader, name, (name,), dtype)
         for name in sorted(reader.manifest.names("model"))
     ]
 
 
-def joint_source(
-    reader: Reader,
+def concatenated_source(
+    reader: CheckpointReader,
     name: str,
-    ours: Sequence[str],
+    stored_names: Sequence[str],
     dtype: torch.dtype | None,
     *,
-    turned: bool = False,
-) -> Source:
-    """Tensors of the checkpoint one below the other, as one; in another type where asked."""
-    missing = [one for one in ours if f"model/{one}" not in reader.manifest.tensors]
+    transposed: bool = False,
+) -> TensorSource:
+    """Tensors of the checkpoint concatenated along dimension 0, optionally in another dtype."""
+    missing = [one for one in stored_names if f"model/{one}" not in reader.manifest.tensors]
     if missing:
         raise RecordError(
             "checkpoint",
@@ -50,31 +62,34 @@ def joint_source(
         )
 
     def make() -> Tensor:
-        parts = [reader.whole(f"model/{one}") for one in ours]
+        parts = [reader.read(f"model/{one}") for one in stored_names]
         made = parts[0] if len(parts) == 1 else torch.cat(parts)
-        made = made.t().contiguous() if turned else made
+        made = made.t().contiguous() if transposed else made
         if dtype is None or not made.is_floating_point():
             return made
-        return on_pages(made.shape, dtype).copy_(made)
+        return allocate_pages(made.shape, dtype).copy_(made)
 
-    first, *others = [reader.manifest.tensors[f"model/{one}"] for one in ours]
+    first, *others = [reader.manifest.tensors[f"model/{one}"] for one in stored_names]
     shape = first.shape
     if others:
         shape = (sum(entry.shape[0] for entry in (first, *others)), *shape[1:])
-    kind = TYPES[first.dtype]
+    kind = DTYPES[first.dtype]
     if dtype is not None and kind.is_floating_point:
         kind = dtype
-    return Source(name, kind, shape[::-1] if turned else shape, make)
+    return TensorSource(name, kind, shape[::-1] if transposed else shape, make)
 
 
 def write_huggingface(
-    sources: Iterable[Source], folder: Path, config: Mapping[str, Any] | None, shard_bytes: int
+    sources: Iterable[TensorSource],
+    folder: Path,
+    config: Mapping[str, Any] | None,
+    shard_bytes: int,
 ) -> list[Path]:
-    """Files and an index that `from_pretrained` reads; the folder appears when it is whole."""
-    groups = list(grouped(sources, shard_bytes))
+    """Write a folder that `from_pretrained` reads; it appears once it is complete."""
+    groups = list(group_by_bytes(sources, shard_bytes))
     index: dict[str, str] = {}
     total = 0
-    with beside(folder) as partial:
+    with temporary_folder(folder) as partial:
         for number, group in enumerate(groups, 1):
             numbered = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
             name = numbered if len(groups) > 1 else "model.safetensors"
@@ -91,20 +106,20 @@ def write_huggingface(
 
 
 def write_adapter(
-    sources: Iterable[Source], folder: Path, settings: Mapping[str, Any]
+    sources: Iterable[TensorSource], folder: Path, settings: Mapping[str, Any]
 ) -> list[Path]:
-    """The two files of one adapter that peft reads; the folder appears when it is whole."""
+    """Write an adapter's folder that peft reads; it appears once it is complete."""
     text = json.dumps({**settings, "inference_mode": True}, indent=2, sort_keys=True)
-    with beside(folder) as partial:
+    with temporary_folder(folder) as partial:
         write_files({partial / "adapter_model.safetensors": list(sources)}, {"format": "pt"})
         write_text(partial / "adapter_config.json", text)
         partial.rename(folder)
     return sorted(folder.iterdir())
 
 
-def grouped(sources: Iterable[Source], limit: int) -> Iterator[list[Source]]:
-    """Sources in order, together no larger than the limit where each alone is not."""
-    group: list[Source] = []
+def group_by_bytes(sources: Iterable[TensorSource], limit: int) -> Iterator[list[TensorSource]]:
+    """Group sources, in order, into files of at most `limit` bytes; a larger tensor is alone."""
+    group: list[TensorSource] = []
     for source in sources:
         if group and sum(one.num_bytes for one in group) + source.num_bytes > limit:
             yield group
@@ -114,12 +129,13 @@ def grouped(sources: Iterable[Source], limit: int) -> Iterator[list[Source]]:
         yield group
 
 
-def write_state_dict(sources: Iterable[Source], path: Path) -> None:
-    """A file for `torch.load(path, weights_only=True)`.
+def write_state_dict(sources: Iterable[TensorSource], path: Path) -> None:
+    """Write a file for `torch.load(path, weights_only=True)`.
 
-    torch writes it from tensors that live in a file beside it, so that memory holds few of them.
+    The tensors are first streamed to a temporary safetensors file, and torch saves them from its
+    memory mapping, so that few are in memory at a time.
     """
-    with beside(path) as partial:
+    with temporary_folder(path) as partial:
         streamed, made = partial / "streamed", partial / "made"
         write_files({streamed: list(sources)})
         with open_tensors(streamed) as file:
@@ -127,20 +143,20 @@ def write_state_dict(sources: Iterable[Source], path: Path) -> None:
         made.rename(path)
 
 
-class Huggingface:
-    """The tensors of a folder that Hugging Face wrote, in one file or several."""
+class HuggingfaceFolder:
+    """The tensors in a Hugging Face model folder, in one safetensors file or several."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.where = self._index()
+        self.file_of = self._index()
         self.open: dict[str, TensorFile] = {}
 
     def _index(self) -> dict[str, str]:
         path = self.folder / INDEX
         if path.exists():
             try:
-                where = json.loads(path.read_text())["weight_map"]
-                names = {str(name): str(file) for name, file in where.items()}
+                weight_map = json.loads(path.read_text())["weight_map"]
+                names = {str(name): str(file) for name, file in weight_map.items()}
             except (ValueError, KeyError, AttributeError, TypeError) as wrong:
                 raise RecordError(
                     "checkpoint", f"{path} is no index ({wrong})", "See it."
@@ -164,10 +180,10 @@ class Huggingface:
         return found
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor that lives in its file."""
-        if name not in self.where:
+        """A tensor that is a view of its memory-mapped file."""
+        if name not in self.file_of:
             raise RecordError("checkpoint", f"{self.folder} holds no '{name}'", "See --names same.")
-        file = self.where[name]
+        file = self.file_of[name]
         if file not in self.open:
             with open_tensors(self.folder / file) as opened:
                 self.open[file] = opened
@@ -175,25 +191,27 @@ class Huggingface:
 
 
 def write_checkpoint(
-    sources: Iterable[Source], root: Path, state: Mapping[str, Any], shard_bytes: int
+    sources: Iterable[TensorSource], root: Path, state: Mapping[str, Any], shard_bytes: int
 ) -> Path:
-    """A checkpoint at step 0 that holds these tensors as its model."""
-    final = folder_of(root, 0)
-    part = Part()
-    with beside(final) as partial:
-        for number, group in enumerate(grouped(sources, shard_bytes)):
+    """Write a checkpoint at step 0 whose model is these tensors."""
+    final = checkpoint_folder(root, 0)
+    part = RankFiles()
+    with temporary_folder(final) as partial:
+        for number, group in enumerate(group_by_bytes(sources, shard_bytes)):
             name = f"model-{number:05d}.safetensors"
             part.files |= {name: write_files({partial / name: group})[partial / name]}
             for one in group:
-                stored = (Stored(whole_box(one.shape), name, one.name),)
-                part.tensors[f"model/{one.name}"] = Tensors(one.shape, CODES[one.dtype], stored)
+                stored = (StoredSlice(whole_slice(one.shape), name, one.name),)
+                part.tensors[f"model/{one.name}"] = TensorEntry(
+                    one.shape, DTYPE_CODES[one.dtype], stored
+                )
         commit(partial, final, merge([part], state, 0))
     return final
 
 
 @contextmanager
-def beside(final: Path) -> Iterator[Path]:
-    """A hidden folder to make something in; what is not renamed out of it does not stay."""
+def temporary_folder(final: Path) -> Iterator[Path]:
+    """A hidden folder next to `final` to write in; it is deleted on exit."""
     if final.exists():
         raise RecordError("out", f"{final} exists", "Name a new place.")
     partial = final.with_name(f".{final.name}.partial")

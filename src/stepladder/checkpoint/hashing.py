@@ -1,13 +1,13 @@
-"""A strong hash of a file, fast enough to be taken of every byte: of the hashes of each stretch of
-8 MiB. Stretches are hashed, and written, side by side, which a single running hash cannot be.
+"""Hashing whole files quickly: the hash of the hashes of a file's 8 MiB chunks.
 
-The hash is BLAKE3, three times as fast on a core as SHA-256. Where its package cannot be imported,
-as on a cluster's own image, SHA-256 is taken instead; a file's entry in the manifest names which.
+Chunks are hashed, and written, in parallel, which one running hash does not allow. The algorithm is
+BLAKE3, three times as fast on a core as SHA-256. Where the blake3 package is missing, as in some
+cluster images, SHA-256 is used; a file's entry in the manifest names the algorithm.
 
-[Note: hashed where it lies] A stretch is hashed in the system's own copy of the file, mapped for
-that long and not copied. A disk that fails under a mapping ends the process. So the system is first
-asked to read those bytes, to nowhere: next to nothing where it has them, and an error like any
-other where it cannot.
+[Note: hashing in the page cache] A chunk is hashed through a memory mapping, without a copy. A disk
+that fails under a mapping kills the process with SIGBUS. So the bytes are first read into the page
+cache with sendfile to /dev/null: nearly free if they are cached, and an ordinary OSError if the
+disk fails.
 """
 
 from __future__ import annotations
@@ -27,71 +27,71 @@ except ImportError:
     blake3 = None  # type: ignore[assignment,misc]
 
 BLAKE3, SHA256 = "blake3", "sha256"
-STRETCH = 8 * 2**20
-THREADS = max(3, min(8, os.cpu_count() or 1))  # of a few one waits for the disk
-READ = 2**20  # at a time, where a file cannot be sent to nowhere
+CHUNK_BYTES = 8 * 2**20
+THREADS = max(3, min(8, os.cpu_count() or 1))  # at least 3, because one of them waits for the disk
+READ_BYTES = 2**20  # per read where sendfile cannot write to /dev/null
 
 
-def hashes() -> dict[str, Callable[..., Any]]:
-    """The hashes that this installation can take, the one it writes with first."""
+def available_hashes() -> dict[str, Callable[..., Any]]:
+    """The installed hash algorithms by name, the default first."""
     strong = {BLAKE3: blake3} if blake3 is not None else {}
     return {**strong, SHA256: hashlib.sha256}
 
 
-def chosen() -> str:
-    """The hash that this installation writes with."""
-    return next(iter(hashes()))
+def default_hash() -> str:
+    """The algorithm that this installation writes with."""
+    return next(iter(available_hashes()))
 
 
 def hash_bytes(data: bytes, name: str) -> str:
-    stretches = [data[first : first + STRETCH] for first in range(0, len(data), STRETCH)]
-    take = hashes()[name]
-    return take(b"".join(take(stretch).digest() for stretch in stretches)).hexdigest()
+    """The hash of a file with these contents."""
+    chunks = [data[first : first + CHUNK_BYTES] for first in range(0, len(data), CHUNK_BYTES)]
+    algorithm = available_hashes()[name]
+    return algorithm(b"".join(algorithm(chunk).digest() for chunk in chunks)).hexdigest()
 
 
 def hash_file(path: Path, name: str) -> str:
-    """The hash of a file as it is on the disk now."""
+    """The hash of a file on disk."""
     return next(hash_files([(path, name)]))
 
 
 def hash_files(files: Sequence[tuple[Path, str]]) -> Generator[str, None, None]:
-    """The hashes of files as they are on the disk now, each by the hash named, in order and all
-    side by side."""
+    """Hash files on disk in parallel, each with the algorithm named; digests come in order."""
     pool = ThreadPoolExecutor(THREADS)
     try:
         begun = []
         for path, name in files:
-            take, starts = hashes()[name], range(0, path.stat().st_size, STRETCH)
-            begun.append((take, pool.map(partial(hash_stretch, path, take), starts)))
-        for take, parts in begun:
-            yield take(b"".join(parts)).hexdigest()
-    finally:  # one that is not what it should be ends this before the rest is read
+            algorithm, starts = available_hashes()[name], range(0, path.stat().st_size, CHUNK_BYTES)
+            begun.append((algorithm, pool.map(partial(hash_chunk, path, algorithm), starts)))
+        for algorithm, digests in begun:
+            yield algorithm(b"".join(digests)).hexdigest()
+    finally:  # a caller that finds a wrong digest closes this before the rest is read
         pool.shutdown(cancel_futures=True)
 
 
-def hash_stretch(path: Path, take: Callable[..., Any], first: int) -> bytes:
-    """See [Note: hashed where it lies]."""
-    # A handle of its own: the system reads ahead for each, and there may be thousands of files.
+def hash_chunk(path: Path, algorithm: Callable[..., Any], first: int) -> bytes:
+    """The digest of one chunk of a file; see [Note: hashing in the page cache]."""
+    # A handle per chunk: the kernel reads ahead per handle, and there may be thousands of files.
     with path.open("rb", buffering=0) as file:
         handle = file.fileno()
-        length = min(STRETCH, os.fstat(handle).st_size - first)
-        if length <= 0 or not bring(handle, first, length):
-            return b""  # shorter than it was a moment ago: the hash will tell
-        how = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ, "offset": first}
-        with mmap.mmap(handle, length, **how) as seen:
-            return take(seen).digest()
+        length = min(CHUNK_BYTES, os.fstat(handle).st_size - first)
+        if length <= 0 or not read_into_page_cache(handle, first, length):
+            return b""  # the file was truncated meanwhile: its hash will not match
+        options = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ, "offset": first}
+        with mmap.mmap(handle, length, **options) as mapped:
+            return algorithm(mapped).digest()
 
 
-def bring(file: int, first: int, length: int) -> bool:
-    """Have the system read a part of a file, and raise where it cannot; whether all of it came."""
+def read_into_page_cache(file: int, first: int, length: int) -> bool:
+    """Read part of a file into the page cache; False if the file ends before it."""
     last = first + length
-    with open(os.devnull, "wb", buffering=0) as nowhere:
+    with open(os.devnull, "wb", buffering=0) as null:
         while first < last:
             try:
-                came = os.sendfile(nowhere.fileno(), file, first, last - first)
-            except OSError:  # some systems send to sockets alone; what cannot be read raises here
-                came = len(os.pread(file, min(READ, last - first), first))
-            if not came:
+                read = os.sendfile(null.fileno(), file, first, last - first)
+            except OSError:  # some systems send only to sockets; a failed disk raises in pread too
+                read = len(os.pread(file, min(READ_BYTES, last - first), first))
+            if not read:
                 return False
-            first += came
+            first += read
     return True

@@ -1,8 +1,8 @@
-"""A file written and hashed at once, several stretches of it side by side.
+"""Writing and hashing a file at once, in parallel chunks.
 
-A thread takes a stretch of 8 MiB through both: what was just hashed is written while it is still in
-the processor's cache. The system is asked to begin at once with carrying it to the disk, so that
-little is left to wait for when all of it must be there.
+A thread hashes and writes one chunk of 8 MiB, block by block, so that a block is written while it
+is still in the processor's cache. The kernel is asked to start writing the chunk to disk at once,
+so that the final fsync has little left to do.
 """
 
 from __future__ import annotations
@@ -14,76 +14,78 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any
 
-from . import hashing as digest
+from . import hashing
 
-PIECE = 2**20  # hashed, then written
-WAITING = 8  # stretches
-BEGIN_WRITING = 2  # Linux's SYNC_FILE_RANGE_WRITE: begin, and do not wait
+BLOCK_BYTES = 2**20  # hashed, then written
+MAX_PENDING = 8  # chunks
+SYNC_FILE_RANGE_WRITE = 2  # start writing to disk, do not wait
 
 
-class Stretches:
-    """Takes a file's bytes in order; nothing is copied.
+class ChunkWriter:
+    """Writes a file's bytes, given in order, without copying them.
 
-    Bytes that wait for their turn cannot be let go of, so only a few stretches ever wait. Open
-    while the file is: nobody writes to it any more when this has been left.
+    Pending bytes stay in memory, so only a few chunks may be pending. A context manager: once it
+    exits, no thread writes to the file any more.
     """
 
     def __init__(self, pool: ThreadPoolExecutor, file: int, hash_name: str) -> None:
         self.pool, self.file = pool, file
-        self.take = digest.hashes()[hash_name]
-        self.begun: list[Future[bytes]] = []
-        self.rest: list[memoryview] = []  # of the stretch that is not full yet
-        self.missing = digest.STRETCH
+        self.algorithm = hashing.available_hashes()[hash_name]
+        self.pending: list[Future[bytes]] = []
+        self.parts: list[memoryview] = []  # of the chunk that is not full yet
+        self.missing = hashing.CHUNK_BYTES
         self.size = 0
 
-    def __enter__(self) -> Stretches:
+    def __enter__(self) -> ChunkWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        wait(self.begun)
+        wait(self.pending)
 
     def add(self, data: memoryview) -> None:
-        """Write these bytes next; they must stay as they are until `result`."""
+        """Write these bytes next; they must not change until `result` returns."""
         while data:
             part, data = data[: self.missing], data[self.missing :]
-            self.rest.append(part)
+            self.parts.append(part)
             self.missing -= len(part)
             if not self.missing:
                 self._start()
 
     def result(self) -> str:
-        """The file's hash, once all of it is written."""
-        if self.rest:
+        """Wait until the whole file is written, and return its hash."""
+        if self.parts:
             self._start()
-        parts = b"".join(stretch.result() for stretch in self.begun)
-        return self.take(parts).hexdigest()
+        digests = b"".join(chunk.result() for chunk in self.pending)
+        return self.algorithm(digests).hexdigest()
 
     def _start(self) -> None:
-        self.begun.append(self.pool.submit(put, self.file, self.size, self.rest, self.take()))
-        self.size += digest.STRETCH - self.missing
-        self.rest, self.missing = [], digest.STRETCH
-        if len(self.begun) > WAITING:
-            self.begun[-WAITING].result()
+        self.pending.append(
+            self.pool.submit(write_chunk, self.file, self.size, self.parts, self.algorithm())
+        )
+        self.size += hashing.CHUNK_BYTES - self.missing
+        self.parts, self.missing = [], hashing.CHUNK_BYTES
+        if len(self.pending) > MAX_PENDING:
+            self.pending[-MAX_PENDING].result()
 
 
-def put(file: int, first: int, parts: list[memoryview], running: Any) -> bytes:
-    """Write a stretch where it belongs; its hash."""
+def write_chunk(file: int, first: int, parts: list[memoryview], running: Any) -> bytes:
+    """Write a chunk at its offset and return its digest."""
     at = first
     for part in parts:
-        for start in range(0, len(part), PIECE):
-            piece = part[start : start + PIECE]
+        for start in range(0, len(part), BLOCK_BYTES):
+            piece = part[start : start + BLOCK_BYTES]
             running.update(piece)
             while piece:
                 written = os.pwrite(file, piece, at)
                 piece, at = piece[written:], at + written
-    if begin := begin_writing():
-        begin(file, first, at - first, BEGIN_WRITING)
+    if call := sync_file_range():
+        call(file, first, at - first, SYNC_FILE_RANGE_WRITE)
     return running.digest()
 
 
 @cache
-def begin_writing() -> Callable[..., Any] | None:
-    """Linux's call to start carrying a part of a file to the disk; only a hint, none elsewhere."""
+def sync_file_range() -> Callable[..., Any] | None:
+    """Linux's call that starts writing part of a file to disk: a hint, and None elsewhere."""
     call: Any = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if call is not None:
         call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]

@@ -1,4 +1,4 @@
-"""Any box of any tensor of a checkpoint, put together from whatever boxes were kept."""
+"""Reading any slice of any tensor of a checkpoint, assembled from the slices that ranks wrote."""
 
 from __future__ import annotations
 
@@ -16,57 +16,60 @@ from stepladder.errors import RecordError
 
 from .hashing import THREADS
 from .manifest import Manifest
-from .safetensors_file import TYPES, TensorFile, on_pages, open_tensors
-from .tensor_boxes import Box, whole_box
+from .safetensors_file import DTYPES, TensorFile, allocate_pages, open_tensors
+from .tensor_slice import TensorSlice, whole_slice
 
 
-class Reader:
-    """An open checkpoint; files are mapped when first needed."""
+class CheckpointReader:
+    """An open checkpoint; its files are memory-mapped when first needed."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
         self.stack = ExitStack()
         self.files: dict[str, TensorFile] = {}
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> CheckpointReader:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.files.clear()
         self.stack.close()
 
-    def whole(self, name: str) -> Tensor:
-        """A tensor of its own."""
+    def read(self, name: str) -> Tensor:
+        """A whole tensor, copied into memory."""
         entry = self.manifest.tensors[name]
-        made = on_pages(entry.shape, TYPES[entry.dtype])
-        self.fill(name, whole_box(entry.shape), made)
+        made = allocate_pages(entry.shape, DTYPES[entry.dtype])
+        self.read_into(name, whole_slice(entry.shape), made)
         return made
 
-    def fill_all(self, wanted: Sequence[tuple[str, Box, Tensor]]) -> None:
-        """Put many boxes' numbers into their tensors, several at a time."""
+    def read_all_into(self, wanted: Sequence[tuple[str, TensorSlice, Tensor]]) -> None:
+        """Read many slices into their tensors, in parallel."""
         for name in self.manifest.files:
-            self.file(name)  # before threads ask for it
+            self.file(name)  # opened here, because opening is not thread-safe
         with ThreadPoolExecutor(THREADS) as pool:
-            for _ in pool.map(lambda one: self.fill(*one), wanted):
+            for _ in pool.map(lambda one: self.read_into(*one), wanted):
                 pass
 
-    def fill(self, name: str, box: Box, target: Tensor) -> None:
-        """Put the box's numbers into a tensor of its shape, whatever its type or device."""
-        missing = box.count
+    def read_into(self, name: str, wanted: TensorSlice, target: Tensor) -> None:
+        """Read a slice into a tensor of its shape, whatever its dtype or device."""
+        missing = wanted.count
         for stored in self.manifest.tensors[name].stored:
-            common = stored.box.common(box)
-            if common is None:
+            shared = stored.slice.intersection(wanted)
+            if shared is None:
                 continue
             source = self.file(stored.file).tensor(stored.key)
-            if source.shape != torch.Size(stored.box.size):
+            if source.shape != torch.Size(stored.slice.size):
                 raise self._incomplete(name)
-            put(common.inside(stored.box).view(source), common.inside(box).view(target))
-            missing -= common.count
+            copy_values(
+                shared.relative_to(stored.slice).view(source),
+                shared.relative_to(wanted).view(target),
+            )
+            missing -= shared.count
         if missing:
             raise self._incomplete(name)
 
     def file(self, name: str) -> TensorFile:
-        if name not in self.manifest.files:  # so nobody proved what it holds
+        if name not in self.manifest.files:  # so its hash was never checked
             raise RecordError(
                 "checkpoint", f"{self.path} holds no {name}", "Use an older checkpoint."
             )
@@ -80,16 +83,16 @@ class Reader:
         )
 
 
-RAW = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # numpy knows no bfloat16
+RAW = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # numpy has no bfloat16
 
 
 @torch.no_grad()
-def put(source: Tensor, target: Tensor) -> None:
-    """Copy numbers into a tensor of the same shape, whatever its type or device."""
+def copy_values(source: Tensor, target: Tensor) -> None:
+    """Copy into a tensor of the same shape, whatever its dtype or device."""
     if target.device.type != "cpu" or target.dtype != source.dtype:
         target.copy_(source)
         return
-    # Not by torch, which would start threads for this below each of the threads that fill.
+    # numpy, because torch's copy would start its own threads under each of the reader's threads.
     raw = RAW[target.dtype.itemsize]
     numpy.copyto(target.detach().view(raw).numpy(), source.view(raw).numpy())
     increment_version(target)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stepladder.checkpoint import Manifest, Reader, checkpoints, read_manifest
+from stepladder.checkpoint import CheckpointReader, Manifest, list_checkpoints, read_manifest
 from stepladder.plan import Plan
 
 from .parity_verdict import TOLERANCES, largest, narrowest, relative
@@ -82,7 +82,7 @@ def judge(
         for step, notes in leg.items()
         for note in notes
     ]
-    ends = [checkpoints(kept)[0] for kept in (expected.folder, folder)]
+    ends = [list_checkpoints(kept)[0] for kept in (expected.folder, folder)]
     work = max(map(narrowest, plans), key=lambda name: TOLERANCES[name])
     different = [
         *missing_steps(losses, found),
@@ -147,12 +147,15 @@ def compare_tensors(expected: Path, found: Path) -> tuple[float, list[str]]:
     moved, size = 0.0, 0.0
     apart: dict[str, float] = {}
     manifests = [read_manifest(path) for path in (expected, found)]
-    with Reader(expected, manifests[0]) as one, Reader(found, manifests[1]) as other:
+    with (
+        CheckpointReader(expected, manifests[0]) as one,
+        CheckpointReader(found, manifests[1]) as other,
+    ):
         for name in sorted(manifests[0].tensors):
             if name not in manifests[1].tensors:
                 apart[name] = math.inf
                 continue
-            a, b = one.whole(name), other.whole(name)
+            a, b = one.read(name), other.read(name)
             distance = (a.double() - b.double()).square().sum().item()
             if name.startswith("model/"):
                 moved, size = moved + distance, size + a.double().square().sum().item()

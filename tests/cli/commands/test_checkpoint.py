@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stepladder.checkpoint import Source, write_checkpoint
+from stepladder.checkpoint import TensorSource, write_checkpoint
 from stepladder.checkpoint.safetensors_file import open_tensors
 from stepladder.cli.main import main
 from stepladder.model import build
@@ -216,7 +216,7 @@ def test_a_conversion_holds_a_fraction_of_the_model(tmp_path):
     """256 MiB of tensors of 8 MiB, out to both formats and back, in far less memory."""
     rows, count = 2**21, 32
     sources = [
-        Source(f"w{i}", torch.float32, (rows,), partial(torch.full, (rows,), float(i)))
+        TensorSource(f"w{i}", torch.float32, (rows,), partial(torch.full, (rows,), float(i)))
         for i in range(count)
     ]
     state = {"step": 0, "position": 0, "seed": 0, "loss_scale": {}, "versions": {}}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import stepladder as sl
-from stepladder.checkpoint import candidates, read_manifest
+from stepladder.checkpoint import find_checkpoints, read_manifest
 from stepladder.cli.main import main
 from tests.ranks import run as on_ranks
 
@@ -103,7 +103,7 @@ def keep(folder):
 
 def test_what_is_kept_names_the_class_as_it_was_before_slicing(folder):
     on_ranks(keep, 2, folder, init=False)
-    state = read_manifest(next(candidates(folder / "sliced"))).state
+    state = read_manifest(next(find_checkpoints(folder / "sliced"))).state
     assert state["config"]["architectures"] == ["LlamaForCausalLM"]
 
 

@@ -1,6 +1,6 @@
 """What is said of a run that goes on."""
 
-from stepladder.checkpoint import Source, write_checkpoint
+from stepladder.checkpoint import TensorSource, write_checkpoint
 from stepladder.train import climb
 from tests.train.toys import net, pairs
 
@@ -37,7 +37,7 @@ def test_a_run_that_goes_on_keeps_its_seed_and_says_so(tmp_path):
 
 
 def test_a_model_that_no_run_wrote_leaves_the_seed_alone(tmp_path):
-    tensors = [Source.of(name, p.detach()) for name, p in net().named_parameters()]
+    tensors = [TensorSource.of(name, p.detach()) for name, p in net().named_parameters()]
     state = {"step": 0, "position": 0, "seed": 0, "loss_scale": {}}
     write_checkpoint(tensors, tmp_path, state, 2**30)
     run = start("constant", seed=5)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from stepladder.checkpoint import Source, hash_bytes, write_checkpoint
+from stepladder.checkpoint import TensorSource, hash_bytes, write_checkpoint
 from stepladder.checkpoint.hashing import SHA256
 from stepladder.errors import RecordError
 from stepladder.train import climb
@@ -89,7 +89,7 @@ def test_masters_begin_as_the_parameters_that_were_loaded(tmp_path, with_state):
         source.save(tmp_path)
     else:
         state = {"step": 0, "position": 0, "seed": 0, "loss_scale": {}}
-        tensors = [Source.of(n, p.detach()) for n, p in source.module.named_parameters()]
+        tensors = [TensorSource.of(n, p.detach()) for n, p in source.module.named_parameters()]
         write_checkpoint(tensors, tmp_path, state, 2**30)
     run = start("adamw lr=1e-6", 4, "bf16-master")
     run.load(tmp_path)

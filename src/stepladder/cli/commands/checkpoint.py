@@ -16,8 +16,8 @@ from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.errors import RecordError, StepladderError
 
 if TYPE_CHECKING:
-    from stepladder.checkpoint import Manifest, Reader, Source
-    from stepladder.checkpoint.convert import Huggingface
+    from stepladder.checkpoint import CheckpointReader, Manifest, TensorSource
+    from stepladder.checkpoint.convert import HuggingfaceFolder
     from stepladder.workload import Shape
 
 FORMATS = ("huggingface", "adapters", "state_dict", "checkpoint")
@@ -54,12 +54,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def verify_all(options: argparse.Namespace) -> int:
-    from stepladder.checkpoint import candidates, verify
+    from stepladder.checkpoint import find_checkpoints, verify_checkpoint
 
     rows = []
-    for path in progress(list(candidates(options.path)), "Reading every byte"):
+    for path in progress(list(find_checkpoints(options.path)), "Reading every byte"):
         try:
-            manifest = verify(path)
+            manifest = verify_checkpoint(path)
         except RecordError as found:
             rows.append({"checkpoint": path.name, "whole": False, "found": str(found)})
         else:
@@ -74,9 +74,9 @@ def verify_all(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    from stepladder.checkpoint import candidates, read_manifest
+    from stepladder.checkpoint import find_checkpoints, read_manifest
 
-    path = next(candidates(options.path))
+    path = next(find_checkpoints(options.path))
     manifest = read_manifest(path)
     facts = {"checkpoint": str(path), **facts_of(manifest)}
     tensors = [
@@ -95,7 +95,7 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def facts_of(manifest: Manifest) -> dict[str, Any]:
-    from stepladder.checkpoint import whole_box
+    from stepladder.checkpoint import whole_slice
 
     state = manifest.state
     model = [manifest.tensors[f"model/{name}"] for name in manifest.names("model")]
@@ -106,7 +106,7 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
         "plan": state.get("plan", "none"),
         "written by": counted(manifest.ranks, "rank") if manifest.ranks else "conversion",
         "model tensors": len(model),
-        "model numbers": sum(whole_box(one.shape).count for one in model),
+        "model numbers": sum(whole_slice(one.shape).count for one in model),
         "optimizer tensors": len(manifest.names("optimizer")),
         "files": len(manifest.files),
         "size": size_of(size),
@@ -149,13 +149,13 @@ def convert(options: argparse.Namespace) -> int:
 
 def out(options: argparse.Namespace, limit: int) -> list[Path]:
     """A checkpoint's model in another format; every byte is checked before any is written."""
-    from stepladder.checkpoint import Reader, candidates, verify
+    from stepladder.checkpoint import CheckpointReader, find_checkpoints, verify_checkpoint
     from stepladder.checkpoint.convert import write_huggingface, write_state_dict
     from stepladder.model.huggingface.tensor_names import their_config
 
-    path = next(candidates(options.path))
-    manifest = verify(path)
-    with Reader(path, manifest) as reader:
+    path = next(find_checkpoints(options.path))
+    manifest = verify_checkpoint(path)
+    with CheckpointReader(path, manifest) as reader:
         if options.to == "adapters":
             return adapters_out(reader, options.out, options.dtype)
         if options.to == "huggingface":
@@ -179,7 +179,7 @@ def refuse_adapters(manifest: Manifest) -> None:
         )
 
 
-def adapters_out(reader: Reader, folder: Path, dtype: str | None) -> list[Path]:
+def adapters_out(reader: CheckpointReader, folder: Path, dtype: str | None) -> list[Path]:
     """Each adapter in peft's layout: the one named default in the folder, others below it."""
     from dataclasses import replace
 
@@ -198,17 +198,19 @@ def adapters_out(reader: Reader, folder: Path, dtype: str | None) -> list[Path]:
     return [path for path in written if path.is_file()]
 
 
-def sources_of(reader: Reader, shape: Shape | None, dtype: str | None) -> list[Source]:
+def sources_of(
+    reader: CheckpointReader, shape: Shape | None, dtype: str | None
+) -> list[TensorSource]:
     import torch
 
-    from stepladder.checkpoint.convert import joint_source, stored_tensors
+    from stepladder.checkpoint.convert import concatenated_source, model_tensors
     from stepladder.model.huggingface.tensor_names import their_tensors
 
     kind = getattr(torch, dtype) if dtype else None
     if shape is None:
-        return stored_tensors(reader, kind)
+        return model_tensors(reader, kind)
     return [
-        joint_source(reader, one.name, one.ours, kind, turned=one.turned)
+        concatenated_source(reader, one.name, one.ours, kind, transposed=one.turned)
         for one in their_tensors(shape)
     ]
 
@@ -229,11 +231,11 @@ def from_huggingface(options: argparse.Namespace, limit: int) -> list[Path]:
     from dataclasses import asdict
 
     from stepladder.checkpoint import write_checkpoint
-    from stepladder.checkpoint.convert import Huggingface
+    from stepladder.checkpoint.convert import HuggingfaceFolder
     from stepladder.version import VERSION
     from stepladder.workload.huggingface_config import read_config
 
-    files = Huggingface(options.path)
+    files = HuggingfaceFolder(options.path)
     shape = None if options.names == "same" else read_config(options.path / "config.json")
     sources = taken_apart(files, shape) if shape else as_they_are(files)
     state = {
@@ -244,23 +246,23 @@ def from_huggingface(options: argparse.Namespace, limit: int) -> list[Path]:
     return sorted(final.iterdir())
 
 
-def as_they_are(files: Huggingface) -> list[Source]:
+def as_they_are(files: HuggingfaceFolder) -> list[TensorSource]:
     from functools import partial
 
-    from stepladder.checkpoint import Source
+    from stepladder.checkpoint import TensorSource
 
-    def source(name: str) -> Source:
+    def source(name: str) -> TensorSource:
         seen = files.tensor(name)  # lives in its file
-        return Source(name, seen.dtype, tuple(seen.shape), partial(files.tensor, name))
+        return TensorSource(name, seen.dtype, tuple(seen.shape), partial(files.tensor, name))
 
-    return [source(name) for name in sorted(files.where)]
+    return [source(name) for name in sorted(files.file_of)]
 
 
-def taken_apart(files: Huggingface, shape: Shape) -> list[Source]:
+def taken_apart(files: HuggingfaceFolder, shape: Shape) -> list[TensorSource]:
     """Hugging Face's tensors as the built-in model holds them."""
     from functools import partial
 
-    from stepladder.checkpoint import Source
+    from stepladder.checkpoint import TensorSource
     from stepladder.model.huggingface.tensor_names import their_tensors
 
     def make(name: str, index: int, parts: int, turned: bool) -> Any:
@@ -268,11 +270,11 @@ def taken_apart(files: Huggingface, shape: Shape) -> list[Source]:
         whole = whole.t() if turned else whole
         return whole.chunk(parts)[index].clone().contiguous()
 
-    def source(name: str, ours: str, index: int, parts: int, turned: bool) -> Source:
+    def source(name: str, ours: str, index: int, parts: int, turned: bool) -> TensorSource:
         whole = files.tensor(name)
         seen = (whole.t() if turned else whole).chunk(parts)[index]
         made = partial(make, name, index, parts, turned)
-        return Source(ours, seen.dtype, tuple(seen.shape), made)
+        return TensorSource(ours, seen.dtype, tuple(seen.shape), made)
 
     return [
         source(one.name, ours, index, len(one.ours), one.turned)

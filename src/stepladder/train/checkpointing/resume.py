@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from stepladder.checkpoint import Manifest, Reader, candidates, read_manifest
-from stepladder.checkpoint.folder import check_files
+from stepladder.checkpoint import CheckpointReader, Manifest, find_checkpoints, read_manifest
+from stepladder.checkpoint.integrity import check_files
 from stepladder.errors import RecordError, Unproven
 from stepladder.plan import AXES
 from stepladder.train.engine import Engine
@@ -33,10 +33,10 @@ def load(run: Engine, folder: str | Path) -> Path:
     """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
     run.hold()
     path, manifest = choose(run, Path(folder))
-    with Reader(path, manifest) as reader:
+    with CheckpointReader(path, manifest) as reader:
         here, taken = places(run, path, manifest)
         masters = begin_anew(run, taken)
-        reader.fill_all([*((held.name, held.box, held.tensor) for held in here), *masters])
+        reader.read_all_into([*((held.name, held.box, held.tensor) for held in here), *masters])
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
@@ -114,7 +114,7 @@ def offered(run: Engine, folder: Path) -> list[Path]:
     if run.world.first:
         found: dict[str, list[str]] = {"names": []}
         try:
-            found["names"] = [str(path.relative_to(folder)) for path in candidates(folder)]
+            found["names"] = [str(path.relative_to(folder)) for path in find_checkpoints(folder)]
         except Unproven as unseen:  # what may not be looked at is not nothing: nobody begins anew
             found["unseen"] = [unseen.field, unseen.problem, unseen.remedy]
         except RecordError:
@@ -151,7 +151,7 @@ def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
     return (None if damaged else manifest), problem
 
 
-def generators(run: Engine, manifest: Manifest, reader: Reader) -> None:
+def generators(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
     """This rank's random generators, where the same ranks go on."""
     if manifest.ranks == run.world.place.num_ranks:
         file = reader.file(f"rank-{run.world.place.rank:05d}.safetensors")

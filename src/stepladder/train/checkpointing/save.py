@@ -19,10 +19,10 @@ from uuid import uuid4
 
 from torch import Tensor
 
-from stepladder.checkpoint import Manifest, Source
-from stepladder.checkpoint.folder import clear_partial, commit, folder_of
-from stepladder.checkpoint.manifest import Part, Stored, Tensors, merge
-from stepladder.checkpoint.safetensors_file import CODES, write_files
+from stepladder.checkpoint import Manifest, TensorSource
+from stepladder.checkpoint.commit import checkpoint_folder, commit, remove_partial
+from stepladder.checkpoint.manifest import RankFiles, StoredSlice, TensorEntry, merge
+from stepladder.checkpoint.safetensors_file import DTYPE_CODES, write_files
 from stepladder.errors import RecordError, StepladderError
 from stepladder.rungs import average_buffers, is_out_of_memory
 from stepladder.train.engine import Engine
@@ -48,7 +48,7 @@ class Saver:
     def save(self, run: Engine, folder: str | Path, *, wait: bool) -> Path:
         """Write the run's state; without `wait`, go on as soon as it is copied off the device."""
         root = Path(folder)
-        final = folder_of(root, run.index)
+        final = checkpoint_folder(root, run.index)
         self.finish(run.events)
         self._meet(run)
         self.count += 1
@@ -132,10 +132,10 @@ class Saver:
                 return failed[0]
             manifests = [Manifest.from_json(text, partly) for text in parts]
             whole = merge(
-                [Part(dict(m.files), dict(m.tensors)) for m in manifests], taken.state, ranks
+                [RankFiles(dict(m.files), dict(m.tensors)) for m in manifests], taken.state, ranks
             )
             commit(partly, final, whole)
-            clear_partial(final.parent)
+            remove_partial(final.parent)
         except (OSError, StepladderError) as refused:
             shutil.rmtree(partly, ignore_errors=True)
             return f"failed: {refusal(final, refused)}"
@@ -148,23 +148,23 @@ class Saver:
             )
 
 
-def write_part(taken: Snapshot, partly: Path) -> Part:
+def write_part(taken: Snapshot, partly: Path) -> RankFiles:
     """Write this rank's files, and say what is where."""
     partly.mkdir(parents=True, exist_ok=True)
     check_space(partly, taken)
     sources = {
-        partly / name: [Source.of(key, tensor) for key, tensor in file.items()]
+        partly / name: [TensorSource.of(key, tensor) for key, tensor in file.items()]
         for name, file in taken.files.items()
     }
     written = write_files(sources)
     tensors = {name: stored(boxes) for name, boxes in taken.places.items()}
-    return Part({path.name: one for path, one in written.items()}, tensors)
+    return RankFiles({path.name: one for path, one in written.items()}, tensors)
 
 
-def stored(boxes: list[tuple[Holding, str]]) -> Tensors:
+def stored(boxes: list[tuple[Holding, str]]) -> TensorEntry:
     holding = boxes[0][0]
-    where = tuple(Stored(held.box, file, held.key) for held, file in boxes)
-    return Tensors(holding.shape, CODES[holding.tensor.dtype], where)
+    where = tuple(StoredSlice(held.box, file, held.key) for held, file in boxes)
+    return TensorEntry(holding.shape, DTYPE_CODES[holding.tensor.dtype], where)
 
 
 def check_space(folder: Path, taken: Snapshot) -> None:

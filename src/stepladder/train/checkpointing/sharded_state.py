@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from stepladder.checkpoint import Box, whole_box
-from stepladder.checkpoint.tensor_boxes import flat_boxes
+from stepladder.checkpoint import TensorSlice, whole_slice
+from stepladder.checkpoint.tensor_slice import slices_of_range
 from stepladder.model import Anatomy
 from stepladder.plan import AXES
 from stepladder.rungs import Climbed, Piece, local, sliced_axes
@@ -32,7 +32,7 @@ class Holding:
 
     name: str  # "model/…" or "optimizer/parameter/…"
     shape: tuple[int, ...]  # of the whole tensor
-    box: Box
+    box: TensorSlice
     tensor: Tensor  # the numbers; writing into it changes the run
     mine: bool = True  # to write; else another rank that holds the same does
 
@@ -40,7 +40,7 @@ class Holding:
     def key(self) -> str:
         """Its name in a file: the tensor's own where all of it is there."""
         name = self.name.partition("/")[2]
-        whole = self.box == whole_box(self.shape)
+        whole = self.box == whole_slice(self.shape)
         return name if whole else f"{name}@{','.join(map(str, self.box.start))}"
 
 
@@ -71,7 +71,7 @@ def state_boxes(
     # A count of steps, or a row of averages: the same on all that hold slices of the parameter.
     place = world.layout.place(world.place.rank)
     first = all(place[axis] == 0 for axis in piece.axes)
-    yield Holding(name, tuple(value.shape), whole_box(value.shape), value, mine and first)
+    yield Holding(name, tuple(value.shape), whole_slice(value.shape), value, mine and first)
 
 
 def in_boxes(name: str, piece: Piece, held: Tensor, mine: bool) -> Iterator[Holding]:
@@ -79,29 +79,29 @@ def in_boxes(name: str, piece: Piece, held: Tensor, mine: bool) -> Iterator[Hold
     whole = piece.parameter
     shape, size = tuple(whole.shape), tuple(local(whole).shape)
     if piece.flat is None:
-        boxes = [(whole_box(size), held.detach())] if prod(size) else []
+        boxes = [(whole_slice(size), held.detach())] if prod(size) else []
     else:
         boxes = [
             (box, held.detach()[row].view(box.size))
-            for box, row in flat_boxes(size, piece.flat.start, piece.flat.stop)
+            for box, row in slices_of_range(size, piece.flat.start, piece.flat.stop)
         ]
     for start, part in stretches(whole):
         for box, numbers in boxes:
-            common = part.common(box)
+            common = part.intersection(box)
             if common is not None:
                 back = tuple(-a for a in box.start)
                 seen = common.shifted(back).view(numbers)
                 yield Holding(name, shape, common.shifted(start), seen, mine)
 
 
-def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], Box]]:
+def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], TensorSlice]]:
     """The boxes of this rank's own tensor that lie together in the whole, and how far each moved.
 
     One, but for a matrix of queries, keys and values that the tensor axis cut in each third.
     """
     size, start = tuple(whole.shape), (0,) * whole.dim()
     if not isinstance(whole, DTensor):
-        yield start, Box(start, size)
+        yield start, TensorSlice(start, size)
         return
     last: Any
     *others, last = whole.placements
@@ -109,7 +109,7 @@ def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], Box]]:
     placements = [*others, Shard(last.dim) if in_thirds else last]
     size, start = local_box(whole, placements)
     if not in_thirds:
-        yield start, Box((0,) * len(size), size)
+        yield start, TensorSlice((0,) * len(size), size)
         return
     dim, thirds = last.dim, last.split_factor
     width, length = size[dim] // thirds, whole.shape[dim] // thirds
@@ -119,7 +119,7 @@ def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], Box]]:
         inside[dim] = index * width
         yield (
             (*start[:dim], first, *start[dim + 1 :]),
-            Box(tuple(inside), (*size[:dim], width, *size[dim + 1 :])),
+            TensorSlice(tuple(inside), (*size[:dim], width, *size[dim + 1 :])),
         )
 
 

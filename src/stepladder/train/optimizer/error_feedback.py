@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stepladder.checkpoint import Manifest, Reader
+from stepladder.checkpoint import CheckpointReader, Manifest
 from stepladder.rungs import Climbed
 from stepladder.train.engine import Engine
 
@@ -31,7 +31,7 @@ def read_owed(climbed: Climbed) -> dict[str, Tensor]:
     }
 
 
-def set_owed(run: Engine, manifest: Manifest, reader: Reader) -> None:
+def set_owed(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
     """Go on with what was owed; say so where this plan has no use for it."""
     files = sorted(name for name in manifest.files if name.startswith("rank-"))
     if not files:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepladder.checkpoint import Box, Manifest
+from stepladder.checkpoint import Manifest, TensorSlice
 from stepladder.errors import RecordError
 from stepladder.plan import Optimizer
 from stepladder.rungs import Piece
@@ -25,7 +25,7 @@ from .master_weights import MASTER
 
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
 FACTORS = {"row_var", "col_var"}  # of a matrix's second moments
-Wanted = tuple[str, Box, Tensor]  # a tensor of the checkpoint, a box of it, where it goes
+Wanted = tuple[str, TensorSlice, Tensor]  # a tensor of the checkpoint, a box of it, where it goes
 
 
 def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
