@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stepladder.data import Order, TokenFile, TokenShards, batches
-from stepladder.data.mix import Mix
+from stepladder.data import SampleOrder, TokenFile, TokenShards, batches
+from stepladder.data.mixture import Mixture
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 VOCABULARY = 50_000
@@ -106,7 +106,7 @@ def loaders(
     source, plain = TokenFile(path, length), Plain(path, length)
     documents = TokenFile(path, length, document_end=0)
     shards = TokenShards(folder / "shards", length)
-    mix = Mix([source, shards], [0.7, 0.3])
+    mix = Mixture([source, shards], [0.7, 0.3])
 
     def ours(source: Any, workers: int | str) -> Iterator[torch.Tensor]:
         with batches(source, size=size, workers=workers) as feed:
@@ -179,7 +179,7 @@ def show(rates: dict[str, float], resumes: list[dict[str, Any]]) -> None:
 
 def order_rate(count: int = 1 << 20) -> float:
     began = time.perf_counter()
-    Order(10**12).indices(np.arange(count))
+    SampleOrder(10**12).indices(np.arange(count))
     return count / (time.perf_counter() - began)
 
 

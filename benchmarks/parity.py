@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from parity_plans import MODELS, every_plan
-from stepladder.data import Order, load
+from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import ModelError
 from stepladder.measure import Team
 from stepladder.model import describe
@@ -130,7 +130,7 @@ class Bench:
     def costs(self, model: str) -> tuple[Facts, Shapes]:
         if model not in self.facts:
             module, samples, _ = find_subject(MODELS[model]).made()
-            batch = load(samples, Order(len(samples)), torch.arange(2).numpy())
+            batch = load_batch(samples, SampleOrder(len(samples)), torch.arange(2).numpy())
             shapes = [(p.shape, p.requires_grad) for p in module.parameters()]
             self.facts[model] = describe_any(module, batch), shapes
         return self.facts[model]

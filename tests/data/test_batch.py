@@ -59,7 +59,7 @@ def test_columns_cut_every_sequence_and_count_again():
     assert batch.columns(slice(0, 2)).leading_by_row == (1, 1)
 
 
-def test_targets_ahead_are_taken_from_the_next_stretch():
+def test_targets_ahead_are_taken_from_the_next_chunk():
     labels = torch.tensor([[1, 2, 3, 4], [5, -100, 7, 8]])
     batch = Batch.of({"labels": labels}, position=0, size=2)
     first, last = (batch.columns(part, ahead=1) for part in (slice(0, 2), slice(2, 4)))
@@ -69,7 +69,7 @@ def test_targets_ahead_are_taken_from_the_next_stretch():
     assert first.leading == last.leading == 0
 
 
-def test_where_every_target_counts_nobody_asks_the_device():
+def test_counting_valid_targets_does_not_synchronise_if_all_are_valid():
     batch = Batch.of({"labels": torch.ones(2, 4, dtype=torch.long)}, position=0, size=2)
     moved = batch.to("meta")
     assert moved.columns(slice(0, 2)).valid_by_row == (2, 2)

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepladder.data import Arrays, Order, Reading, batches, load, text_corpus
-from stepladder.data.formats.token_files import Windows
+from stepladder.data import Arrays, ReadPolicy, SampleOrder, batches, load_batch, text_corpus
+from stepladder.data.formats.token_files import TokenWindows
 from stepladder.errors import DataError
 
 
@@ -83,7 +83,7 @@ def test_an_end_gives_every_sample_once_the_last_batch_being_what_is_left():
 
 
 def test_a_length_schedule_shortens_windows_by_step_and_keeps_the_samples():
-    source = Windows(np.arange(1000), 16)
+    source = TokenWindows(np.arange(1000), 16)
     with batches(source, size=2) as full, batches(source, size=2, lengths="4@0,8@1,16@3") as cut:
         for length in (4, 8, 8, 16, 16):
             whole, part = next(full), next(cut)
@@ -98,7 +98,7 @@ def test_a_schedule_beyond_the_windows_or_without_any_is_refused():
     with pytest.raises(
         DataError, match=r"lengths: 32 tokens are asked of windows of 16. Use at most 16"
     ):
-        batches(Windows(np.arange(99), 16), size=1, lengths="8@0,32@5")
+        batches(TokenWindows(np.arange(99), 16), size=1, lengths="8@0,32@5")
     with pytest.raises(DataError, match=r"lengths: list has no windows to shorten. Leave it out"):
         batches([1], size=1, lengths="8")
 
@@ -112,12 +112,12 @@ def test_the_longest_sample_may_be_bounded():
         ),
     ):
         next(feed)
-    with batches(source, size=2, longest=8, reading=Reading(too_long="cut")) as feed:
+    with batches(source, size=2, longest=8, reading=ReadPolicy(too_long="cut")) as feed:
         assert next(feed).inputs.shape == (2, 8)
 
 
 def test_load_reads_any_positions_now():
-    batch = load(Arrays(torch.arange(9)), Order(9, shuffle=False), np.array([8, 9, 10]))
+    batch = load_batch(Arrays(torch.arange(9)), SampleOrder(9, shuffle=False), np.array([8, 9, 10]))
     assert batch.inputs.tolist() == [8, 0, 1] and (batch.position, batch.size) == (8, 3)
 
 

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from stepladder.data import Reading
+from stepladder.data import ReadPolicy
 from stepladder.data.collate import check_longest, shorten, stack
 from stepladder.errors import DataError
 
 
 def stacked(*samples, **policy):
-    return stack(samples, [f"sample {n}" for n in range(len(samples))], Reading(**policy))
+    return stack(samples, [f"sample {n}" for n in range(len(samples))], ReadPolicy(**policy))
 
 
 def test_equal_samples_are_stacked_with_their_types():
@@ -59,9 +59,9 @@ def test_a_sample_over_the_longest_stops_or_is_cut_as_the_policy_says():
 def test_samples_that_came_stacked_are_held_to_the_longest_too():
     windows = (torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 5, dtype=torch.long))
     with pytest.raises(DataError, match=r"every sample: has 5 tokens and the longest allowed is 4"):
-        check_longest(windows, Reading(longest=4))
-    assert check_longest(windows, Reading(longest=4, too_long="cut"))[1].shape == (2, 4)
-    assert check_longest(windows, Reading(longest=5)) is windows
+        check_longest(windows, ReadPolicy(longest=4))
+    assert check_longest(windows, ReadPolicy(longest=4, too_long="cut"))[1].shape == (2, 4)
+    assert check_longest(windows, ReadPolicy(longest=5)) is windows
 
 
 def test_shortening_cuts_tokens_and_leaves_pictures():
@@ -75,7 +75,7 @@ def test_shortening_cuts_tokens_and_leaves_pictures():
     assert cut["t"].is_contiguous()
 
 
-def test_samples_of_different_shape_or_make_are_named():
+def test_samples_of_different_shape_or_structure_are_named():
     with pytest.raises(
         DataError, match=r"sample 0: part 0 has shape \(2, 2\), sample 0 has \(2, 2\). Only"
     ):

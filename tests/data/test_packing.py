@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.data import TokenFile, batches
-from stepladder.data.packing import AfterEnds, pack
+from stepladder.data.packing import EndTokenDocuments, pack
 from stepladder.errors import DataError
 
 
@@ -73,7 +73,7 @@ def test_masked_targets_are_not_counted_as_valid(tmp_path):
 def test_documents_begin_after_each_end_token_and_at_borders(begin, length):
     tokens = np.random.default_rng(0).integers(0, 4, 1000)
     end = min(begin + length, 1000)
-    found = AfterEnds(tokens, 3, np.array([0, 500])).between(begin, end)
+    found = EndTokenDocuments(tokens, 3, np.array([0, 500])).between(begin, end)
     after = [place for place in range(begin, end) if place and tokens[place - 1] == 3]
     borders = [place for place in (0, 500) if begin <= place < end]
     assert set(found.tolist()) == {*after, *borders}

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import stepladder as sl
-from stepladder.data import Order
+from stepladder.data import SampleOrder
 
 from .blocks import ROOT, blocks
 
@@ -40,7 +40,7 @@ def names():
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, 8, generator=draw)
     dataset = TensorDataset(x, torch.randint(0, 4, (ROWS,), generator=draw))
-    order = Order(ROWS, 0, True).indices(np.arange(16 * STEPS)).tolist()
+    order = SampleOrder(ROWS, 0, True).indices(np.arange(16 * STEPS)).tolist()
     loader = DataLoader(Subset(dataset, order), batch_size=8)
     return {"dataset": dataset, "loader": loader, "torch": torch, "F": F, "sl": sl}
 

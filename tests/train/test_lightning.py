@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import stepladder as sl
-from stepladder.data import Order
+from stepladder.data import SampleOrder
 from stepladder.errors import DataError, ModelError, PlanError
 from stepladder.train.lightning import Stepped, Whole, optimizer_of
 from stepladder.verify import Subject
@@ -80,7 +80,7 @@ def decayed(self):
 def test_steps_are_those_of_its_own_trainer(make, tmp_path):
     theirs, mine = classifier(make), classifier(make)
     data, steps = rows(), 4
-    order = Order(ROWS, 0, True).indices(np.arange(steps * 16))
+    order = SampleOrder(ROWS, 0, True).indices(np.arange(steps * 16))
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     trainer = lightning.Trainer(
         max_steps=steps, accelerator="cpu", gradient_clip_val=0.5, enable_checkpointing=False,

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from stepladder.data import Batch, Order, load, text_corpus
+from stepladder.data import Batch, SampleOrder, load_batch, text_corpus
 from stepladder.model import build
 
 from .time_plans import Workload
@@ -25,12 +25,12 @@ def make_workload(
         batches = [noise(name, batch, seed) for seed in range(num_batches)]
         return Workload(name, partial(build, name), batches, device=device)
     source = text_corpus(length=sequence)
-    order = Order(len(source), seed=0)
+    order = SampleOrder(len(source), seed=0)
     positions = np.arange(num_batches * batch).reshape(num_batches, batch)
     return Workload(
         name,
         partial(build, name, sequence=sequence),
-        [load(source, order, row) for row in positions],
+        [load_batch(source, order, row) for row in positions],
         vocab=shape.vocab,
         device=device,
     )

@@ -1,7 +1,7 @@
-"""A batch: what one rank feeds in one step, and where in the run it stands.
+"""A batch: one rank's rows of a step's global batch, and their position in the run.
 
-How many targets count in each row is counted on the host before the tensors move, so that weighing
-micro-batches and ranks against each other never waits for the device.
+The valid targets of each row are counted on the CPU before the tensors move to the device, so that
+weighting micro-batches and ranks by their tokens never synchronises with the device.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Batch:
     """This rank's rows of one global batch."""
 
     inputs: Any  # a tensor, or a tuple or dict of tensors
-    targets: Any  # None where the sample names none
+    targets: Any  # None if the samples have none
     position: int  # of the global batch's first sample in the run
     size: int  # samples in the global batch, over all ranks
-    valid_by_row: tuple[int, ...]  # targets that count, for each row here
-    leading_by_row: tuple[int, ...]  # 1 where a row's first target counts
-    skipped: tuple[str, ...] = ()  # samples that could not be read and what stood in for them
+    valid_by_row: tuple[int, ...]  # targets other than -100, for each row here
+    leading_by_row: tuple[int, ...]  # 1 if a row's first target is valid
+    skipped: tuple[str, ...] = ()  # samples that could not be read, and their substitutes
 
     @classmethod
     def of(cls, samples: Any, *, position: int, size: int, skipped: tuple[str, ...] = ()) -> Batch:
-        """Tell inputs from targets in stacked samples.
+        """Make a batch of stacked samples, separating inputs and targets.
 
-        A pair is inputs and targets. A dict with labels is given whole, as Hugging Face models want
-        it, and its labels are also the targets. Anything else is inputs alone.
+        A pair is inputs and targets. A dict with labels is all inputs, as Hugging Face models
+        expect, and its labels are also the targets. Anything else is inputs without targets.
         """
         inputs, targets = samples, None
         if isinstance(samples, tuple) and len(samples) == 2:
@@ -52,27 +52,27 @@ class Batch:
 
     @property
     def valid(self) -> int:
-        """Targets of this rank that count."""
+        """The number of valid targets on this rank."""
         return sum(self.valid_by_row)
 
     @property
     def leading(self) -> int:
-        """Rows whose first target counts: what a model that shifts its labels itself leaves out."""
+        """Rows whose first target is valid: a model that shifts its own labels does not use it."""
         return sum(self.leading_by_row)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin(self) -> Batch:
-        """The batch in page-locked memory, from which a device copies without the host's help."""
+        """The batch in pinned memory, for asynchronous copies to a device."""
         return self._each(lambda tensor: tensor.pin_memory())
 
     def copy(self) -> Batch:
-        """The batch in memory of its own."""
+        """The batch with every tensor cloned."""
         return self._each(lambda tensor: tensor.clone())
 
     def rows(self, part: slice) -> Batch:
-        """Some of the rows: a micro-batch."""
+        """A micro-batch: some of the rows."""
         cut = self._each(lambda tensor: tensor[part] if tensor.dim() else tensor)
         return replace(
             cut,
@@ -81,17 +81,17 @@ class Batch:
         )
 
     def columns(self, part: slice, *, ahead: int = 0) -> Batch:
-        """A stretch of every sequence, with the targets that stand `ahead` of it.
+        """A chunk of every sequence, as context parallelism cuts it.
 
-        `ahead` is 1 for a model that compares position i with label i + 1 itself: the targets are
-        moved before the cut, since a stretch does not hold its last position's.
+        `ahead` is 1 for a model that compares position i with label i + 1 itself: its targets are
+        shifted before the cut, since a chunk lacks the label of its last position.
         """
         length = self.length
         cut = self._each(lambda tensor: tensor[:, part] if tensor.dim() > 1 else tensor)
         targets = self.targets[:, part.start + ahead : part.stop + ahead]
         share = targets[:1].numel()
         if all(valid == self.targets[:1].numel() for valid in self.valid_by_row):
-            valid = (share,) * self.num_rows  # every target counts: no need to ask the device
+            valid = (share,) * self.num_rows  # all valid: no need to synchronise with the device
         else:
             valid = _count_valid(self.inputs, targets)
         if missing := min(part.stop, length) - part.start - targets.shape[1]:
@@ -108,7 +108,7 @@ class Batch:
 
     @property
     def length(self) -> int:
-        """Positions of every sequence, where all tensors agree on it."""
+        """The sequence length; raises if the tensors disagree."""
         if not isinstance(self.targets, torch.Tensor) or self.targets.dim() < 2:
             raise DataError(
                 "batch", "has no target for each position of a sequence", "Use context=1."
@@ -125,12 +125,11 @@ class Batch:
 
     def tensors(self) -> list[torch.Tensor]:
         """Every tensor once."""
-        return list({id(each): each for each in walk((self.inputs, self.targets))}.values())
+        return list({id(each): each for each in iter_tensors((self.inputs, self.targets))}.values())
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        changed: dict[
-            int, torch.Tensor
-        ] = {}  # labels stand in two places and must not be copied twice
+        # Labels may be both an input and the targets, and must be copied once.
+        changed: dict[int, torch.Tensor] = {}
 
         def once(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in changed:
@@ -143,7 +142,7 @@ class Batch:
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """The same structure with every tensor changed."""
+    """Apply a function to every tensor of a nested structure."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -153,21 +152,21 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
     return value
 
 
-def walk(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor of a structure."""
+def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every tensor of a nested structure."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (dict, tuple, list)):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from walk(part)
+            yield from iter_tensors(part)
 
 
 def _count_valid(inputs: Any, targets: Any) -> tuple[int, ...]:
     if not isinstance(targets, torch.Tensor):
-        return (1,) * len(next(walk(inputs)))
+        return (1,) * len(next(iter_tensors(inputs)))
     by_row = targets.reshape(len(targets), -1)
     if targets.dtype.is_floating_point:
-        return (by_row.shape[1],) * len(targets)  # -100 is a number like any other there
+        return (by_row.shape[1],) * len(targets)  # -100 marks ignored targets only among integers
     ignored = by_row == IGNORED
     if not ignored.any():  # the common case, and counting by row is ten times slower
         return (by_row.shape[1],) * len(targets)
@@ -176,5 +175,5 @@ def _count_valid(inputs: Any, targets: Any) -> tuple[int, ...]:
 
 def _count_leading(inputs: Any, targets: Any) -> tuple[int, ...]:
     if not isinstance(targets, torch.Tensor) or targets.dim() != 2:
-        return (0,) * len(next(walk(inputs)))
+        return (0,) * len(next(iter_tensors(inputs)))
     return tuple((targets[:, 0] != IGNORED).int().tolist())

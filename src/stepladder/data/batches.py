@@ -1,4 +1,4 @@
-"""The global batches of a run: which positions a step holds, and this rank's share of them."""
+"""The global batches of a run: each step's positions in the sample order, and this rank's rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from stepladder.data.loading.prefetch import Prefetcher
-from stepladder.data.loading.read_samples import Reader, Reading
+from stepladder.data.loading.read_samples import ReadPolicy, SampleReader
 from stepladder.data.loading.workers import Workers
 from stepladder.errors import DataError
 
@@ -38,29 +38,29 @@ def batches(
     longest: int | None = None,
     workers: int | str = "auto",
     device: torch.device | str | None = None,
-    reading: Reading | None = None,
+    reading: ReadPolicy | None = None,
 ) -> Prefetcher:
-    """Batches of `size` samples from position `start` on, the same on any number of ranks.
+    """Iterate over batches of `size` samples from position `start`, the same for any rank count.
 
     Args:
         start: the position of the first sample; a resumed run passes its last position + size.
         stop: the position to end before; without it the epochs never end.
         share: which of a global batch's rows this rank loads, from the step and the batch's size.
         lengths: tokens used of each window by step, such as "128@0,512@200" (position // size).
-        reading: retries, skipping and padding; `longest` given here goes before its own.
+        reading: retries, skipping and padding; `longest` overrides its value.
     """
     source = as_source(source)
-    policy = _with_longest(reading or Reading(), longest)
+    policy = _with_longest(reading or ReadPolicy(), longest)
     plan = Positions(size, start, stop)
-    feed = Feed(
-        Reader(source, policy),
+    make = BatchMaker(
+        SampleReader(source, policy),
         order_of(source, seed, shuffle),
         plan,
         share,
         _schedule(lengths, source),
     )
     return Prefetcher(
-        feed,
+        make,
         plan.steps(),
         workers=Workers.parse(workers, source),
         device=device,
@@ -68,17 +68,17 @@ def batches(
     )
 
 
-def load(
-    source: Source, order: Any, positions: Integers, *, reading: Reading | None = None
+def load_batch(
+    source: Source, order: Any, positions: Integers, *, reading: ReadPolicy | None = None
 ) -> Batch:
-    """The samples at these positions of a run, as one batch, read here and now."""
-    reader = Reader(source, reading or Reading())
+    """Read the samples at these positions of a run as one batch, in this thread."""
+    reader = SampleReader(source, reading or ReadPolicy())
     return _load(reader, order.indices(positions), position=int(positions[0]), size=len(positions))
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where each step's global batch lies in the run."""
+    """The positions of each step's global batch in the run."""
 
     size: int
     start: int = 0
@@ -103,10 +103,10 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """Makes the batch of a step: called by whoever reads ahead, in any thread or process."""
+class BatchMaker:
+    """Makes the batch of a step; prefetch workers call it in any thread or process."""
 
-    reader: Reader
+    reader: SampleReader
     order: Any
     positions: Positions
     share: Share | None = None
@@ -121,13 +121,15 @@ class Feed:
             self.reader, self.order.indices(mine), position=first, size=size, length=length
         )
 
-    def underway(self) -> str:
-        """What is being read at this moment."""
-        return ", ".join(self.reader.name(index) for index in self.reader.underway.copy().values())
+    def reading_now(self) -> str:
+        """The samples being read at this moment, for the message of a timeout."""
+        return ", ".join(
+            self.reader.name(index) for index in self.reader.reading_now.copy().values()
+        )
 
 
 def _load(
-    reader: Reader, indices: Integers, *, position: int, size: int, length: int | None = None
+    reader: SampleReader, indices: Integers, *, position: int, size: int, length: int | None = None
 ) -> Batch:
     skipped: tuple[str, ...] = ()
     samples = reader.fetch(indices)
@@ -155,14 +157,14 @@ def _offsets(share: Share | None, step: int, size: int) -> Integers:
     return offsets
 
 
-def _with_longest(policy: Reading, longest: int | None) -> Reading:
+def _with_longest(policy: ReadPolicy, longest: int | None) -> ReadPolicy:
     return policy if longest is None else dataclasses.replace(policy, longest=longest)
 
 
 def _schedule(
     lengths: str | Callable[[int], int] | None, source: Source
 ) -> Callable[[int], int] | None:
-    """The schedule as a function of the step, held against the windows there are."""
+    """The length schedule as a function of the step, checked against the source's windows."""
     if not isinstance(lengths, str):
         return lengths
     schedule, window = LengthSchedule.parse(lengths), getattr(source, "length", None)

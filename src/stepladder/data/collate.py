@@ -1,7 +1,7 @@
-"""Stacking: samples of one kind become tensors with one row each.
+"""Collating: stacking samples into tensors with one row per sample.
 
 Rows of different lengths are padded at the end: targets with -100, masks with 0, the rest with the
-policy's pad. Anything else that differs is named, with the sample it was found in.
+policy's pad. Any other difference is an error that names the sample.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepladder.data.loading.read_samples import Reading
+from stepladder.data.loading.read_samples import ReadPolicy
 from stepladder.errors import DataError
 
-from .batch import TARGET_KEYS, map_tensors, walk
+from .batch import TARGET_KEYS, iter_tensors, map_tensors
 from .packing import IGNORED
 
 MASK_KEYS = ("attention_mask", "token_type_ids")
 
 
-def stack(samples: Sequence[Any], names: Sequence[str], policy: Reading) -> Any:
-    """One structure whose tensors hold every sample as a row."""
+def stack(samples: Sequence[Any], names: Sequence[str], policy: ReadPolicy) -> Any:
+    """Stack samples into one structure of tensors with one row per sample."""
     first = samples[0]
-    _check_alike(samples, names)
+    _check_same_structure(samples, names)
     if isinstance(first, dict):
         return {
             key: _column([sample[key] for sample in samples], names, policy, key) for key in first
@@ -41,20 +41,20 @@ def stack(samples: Sequence[Any], names: Sequence[str], policy: Reading) -> Any:
 
 
 def shorten(samples: Any, length: int) -> Any:
-    """Stacked token windows cut to `length`; what is not a row of tokens stays as it is."""
+    """Truncate stacked token windows to `length`; other tensors stay as they are."""
     return map_tensors(
         lambda tensor: tensor[:, :length].contiguous() if is_tokens(tensor) else tensor, samples
     )
 
 
 def is_tokens(tensor: torch.Tensor) -> bool:
-    """Whether a stacked tensor is rows of whole numbers, as tokens are and pictures are not."""
+    """Whether a stacked tensor is rows of integers, as tokens are and images are not."""
     return tensor.dim() == 2 and not tensor.dtype.is_floating_point
 
 
-def check_longest(samples: Any, policy: Reading) -> Any:
-    """Samples that came stacked, held to the policy's longest."""
-    widths = [tensor.shape[1] for tensor in walk(samples) if is_tokens(tensor)]
+def check_longest(samples: Any, policy: ReadPolicy) -> Any:
+    """Truncate already stacked samples to the policy's longest, or refuse them."""
+    widths = [tensor.shape[1] for tensor in iter_tensors(samples) if is_tokens(tensor)]
     if policy.longest is None or max(widths, default=0) <= policy.longest:
         return samples
     if policy.too_long == "stop":
@@ -62,8 +62,8 @@ def check_longest(samples: Any, policy: Reading) -> Any:
     return shorten(samples, policy.longest)
 
 
-def joined(parts: Sequence[Any], rows: torch.Tensor) -> Any | None:
-    """Stacked samples of several sources as one stack, `rows` first to last; None if unlike."""
+def concatenate_stacked(parts: Sequence[Any], rows: torch.Tensor) -> Any | None:
+    """Concatenate stacked samples of several sources and reorder the rows; None if they differ."""
     first = parts[0]
     if isinstance(first, torch.Tensor):
         kinds = {(one.shape[1:], one.dtype) for one in parts if isinstance(one, torch.Tensor)}
@@ -73,22 +73,22 @@ def joined(parts: Sequence[Any], rows: torch.Tensor) -> Any | None:
     if isinstance(first, dict) and all(
         isinstance(one, dict) and one.keys() == first.keys() for one in parts
     ):
-        found = {key: joined([one[key] for one in parts], rows) for key in first}
+        found = {key: concatenate_stacked([one[key] for one in parts], rows) for key in first}
         return None if any(each is None for each in found.values()) else found
     if isinstance(first, tuple) and all(
         isinstance(one, tuple) and len(one) == len(first) for one in parts
     ):
-        columns = tuple(joined(column, rows) for column in zip(*parts))
+        columns = tuple(concatenate_stacked(column, rows) for column in zip(*parts))
         return None if any(each is None for each in columns) else columns
     return None
 
 
-def _column(values: Sequence[Any], names: Sequence[str], policy: Reading, key: str) -> Any:
-    """One part of every sample, stacked."""
+def _column(values: Sequence[Any], names: Sequence[str], policy: ReadPolicy, key: str) -> Any:
+    """Stack one field of every sample."""
     if isinstance(values[0], dict) or (isinstance(values[0], tuple) and not _is_numbers(values[0])):
         return stack(values, names, policy)
     tensors = [_tensor(value, name, key) for value, name in zip(values, names)]
-    tensors = [_held(tensor, name, policy) for tensor, name in zip(tensors, names)]
+    tensors = [_limit_length(tensor, name, policy) for tensor, name in zip(tensors, names)]
     if len({tensor.shape for tensor in tensors}) == 1:
         return torch.stack(tensors)
     for tensor, name in zip(tensors, names):
@@ -99,17 +99,17 @@ def _column(values: Sequence[Any], names: Sequence[str], policy: Reading, key: s
                 "Only rows of tokens are padded: give every sample one shape.",
             )
     return torch.nn.utils.rnn.pad_sequence(
-        tensors, batch_first=True, padding_value=_filling(key, policy)
+        tensors, batch_first=True, padding_value=_padding_value(key, policy)
     )
 
 
-def _filling(key: str, policy: Reading) -> int:
+def _padding_value(key: str, policy: ReadPolicy) -> int:
     if key in TARGET_KEYS:
         return IGNORED
     return 0 if key in MASK_KEYS else policy.pad
 
 
-def _held(tensor: torch.Tensor, name: str, policy: Reading) -> torch.Tensor:
+def _limit_length(tensor: torch.Tensor, name: str, policy: ReadPolicy) -> torch.Tensor:
     if policy.longest is None or tensor.dim() != 1 or len(tensor) <= policy.longest:
         return tensor
     if policy.too_long == "stop":
@@ -136,25 +136,25 @@ def _tensor(value: Any, name: str, key: str) -> torch.Tensor:
             "Tokenise it, or leave it out of the sample.",
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)  # torch hardly computes with wider unsigned numbers
+        array = array.astype(np.int64)  # torch supports few operations on wider unsigned types
     if array.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic)):
         array = array.astype(np.float32)  # a plain Python number has no width of its own
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
-def _check_alike(samples: Sequence[Any], names: Sequence[str]) -> None:
-    """Refuse samples of different make."""
-    expected = _make(samples[0])
+def _check_same_structure(samples: Sequence[Any], names: Sequence[str]) -> None:
+    """Refuse samples of different structure."""
+    expected = _structure(samples[0])
     for sample, name in zip(samples, names):
-        if _make(sample) != expected:
+        if _structure(sample) != expected:
             raise DataError(
                 name,
-                f"is {_make(sample)} and {names[0]} is {expected}",
+                f"is {_structure(sample)} and {names[0]} is {expected}",
                 "Give every sample the same parts.",
             )
 
 
-def _make(sample: Any) -> str:
+def _structure(sample: Any) -> str:
     if isinstance(sample, dict):
         return f"a dict of {', '.join(map(str, sample))}"
     if isinstance(sample, (tuple, list)) and not _is_numbers(sample):

@@ -1,7 +1,7 @@
-"""Opening the data a recipe names: a word, a folder, a pattern or a file, by what is there.
+"""Opening the data that a recipe names: a word, a folder, a glob pattern or a file.
 
 python   digits   mnist:FOLDER   images:FOLDER   text:FOLDER   tokens/*.bin   saved/train
-0.7: web/*.bin, 0.3: code/      several of token files or text, mixed by weight
+0.7: web/*.bin, 0.3: code/      a mixture of token files or text, by weight
 """
 
 from __future__ import annotations
@@ -10,52 +10,54 @@ import glob
 import re
 from pathlib import Path
 
-from stepladder.data.formats.find_shards import ENDINGS, holds_shards, saved_parts
-from stepladder.data.formats.text_columns import column_of_text, read_texts
-from stepladder.data.formats.text_corpus import TEXT, part_of, rows_of, text_corpus
-from stepladder.data.formats.token_files import Windows
+from stepladder.data.formats.find_shards import SHARD_SUFFIXES, holds_shards, saved_splits
+from stepladder.data.formats.text_columns import find_text_column, read_texts
+from stepladder.data.formats.text_corpus import TEXT_SUFFIXES, make_rows, split_range, text_corpus
+from stepladder.data.formats.token_files import TokenWindows
 from stepladder.data.formats.token_shards import TokenShards
-from stepladder.data.formats.tokenize_text import BYTES, encode
+from stepladder.data.formats.tokenize_text import BYTES, encode_texts
 from stepladder.data.images.image_datasets import cifar, digits, mnist
 from stepladder.data.images.image_folder import ImageFolder
 from stepladder.errors import DataError, nearest
 from stepladder.plan.recipe import DataChoice
 
-from .mix import Mix
+from .mixture import Mixture
 from .packing import PackedRows
 from .source import Source
-from .validation_split import Part, Split
+from .validation_split import Split, SplitSource
 
-CLASSICS = {"mnist": mnist, "cifar": cifar}  # they come with a test part of their own
-ALONE, OF_FOLDERS = ("python", "digits"), ("text", "images", *CLASSICS)
-WORDS = (*ALONE, *(f"{word}:FOLDER" for word in OF_FOLDERS))
-PROSE = tuple(ending for ending in TEXT if ending not in (".json", ".md"))  # those tell of a set
-WEIGHED = re.compile(r"\s*(?P<weight>[0-9]*\.?[0-9]+)\s*:\s*(?P<source>\S.*?)\s*", re.ASCII)
+CLASSICS = {"mnist": mnist, "cifar": cifar}  # these have their own test split
+STANDALONE_WORDS, FOLDER_WORDS = ("python", "digits"), ("text", "images", *CLASSICS)
+WORDS = (*STANDALONE_WORDS, *(f"{word}:FOLDER" for word in FOLDER_WORDS))
+PROSE_SUFFIXES = tuple(
+    ending for ending in TEXT_SUFFIXES if ending not in (".json", ".md")
+)  # which may describe a set of token files
+WEIGHTED = re.compile(r"\s*(?P<weight>[0-9]*\.?[0-9]+)\s*:\s*(?P<source>\S.*?)\s*", re.ASCII)
 
 
 def open_source(
     choice: DataChoice, *, length: int, vocabulary: int, split: Split, tokenizer: str = ""
 ) -> Source:
-    """The training or the validation part of the source named.
+    """Open the training or the validation split of the data that a recipe names.
 
     Args:
-        tokenizer: for text, where the choice names none.
+        tokenizer: for text, if the choice names none.
     """
-    weights, names = _weighed(choice.source)
+    weights, names = _parse_weights(choice.source)
     word = choice.tokenizer or tokenizer
     sources = [_one(choice, name, length, vocabulary, split, word) for name in names]
-    if choice.tokenizer and not any(isinstance(one, Windows | PackedRows) for one in sources):
+    if choice.tokenizer and not any(isinstance(one, TokenWindows | PackedRows) for one in sources):
         raise DataError(
             "data.tokenizer",
             f"'{choice.tokenizer}' says nothing of '{choice.source}', which is not text",
             "Leave it out.",
         )
-    return Mix(sources, weights) if weights else sources[0]
+    return Mixture(sources, weights) if weights else sources[0]
 
 
-def _weighed(text: str) -> tuple[list[float], list[str]]:
-    """The weights and names of several sources; of one that is alone, no weight."""
-    parts = [WEIGHED.fullmatch(part) for part in text.split(",")]
+def _parse_weights(text: str) -> tuple[list[float], list[str]]:
+    """The weights and names of several sources; a single source has no weight."""
+    parts = [WEIGHTED.fullmatch(part) for part in text.split(",")]
     if not any(parts):
         return [], [text]
     for part, word in zip(parts, text.split(",")):
@@ -74,21 +76,21 @@ def _one(
 ) -> Source:
     word, _, rest = name.partition(":")
     path = Path(name).expanduser()
-    known = word in (*ALONE, *OF_FOLDERS)
+    known = word in (*STANDALONE_WORDS, *FOLDER_WORDS)
     if known:
         _check_folder(word, rest)
-    if not known and (parts := saved_parts(path)):
+    if not known and (parts := saved_splits(path)):
         part = str(parts[split == "validation"])
         return _files(choice, part, length, vocabulary, None, tokenizer)
-    if not known and (path.suffix in ENDINGS or glob.has_magic(name) or _of_tokens(path)):
+    if not known and (path.suffix in SHARD_SUFFIXES or glob.has_magic(name) or _holds_tokens(path)):
         return _files(choice, name, length, vocabulary, split, tokenizer)
-    _refuse_words_of_tokens(choice, name)
+    _refuse_token_options(choice, name)
     if word == "digits":
-        return Part(digits(), split)
+        return SplitSource(digits(), split)
     if word in CLASSICS:
         return CLASSICS[word](rest, split=split)
     if word == "images":
-        return Part(ImageFolder(rest), split)
+        return SplitSource(ImageFolder(rest), split)
     if known or path.is_dir() or "/" in name:
         folder = None if word == "python" else rest if known else path
         return text_corpus(
@@ -103,12 +105,12 @@ def _one(
 
 
 def _check_folder(word: str, folder: str) -> None:
-    """Refuse a word that needs a folder and has none, which would be the working folder."""
-    if word in OF_FOLDERS and not folder.strip():
+    """Refuse a word that needs a folder and has none, or has one and needs none."""
+    if word in FOLDER_WORDS and not folder.strip():
         named = f", or './{word}' for the folder of that name" if Path(word).is_dir() else ""
         problem, remedy = f"'{word}' names no folder", f"Write '{word}:FOLDER'{named}."
         raise DataError("data.source", problem, remedy)
-    if word in ALONE and folder:
+    if word in STANDALONE_WORDS and folder:
         raise DataError("data.source", f"'{word}' has no folder to name", f"Write '{word}' alone.")
 
 
@@ -120,16 +122,16 @@ def _files(
     split: Split | None,
     tokenizer: str,
 ) -> Source:
-    """The ids of token files, or the text of a column: a part of it, or None, all of it."""
-    column = column_of_text(name, choice.column)
+    """Token files, or a text column of a table; all of it if `split` is None."""
+    column = find_text_column(name, choice.column)
     if not column:
         shards = _shards(choice, name, length, vocabulary)
-        return Part(shards, split) if split else shards
-    _refuse_words_of_tokens(choice, name, ("dtype", "document_end"))
-    tokens, starts = encode(read_texts(name, column), tokenizer or BYTES, vocabulary)
-    part = part_of(len(tokens), split) if split else (0, len(tokens))
+        return SplitSource(shards, split) if split else shards
+    _refuse_token_options(choice, name, ("dtype", "document_end"))
+    tokens, starts = encode_texts(read_texts(name, column), tokenizer or BYTES, vocabulary)
+    part = split_range(len(tokens), split) if split else (0, len(tokens))
     where = f"column '{column}' of '{name}'"
-    return rows_of(tokens, starts, part, length, packed=choice.packed, name=where)
+    return make_rows(tokens, starts, part, length, packed=choice.packed, name=where)
 
 
 def _shards(choice: DataChoice, name: str, length: int, vocabulary: int) -> TokenShards:
@@ -144,7 +146,7 @@ def _shards(choice: DataChoice, name: str, length: int, vocabulary: int) -> Toke
     )
 
 
-def _refuse_words_of_tokens(
+def _refuse_token_options(
     choice: DataChoice, name: str, keys: tuple[str, ...] = ("dtype", "column", "document_end")
 ) -> None:
     for key in keys:
@@ -156,11 +158,11 @@ def _refuse_words_of_tokens(
             )
 
 
-def _of_tokens(folder: Path) -> bool:
-    """Whether a folder holds token shards; one that also holds text could mean either."""
+def _holds_tokens(folder: Path) -> bool:
+    """Whether a folder holds token shards; raises if it holds text as well."""
     if not folder.is_dir() or not holds_shards(folder):
         return False
-    text = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PROSE)
+    text = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PROSE_SUFFIXES)
     if text:
         raise DataError(
             "data.source",

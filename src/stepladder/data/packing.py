@@ -1,12 +1,12 @@
-"""Packing: documents laid end to end in rows of one length, each token knowing its document.
+"""Packing: documents concatenated and cut into rows of one length, with document numbers.
 
-A row's inputs are three tensors: `tokens`; `documents`, the number of its document within the row,
-so attention can stay inside it; and `positions` within the document, which start again at the row's
-edge since the model cannot see what came before. The target at a document's last token would be
-another document's first, so it is -100. Nothing is padded and nothing is thrown away but the last
-part row.
+A row's inputs are three tensors: `tokens`; `documents`, the number of each token's document within
+the row, so that attention can stay inside it; and `positions` within the document, which restart at
+the start of a row since the model cannot see what came before. The target at a document's last
+token would be the first of another document, so it is -100. Nothing is padded, and only the last,
+incomplete row is dropped.
 
-Whole documents fitted into bins were not used: they pad, and they drop the tails of long documents.
+Fitting whole documents into bins was not used: it pads, and truncates long documents.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stepladder.errors import DataError
 
 from .sample_order import Integers
 
-IGNORED = -100  # what torch's cross entropy leaves out
+IGNORED = -100  # torch's cross entropy ignores it
 
 
 class Tokens(Protocol):
-    """One long row of ids: an array, or pieces that are opened when they are asked for."""
+    """A long sequence of token ids: an array, or pieces that are opened on demand."""
 
     def __len__(self) -> int: ...
 
@@ -33,13 +33,13 @@ class Tokens(Protocol):
 
 
 class Documents(Protocol):
-    """Where documents begin, asked for one row at a time so that nothing is scanned before."""
+    """Where documents begin, looked up one row at a time so that nothing is scanned first."""
 
     def between(self, begin: int, end: int) -> np.ndarray: ...
 
 
-class Listed:
-    """Documents whose beginnings are a rising list of places."""
+class DocumentStarts:
+    """Documents whose starts are listed, in rising order."""
 
     def __init__(self, starts: np.ndarray) -> None:
         self.starts = starts
@@ -49,11 +49,11 @@ class Listed:
         return self.starts[first:last]
 
 
-class AfterEnds:
-    """Documents that each begin after an end token, and at the borders of files."""
+class EndTokenDocuments:
+    """Documents that begin after an end-of-document token, and at file boundaries."""
 
     def __init__(self, tokens: Tokens, end: int, borders: np.ndarray) -> None:
-        self.tokens, self.end, self.borders = tokens, end, Listed(borders)
+        self.tokens, self.end, self.borders = tokens, end, DocumentStarts(borders)
 
     def between(self, begin: int, end: int) -> np.ndarray:
         before = max(begin - 1, 0)
@@ -89,7 +89,7 @@ class PackedRows:
     def fetch(self, indices: Integers) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         tokens = np.empty((len(indices), self.length), np.int64)
         targets = np.empty_like(tokens)
-        opens = [np.arange(len(indices)) * self.length]  # a row's first token opens what is seen
+        opens = [np.arange(len(indices)) * self.length]  # each row's first token starts a document
         for row, index in enumerate(indices.tolist()):
             begin = index * self.length
             window = self.tokens[begin : begin + self.length + 1]
@@ -107,13 +107,15 @@ class PackedRows:
 
 
 def pack(documents: Sequence[Any], length: int) -> PackedRows:
-    """Lay the documents, each a row of token ids, end to end."""
+    """Pack documents, each a sequence of token ids, into rows of `length`."""
     rows = [np.asarray(document).reshape(-1) for document in documents]
     rows = [row for row in rows if len(row)]
     if not rows:
         raise DataError("documents", "none of them has a token", "Give at least one document.")
     ends = np.cumsum([len(row) for row in rows])
-    return PackedRows(np.concatenate(rows), Listed(np.concatenate([[0], ends[:-1]])), length)
+    return PackedRows(
+        np.concatenate(rows), DocumentStarts(np.concatenate([[0], ends[:-1]])), length
+    )
 
 
 def _places(opens: np.ndarray, shape: tuple[int, ...]) -> dict[str, np.ndarray]:

@@ -1,11 +1,11 @@
-"""The order of samples: which index of a source stands at which position of a run.
+"""The sample order (data order) of a run: which index of a source is read at which position.
 
 Position p of a run is epoch p // length, place p % length, and the index there is a keyed
-permutation of that place. The permutation is computed, not stored: a network of keyed xor steps is
-one-to-one on the numbers below the next power of two, and a result outside the source is sent
-through again until it lands inside ("cycle walking", Black and Rogaway 2002). So a lookup costs the
-same for ten samples or ten billion, a resumed run needs one integer, and every rank computes the
-same answer alone.
+permutation of that place. The permutation is computed, not stored: a Feistel network of keyed xor
+rounds permutes the numbers below the next power of two, and a result outside the source is permuted
+again until it lies inside ("cycle walking", Black and Rogaway 2002). So a lookup costs the same for
+ten samples or ten billion, a resumed run needs one integer, and every rank computes the same order
+without communication.
 
 A stored shuffle was not used: it costs 8 bytes per sample on every rank and ties a run to the
 version of the library that shuffled.
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepladder.errors import DataError
 
-ROUNDS = 8  # four passes over either half; three already leave no pattern the tests can see
+ROUNDS = 8  # four for each half; with three the tests already see no pattern
 BLOCK = 4096  # positions looked up together
 WORD = (1 << 64) - 1
 Integers = npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SampleOrder:
     """Every index once per epoch, reshuffled each epoch by the seed."""
 
     length: int
@@ -49,7 +49,7 @@ class Order:
             return positions % self.length
         if not len(positions) or np.ptp(positions) >= BLOCK:
             return _shuffled(positions, self.length, self.seed)
-        # A step asks for few neighbours, and numpy takes as long for them as for thousands.
+        # A step asks for a few neighbours; numpy takes as long for them as for a whole block.
         first = int(positions.min()) // BLOCK
         last = int(positions.max()) // BLOCK
         near = [_block(number, self.length, self.seed) for number in range(first, last + 1)]
@@ -68,10 +68,10 @@ def _shuffled(positions: Integers, length: int, seed: int) -> Integers:
 
 
 def _permute(places: Words, keys: Words, length: int) -> Words:
-    # The xor network is slightly uneven on a handful of samples; a keyed turn makes every index
+    # The xor network is slightly uneven on a handful of samples; a keyed rotation makes every index
     # equally likely at every place.
-    turned = (places + _mix(~keys) % np.uint64(length)) % np.uint64(length)
-    found = _scramble(turned, keys, (length - 1).bit_length())
+    rotated = (places + _mix(~keys) % np.uint64(length)) % np.uint64(length)
+    found = _scramble(rotated, keys, (length - 1).bit_length())
     while (outside := found >= length).any():
         found[outside] = _scramble(found[outside], keys[outside], (length - 1).bit_length())
     return found

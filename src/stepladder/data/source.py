@@ -1,12 +1,13 @@
-"""What a source is: a length and a sample for every index, nothing more.
+"""Sources: anything with a length and a sample for every index.
 
 A sample is a tensor, or a tuple or dict of tensors; numpy arrays and plain numbers count as
 tensors. So a list, a tensor and any map-style torch `Dataset` are sources as they stand. A source
 may offer more:
 
     fetch(indices) -> batch     many samples at once, already stacked
-    order(seed, shuffle)        its own walk (a mixture has one)
-    block, together             neighbours that are read at once, and how many such (0: any order)
+    order(seed, shuffle)        its own sample order (a mixture has one)
+    block, blocks_together      samples that are decoded at once, and how many such blocks to
+                                shuffle together; without them every order costs the same
     where(index) -> str         the file behind a sample, for messages
     parallel = True             reading from several threads at once is safe and pays
 
@@ -25,8 +26,8 @@ import torch
 
 from stepladder.errors import DataError
 
-from .locality_order import Nearby
-from .sample_order import Integers, Order
+from .locality_order import LocalityOrder
+from .sample_order import Integers, SampleOrder
 
 
 @runtime_checkable
@@ -39,7 +40,7 @@ class Source(Protocol):
 
 
 class Arrays:
-    """Rows of arrays or tensors of one length, side by side: `Arrays(x, y)`."""
+    """A source of rows from arrays or tensors of one length: `Arrays(x, y)`."""
 
     def __init__(self, *columns: Any) -> None:
         if not columns:
@@ -65,7 +66,7 @@ class Arrays:
 
 
 def as_source(data: Any) -> Source:
-    """The data itself when it can be addressed by position; otherwise the reason it cannot."""
+    """Return the data if it can be addressed by index; otherwise raise with the reason."""
     kind = type(data).__name__
     if isinstance(data, (str, PathLike)):
         raise DataError(
@@ -74,7 +75,7 @@ def as_source(data: Any) -> Source:
             "Open it: TokenFile, text_corpus or ImageFolder.",
         )
     if isinstance(data, Mapping):
-        raise DataError("source", f"a {kind} has keys, not positions", _instead(data))
+        raise DataError("source", f"a {kind} has keys, not positions", _remedy_for_mapping(data))
     if not _addressable(data):
         raise DataError(
             "source",
@@ -88,17 +89,17 @@ def as_source(data: Any) -> Source:
 
 
 def order_of(source: Source, seed: int, shuffle: bool) -> Any:
-    """The source's own walk where it has one, else every index once per epoch."""
+    """The source's own sample order if it has one, else every index once per epoch."""
     own = getattr(source, "order", None)
     if callable(own):
         return own(seed, shuffle)
     if shuffle and (block := getattr(source, "block", 0)):
-        return Nearby(len(source), block, getattr(source, "together", 1), seed)
-    return Order(len(source), seed, shuffle)
+        return LocalityOrder(len(source), block, getattr(source, "blocks_together", 1), seed)
+    return SampleOrder(len(source), seed, shuffle)
 
 
-def _instead(data: Mapping[Any, Any]) -> str:
-    """What to give where it was a table of columns, or of parts as a `DatasetDict` is one."""
+def _remedy_for_mapping(data: Mapping[Any, Any]) -> str:
+    """The remedy for a mapping: a table of columns, or of splits such as a `DatasetDict`."""
     parts = [key for key, part in data.items() if _addressable(part) and hasattr(part, "features")]
     return f"Give one of its parts: data[{parts[0]!r}]." if parts else "Use Arrays(x, y) or a list."
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepladder.data import walk
+from stepladder.data import iter_tensors
 from stepladder.errors import DataError, ModelError, PlanError
 from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.plan.optimizer import Group
@@ -143,7 +143,7 @@ class Stepped(nn.Module):
         """Have the Lightning module find what stands here now."""
         vars(self.inner).update(state_of(self), training=self.training)
         if "_device" in vars(self.inner):  # its `device`, which only its own `to` would set
-            self.inner._device = next(walk(batch)).device
+            self.inner._device = next(iter_tensors(batch)).device
 
     def log(self, name: str, value: Any, *how: Any, **named: Any) -> None:
         self.logged[name] = value.detach() if isinstance(value, Tensor) else value

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepladder.data import Order, load
+from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import PlanError, StepladderError, raise_all
 from stepladder.hardware import Cluster, find
 from stepladder.model import describe
@@ -36,7 +36,7 @@ def facts_of(subject: Subject) -> Facts | None:
     """What is known of the subject's module; None where only running it will tell."""
     try:
         module, samples, _ = subject.made()
-        row = load(samples, Order(len(samples)), np.arange(1))
+        row = load_batch(samples, SampleOrder(len(samples)), np.arange(1))
         return describe(module, sample=row)
     except StepladderError as refused:
         if refused.field == "model":  # there is none: no rank will find it either

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from stepladder.data import Order, load
+from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import NonFinite, PlanError, StepladderError
 from stepladder.measure import Team, held_state
 from stepladder.plan import Batch, Layout, Optimizer, Plan
@@ -161,7 +161,7 @@ def learn_rank(course: Course, weights: Path) -> Learned:
 
 def start(course: Course) -> tuple[Run, Any]:
     module, samples, loss = course.subject.made()
-    sample = load(samples, Order(len(samples)), np.arange(course.plan.batch.micro or 1))
+    sample = load_batch(samples, SampleOrder(len(samples)), np.arange(course.plan.batch.micro or 1))
     run = climb(module, loss=loss, plan=course.plan, sample=sample, device=course.device)
     return run, samples
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepladder.data import Batch, Order, load
+from stepladder.data import Batch, SampleOrder, load_batch
 from stepladder.errors import PlanError, StepladderError
 from stepladder.measure import Team
 from stepladder.plan import Optimizer, Plan
@@ -219,7 +219,7 @@ def travel_leg(leg: Leg) -> None:
 def start(leg: Leg) -> tuple[Run, Any]:
     module, samples, loss = leg.journey.subject.made()
     micro, how = leg.plan.batch.micro or 1, leg.journey
-    sample = load(samples, Order(len(samples)), np.arange(micro))
+    sample = load_batch(samples, SampleOrder(len(samples)), np.arange(micro))
     run = climb(
         module, loss=loss, plan=leg.plan, sample=sample, rate=how.rate, seed=how.seed,
         device=how.device, exact=how.device != "cpu",

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from stepladder.data.formats.arrow_files import Batches, arrow_pieces
+from stepladder.data.formats.arrow_files import RecordBatches, arrow_pieces
 from stepladder.errors import DataError
 
 from .shard_writers import documents, write_feather, write_stream
@@ -15,8 +15,8 @@ def test_a_file_that_is_not_compressed_is_one_piece_that_lies_in_its_map(tmp_pat
     (piece,) = arrow_pieces(path, None)
     held = piece.open()
     assert held.tokens[0 : piece.length].tolist() == np.concatenate(ROWS).tolist()
-    batches = Batches(path, None)
-    assert not piece.decoded and batches.lies_here(batches.opened(0))
+    batches = RecordBatches(path, None)
+    assert not piece.decoded and batches.is_mapped(batches.opened(0))
     starts = np.cumsum([0, *(len(row) for row in ROWS[:-1])])
     assert held.documents.between(0, piece.length).tolist() == starts.tolist()
 

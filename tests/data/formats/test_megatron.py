@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from stepladder.data.formats.megatron import Index, indexed_piece
+from stepladder.data.formats.megatron import MegatronIndex, indexed_piece
 from stepladder.errors import DataError
 
 from .shard_writers import documents, write_megatron
@@ -10,7 +10,9 @@ from .shard_writers import documents, write_megatron
 @pytest.mark.parametrize("each", [1, 3])
 def test_documents_between_two_places_are_those_of_the_index(tmp_path, each):
     rows = documents(60)
-    index = Index(write_megatron(tmp_path / "a.bin", rows, sequences_each=each).with_suffix(".idx"))
+    index = MegatronIndex(
+        write_megatron(tmp_path / "a.bin", rows, sequences_each=each).with_suffix(".idx")
+    )
     ends = np.cumsum([len(row) for row in rows])
     starts = np.concatenate([[0], ends[:-1]])
     assert index.tokens == ends[-1]

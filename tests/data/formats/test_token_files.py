@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepladder.data import TokenFile
-from stepladder.data.formats.token_files import Windows
+from stepladder.data.formats.token_files import TokenWindows
 from stepladder.errors import DataError
 
 
@@ -23,7 +23,7 @@ def write(path, tokens, dtype="uint16"):
 def test_every_token_is_a_target_at_most_once_and_follows_its_input(num_tokens, length):
     if num_tokens <= length:
         return
-    windows = Windows(np.arange(num_tokens), length)
+    windows = TokenWindows(np.arange(num_tokens), length)
     inputs, targets = windows.fetch(np.arange(len(windows)))
     assert torch.equal(inputs + 1, targets)
     assert targets.flatten().tolist() == list(range(1, len(windows) * length + 1))
@@ -103,7 +103,7 @@ def test_an_empty_file_and_an_empty_window_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"length: 0 is not a number of tokens"):
         TokenFile(write(tmp_path / "a.bin", range(9)), 0)
     with pytest.raises(DataError, match=r"tokens: tokens is empty. Give a file with at least two"):
-        Windows(np.zeros(0, np.uint8), 4)
+        TokenWindows(np.zeros(0, np.uint8), 4)
 
 
 def test_a_file_of_half_a_token_names_its_bytes(tmp_path):

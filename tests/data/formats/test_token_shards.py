@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stepladder.data import TokenShards, batches
-from stepladder.data.formats.token_files import Windows
+from stepladder.data.formats.token_files import TokenWindows
 from stepladder.data.packing import pack
 from stepladder.errors import DataError
 from stepladder.model import build
@@ -69,7 +69,7 @@ def expected(kind):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_windows_of_a_format_are_those_of_one_array(tmp_path, kind):
     source = TokenShards(FORMATS[kind](tmp_path), 7)
-    wanted = Windows(np.concatenate(expected(kind)), 7)
+    wanted = TokenWindows(np.concatenate(expected(kind)), 7)
     every = np.arange(len(wanted))
     assert len(source) == len(wanted)
     for found, right in zip(source.fetch(every), wanted.fetch(every)):
@@ -146,7 +146,7 @@ def test_decoded_pieces_are_held_within_a_bound_and_decoded_once_a_walk(tmp_path
     rows = [[number % 50] * 50 for number in range(400)]
     source = TokenShards(write_parquet(tmp_path / "a.parquet", rows, group=4), 10)
     stretches, opened = source._rows.tokens, []
-    assert len(stretches.pieces) == 100 and stretches.kept == 33
+    assert len(stretches.pieces) == 100 and stretches.max_open == 33
     open_one = stretches._open
     stretches._open = lambda piece: opened.append(piece.name) or open_one(piece)
     with batches(source, size=20, stop=len(source), workers=0) as feed:

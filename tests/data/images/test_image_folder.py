@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from stepladder.data import Reading, batches
+from stepladder.data import ReadPolicy, batches
 from stepladder.data.images.image_folder import ImageFolder
 from stepladder.errors import DataError
 
@@ -46,13 +46,13 @@ def test_pictures_become_batches(folder):
 
 def test_a_damaged_picture_is_named_or_skipped(folder):
     (folder / "bees" / "1.png").write_bytes(b"not a picture")
-    source, quick = ImageFolder(folder, 8), Reading(pause_seconds=0)
+    source, quick = ImageFolder(folder, 8), ReadPolicy(pause_seconds=0)
     with (
         batches(source, size=6, reading=quick) as feed,
         pytest.raises(DataError, match=r"sample 4 \(.*bees/1.png\): cannot be read \(Unidentified"),
     ):
         next(feed)
-    with batches(source, size=6, reading=Reading(on_error="skip", pause_seconds=0)) as feed:
+    with batches(source, size=6, reading=ReadPolicy(on_error="skip", pause_seconds=0)) as feed:
         batch = next(feed)
     assert batch.num_rows == 6 and batch.targets.tolist().count(1) == 3
     assert len(batch.skipped) == 1

@@ -110,14 +110,14 @@ def test_closing_twice_or_forgetting_leaves_no_thread(readers):
 
 
 def test_a_batch_that_never_comes_ends_the_wait_and_names_what_is_read(monkeypatch):
-    monkeypatch.setattr("stepladder.data.loading.prefetch.GOODBYE_SECONDS", 0.1)
+    monkeypatch.setattr("stepladder.data.loading.prefetch.JOIN_SECONDS", 0.1)
     freed = threading.Event()
 
     class Stuck:
         def __call__(self, step):
             freed.wait()
 
-        def underway(self):
+        def reading_now(self):
             return "sample 7 (lost.bin)"
 
     began = time.monotonic()

@@ -5,31 +5,31 @@ import pytest
 import torch
 from PIL import Image
 
-from stepladder.data import Reading, TokenFile, batches
+from stepladder.data import ReadPolicy, TokenFile, batches
 from stepladder.data.images.image_folder import ImageFolder
 from stepladder.errors import DataError
 from stepladder.train import climb
 
-SKIP = Reading(on_error="skip", pause_seconds=0)
+SKIP = ReadPolicy(on_error="skip", pause_seconds=0)
 
 
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
-        ("retry:2 then stop", Reading()),
-        ("retry:5 then skip", Reading(on_error="skip", retries=5)),
-        ("stop", Reading(retries=0)),
-        ("skip", Reading(on_error="skip", retries=0)),
+        ("retry:2 then stop", ReadPolicy()),
+        ("retry:5 then skip", ReadPolicy(on_error="skip", retries=5)),
+        ("stop", ReadPolicy(retries=0)),
+        ("skip", ReadPolicy(on_error="skip", retries=0)),
     ],
 )
 def test_a_recipe_says_what_is_done(text, policy):
-    assert Reading.parse(text) == policy
+    assert ReadPolicy.parse(text) == policy
 
 
 @pytest.mark.parametrize("text", ["", "ignore", "retry:x then stop", "retry:2", "retry:2 then"])
 def test_a_policy_nobody_knows_is_refused(text):
     with pytest.raises(DataError, match="data.faults: '.*' is not a policy. Write 'retry:3 then"):
-        Reading.parse(text)
+        ReadPolicy.parse(text)
 
 
 def tokens(folder, count=1000):

@@ -1,7 +1,7 @@
 """Arrow files of token lists: feather files, and streams as `datasets` saves them.
 
-A file that is not compressed is used where it lies, however large it is. A compressed one is
-decoded batch by batch; a compressed stream can only be read from its beginning, so it is refused.
+An uncompressed file is memory-mapped, however large it is. A compressed one is decoded batch by
+batch; a compressed stream can only be read from its beginning, so it is refused.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from stepladder.data.packing import Listed
+from stepladder.data.packing import DocumentStarts
 from stepladder.errors import DataError
 
-from .data_files import unreadable
-from .token_pieces import Opened, Piece, Stretches
-from .token_tables import arrow, choose_column, id_type, values, with_ids
+from .data_files import unreadable_data
+from .token_pieces import JoinedPieces, OpenPiece, Piece
+from .token_tables import choose_column, flatten_ids, id_type, import_arrow, nonempty_pieces
 
 FILE_MAGIC = b"ARROW1"
 
 
-class Batches:
-    """One column of the record batches of an Arrow file or stream, mapped.
+class RecordBatches:
+    """One column of the record batches of a memory-mapped Arrow file or stream.
 
-    `alone` reads no other column, which spares decoding them; torn out of its batch, a column that
-    is not compressed would be copied.
+    `alone` reads no other column, which saves decoding them; it would copy a column that is not
+    compressed.
     """
 
     def __init__(self, path: Path, column: str | None, *, alone: bool = False) -> None:
         self.path = path
-        pa = arrow("pyarrow")
+        pa = import_arrow("pyarrow")
         try:
             self.source = pa.memory_map(str(path))
             whole = self.source.read_buffer()
@@ -41,32 +41,32 @@ class Batches:
             self.column = choose_column(path, schema, column)
             self.kind = id_type(path, schema, self.column)
             reader = self._reader([schema.get_field_index(self.column)] if alone else None)
-            # A stream has no places to go to, so all its batches are held.
-            self._held: Any = reader if self.indexed else list(reader)
+            # A stream cannot be seeked, so all its batches are kept open.
+            self._batches: Any = reader if self.indexed else list(reader)
         except (OSError, ValueError) as error:
-            raise unreadable(path, "token table", error) from error
+            raise unreadable_data(path, "token table", error) from error
 
     def __len__(self) -> int:
-        return self._held.num_record_batches if self.indexed else len(self._held)
+        return self._batches.num_record_batches if self.indexed else len(self._batches)
 
-    def opened(self, number: int) -> Opened:
+    def opened(self, number: int) -> OpenPiece:
         """The ids and documents of one batch."""
         try:
-            batch = self._held.get_batch(number) if self.indexed else self._held[number]
+            batch = self._batches.get_batch(number) if self.indexed else self._batches[number]
         except (OSError, ValueError) as error:
-            raise unreadable(self.path, "token table", error) from error
-        tokens, starts = values(batch.column(self.column), self.path, self.column)
-        return Opened(tokens, Listed(starts))
+            raise unreadable_data(self.path, "token table", error) from error
+        tokens, starts = flatten_ids(batch.column(self.column), self.path, self.column)
+        return OpenPiece(tokens, DocumentStarts(starts))
 
-    def lies_here(self, held: Opened) -> bool:
-        """Whether these ids are the file's own bytes, not a decoded copy."""
+    def is_mapped(self, held: OpenPiece) -> bool:
+        """Whether these ids are the mapped file's bytes, not a decoded copy."""
         if not len(held.tokens):
             return True
         address = np.asarray(held.tokens).ctypes.data
         return self.begin <= address < self.begin + self.size
 
     def _reader(self, fields: list[int] | None) -> Any:
-        ipc = arrow("pyarrow.ipc")
+        ipc = import_arrow("pyarrow.ipc")
         options = ipc.IpcReadOptions(included_fields=fields)
         self.source.seek(0)
         opening = ipc.open_file if self.indexed else ipc.open_stream
@@ -75,23 +75,23 @@ class Batches:
 
 def arrow_pieces(path: Path, column: str | None) -> list[Piece]:
     """The file as one mapped piece, or each of its compressed batches as one."""
-    batches = Batches(path, column)
-    if all(batches.lies_here(batches.opened(number)) for number in range(len(batches))):
+    batches = RecordBatches(path, column)
+    if all(batches.is_mapped(batches.opened(number)) for number in range(len(batches))):
         length = sum(len(batches.opened(number).tokens) for number in range(len(batches)))
         opening, size = partial(_open_mapped, path, batches.column), path.stat().st_size
         whole = Piece(path, f"'{path}'", length, batches.kind, opening, documents=True, size=size)
-        return with_ids([whole], path, batches.column)
+        return nonempty_pieces([whole], path, batches.column)
     if not batches.indexed:
         raise DataError(
             "token table",
             f"'{path}' is a compressed stream, which can only be read from its beginning",
             "Write it as Parquet, or as an Arrow file rather than a stream.",
         )
-    return with_ids(_compressed(path, batches.column), path, batches.column)
+    return nonempty_pieces(_compressed(path, batches.column), path, batches.column)
 
 
 def _compressed(path: Path, column: str) -> list[Piece]:
-    batches = Batches(path, column, alone=True)
+    batches = RecordBatches(path, column, alone=True)
     return [
         Piece(
             path,
@@ -106,24 +106,24 @@ def _compressed(path: Path, column: str) -> list[Piece]:
     ]
 
 
-def _open_batch(path: Path, column: str, number: int) -> Opened:
-    return Batches(path, column, alone=True).opened(number)
+def _open_batch(path: Path, column: str, number: int) -> OpenPiece:
+    return RecordBatches(path, column, alone=True).opened(number)
 
 
-def _open_mapped(path: Path, column: str) -> Opened:
-    """All batches of a file, laid end to end without copying."""
-    batches = Batches(path, column)
+def _open_mapped(path: Path, column: str) -> OpenPiece:
+    """All record batches of a file, joined without copying."""
+    batches = RecordBatches(path, column)
     held = [batches.opened(number) for number in range(len(batches))]
-    inside = Stretches(
+    inside = JoinedPieces(
         [
             Piece(path, f"'{path}'", len(one.tokens), batches.kind, partial(_same, one), True)
             for one in held
             if len(one.tokens)
         ],
-        kept=max(len(held), 1),
+        max_open=max(len(held), 1),
     )
-    return Opened(inside, inside)
+    return OpenPiece(inside, inside)
 
 
-def _same(held: Opened) -> Opened:
+def _same(held: OpenPiece) -> OpenPiece:
     return held

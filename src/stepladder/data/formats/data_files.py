@@ -1,4 +1,4 @@
-"""The files data is read from: found, or refused by naming what does exist."""
+"""Finding data files; a missing path is refused by naming what does exist."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from stepladder.errors import DataError
 
 
-def existing(path: str | os.PathLike[str], field: str) -> Path:
-    """The path, once it is known to exist."""
+def existing_path(path: str | os.PathLike[str], field: str) -> Path:
+    """The path, after checking that it exists."""
     wanted = Path(path).expanduser()
     if wanted.exists():
         return wanted
@@ -25,8 +25,8 @@ def existing(path: str | os.PathLike[str], field: str) -> Path:
 
 
 def existing_folder(path: str | os.PathLike[str], field: str) -> Path:
-    """The path, once it is known to be a folder."""
-    folder = existing(path, field)
+    """The path, after checking that it is a folder."""
+    folder = existing_path(path, field)
     if not folder.is_dir():
         raise DataError(field, f"'{path}' is a file", f"Give its folder, '{folder.parent}'.")
     return folder
@@ -37,11 +37,11 @@ def read_bytes(path: Path, field: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise unreadable(path, field, error) from error
+        raise unreadable_data(path, field, error) from error
 
 
-def unreadable(path: Path, field: str, error: Exception) -> DataError:
-    """The refusal of a file that is there and cannot be read."""
+def unreadable_data(path: Path, field: str, error: Exception) -> DataError:
+    """The error for a file that exists and cannot be read."""
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return DataError(
         field,

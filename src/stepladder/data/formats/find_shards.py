@@ -1,4 +1,4 @@
-"""Which files a name, a folder or a pattern of token shards leads to, in one order everywhere."""
+"""Finding the token shards that a path, a folder or a glob pattern names, in a fixed order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from stepladder.errors import DataError
 
-from .data_files import existing, unreadable
+from .data_files import existing_path, unreadable_data
 
-ENDINGS = (".bin", ".npy", ".parquet", ".arrow", ".feather")
+SHARD_SUFFIXES = (".bin", ".npy", ".parquet", ".arrow", ".feather")
 MDS_INDEX, SAVED, SAVED_SPLITS = "index.json", "state.json", "dataset_dict.json"
 FIELD = "token shards"
-HELD_OUT = ("validation", "valid", "dev", "eval", "test")  # the names of parts, best first
+VALIDATION_NAMES = ("validation", "valid", "dev", "eval", "test")  # of splits, best first
 
-Named = str | os.PathLike[str]
+PathName = str | os.PathLike[str]
 
 
-def find_shards(shards: Named | Sequence[Named]) -> list[Path]:
-    """Every file, once it is known that there is one."""
+def find_shards(shards: PathName | Sequence[PathName]) -> list[Path]:
+    """All shard files; raises if there are none."""
     several = [shards] if isinstance(shards, str | os.PathLike) else list(shards)
     if not several:
         raise DataError(FIELD, "no file was given", "Name a file, a folder or a pattern.")
@@ -30,19 +30,19 @@ def find_shards(shards: Named | Sequence[Named]) -> list[Path]:
 
 
 def holds_shards(folder: Path) -> bool:
-    """Whether a folder is one of token shards, by what lies in it."""
+    """Whether a folder contains token shards."""
     try:
         return bool(_in_folder(folder))
     except DataError:
-        return True  # it is, and something is wrong with it: said when it is opened
+        return True  # it does, and opening it will report what is wrong
 
 
-def saved_parts(folder: Path) -> tuple[Path, Path] | None:
-    """The training and validation parts of a saved `DatasetDict` that has both."""
+def saved_splits(folder: Path) -> tuple[Path, Path] | None:
+    """The training and validation splits of a saved `DatasetDict` that has both."""
     if not (folder / SAVED_SPLITS).is_file():
         return None
     named = _read(folder / SAVED_SPLITS).get("splits", [])
-    held = [name for name in HELD_OUT if name in named]
+    held = [name for name in VALIDATION_NAMES if name in named]
     return (folder / "train", folder / held[0]) if "train" in named and held else None
 
 
@@ -54,21 +54,21 @@ def _find(name: str) -> list[Path]:
         if not found:
             raise DataError(FIELD, f"no file matches '{name}'", "Check the pattern's folder.")
         return found
-    path = existing(path, FIELD)
+    path = existing_path(path, FIELD)
     if not path.is_dir():
         return [path]
     found = _in_folder(path)
     if not found:
         raise DataError(
             FIELD,
-            f"'{path}' holds no file ending in {', '.join(ENDINGS)}",
+            f"'{path}' holds no file ending in {', '.join(SHARD_SUFFIXES)}",
             "Name the folder the shards lie in.",
         )
     return found
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """The shards of a folder: those its own table of contents lists, or all by name."""
+    """The shards of a folder: those its index lists, or all by name."""
     if (folder / SAVED_SPLITS).exists():
         splits = _read(folder / SAVED_SPLITS).get("splits", [])
         raise DataError(
@@ -83,8 +83,8 @@ def _in_folder(folder: Path) -> list[Path]:
     there = sorted(entry for entry in folder.iterdir() if entry.is_file())
     for index in there:
         if index.suffix == ".idx":
-            existing(index.with_suffix(".bin"), "token file")
-    return [entry for entry in there if entry.suffix in ENDINGS]
+            existing_path(index.with_suffix(".bin"), "token file")
+    return [entry for entry in there if entry.suffix in SHARD_SUFFIXES]
 
 
 def _saved(folder: Path, state: dict[str, Any]) -> list[Path]:
@@ -96,12 +96,12 @@ def _saved(folder: Path, state: dict[str, Any]) -> list[Path]:
             "Save it again after dataset.flatten_indices().",
         )
     names = [str(file["filename"]) for file in state.get("_data_files", [])]
-    return [existing(folder / name, FIELD) for name in names]
+    return [existing_path(folder / name, FIELD) for name in names]
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         held = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise unreadable(path, FIELD, error) from error
+        raise unreadable_data(path, FIELD, error) from error
     return held if isinstance(held, dict) else {}

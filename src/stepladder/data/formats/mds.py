@@ -2,9 +2,9 @@
 
 A shard is a count, the byte offset of each sample and of the end, then the samples: the sizes of
 columns that vary, then all columns. The column of ids is an `ndarray` of integers, or `bytes` of
-ids as many writers of token sets have it (int64 unless a dtype is named). The shards are mapped and
-a sample's ids are taken out when its shard is first asked for; the package that wrote them is not
-needed, but to unpack compressed shards.
+ids as many token datasets have it (int64 unless a dtype is named). The shards are memory-mapped and
+a shard's ids are extracted when it is first used; MosaicML's package is needed only to unpack
+compressed shards.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from stepladder.data.packing import Listed
+from stepladder.data.packing import DocumentStarts
 from stepladder.errors import DataError, nearest
 
-from .data_files import existing, unreadable
+from .data_files import existing_path, unreadable_data
 from .memory_mapped import map_file
-from .token_pieces import Opened, Piece
+from .token_pieces import OpenPiece, Piece
 from .token_tables import COLUMNS
 
 BYTES_KIND = "int64"
-CODES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 65: "int64"}
+DTYPE_CODES = {
+    8: "uint8",
+    9: "int8",
+    16: "uint16",
+    17: "int16",
+    32: "uint32",
+    33: "int32",
+    65: "int64",
+}
 
 
 def mds_pieces(index: Path, dtype: str | None, column: str | None) -> list[Piece]:
@@ -33,7 +41,7 @@ def mds_pieces(index: Path, dtype: str | None, column: str | None) -> list[Piece
     try:
         shards = json.loads(index.read_bytes())["shards"]
     except (OSError, ValueError, KeyError) as error:
-        raise unreadable(index, "token shards", error) from error
+        raise unreadable_data(index, "token shards", error) from error
     return [_piece(index, shard, dtype, column) for shard in shards]
 
 
@@ -45,28 +53,28 @@ def _piece(index: Path, listed: dict[str, Any], dtype: str | None, wanted: str |
         )
     names = listed["column_names"]
     column = _choose(index, names, wanted)
-    shard = Shard(_raw(index.parent, listed), listed, names.index(column), dtype)
+    shard = MdsShard(_raw(index.parent, listed), listed, names.index(column), dtype)
     _, lengths, kind = shard.places()
     length, name = int(lengths.sum()), f"'{shard.path}'"
     return Piece(shard.path, name, length, kind, shard.open, documents=True, decoded=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """One column of one shard."""
+class MdsShard:
+    """One column of one MDS shard."""
 
     path: Path
     listed: dict[str, Any]  # what the index says of it
     column: int
     dtype: str | None
 
-    def open(self) -> Opened:
+    def open(self) -> OpenPiece:
         places, lengths, kind = self.places()
         held = self._map()
         ends = places + lengths * kind.itemsize
         rows = [held[begin:end].view(kind) for begin, end in zip(places.tolist(), ends.tolist())]
         starts = np.cumsum(lengths) - lengths
-        return Opened(np.concatenate(rows), Listed(starts[lengths > 0]))
+        return OpenPiece(np.concatenate(rows), DocumentStarts(starts[lengths > 0]))
 
     def places(self) -> tuple[np.ndarray, np.ndarray, np.dtype]:
         """The byte at which each sample's ids begin, how many they are, and their type."""
@@ -74,7 +82,7 @@ class Shard:
         offsets = held[4 : 4 + 4 * (count + 1)].view("<u4").astype(np.int64)
         varying = [number for number, size in enumerate(fixed) if not size]
         sizes = np.array([[size or 0 for size in fixed]] * count, np.int64).reshape(count, -1)
-        if len(varying) == 1:  # what is left of the sample: its own pages are not touched
+        if len(varying) == 1:  # the rest of the sample, without touching its pages
             sizes[:, varying[0]] = np.diff(offsets) - 4 - sizes.sum(1)
         elif varying:
             heads = offsets[:-1, None] + np.arange(4 * len(varying))
@@ -84,7 +92,7 @@ class Shard:
         return begins + heads, (sizes[:, self.column] - heads) // kind.itemsize, kind
 
     def _heads(self, held: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.dtype]:
-        """The bytes before a sample's ids, which tell their type and shape, and that type."""
+        """The number of header bytes before each sample's ids, and the ids' dtype."""
         encoding, _, rest = self.listed["column_encodings"][self.column].partition(":")
         named, _, shape = rest.partition(":")
         nothing = np.zeros(len(begins), np.int64)
@@ -93,8 +101,8 @@ class Shard:
         if encoding != "ndarray":
             raise self._not_ids(encoding)
         typed = 0 if named else 1
-        name = named or CODES.get(int(held[begins[0]]), "other")
-        if name not in CODES.values():
+        name = named or DTYPE_CODES.get(int(held[begins[0]]), "other")
+        if name not in DTYPE_CODES.values():
             raise self._not_ids(f"ndarray of {name}")
         if typed and (held[begins] != held[begins[0]]).any():
             raise self._not_ids("arrays of several types")
@@ -107,7 +115,7 @@ class Shard:
         try:
             return map_file(self.path, np.dtype(np.uint8))
         except (OSError, ValueError) as error:
-            raise unreadable(self.path, "token shards", error) from error
+            raise unreadable_data(self.path, "token shards", error) from error
 
     def _not_ids(self, found: str) -> DataError:
         name = self.listed["column_names"][self.column]
@@ -131,7 +139,7 @@ def _choose(index: Path, names: list[str], wanted: str | None) -> str:
 
 
 def _raw(folder: Path, listed: dict[str, Any]) -> Path:
-    """The shard as samples lie in it, of the size the index tells."""
+    """The uncompressed shard, after checking its size against the index."""
     raw, packed = listed["raw_data"], listed.get("zip_data")
     path = folder / raw["basename"]
     if packed and not path.exists() and (folder / packed["basename"]).exists():
@@ -140,7 +148,7 @@ def _raw(folder: Path, listed: dict[str, Any]) -> Path:
             f"'{folder / packed['basename']}' is compressed and is not unpacked here",
             "Unpack it beside itself, as the package `streaming` does when it is first read.",
         )
-    path = existing(path, "token shards")
+    path = existing_path(path, "token shards")
     if path.stat().st_size != raw["bytes"]:
         raise DataError(
             "token shards",

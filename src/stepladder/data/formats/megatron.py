@@ -2,7 +2,7 @@
 
 The index is a header (magic, version, type of ids, number of sequences and of document bounds),
 then the sequences' lengths, their byte offsets, and the number of each document's first sequence.
-It is searched where it lies: reading it whole would take as long as there are documents.
+It is memory-mapped and searched in place, since reading it whole would take time per document.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import numpy as np
 
 from stepladder.errors import DataError
 
-from .data_files import existing, unreadable
+from .data_files import existing_path, unreadable_data
 from .memory_mapped import map_file
-from .token_pieces import Opened, Piece
+from .token_pieces import OpenPiece, Piece
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
-KINDS = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
+DTYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
 
 
-class Index:
-    """An index, mapped."""
+class MegatronIndex:
+    """A memory-mapped Megatron index."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             held = map_file(path, np.dtype(np.uint8))
         except (OSError, ValueError) as error:
-            raise unreadable(path, "token index", error) from error
+            raise unreadable_data(path, "token index", error) from error
         if len(held) < HEADER.size or bytes(held[: len(MAGIC)]) != MAGIC:
             raise _broken(path, "does not begin as Megatron's indexes do")
         _, version, code, sequences, bounds = HEADER.unpack(bytes(held[: HEADER.size]))
-        if version != VERSION or code not in KINDS:
+        if version != VERSION or code not in DTYPES:
             raise _broken(path, f"is of version {version} with ids of type {code}")
         wanted = HEADER.size + 12 * sequences + 8 * bounds
         if len(held) < wanted or not sequences or not bounds:
             raise _broken(path, f"has {len(held)} bytes and its header asks for {wanted}")
-        self.kind = np.dtype(KINDS[code])
+        self.kind = np.dtype(DTYPES[code])
         rest = held[HEADER.size :]
         lengths = rest[: 4 * sequences].view("<i4")
         self.offsets = rest[4 * sequences : 12 * sequences].view("<i8")
@@ -52,7 +52,7 @@ class Index:
 
     def between(self, begin: int, end: int) -> np.ndarray:
         """Where documents begin, from `begin` up to `end`."""
-        # Not numpy's search: the table does not lie on whole words, so that would copy all of it.
+        # bisect, because the table is not aligned and numpy's searchsorted would copy all of it.
         bounds = range(len(self.firsts))
         first = bisect_left(bounds, begin, key=self._start)
         last = bisect_left(bounds, min(end, self.tokens), lo=first, key=self._start)
@@ -76,9 +76,9 @@ def is_rising(places: np.ndarray) -> bool:
 
 
 def indexed_piece(path: Path, dtype: str | None) -> Piece:
-    """The ids of a `.bin` file with its index beside it, once the two agree."""
-    where = existing(path.with_suffix(".idx"), "token index")
-    index, size = Index(where), path.stat().st_size
+    """The ids of a `.bin` file, after checking that its `.idx` file agrees."""
+    where = existing_path(path.with_suffix(".idx"), "token index")
+    index, size = MegatronIndex(where), path.stat().st_size
     if index.tokens * index.kind.itemsize != size:
         needed = index.tokens * index.kind.itemsize
         raise _broken(
@@ -94,9 +94,9 @@ def indexed_piece(path: Path, dtype: str | None) -> Piece:
     return Piece(path, f"'{path}'", index.tokens, index.kind, opening, documents=True, size=size)
 
 
-def _open(path: Path, where: Path) -> Opened:
-    index = Index(where)
-    return Opened(map_file(path, index.kind), index)
+def _open(path: Path, where: Path) -> OpenPiece:
+    index = MegatronIndex(where)
+    return OpenPiece(map_file(path, index.kind), index)
 
 
 def _broken(index: Path, problem: str) -> DataError:

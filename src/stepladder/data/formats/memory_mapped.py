@@ -1,4 +1,4 @@
-"""Mapped files: raw ids in a `.bin` file, or a flat array in a `.npy` file, used where they lie."""
+"""Memory-mapped token files: raw ids in a `.bin` file, or a flat array in a `.npy` file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from stepladder.errors import DataError, nearest
 
-from .data_files import unreadable
-from .token_pieces import Opened, Piece
+from .data_files import unreadable_data
+from .token_pieces import OpenPiece, Piece
 
-WIDTHS = {
+ID_DTYPES = {
     "uint8": np.uint8,
     "uint16": np.uint16,
     "uint32": np.uint32,
@@ -22,37 +22,37 @@ WIDTHS = {
 }
 
 
-LOOKED_AT, KINDS_OF_ID = 4096, 16  # ids at the head of a file; so many different ones are text
+HEAD_IDS, MIN_DISTINCT_IDS = 4096, 16  # ids checked per file; distinct ones that look like text
 
 
-def width(name: str) -> np.dtype:
-    """The type of id that a word names."""
-    if name not in WIDTHS:
-        raise DataError("dtype", f"'{name}' is not a type of token id", nearest(name, WIDTHS))
-    return np.dtype(WIDTHS[name])
+def id_dtype(name: str) -> np.dtype:
+    """The numpy dtype of ids that a word names."""
+    if name not in ID_DTYPES:
+        raise DataError("dtype", f"'{name}' is not a type of token id", nearest(name, ID_DTYPES))
+    return np.dtype(ID_DTYPES[name])
 
 
 def mapped_piece(path: Path, dtype: str) -> Piece:
-    """A `.bin` or `.npy` file as one piece."""
-    kind = width(dtype)
+    """A memory-mapped `.bin` or `.npy` file as one piece."""
+    kind = id_dtype(dtype)
     tokens = _map(path, kind)
     if path.suffix != ".npy":  # which says itself what it holds
-        _check_type(path, tokens[:LOOKED_AT])
+        _check_dtype(path, tokens[:HEAD_IDS])
     opening, size = partial(_open, path, kind), path.stat().st_size
     return Piece(path, f"'{path}'", len(tokens), tokens.dtype, opening, documents=False, size=size)
 
 
 def map_file(path: Path, kind: np.dtype, offset: int = 0) -> np.ndarray:
-    """A file's bytes from `offset` on, as numbers of this kind."""
+    """Map a file from `offset` on as numbers of this dtype."""
     with open(path, "rb") as file:
         held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    # Windows are drawn from everywhere: reading on behind each costs more than the window itself.
+    # Windows are drawn at random: read-ahead would cost more than the window itself.
     held.madvise(mmap.MADV_RANDOM)
     return np.frombuffer(held, kind, offset=offset)
 
 
-def _open(path: Path, kind: np.dtype) -> Opened:
-    return Opened(_map(path, kind), None)
+def _open(path: Path, kind: np.dtype) -> OpenPiece:
+    return OpenPiece(_map(path, kind), None)
 
 
 def _map(path: Path, kind: np.dtype) -> np.ndarray:
@@ -60,10 +60,10 @@ def _map(path: Path, kind: np.dtype) -> np.ndarray:
         if path.suffix == ".npy":
             array = _flat(np.load(path, mmap_mode="r", allow_pickle=False), path)
             return map_file(path, array.dtype, array.offset)
-        _check_whole(path, kind)
+        _check_size(path, kind)
         return map_file(path, kind)
     except (OSError, ValueError) as error:
-        raise unreadable(path, "token file", error) from error
+        raise unreadable_data(path, "token file", error) from error
 
 
 def _flat(array: np.memmap, path: Path) -> np.memmap:
@@ -76,10 +76,10 @@ def _flat(array: np.memmap, path: Path) -> np.memmap:
     return array
 
 
-def _check_type(path: Path, head: np.ndarray) -> None:
-    """Refuse ids that were written wider than they are read: zeros would stand between them."""
+def _check_dtype(path: Path, head: np.ndarray) -> None:
+    """Refuse ids that are read with a narrower type than they were written: every other is 0."""
     written = next((n for n in (4, 2) if not any(head[i::n].any() for i in range(1, n))), 1)
-    if written > 1 and len(head) >= 1024 and len(np.unique(head[::written])) >= KINDS_OF_ID:
+    if written > 1 and len(head) >= 1024 and len(np.unique(head[::written])) >= MIN_DISTINCT_IDS:
         zeros = "a zero" if written == 2 else f"{written - 1} zeros"
         raise DataError(
             "dtype",
@@ -93,7 +93,7 @@ def _wider(kind: np.dtype, times: int) -> str:
     return {2: "uint16", 4: "uint32", 8: "int64"}.get(kind.itemsize * times, "int64")
 
 
-def _check_whole(path: Path, kind: np.dtype) -> None:
+def _check_size(path: Path, kind: np.dtype) -> None:
     size = path.stat().st_size
     if size % kind.itemsize:
         raise DataError(

@@ -1,7 +1,7 @@
-"""Packages that serve one kind of data: looked up when that kind is asked for, never before.
+"""Importing packages that only one data format needs, when that format is used.
 
-They are found by name rather than by an import statement, so that `stepladder.data` starts without
-them and a missing one is a sentence about the data that needs it.
+They are imported by name, so that `stepladder.data` works without them and a missing one is
+reported with the format that needs it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from stepladder.errors import DataError
 
 
-def package(module: str, *, field: str, install: str) -> Any:
-    """The module, or the command that would bring it."""
+def import_optional(module: str, *, field: str, install: str) -> Any:
+    """Import the module, or raise with the command that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,9 +1,8 @@
-"""Text: the Python standard library's own source, or any folder of text, as bytes or as tokens.
+"""Text corpora: the Python standard library's source, or any folder of text, as bytes or tokens.
 
-Every machine that runs stepladder has the standard library, so a newcomer's first run needs no
-download. A byte is a token (vocabulary 256) where no tokenizer is named: none to install, none to
-disagree about. With one, all text is encoded when it is opened; a corpus that this takes long for
-is better written once, as token files.
+Every machine that runs stepladder has the standard library, so a first run needs no download. If no
+tokenizer is named, a byte is a token (vocabulary 256). With a tokenizer, all text is encoded when
+it is opened; write a large corpus to token files once instead.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from typing import Literal
 
 import numpy as np
 
-from stepladder.data.packing import Listed, PackedRows
+from stepladder.data.packing import DocumentStarts, PackedRows
 from stepladder.errors import DataError, nearest
 
 from .data_files import existing_folder, files_below, read_bytes
-from .token_files import Windows, check_window
-from .tokenize_text import BYTES, encode
+from .token_files import TokenWindows, check_window
+from .tokenize_text import BYTES, encode_texts
 
-HELD_OUT = 10  # the last tenth is for validation
+ONE_IN = 10  # the last tenth is for validation
 NOT_LIBRARY = frozenset(
     {"test", "tests", "idlelib", "lib2to3", "turtledemo", "ensurepip", "__pycache__"}
     | {"site-packages", "dist-packages"}
     | {"encodings", "pydoc_data"}  # tables, not prose or code
 )
-TEXT = (".txt", ".md", ".rst", ".py", ".json", ".html", ".tex")
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".py", ".json", ".html", ".tex")
 
 
 def text_corpus(
@@ -42,21 +41,23 @@ def text_corpus(
     packed: bool = False,
     tokenizer: str = BYTES,
     vocabulary: int | None = None,
-) -> Windows | PackedRows:
+) -> TokenWindows | PackedRows:
     """Windows of a folder's text, or of the standard library's Python files.
 
     `packed` marks where each file begins, so that attention and targets stay within one file.
-    `tokenizer` is a tokenizer.json or a folder with one; `vocabulary` what the model knows.
+    `tokenizer` is a tokenizer.json or a folder with one; `vocabulary` is the model's size of it.
     """
     root, suffixes = _root(folder, suffixes)
     without = NOT_LIBRARY if folder is None else frozenset({"__pycache__", ".git"})
     texts = _read(root, suffixes, without, limit_bytes)
-    tokens, starts = encode(texts, tokenizer, vocabulary)
+    tokens, starts = encode_texts(texts, tokenizer, vocabulary)
     name = f"the {split} part of '{root}'"
-    return rows_of(tokens, starts, part_of(len(tokens), split), length, packed=packed, name=name)
+    return make_rows(
+        tokens, starts, split_range(len(tokens), split), length, packed=packed, name=name
+    )
 
 
-def rows_of(
+def make_rows(
     tokens: np.ndarray,
     starts: np.ndarray,
     part: tuple[int, int],
@@ -64,14 +65,14 @@ def rows_of(
     *,
     packed: bool,
     name: str,
-) -> Windows | PackedRows:
-    """Windows of one part of the tokens, or rows of documents, which begin at `starts`."""
+) -> TokenWindows | PackedRows:
+    """Windows of one part of the tokens, or packed rows of documents that begin at `starts`."""
     begin, end = part
     check_window(end - begin, length, name)
     if not packed:
-        return Windows(tokens[begin:end], length, name=name)
+        return TokenWindows(tokens[begin:end], length, name=name)
     inside = starts[(starts > begin) & (starts < end)] - begin
-    documents = Listed(np.concatenate([[0], inside]))
+    documents = DocumentStarts(np.concatenate([[0], inside]))
     return PackedRows(tokens[begin:end], documents, length, name=name)
 
 
@@ -80,13 +81,13 @@ def _root(
 ) -> tuple[Path, tuple[str, ...]]:
     if folder is None:
         return Path(sysconfig.get_paths()["stdlib"]), suffixes or (".py",)
-    return existing_folder(folder, "corpus"), suffixes or TEXT
+    return existing_folder(folder, "corpus"), suffixes or TEXT_SUFFIXES
 
 
 def _read(
     root: Path, suffixes: tuple[str, ...], without: frozenset[str], limit_bytes: int | None
 ) -> list[bytes]:
-    """Every file that is not empty, together no longer than the limit."""
+    """Every non-empty file, up to the limit in total."""
     texts: list[bytes] = []
     left = sys.maxsize if limit_bytes is None else limit_bytes
     for path in files_below(root, suffixes, without):
@@ -105,9 +106,9 @@ def _read(
     return texts
 
 
-def part_of(num_tokens: int, split: str) -> tuple[int, int]:
-    """The region of one split: whole regions, so that no window is seen by both."""
-    border = num_tokens - num_tokens // HELD_OUT
+def split_range(num_tokens: int, split: str) -> tuple[int, int]:
+    """The token range of one split: contiguous, so that no window is in both."""
+    border = num_tokens - num_tokens // ONE_IN
     parts = {"train": (0, border), "validation": (border, num_tokens)}
     if split not in parts:
         raise DataError("split", f"'{split}' is not a part of the corpus", nearest(split, parts))

@@ -1,8 +1,7 @@
-"""Token files: ids used where they lie, cut into windows of inputs and next tokens.
+"""Token files: memory-mapped ids, cut into windows of inputs and next tokens.
 
 Window i is tokens[i*length : i*length + length + 1]; its inputs are all but the last, its targets
-all but the first. So each token is a target once per epoch and nothing is copied before it is asked
-for.
+all but the first. So each token is a target once per epoch, and only windows in use are copied.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepladder.data.packing import AfterEnds, PackedRows, Tokens
+from stepladder.data.packing import EndTokenDocuments, PackedRows, Tokens
 from stepladder.data.sample_order import Integers
 from stepladder.errors import DataError
 
-from .data_files import existing
+from .data_files import existing_path
 from .memory_mapped import mapped_piece
-from .token_pieces import KEPT, Piece, Stretches
+from .token_pieces import MAX_OPEN, JoinedPieces, Piece
 
 
-class Windows:
-    """Windows of `length` tokens over one long row of ids."""
+class TokenWindows:
+    """Windows of `length` tokens over a long sequence of ids."""
 
     def __init__(self, tokens: Tokens, length: int, *, name: str = "tokens") -> None:
         check_window(len(tokens), length, name)
@@ -53,7 +52,7 @@ class Windows:
 
 
 class TokenRows:
-    """Windows, or rows of packed documents, over pieces laid end to end."""
+    """Windows, or rows of packed documents, over joined pieces."""
 
     def __init__(
         self,
@@ -63,25 +62,25 @@ class TokenRows:
         packed: bool,
         document_end: int | None,
         vocabulary: int | None,
-        kept: int = KEPT,
+        max_open: int = MAX_OPEN,
     ) -> None:
         self.length, self.vocabulary, self.name = length, vocabulary, _name(pieces)
-        tokens = Stretches(pieces, kept)
+        tokens = JoinedPieces(pieces, max_open)
         check_window(len(tokens), length, self.name)
         if vocabulary is not None:
             _check_width(pieces, vocabulary)
             if not any(piece.decoded for piece in pieces):
-                check_ids(_spread(tokens, length), vocabulary, self.name)
-        self._rows: Windows | PackedRows
+                check_ids(_sample_ids(tokens, length), vocabulary, self.name)
+        self._rows: TokenWindows | PackedRows
         if document_end is not None:
             _check_end(pieces, document_end, vocabulary)
-            documents = AfterEnds(tokens, document_end, tokens.borders())
+            documents = EndTokenDocuments(tokens, document_end, tokens.borders())
             self._rows = PackedRows(tokens, documents, length, name=self.name)
         elif packed:
             _check_documents(pieces)
             self._rows = PackedRows(tokens, tokens, length, name=self.name)
         else:
-            self._rows = Windows(tokens, length, name=self.name)
+            self._rows = TokenWindows(tokens, length, name=self.name)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -112,7 +111,7 @@ class TokenFile(TokenRows):
         document_end: int | None = None,
         vocabulary: int | None = None,
     ) -> None:
-        self.path = existing(path, "token file")
+        self.path = existing_path(path, "token file")
         super().__init__(
             [mapped_piece(self.path, dtype)],
             length,
@@ -137,7 +136,7 @@ def check_window(num_tokens: int, length: int, name: str) -> None:
 
 
 def check_ids(ids: np.ndarray, vocabulary: int, name: str) -> None:
-    """Refuse ids that the vocabulary does not have."""
+    """Refuse ids outside the vocabulary."""
     least, largest = int(ids.min()), int(ids.max())
     if least < 0:
         raise DataError(
@@ -171,7 +170,7 @@ def _check_width(pieces: Sequence[Piece], vocabulary: int) -> None:
 
 
 def _check_end(pieces: Sequence[Piece], end: int, vocabulary: int | None) -> None:
-    """Refuse an end that no file can hold: all documents would be one."""
+    """Refuse an end token that no file can contain: all documents would be one."""
     ids = min(int(np.iinfo(piece.kind).max) + 1 for piece in pieces)
     ids = ids if vocabulary is None else min(ids, vocabulary)
     if not 0 <= end < ids:
@@ -192,8 +191,8 @@ def _check_documents(pieces: Sequence[Piece]) -> None:
             )
 
 
-def _spread(tokens: Tokens, length: int) -> np.ndarray:
-    """The head of the file and 64 places in it: a wrong type shows, and no scan is needed."""
+def _sample_ids(tokens: Tokens, length: int) -> np.ndarray:
+    """Ids from the head and 64 places of the file: enough to notice a wrong dtype, no full scan."""
     places = np.linspace(0, len(tokens) - length, 64, dtype=np.int64)
     parts = [tokens[: 1 << 16], *(tokens[place : place + length] for place in places.tolist())]
     return np.concatenate(parts)

@@ -1,8 +1,8 @@
-"""One long row of token ids that lies in several pieces: shards of files, row groups of a table.
+"""A long sequence of token ids stored in pieces: shard files, or row groups of a table.
 
-It has a length and gives slices, which is all that windows and packed rows ask of their tokens. A
-piece is opened when its first token is asked for; how long each is must be known before, so that
-any position is found by a search among the pieces, whatever lies in them.
+It has a length and can be sliced, which is all that windows and packed rows need. A piece is opened
+when one of its tokens is first used; the lengths of all pieces are known before, so that any
+position is found by binary search.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ import numpy as np
 from stepladder.data.packing import Documents, Tokens
 from stepladder.errors import DataError
 
-KEPT = 256  # maps held open at a time: each holds a file, and a process may open only so many
+MAX_OPEN = 256  # pieces open at a time, because a process may open only so many files
 
 
-class Opened(NamedTuple):
-    """What a piece holds."""
+class OpenPiece(NamedTuple):
+    """The contents of an opened piece."""
 
     tokens: Tokens
-    documents: Documents | None  # None where the format does not say where they begin
+    documents: Documents | None  # None if the format does not say where they begin
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece, as known before it is opened."""
+    """A piece of the sequence, as known before it is opened."""
 
     path: Path
     name: str  # for messages
     length: int  # in tokens
     kind: np.dtype
-    open: Callable[[], Opened]  # must pickle: each worker opens for itself
+    open: Callable[[], OpenPiece]  # must pickle: each worker process opens its own
     documents: bool  # whether the format says where documents begin
-    decoded: bool = False  # it takes memory of its own once open, unlike a map
-    size: int = 0  # of a mapped file, in bytes, so that a cut is seen
+    decoded: bool = False  # decoded into memory when opened, rather than mapped
+    size: int = 0  # of a mapped file, in bytes, to notice truncation
 
     @property
     def decoded_bytes(self) -> int:
         return self.length * self.kind.itemsize if self.decoded else 0
 
     def check(self) -> None:
-        """Refuse a file that was cut since it was mapped: reading beyond its end kills a process.
+        """Refuse a file that was truncated since it was mapped: reading past its end is SIGBUS.
 
-        One that was removed is still there for those that mapped it.
+        A removed file stays readable through its mapping.
         """
         try:
             now = os.stat(self.path).st_size if self.size else 0
@@ -63,16 +63,16 @@ class Piece:
             )
 
 
-class Stretches:
-    """Pieces laid end to end; `tokens[a:b]` copies only where it crosses from one into the next."""
+class JoinedPieces:
+    """Pieces joined end to end; `tokens[a:b]` copies only if it crosses pieces."""
 
-    def __init__(self, pieces: Sequence[Piece], kept: int = KEPT) -> None:
-        self.pieces, self.kept = list(pieces), kept
+    def __init__(self, pieces: Sequence[Piece], max_open: int = MAX_OPEN) -> None:
+        self.pieces, self.max_open = list(pieces), max_open
         self.ends = np.cumsum([piece.length for piece in self.pieces], dtype=np.int64)
-        self._forget()
-        if len(self.pieces) <= kept and not any(piece.decoded for piece in self.pieces):
+        self._reset()
+        if len(self.pieces) <= max_open and not any(piece.decoded for piece in self.pieces):
             for number in range(len(self.pieces)):
-                self.opened(number)  # a map outlives the removal of its file
+                self.opened(number)  # a mapping outlives the removal of its file
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
@@ -92,34 +92,34 @@ class Stretches:
         found = [np.empty(0, np.int64)]
         for number, border, first, last in self._crossed(begin, end):
             documents = self.opened(number).documents
-            assert documents is not None  # whoever packs asks each piece before
+            assert documents is not None  # packing checks every piece first
             found.append(documents.between(first, last) + border)
         return np.concatenate(found)
 
     def borders(self) -> np.ndarray:
-        """Where each file begins: no document goes on from one file into the next."""
+        """Where each file begins: no document continues from one file into the next."""
         starts = np.concatenate([[0], self.ends[:-1]])
         paths = [piece.path for piece in self.pieces]
         first = [number == 0 or path != paths[number - 1] for number, path in enumerate(paths)]
         return starts[first]
 
-    def opened(self, number: int) -> Opened:
-        """A piece, opened if it is not."""
+    def opened(self, number: int) -> OpenPiece:
+        """A piece, opened if it is not open."""
         with self._lock:
-            held = self._held.pop(number, None)
+            held = self._open_pieces.pop(number, None)
             if held is not None:
-                self._held[number] = held  # the last used goes last
+                self._open_pieces[number] = held  # the last used goes last
         if held is None:
             held = self._open(self.pieces[number])
             with self._lock:
-                while len(self._held) >= self.kept:
-                    del self._held[next(iter(self._held))]
-                self._held[number] = held
+                while len(self._open_pieces) >= self.max_open:
+                    del self._open_pieces[next(iter(self._open_pieces))]
+                self._open_pieces[number] = held
         self.pieces[number].check()
         return held
 
     @staticmethod
-    def _open(piece: Piece) -> Opened:
+    def _open(piece: Piece) -> OpenPiece:
         held = piece.open()
         if len(held.tokens) != piece.length:
             raise DataError(
@@ -131,7 +131,7 @@ class Stretches:
         return held
 
     def _crossed(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Each piece that a stretch lies in: its number, where it begins, and the part of it."""
+        """Each piece that a token range crosses: its number, its start, and the range within it."""
         number = int(self.ends.searchsorted(begin, side="right"))
         while begin < end:
             border = int(self.ends[number - 1]) if number else 0
@@ -139,14 +139,14 @@ class Stretches:
             yield number, border, begin - border, stop - border
             begin, number = stop, number + 1
 
-    def _forget(self) -> None:
-        self._held: dict[int, Opened] = {}  # in the order they were last used
+    def _reset(self) -> None:
+        self._open_pieces: dict[int, OpenPiece] = {}  # in the order they were last used
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what is open: each worker opens for itself."""
+        """Everything but the open pieces: each worker process opens its own."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._forget()
+        self._reset()

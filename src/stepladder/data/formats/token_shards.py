@@ -4,9 +4,9 @@
     TokenShards("table/*.parquet", 2048)            a column of token lists
     TokenShards("saved/train", 2048, packed=True)   a folder that `datasets` saved, documents apart
 
-The files are laid end to end in the order of their names (a saved dataset's in its own order), so
-which tokens a window holds depends on nothing but the files. Formats that are decoded are walked in
-blocks of neighbours; mapped ones in any order.
+The files are joined in the order of their names (a saved dataset's in its own order), so which
+tokens a window contains depends on nothing but the files. Formats that must be decoded are read in
+blocks of neighbouring windows; memory-mapped ones in any order.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 from stepladder.errors import DataError
 
 from .arrow_files import arrow_pieces
-from .find_shards import ENDINGS, MDS_INDEX, find_shards
+from .find_shards import MDS_INDEX, SHARD_SUFFIXES, find_shards
 from .mds import mds_pieces
 from .megatron import indexed_piece
-from .memory_mapped import mapped_piece, width
+from .memory_mapped import id_dtype, mapped_piece
 from .token_files import TokenRows
-from .token_pieces import KEPT, Piece
+from .token_pieces import MAX_OPEN, Piece
 from .token_tables import parquet_pieces
 
-RAW = "uint16"  # what most writers of raw ids use
-HELD_BYTES = 1 << 30  # of decoded pieces, on each rank, where one piece is not larger than this
-MOST_TOGETHER = 16  # blocks shuffled among each other
+DEFAULT_DTYPE = "uint16"  # what most writers of raw ids use
+CACHE_BYTES = 1 << 30  # of decoded pieces on each rank, unless one piece is larger
+MAX_BLOCKS_TOGETHER = 16  # blocks shuffled among each other
 
 
 class TokenShards(TokenRows):
@@ -36,7 +36,7 @@ class TokenShards(TokenRows):
 
     Args:
         shards: a file, a folder, a pattern such as "tokens/*.bin", or several of them.
-        dtype: of raw `.bin` files; the other formats say it themselves.
+        dtype: of raw `.bin` files; the other formats record it.
         column: of tables; without it `input_ids` or `tokens`.
     """
 
@@ -52,23 +52,25 @@ class TokenShards(TokenRows):
         vocabulary: int | None = None,
     ) -> None:
         if dtype is not None:
-            width(dtype)
+            id_dtype(dtype)
         files = find_shards(shards)
         pieces = [piece for file in files for piece in _pieces(file, files, dtype, column)]
         decoded = [piece for piece in pieces if piece.decoded]
-        self.block, self.together, kept = 0, 1, KEPT
+        self.block, self.blocks_together, max_open = 0, 1, MAX_OPEN
         if decoded:
             self.block = max(1, max(piece.length for piece in decoded) // max(length, 1))
             largest = max(piece.decoded_bytes for piece in decoded)
-            self.together = max(1, min(MOST_TOGETHER, HELD_BYTES // (2 * largest)))
-            kept = 2 * self.together + 1  # a block lies in two pieces where it crosses a border
+            self.blocks_together = max(1, min(MAX_BLOCKS_TOGETHER, CACHE_BYTES // (2 * largest)))
+            max_open = (
+                2 * self.blocks_together + 1
+            )  # a block lies in two pieces where it crosses a border
         super().__init__(
             pieces,
             length,
             packed=packed,
             document_end=document_end,
             vocabulary=vocabulary,
-            kept=kept,
+            max_open=max_open,
         )
 
 
@@ -79,19 +81,19 @@ def _pieces(path: Path, files: list[Path], dtype: str | None, column: str | None
         return parquet_pieces(path, column)
     if path.suffix in (".arrow", ".feather"):
         return arrow_pieces(path, column)
-    if path.suffix not in ENDINGS:
+    if path.suffix not in SHARD_SUFFIXES:
         raise DataError(
             "token shards",
             f"'{path}' does not end as token files do",
-            f"Known are {', '.join(ENDINGS)}.",
+            f"Known are {', '.join(SHARD_SUFFIXES)}.",
         )
     if path.suffix == ".bin" and _indexed(path, files):
         return [indexed_piece(path, dtype)]
-    return [mapped_piece(path, dtype or RAW)]
+    return [mapped_piece(path, dtype or DEFAULT_DTYPE)]
 
 
 def _indexed(path: Path, files: list[Path]) -> bool:
-    """Whether an index lies beside; a file without one among files that have is incomplete."""
+    """Whether the file has an `.idx` file; if only other files do, it is incomplete."""
     if path.with_suffix(".idx").exists():
         return True
     for other in files:

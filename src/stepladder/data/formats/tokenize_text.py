@@ -1,4 +1,4 @@
-"""Text as token ids, end to end: its bytes, or what a tokenizer of Hugging Face's makes of it."""
+"""Encoding text as token ids: its bytes, or the output of a Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from stepladder.errors import DataError
 
-from .optional_packages import package
+from .optional_packages import import_optional
 
-BYTES = "bytes"  # the word for no tokenizer
+BYTES = "bytes"  # no tokenizer: each byte is a token
 FILE = "tokenizer.json"
-AT_ONCE = 1024  # texts that are encoded together
+TEXTS_PER_CALL = 1024  # texts that are encoded together
 
 
-def encode(
+def encode_texts(
     texts: Sequence[bytes], tokenizer: str, vocabulary: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All texts end to end, and where each begins; each id is one that the model knows.
+    """The ids of all texts, concatenated, and where each text begins; checks the vocabulary.
 
-    Special tokens are not added: where a text begins is told beside its tokens.
+    Special tokens are not added: text boundaries are returned beside the tokens.
     """
     if tokenizer == BYTES:
         return _bytes(texts, vocabulary)
@@ -32,11 +32,11 @@ def encode(
         problem = f"{name} makes {size} different tokens and the model knows {vocabulary}"
         raise DataError("data.tokenizer", problem, "Use the tokenizer that came with the model.")
     found: list[np.ndarray] = []
-    for first in range(0, len(texts), AT_ONCE):
-        words = [text.decode(errors="replace") for text in texts[first : first + AT_ONCE]]
+    for first in range(0, len(texts), TEXTS_PER_CALL):
+        words = [text.decode(errors="replace") for text in texts[first : first + TEXTS_PER_CALL]]
         encoded = encoder.encode_batch_fast(words, add_special_tokens=False)
         found += [np.array(one.ids, np.int32) for one in encoded]
-    return _laid_out(found)
+    return _concatenate(found)
 
 
 def _bytes(texts: Sequence[bytes], vocabulary: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +47,7 @@ def _bytes(texts: Sequence[bytes], vocabulary: int | None) -> tuple[np.ndarray, 
     return np.frombuffer(b"".join(texts), np.uint8), starts.astype(np.int64)
 
 
-def _laid_out(found: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _concatenate(found: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     filled = [ids for ids in found if len(ids)] or [np.empty(0, np.int32)]
     starts = np.cumsum([0, *(len(ids) for ids in filled[:-1])])
     return np.concatenate(filled), starts.astype(np.int64)
@@ -57,9 +57,9 @@ def _open(text: str) -> tuple[Any, str]:
     """The tokenizer of a file, or of a folder that holds one."""
     path = Path(text).expanduser()
     path = path / FILE if path.is_dir() else path
-    library = package("tokenizers", field="data.tokenizer", install="tokenizers")
+    library = import_optional("tokenizers", field="data.tokenizer", install="tokenizers")
     try:
         return library.Tokenizer.from_str(path.read_text()), str(path)
-    except Exception as broken:  # its errors are of no kind of their own
+    except Exception as broken:  # tokenizers raises plain Exception
         problem = f"{path} cannot be read ({str(broken).partition(chr(10))[0]})"
         raise DataError("data.tokenizer", problem, f"Name a {FILE} or its folder.") from broken

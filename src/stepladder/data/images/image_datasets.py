@@ -1,7 +1,7 @@
-"""The small picture sets everybody knows: MNIST, CIFAR and scikit-learn's digits.
+"""MNIST, CIFAR and scikit-learn's digits, read from local files.
 
-Nothing is downloaded and nothing is unpickled: a pickle can run any code when it is read, so CIFAR
-is read from its binary version only.
+Nothing is downloaded and nothing is unpickled: a pickle can run code when it is loaded, so CIFAR is
+read from its binary version only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from stepladder.data.formats.data_files import existing_folder, read_bytes, unreadable
-from stepladder.data.formats.optional_packages import package
+from stepladder.data.formats.data_files import existing_folder, read_bytes, unreadable_data
+from stepladder.data.formats.optional_packages import import_optional
 from stepladder.data.source import Arrays
 from stepladder.errors import DataError, nearest
 
@@ -61,7 +61,7 @@ def cifar(
 
 def digits() -> Arrays:
     """Scikit-learn's 1,797 handwritten digits: pictures (1, 8, 8) in 0 to 1, and labels."""
-    datasets = package("sklearn.datasets", field="digits", install="scikit-learn")
+    datasets = import_optional("sklearn.datasets", field="digits", install="scikit-learn")
     loaded = datasets.load_digits()
     return Arrays((loaded.images[:, None] / 16).astype(np.float32), loaded.target.astype(np.int64))
 
@@ -102,7 +102,7 @@ def _plain(path: Path) -> bytes:
     try:
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, "mnist", error) from error
+        raise unreadable_data(path, "mnist", error) from error
 
 
 def _cifar_root(folder: Path, names: tuple[str, ...], classes: int) -> Path:

@@ -1,4 +1,4 @@
-"""Pictures: pixels held in memory as bytes, or a folder with one sub-folder per class."""
+"""Images: pixels in memory as bytes, or a folder with one sub-folder per class."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ import numpy as np
 import torch
 
 from stepladder.data.formats.data_files import existing_folder, files_below
-from stepladder.data.formats.optional_packages import package
+from stepladder.data.formats.optional_packages import import_optional
 from stepladder.data.sample_order import Integers
 from stepladder.errors import DataError
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
 
 
 class Pixels:
-    """Pictures of one size kept as bytes (count, channels, height, width), read as 0 to 1."""
+    """Images of one size stored as bytes (count, channels, height, width), read as 0 to 1."""
 
     parallel = True
 
     def __init__(self, pixels: np.ndarray, labels: np.ndarray) -> None:
-        self.pixels = torch.from_numpy(
-            pixels.copy()
-        )  # a file's buffer is read-only, a tensor is not
+        self.pixels = torch.from_numpy(pixels.copy())  # the file's buffer is read-only
         self.labels = torch.from_numpy(labels.astype(np.int64))
 
     def __len__(self) -> int:
@@ -39,26 +37,27 @@ class Pixels:
 
 
 class ImageFolder:
-    """Pictures below `path`, a sub-folder per class, each cut to its middle square of `size`."""
+    """Images below `path`, a sub-folder per class, each cropped to its centre square of `size`."""
 
-    parallel = True  # decoding runs outside the interpreter's lock
+    parallel = True  # decoding releases the GIL
 
     def __init__(self, path: str | os.PathLike[str], size: int = 224) -> None:
         if size < 1:
             raise DataError("images.size", f"{size} is not a number of pixels", "Use at least 1.")
-        package("PIL", field="images", install="pillow")
+        import_optional("PIL", field="images", install="pillow")
         self.folder, self.size = existing_folder(path, "images"), size
         self.classes = sorted(entry.name for entry in self.folder.iterdir() if entry.is_dir())
         found = [
             (file, label)
             for label, name in enumerate(self.classes)
-            for file in files_below(self.folder / name, PICTURES, frozenset())
+            for file in files_below(self.folder / name, IMAGE_SUFFIXES, frozenset())
         ]
         if not found:
             raise DataError(
                 "images",
                 f"'{path}' has {len(self.classes)} sub-folders and no pictures in them",
-                f"Put each class's pictures ({', '.join(PICTURES[:3])}) into its own sub-folder.",
+                f"Put each class's pictures ({', '.join(IMAGE_SUFFIXES[:3])}) into its own "
+                "sub-folder.",
             )
         self.files, self.labels = zip(*found)
 
@@ -73,8 +72,8 @@ class ImageFolder:
 
 
 def _decode(path: Path, size: int) -> torch.Tensor:
-    """The picture's middle square, as (3, size, size) in 0 to 1."""
-    pillow = package("PIL.Image", field="images", install="pillow")
+    """The image's centre square, as (3, size, size) in 0 to 1."""
+    pillow = import_optional("PIL.Image", field="images", install="pillow")
     with pillow.open(path) as opened:
         picture = opened.convert("RGB")
     side = min(picture.size)

@@ -1,1 +1,1 @@
-"""Reading ahead: worker threads and processes, and the copy to the device."""
+"""Prefetching batches with worker threads or processes, and copying them to the device."""

@@ -1,7 +1,7 @@
-"""The way to the device: batches pinned by the workers and copied beside the step.
+"""Copying batches to the device while the previous step computes.
 
-The copy runs on a stream of its own, so that it overlaps the step that is still computing; the
-step's stream waits for the copy's event, never the host.
+Workers pin the batches. The copy runs on its own CUDA stream and the step's stream waits for the
+copy's event, so the host never waits.
 """
 
 from __future__ import annotations
@@ -14,39 +14,38 @@ import torch
 from stepladder.data.batch import Batch
 
 
-class Courier:
-    """Carries batches to one device, or nowhere."""
+class DeviceCopier:
+    """Copies batches to one device, or leaves them if there is none."""
 
     def __init__(self, device: torch.device | str | None) -> None:
         self.device = None if device is None else torch.device(device)
-        self.moves = self.device is not None and self.device.type == "cuda"
-        self.pins = self.moves or (self.device is None and torch.cuda.is_initialized())
-        # A worker thread begins on device 0: pinning would open a context there in every rank.
+        self.copies = self.device is not None and self.device.type == "cuda"
+        self.pins = self.copies or (self.device is None and torch.cuda.is_initialized())
+        # A worker thread starts on device 0: pinning would create a context there on every rank.
         self._home = self._index() if self.pins else None
-        self._stream = torch.cuda.Stream(self._home) if self.moves else None
+        self._stream = torch.cuda.Stream(self._home) if self.copies else None
 
     def prepare(self, batch: Batch) -> Batch:
-        """Pin, in the worker."""
+        """Pin the batch, in the worker thread."""
         with torch.cuda.device(self._home) if self.pins else nullcontext():
             return batch.pin() if self.pins else batch
 
-    def send(self, batch: Batch) -> tuple[Batch, Any]:
-        """Begin the copy."""
+    def start_copy(self, batch: Batch) -> tuple[Batch, Any]:
+        """Start the copy; returns the batch and the event of its end."""
         if self.device is None or self._stream is None:
             return (batch if self.device is None else batch.to(self.device)), None
         with torch.cuda.stream(self._stream):
             return batch.to(self.device, non_blocking=True), self._stream.record_event()
 
-    def receive(self, sent: tuple[Batch, Any]) -> Batch:
+    def finish_copy(self, sent: tuple[Batch, Any]) -> Batch:
         """Make the current stream wait for the copy."""
         batch, copied = sent
         if copied is not None:
             current = torch.cuda.current_stream(self._home)
             current.wait_event(copied)
             for tensor in batch.tensors():
-                tensor.record_stream(
-                    current
-                )  # else its memory is reused once the side stream is done
+                # Else the allocator reuses its memory once the copy's stream is done.
+                tensor.record_stream(current)
         return batch
 
     def _index(self) -> int:

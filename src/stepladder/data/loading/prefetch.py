@@ -1,13 +1,12 @@
-"""Reading ahead: workers keep the next batches ready, in order, and on their way to the device.
+"""Prefetching: workers make the next batches ahead of time, and copies to the device overlap steps.
 
-Steps are handed to workers in order and their answers taken in order, so the number of workers
-changes when a batch is ready and never what is in it. Workers pin; the copy to a CUDA device runs
-on a stream of its own and is begun for the next batch before the current one is handed out, so it
-overlaps the step.
+Workers take steps in order and their results are returned in order, so the number of workers
+changes when a batch is ready and never its contents. The copy of the next batch to a CUDA device
+starts before the current batch is returned, so it overlaps the step.
 
 The threads are daemons, since a read that hangs on a lost file system must not keep a failed run
-alive. Closing, collecting and leaving the interpreter all dismiss them, and wait a moment for reads
-that do end.
+alive. Closing, garbage collection and interpreter exit all stop them, and wait a few seconds for
+reads that do end.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ import torch
 from stepladder.data.batch import Batch
 from stepladder.errors import DataError
 
-from .device_copy import Courier
-from .worker_processes import in_processes
+from .device_copy import DeviceCopier
+from .worker_processes import run_in_processes
 from .workers import Workers
 
 DEPTH = 4
 ONE_THREAD = Workers(1)
-GOODBYE_SECONDS = 5.0
+JOIN_SECONDS = 5.0
 
 
 class Prefetcher(Iterator[Batch]):
@@ -52,16 +51,16 @@ class Prefetcher(Iterator[Batch]):
     ) -> None:
         if depth < 1:
             raise DataError("depth", f"{depth} batches ahead is not ahead", "Use at least 1.")
-        self.waited_seconds = 0.0  # for the last batch: what reading cost the step
+        self.waited_seconds = 0.0  # time the step waited for its batch
         self._steps, self._patience_seconds = iter(steps), patience_seconds
-        self._depth, self._courier = depth, Courier(device)
+        self._depth, self._copier = depth, DeviceCopier(device)
         self._ahead: tuple[Batch, Any] | None = None
         self._pending: deque[tuple[int, Future[Batch]]] = deque()
         self._make = make
         if workers.processes:
-            make = in_processes(make, steps, count=workers.count, depth=depth)
+            make = run_in_processes(make, steps, count=workers.count, depth=depth)
         self._tasks: SimpleQueue = SimpleQueue()
-        prepare = self._courier.prepare
+        prepare = self._copier.prepare
         threads = [
             Thread(
                 target=_serve,
@@ -79,16 +78,16 @@ class Prefetcher(Iterator[Batch]):
     def __next__(self) -> Batch:
         began = time.perf_counter()
         try:
-            batch = self._courier.receive(self._ahead or self._courier.send(self._take()))
+            batch = self._copier.finish_copy(self._ahead or self._copier.start_copy(self._take()))
             self.waited_seconds = time.perf_counter() - began
-            self._ahead = self._courier.send(self._take()) if self._ready() else None
-        except BaseException:  # the end, an error or Ctrl-C: nobody reads on
+            self._ahead = self._copier.start_copy(self._take()) if self._ready() else None
+        except BaseException:  # the end, an error or Ctrl-C: stop the workers
             self.close()
             raise
         return batch
 
     def close(self) -> None:
-        """Let the workers go. Closing twice is closing once."""
+        """Stop the workers; closing twice is allowed."""
         self._dismiss()
         self._steps = iter(())
 
@@ -104,47 +103,47 @@ class Prefetcher(Iterator[Batch]):
         self.close()
 
     def _take(self) -> Batch:
-        """The next batch in order, with the places behind it filled up."""
+        """The next batch in order, after submitting the steps behind it."""
         if not self._threads:
             return self._make(next(self._steps))
-        self._order_more()
+        self._submit_more()
         if not self._pending:
             raise StopIteration
         step, future = self._pending.popleft()
         try:
             batch = future.result(self._patience_seconds)
         except NotYet:
-            raise self._lost_patience(step) from None
-        self._order_more()
+            raise self._timed_out(step) from None
+        self._submit_more()
         return batch
 
-    def _order_more(self) -> None:
+    def _submit_more(self) -> None:
         while len(self._pending) < self._depth and (step := next(self._steps, None)) is not None:
             future: Future[Batch] = Future()
             self._pending.append((step, future))
             self._tasks.put((future, step))
 
     def _ready(self) -> bool:
-        """Whether the next batch can be sent on without waiting or meeting its error early."""
-        if not self._courier.moves or not self._pending:
+        """Whether the next batch can be copied now, without waiting or raising its error early."""
+        if not self._copier.copies or not self._pending:
             return False
         future = self._pending[0][1]
         return future.done() and future.exception() is None
 
-    def _lost_patience(self, step: int) -> DataError:
-        describe = getattr(self._make, "underway", None)
+    def _timed_out(self, step: int) -> DataError:
+        describe = getattr(self._make, "reading_now", None)
         reading = f", reading {describe()}" if describe else ""
         return DataError(
             "data",
             f"step {step} was not ready after {self._patience_seconds:.0f} s{reading}",
-            "Check the file system, or wait longer: Reading(patience_seconds=...).",
+            "Check the file system, or wait longer: ReadPolicy(patience_seconds=...).",
         )
 
 
 def _serve(
     tasks: SimpleQueue, make: Callable[[int], Batch], prepare: Callable[[Batch], Batch]
 ) -> None:
-    """Answer tasks until dismissed."""
+    """Make batches until told to stop by None."""
     while (task := tasks.get()) is not None:
         future, step = task
         if not future.set_running_or_notify_cancel():
@@ -163,7 +162,7 @@ def _dismiss(
     pending.clear()
     for _ in threads:
         tasks.put(None)
-    deadline = time.monotonic() + GOODBYE_SECONDS
+    deadline = time.monotonic() + JOIN_SECONDS
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     if hasattr(make, "close"):

@@ -1,4 +1,4 @@
-"""How samples are read: how often, how long, and what is done with one that cannot be read."""
+"""Reading samples: retries, timeouts, and what to do with a sample that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ from stepladder.errors import DataError, StepladderError, nearest
 
 FAULTS = re.compile(r"(retry:(?P<retries>[0-9]{1,3}) then )?(?P<then>stop|skip)", re.ASCII)
 EXAMPLE = "Write 'retry:3 then stop' or 'retry:3 then skip', or one of stop and skip alone."
-STAND_INS = 16  # neighbours tried before the source itself is called broken
+MAX_SUBSTITUTES = 16  # neighbours tried before the whole source counts as broken
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The policy of reading."""
+class ReadPolicy:
+    """What to do when a sample fails to read, is too long or is shorter than its batch."""
 
-    on_error: Literal["stop", "skip"] = (
-        "stop"  # skip: the next readable sample stands in, and is named
-    )
-    retries: int = 2  # of a read that failed in the file system
+    on_error: Literal["stop", "skip"] = "stop"  # skip: use the next readable sample, and say so
+    retries: int = 2  # of a read that raised OSError
     pause_seconds: float = 0.1  # before the first retry; doubled for each one after it
-    patience_seconds: float = (
-        600.0  # for one batch, before the run stops and says what it waits for
-    )
+    patience_seconds: float = 600.0  # for one batch, before the run stops and names the sample
     longest: int | None = None  # the most tokens a sample may have
     too_long: Literal["stop", "cut"] = "stop"
     pad: int = 0  # fills shorter inputs; shorter targets are filled with -100
@@ -44,8 +40,8 @@ class Reading:
             raise DataError("reading.retries", f"{self.retries} is not a count", "Use 0 for none.")
 
     @classmethod
-    def parse(cls, text: str) -> Reading:
-        """Read 'retry:3 then skip', as a recipe's data.faults has it."""
+    def parse(cls, text: str) -> ReadPolicy:
+        """Parse a recipe's data.faults, such as 'retry:3 then skip'."""
         found = FAULTS.fullmatch(text.strip())
         if found is None:
             raise DataError("data.faults", f"'{text}' is not a policy", EXAMPLE)
@@ -53,33 +49,33 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Reads samples of a source by its policy."""
+class SampleReader:
+    """Reads the samples of a source under a policy."""
 
     source: Source
-    policy: Reading
-    underway: dict[int, int] = field(default_factory=dict)  # the index each thread reads now
+    policy: ReadPolicy
+    reading_now: dict[int, int] = field(default_factory=dict)  # the index each thread reads now
 
     def fetch(self, indices: Integers) -> Any | None:
-        """Many samples at once where the source can, or None: then they are read one by one."""
+        """Many samples at once, or None if they must be read one by one."""
         fetch = getattr(self.source, "fetch", None)
         if fetch is None:
             return None
-        self.underway[get_ident()] = int(indices[0])
+        self.reading_now[get_ident()] = int(indices[0])
         try:
             return fetch(indices)
         except (OSError, StepladderError) as error:
             if self.policy.on_error == "stop" and isinstance(error, StepladderError):
                 raise
-            return None  # one by one finds the sample at fault, with its retries
+            return None  # reading one by one finds the bad sample, with its retries
         except Exception as error:
             raise self._failed(int(indices[0]), error) from error
 
     def read(self, index: int) -> tuple[Any, str | None]:
-        """The sample and None, or the one standing in for it and a sentence that says so."""
+        """The sample and None, or its substitute and a sentence that says so."""
         if self.policy.on_error == "stop":
             return self._try(index), None
-        for offset in range(STAND_INS + 1):
+        for offset in range(MAX_SUBSTITUTES + 1):
             try:
                 sample = self._try((index + offset) % len(self.source))
             except StepladderError as error:
@@ -94,23 +90,23 @@ class Reader:
             )
         raise DataError(
             first.field,
-            f"{first.problem}; so are the {STAND_INS} samples after it",
+            f"{first.problem}; so are the {MAX_SUBSTITUTES} samples after it",
             "Too many to skip: mend the source.",
         )
 
     def name(self, index: int) -> str:
-        """The sample in words: its file where the source knows it."""
+        """The sample in words: its file if the source knows it."""
         where = getattr(self.source, "where", None)
         return f"sample {index} ({where(index) if where else type(self.source).__name__})"
 
     def _try(self, index: int) -> Any:
-        self.underway[get_ident()] = index
+        self.reading_now[get_ident()] = index
         for attempt in range(self.policy.retries + 1):
             try:
                 return self.source[index]
             except StepladderError:
                 raise
-            except OSError as error:  # the kind that may pass
+            except OSError as error:  # may be transient
                 if attempt == self.policy.retries:
                     raise self._failed(index, error) from error
                 time.sleep(self.policy.pause_seconds * 2**attempt)

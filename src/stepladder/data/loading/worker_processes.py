@@ -1,4 +1,4 @@
-"""Reading in processes of their own, through torch's spawned data workers."""
+"""Reading in spawned worker processes, through torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stepladder.errors import DataError, StepladderError
 from stepladder.seam.data_loader import end_workers
 
 
-class ByStep(Dataset):
-    """A whole batch for each step, seen by torch's loader as one item."""
+class StepDataset(Dataset):
+    """One whole batch per step, which torch's loader sees as one item."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
         self.make = make
@@ -24,28 +24,28 @@ class ByStep(Dataset):
         try:
             return self.make(step)
         except StepladderError as error:
-            return error  # as a value: the loader would rebuild it from its text alone
+            return error  # as a value, because the loader would rebuild a raised one from its text
 
 
-def in_processes(
+def run_in_processes(
     make: Callable[[int], Batch], steps: range, *, count: int, depth: int
 ) -> Callable[[int], Batch]:
-    """The same `make`, answered in order by `count` processes."""
+    """Have `count` processes call `make`, with results in order."""
     _check_pickles(make)
     loader: DataLoader = DataLoader(
-        ByStep(make),
+        StepDataset(make),
         batch_size=None,
         sampler=steps,
         num_workers=count,
         prefetch_factor=max(2, -(-depth // count)),
         multiprocessing_context="spawn",
-        generator=torch.Generator(),  # the loader draws a seed; not from the run's own generator
+        generator=torch.Generator(),  # the loader draws a seed, and not from the run's
     )
-    return Answers(iter(loader))
+    return WorkerBatches(iter(loader))
 
 
-class Answers:
-    """Batches as the processes hand them over; the step asked for is the next by construction."""
+class WorkerBatches:
+    """Batches from the worker processes; steps must be asked for in order."""
 
     def __init__(self, answers: Any) -> None:
         self.answers = answers

@@ -1,10 +1,9 @@
-"""Who reads ahead: nobody, threads, or processes.
+"""How many workers prefetch batches, and whether they are threads or processes.
 
-Threads by default. Token files and arrays are memory copies, so one thread keeps up and hides the
-reading behind the step; decoding pictures leaves the interpreter's lock, so several threads pay; a
-foreign `Dataset` gets one thread, since nobody promised that two may read it at once. Processes are
-for samples computed in Python, and only on request: they are spawned, so the source must pickle and
-the script needs its `if __name__ == "__main__"`.
+Threads by default. Token files and arrays are memory copies, so one thread keeps up with the step;
+image decoding releases the GIL, so several threads help; a foreign `Dataset` gets one thread, since
+it may not be thread-safe. Processes are for samples computed in Python, and only on request: they
+are spawned, so the source must pickle and the script needs `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Any
 
 from stepladder.errors import DataError
 
-MOST_BY_DEFAULT = 4
+MAX_AUTO_WORKERS = 4
 EXAMPLE = "Use 'auto', a number of threads (0 reads in the step itself), or '4 processes'."
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many read ahead, and whether each has an interpreter of its own."""
+    """The number of prefetch workers, and whether each is a process."""
 
     count: int
     processes: bool = False
@@ -32,16 +31,16 @@ class Workers:
 
     @classmethod
     def parse(cls, wanted: int | str, source: Any) -> Workers:
-        """Read 'auto', a count, '3 threads' or '3 processes'; 'auto' asks the source."""
+        """Parse 'auto', a count, '3 threads' or '3 processes'; 'auto' depends on the source."""
         if wanted == "auto":
-            return cls(_useful(source))
+            return cls(_auto_count(source))
         count, _, kind = str(wanted).partition(" ")
         if not count.lstrip("-").isdigit() or kind not in ("", "threads", "processes"):
             raise DataError("workers", f"'{wanted}' is not a number of workers", EXAMPLE)
         return cls(int(count), processes=kind == "processes")
 
 
-def _useful(source: Any) -> int:
+def _auto_count(source: Any) -> int:
     if not getattr(source, "parallel", False) or hasattr(source, "fetch"):
         return 1
-    return max(1, min(MOST_BY_DEFAULT, os.cpu_count() or 1))
+    return max(1, min(MAX_AUTO_WORKERS, os.cpu_count() or 1))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepladder.data import Batch, walk
+from stepladder.data import Batch, iter_tensors
 from stepladder.errors import DataError, ModelError
 from stepladder.loss import Loss
 from stepladder.loss.loss import cross_entropy
@@ -195,7 +195,7 @@ def plainly(module: nn.Module) -> Iterator[None]:
 
 def per_token(outputs: Any, length: int) -> Tensor | None:
     """The first output that has a row for every token."""
-    found = (each for each in walk(outputs) if each.dim() > 1 and each.shape[1] == length)
+    found = (each for each in iter_tensors(outputs) if each.dim() > 1 and each.shape[1] == length)
     return next((local(each).float() for each in found if each.is_floating_point()), None)
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from stepladder.data import Batch, walk
+from stepladder.data import Batch, iter_tensors
 from stepladder.errors import NonFinite, WorldError
 from stepladder.plan import Plan
 from stepladder.rungs import call
@@ -138,7 +138,7 @@ def watching(module: nn.Module) -> Iterator[list[str]]:
 
     def look(name: str) -> Any:
         def hook(part: nn.Module, inputs: Any, outputs: Any) -> None:
-            if not all(map(finite, walk(outputs))):
+            if not all(map(finite, iter_tensors(outputs))):
                 seen.append(name)
 
         return hook

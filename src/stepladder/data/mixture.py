@@ -1,10 +1,10 @@
-"""Mixing: several sources walked as one, in proportions that hold for every prefix of the run.
+"""Mixtures: several sources read as one, in proportions that hold for every prefix of the run.
 
-A mixture is its sources laid end to end, plus an order that picks among them. Which source stands
-at which position is a schedule fixed by the weights alone: after any number of samples each source
-has been drawn within one sample of its share. Each source is walked in its own order and begins its
-own new epoch when it is used up, so a small source with a large weight repeats and nothing else is
-disturbed.
+A mixture is its sources concatenated, plus an order that picks among them. Which source comes at
+which position is a schedule fixed by the weights alone: after any number of samples each source has
+been drawn within one sample of its share. Each source is read in its own order and begins its own
+new epoch when it is used up, so a small source with a large weight repeats without affecting the
+others.
 
 The schedule serves the draw whose deadline comes first among those already due (proportionate
 fairness: Baruah, Cohen, Plaxton and Varvel 1996). It repeats after one period, so a lookup is
@@ -26,14 +26,14 @@ import torch
 
 from stepladder.errors import DataError
 
-from .collate import joined
+from .collate import concatenate_stacked
 from .sample_order import Integers
 from .source import Source, as_source, order_of
 
 LONGEST_PERIOD = 100_000  # finer weights than this are rounded to it
 
 
-class Mix:
+class Mixture:
     """Several sources as one, drawn by weight."""
 
     def __init__(self, sources: Sequence[Any], weights: Sequence[float]) -> None:
@@ -44,17 +44,17 @@ class Mix:
                 "Give one weight for each source.",
             )
         self.sources: tuple[Source, ...] = tuple(as_source(source) for source in sources)
-        self.draws = whole_draws(weights)
+        self.draws = draws_per_period(weights)
         self.ends = np.cumsum([len(source) for source in self.sources])
         self._schedule = interleave(self.draws)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The shares as drawn: what was asked, rounded to the schedule's period."""
+        """The weights in effect: those given, normalised and rounded to the schedule's period."""
         return tuple(draws / sum(self.draws) for draws in self.draws)
 
     def __getattr__(self, name: str) -> Any:
-        # The window is the mixture's too where all agree on it, so that it can be shortened.
+        # The window length that all sources share, so that a length schedule can shorten it.
         lengths = {getattr(source, "length", None) for source in vars(self).get("sources", ())}
         if name == "length" and len(lengths) == 1 and None not in lengths:
             return lengths.pop()
@@ -70,7 +70,7 @@ class Mix:
         return self.sources[number][inner]
 
     def fetch(self, indices: Integers) -> Any:
-        """Many samples at once, where every source can and their samples are alike."""
+        """Many samples at once, if every source can and their samples have one structure."""
         numbers = self.ends.searchsorted(indices, side="right")
         drawn = np.unique(numbers).tolist()
         parts = []
@@ -82,19 +82,19 @@ class Mix:
                 return None
             parts.append(found)
         places = np.concatenate([np.flatnonzero(numbers == number) for number in drawn])
-        return joined(parts, torch.from_numpy(np.argsort(places)))
+        return concatenate_stacked(parts, torch.from_numpy(np.argsort(places)))
 
     def where(self, index: int) -> str:
         number, inner = self._find(index)
         inner_where = getattr(self.sources[number], "where", None)
         return inner_where(inner) if inner_where else f"sample {inner} of source {number}"
 
-    def order(self, seed: int, shuffle: bool) -> MixOrder:
+    def order(self, seed: int, shuffle: bool) -> MixtureOrder:
         """Each source in its own order, interleaved by the schedule."""
         walks = tuple(
             order_of(source, seed + number, shuffle) for number, source in enumerate(self.sources)
         )
-        return MixOrder(walks, tuple(self.draws), self.ends, *self._schedule)
+        return MixtureOrder(walks, tuple(self.draws), self.ends, *self._schedule)
 
     def _find(self, index: int) -> tuple[int, int]:
         number = int(np.searchsorted(self.ends, index, side="right"))
@@ -102,7 +102,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MixOrder:
+class MixtureOrder:
     """Which index of the mixture stands at each position."""
 
     walks: tuple[Any, ...]
@@ -121,7 +121,7 @@ class MixOrder:
         return found
 
 
-def whole_draws(weights: Sequence[float]) -> list[int]:
+def draws_per_period(weights: Sequence[float]) -> list[int]:
     """Draws of each source in one period: exact for weights that are simple fractions."""
     for weight in weights:
         if not (isinstance(weight, Real) and math.isfinite(weight) and weight > 0):
