@@ -21,7 +21,7 @@ from stepladder.measure import sent_since, wire_bytes
 from stepladder.plan import Layout, Plan
 from stepladder.planner.time.collective_time import network_of
 from stepladder.record import Calibration
-from stepladder.world import join
+from stepladder.world import join_world
 from tests.ranks import run
 
 SIZES = [2**power for power in range(10, 28, 2)]
@@ -62,7 +62,7 @@ def test_a_plan_names_the_collectives_and_axes_it_uses(plan, used):
 
 def sent(ways: int, size: int) -> dict[str, int]:
     """Bytes the kernel sent for one call of each collective."""
-    world = join(Layout(replicate=ways), "cpu")
+    world = join_world(Layout(replicate=ways), "cpu")
     seat = Seat(world.group("replicate"), world.device)
     found = {}
     for name, kind in COLLECTIVES.items():

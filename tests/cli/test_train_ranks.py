@@ -186,7 +186,7 @@ rows = torch.randn(16, 4), torch.randint(3, (16,))
 run = sl.climb(model, loss="cross_entropy", optimizer="sgd lr=0.1", plan="auto", device="cpu")
 with run.batches(torch.utils.data.TensorDataset(*rows), size=8) as feed:
     losses = [run.step(batch).loss for batch, _ in zip(feed, range(4))]
-if run.world.first:
+if run.world.is_rank_zero:
     print(losses)
 """
 

@@ -14,25 +14,25 @@ from stepladder.errors import PlanError, WorldError
 from stepladder.measure import Team
 from stepladder.measure.local_ranks import run as run_team
 from stepladder.plan import Layout
-from stepladder.world import Place, join
+from stepladder.world import Place, join_world
 from tests.processes import ended
 
 
 def add_up(ways: int, base: float) -> tuple[int, int, float, int]:
-    world = join(Layout(replicate=ways), "cpu")
+    world = join_world(Layout(replicate=ways), "cpu")
     total = world.sum(torch.tensor(base + world.place.rank), "replicate")
     return world.place.local_rank, world.place.local_ranks, total.item(), os.getpid()
 
 
 def fail_on(rank: int) -> None:
-    world = join(Layout(replicate=2), "cpu")
+    world = join_world(Layout(replicate=2), "cpu")
     if world.place.rank == rank:
         raise PlanError("batch", f"rank {rank} says no")
     world.sum(torch.ones(1), "replicate")
 
 
 def divide_on_all() -> float:
-    join(Layout(replicate=2), "cpu")
+    join_world(Layout(replicate=2), "cpu")
     return 1 / 0
 
 
@@ -57,7 +57,7 @@ def hang_on(rank: int) -> None:
 
 
 def die_on(rank: int, how: str) -> None:
-    world = join(Layout(replicate=2), "cpu")
+    world = join_world(Layout(replicate=2), "cpu")
     if world.place.rank == rank:
         if how == "exit":
             os._exit(7)

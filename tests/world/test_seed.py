@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepladder.world import deterministic, seed_moment
-from stepladder.world.seed import moment_seed
+from stepladder.world import deterministic, seed_generators
+from stepladder.world.seed import derive_seed
 
 moments = st.lists(st.integers(-(2**40), 2**40) | st.sampled_from(["data", "dropout"]), max_size=3)
 
 
 def draws(*moment):
-    seed_moment(torch.device("cpu"), *moment)
+    seed_generators(torch.device("cpu"), *moment)
     return torch.rand(4).tolist()
 
 
@@ -27,7 +27,7 @@ def test_the_same_moment_draws_the_same(seed, moment):
 
 @given(st.integers(-(2**63), 2**63), moments)
 def test_a_seed_is_one_torch_takes(seed, moment):
-    assert 0 <= moment_seed(seed, *moment) < 2**63
+    assert 0 <= derive_seed(seed, *moment) < 2**63
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 100))
@@ -44,11 +44,11 @@ def test_the_neighbours_of_a_moment_draw_others(seed, step, index):
 
 
 def test_digits_of_neighbouring_numbers_do_not_run_together():
-    assert moment_seed(1, 23) != moment_seed(12, 3)
+    assert derive_seed(1, 23) != derive_seed(12, 3)
 
 
 def test_a_seed_is_the_same_in_every_version_of_the_program():
-    assert moment_seed(0, 1, 2) == 4529435921577843265  # a changed seed would break every resume
+    assert derive_seed(0, 1, 2) == 4529435921577843265  # a changed seed would break every resume
 
 
 def flags():

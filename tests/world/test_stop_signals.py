@@ -9,25 +9,25 @@ import time
 
 import pytest
 
-from stepladder.world import Stop, stop_code
+from stepladder.world import StopSignals, signal_exit_code
 from stepladder.world import stop_signals as signals
-from stepladder.world.stop_signals import CAUGHT, ECHO_SECONDS
+from stepladder.world.stop_signals import CAUGHT_SIGNALS, REPEAT_SECONDS
 
 LOOP = textwrap.dedent("""
     import runpy, signal, sys, time
-    Stop = runpy.run_path(sys.argv[1])["Stop"]  # the file alone: its package would import torch
+    StopSignals = runpy.run_path(sys.argv[1])["StopSignals"]  # not its package, which imports torch
     try:
-        with Stop() as stop:
+        with StopSignals() as stop:
             print("ready", flush=True)
             for _ in range(2 * ("echo" in sys.argv)):
                 signal.raise_signal(signal.SIGINT)
-            while stop.asked is None or "stubborn" in sys.argv:
+            while stop.received is None or "stubborn" in sys.argv:
                 time.sleep(0.01)
-                if stop.asked:
-                    print(stop.asked, flush=True)
-            print("whole step", stop.asked, flush=True)
+                if stop.received:
+                    print(stop.received, flush=True)
+            print("whole step", stop.received, flush=True)
     except KeyboardInterrupt:
-        print("interrupted", stop.asked, flush=True)
+        print("interrupted", stop.received, flush=True)
         sys.exit(5)
 """)
 
@@ -40,7 +40,7 @@ def start(*words):
     return process
 
 
-@pytest.mark.parametrize("number", CAUGHT)
+@pytest.mark.parametrize("number", CAUGHT_SIGNALS)
 def test_a_signal_is_a_flag_and_the_step_finishes(number):
     process = start()
     process.send_signal(number)
@@ -53,7 +53,7 @@ def test_a_second_ctrl_c_interrupts_at_once():
     process = start("stubborn")
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "SIGINT\n"
-    time.sleep(ECHO_SECONDS)
+    time.sleep(REPEAT_SECONDS)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=100)
     assert out.splitlines()[-1] == "interrupted SIGINT"
@@ -78,22 +78,22 @@ def test_a_second_sigterm_changes_nothing():
 
 
 def test_handlers_come_back():
-    before = [signal.getsignal(number) for number in CAUGHT]
-    with Stop() as stop:
-        assert all(signal.getsignal(number) == stop._note for number in CAUGHT)
-    assert [signal.getsignal(number) for number in CAUGHT] == before
+    before = [signal.getsignal(number) for number in CAUGHT_SIGNALS]
+    with StopSignals() as stop:
+        assert all(signal.getsignal(number) == stop._note for number in CAUGHT_SIGNALS)
+    assert [signal.getsignal(number) for number in CAUGHT_SIGNALS] == before
 
 
 def test_handlers_come_back_after_an_error():
-    before = [signal.getsignal(number) for number in CAUGHT]
-    with pytest.raises(ZeroDivisionError), Stop():
+    before = [signal.getsignal(number) for number in CAUGHT_SIGNALS]
+    with pytest.raises(ZeroDivisionError), StopSignals():
         raise ZeroDivisionError
-    assert [signal.getsignal(number) for number in CAUGHT] == before
+    assert [signal.getsignal(number) for number in CAUGHT_SIGNALS] == before
 
 
 def test_a_handler_python_did_not_set_becomes_the_default():
     before = signal.getsignal(signal.SIGUSR1)
-    stop = Stop()
+    stop = StopSignals()
     stop._before = {signal.SIGUSR1: None}
     stop.__exit__(None, None, None)
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
@@ -104,8 +104,8 @@ def test_another_thread_may_use_it_and_sets_no_handler():
     seen = []
 
     def use():
-        with Stop() as stop:
-            seen.append((stop.asked, signal.getsignal(signal.SIGINT)))
+        with StopSignals() as stop:
+            seen.append((stop.received, signal.getsignal(signal.SIGINT)))
 
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=use)
@@ -115,12 +115,16 @@ def test_another_thread_may_use_it_and_sets_no_handler():
 
 
 def test_a_scheduler_is_answered_with_one_code_and_a_person_with_another():
-    assert (stop_code("SIGTERM"), stop_code("SIGUSR1"), stop_code("SIGINT")) == (143, 143, 130)
+    assert (
+        signal_exit_code("SIGTERM"),
+        signal_exit_code("SIGUSR1"),
+        signal_exit_code("SIGINT"),
+    ) == (143, 143, 130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_process_that_is_not_done_in_time_leaves_with_the_code_and_a_line(number):
-    loop = LOOP.replace("Stop() as", "Stop(0.3) as")
+    loop = LOOP.replace("StopSignals() as", "StopSignals(0.3) as")
     process = subprocess.Popen(
         [sys.executable, "-c", loop, signals.__file__, "stubborn"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -137,7 +141,7 @@ def test_a_process_that_is_not_done_in_time_leaves_with_the_code_and_a_line(numb
 
 
 def test_a_person_has_all_the_time():
-    process = start_with("Stop(0.2) as")
+    process = start_with("StopSignals(0.2) as")
     process.send_signal(signal.SIGINT)
     time.sleep(0.6)
     assert process.poll() is None
@@ -147,7 +151,7 @@ def test_a_person_has_all_the_time():
 
 def start_with(how):
     process = subprocess.Popen(
-        [sys.executable, "-c", LOOP.replace("Stop() as", how), signals.__file__, "stubborn"],
+        [sys.executable, "-c", LOOP.replace("StopSignals() as", how), signals.__file__, "stubborn"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"

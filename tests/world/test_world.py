@@ -12,15 +12,20 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from stepladder.errors import LostRank
 from stepladder.plan import AXES, Layout
-from stepladder.world import Place, World, join
+from stepladder.world import Place, World, join_world
 from tests.ranks import run
 
 
 def test_a_world_of_one_answers_alone(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    world = join(Layout(), "cpu")
-    assert (world.place, world.mesh, world.first, world.data_index) == (Place(), None, True, 0)
+    world = join_world(Layout(), "cpu")
+    assert (world.place, world.mesh, world.is_rank_zero, world.data_index) == (
+        Place(),
+        None,
+        True,
+        0,
+    )
     assert world.sum(torch.tensor(3.0), *AXES).item() == 3.0
     world.close()
     assert not dist.is_initialized()
@@ -30,16 +35,16 @@ def test_a_world_knows_its_share_of_the_data():
     place = Place(rank=5, num_ranks=8)
     world = World(place, torch.device("cpu"), Layout(replicate=2, shard=2, tensor=2))
     assert world.data_index == 2
-    assert not world.first
+    assert not world.is_rank_zero
 
 
 def joined(layout: Layout) -> dict:
-    world = join(layout, "cpu")
+    world = join_world(layout, "cpu")
     rank = world.place.rank
     sums = {axis: world.sum(torch.tensor(10.0**rank), axis).item() for axis in AXES}
     seen = {
         "rank": rank,
-        "first": world.first,
+        "first": world.is_rank_zero,
         "data_index": world.data_index,
         "sums": sums,
         "data": world.sum(torch.tensor(10.0**rank), "replicate", "shard").item(),
@@ -78,7 +83,7 @@ def join_without_the_other() -> str:
         return ""
     began = time.monotonic()
     try:
-        join(Layout(replicate=2), "cpu", timeout_seconds=2)
+        join_world(Layout(replicate=2), "cpu", timeout_seconds=2)
     except LostRank as alone:  # which may come when it is started again: no user's mistake
         assert time.monotonic() - began < 30
         return str(alone)
@@ -99,7 +104,7 @@ def close_a_world() -> int:
     for name in Path("/proc/self/task").glob("*/comm"):
         with suppress(OSError):  # it ended meanwhile
             left += "gloo" in name.read_text()
-    world = join(Layout(tensor=2), "cpu", timeout_seconds=60)
+    world = join_world(Layout(tensor=2), "cpu", timeout_seconds=60)
     whole = distribute_tensor(torch.ones(4, 4), world.submesh("tensor"), [Shard(0)])
     (whole @ whole).full_tensor()
     world.close()

@@ -23,7 +23,7 @@ from stepladder.errors import WorldError
 from stepladder.measure import Team
 from stepladder.plan import Layout, Plan, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
-from stepladder.world import join, synchronize
+from stepladder.world import join_world, synchronize
 
 Call = Callable[[], object]
 
@@ -218,7 +218,7 @@ def time_collective(
     use: Use, layout: Layout, sizes: Sequence[int], device: str, steps: int
 ) -> list[tuple[int, int, float]]:
     """On one rank: ways, bytes and seconds of each size, rounded up to what the ranks divide."""
-    world = join(layout, device)
+    world = join_world(layout, device)
     seat = Seat(world.group(*use.axes), world.device)
     found = []
     for size in sizes:

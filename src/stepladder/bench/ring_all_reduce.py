@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from stepladder.measure import Team, sent_since, wire_bytes
 from stepladder.plan import Layout
-from stepladder.world import join
+from stepladder.world import join_world
 
 from .collectives import Call, check_messages, median_call
 
@@ -178,7 +178,7 @@ def row_of(size: int, shares: list[RingShare]) -> RingRow:
 
 def ring_share(ranks: int, elements: int, device: str, steps: int) -> RingShare:
     """On one rank: both all-reduces of the same numbers, then both timed."""
-    world = join(Layout(replicate=ranks), device)
+    world = join_world(Layout(replicate=ranks), device)
     check_messages(world.device)
     rank = world.place.rank
     draw = torch.Generator().manual_seed(rank)

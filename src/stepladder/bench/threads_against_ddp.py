@@ -29,7 +29,7 @@ from stepladder.data import Batch
 from stepladder.errors import PlanError
 from stepladder.measure import Team
 from stepladder.plan import Layout
-from stepladder.world import join, pick_device, synchronize
+from stepladder.world import join_world, pick_device, synchronize
 
 from .workloads import make_workload
 
@@ -108,7 +108,7 @@ def run_data_parallel(trial: Trial) -> tuple[float, float]:
 
 def run_ranks(trial: Trial) -> tuple[float, float]:
     """On one rank of DDP: its rows of each batch."""
-    world = join(Layout(replicate=trial.ways), trial.device)
+    world = join_world(Layout(replicate=trial.ways), trial.device)
     module, batches = trial.make()
     module.to(world.device)
     replica = DistributedDataParallel(module)

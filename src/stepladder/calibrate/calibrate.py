@@ -17,7 +17,7 @@ from stepladder.hardware import recognise
 from stepladder.plan import FP32
 from stepladder.record import Calibration, Timing
 from stepladder.rungs import is_out_of_memory, matrix_units
-from stepladder.world import limit_bytes, synchronize
+from stepladder.world import device_memory_bytes, synchronize
 
 from .fit_rates import fit, product_flops
 from .launch_costs import TINY
@@ -145,5 +145,5 @@ def device_name(device: torch.device) -> str:
     if device.type != "cuda":
         return "CPU"
     shown = torch.cuda.get_device_name(device)
-    known = recognise(shown, limit_bytes(device))
+    known = recognise(shown, device_memory_bytes(device))
     return known.name if known else shown

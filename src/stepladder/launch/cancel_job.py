@@ -10,7 +10,7 @@ import signal
 import time
 from types import FrameType
 
-from stepladder.world import stop_code
+from stepladder.world import signal_exit_code
 
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -36,7 +36,7 @@ class Asked:
     @property
     def code(self) -> int:
         """What to end with."""
-        return stop_code(signal.Signals(self.signal).name)
+        return signal_exit_code(signal.Signals(self.signal).name)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal and number == signal.SIGINT:

@@ -18,8 +18,8 @@ from torch import nn
 
 from stepladder.record import Report
 from stepladder.trace.profile_verdict import find_stragglers
-from stepladder.world import World, peak_bytes
-from stepladder.world.ranks.wait_time import Waiting
+from stepladder.world import World, peak_memory_bytes
+from stepladder.world.ranks.wait_time import CollectiveWaitTimer
 
 IN_A_ROW = 5  # reports in which a rank was slower, before it is named
 FORGIVEN = 50  # reports without being slow, after which a rank would be named again
@@ -77,7 +77,7 @@ class RankNotes:
             called: what a step calls: DDP's wrapper, where there is one.
             taken: steps so far.
         """
-        self.world, self.waiting = world, Waiting(called)
+        self.world, self.waiting = world, CollectiveWaitTimer(called)
         self.previous: tuple[int, float] | None = None  # step and seconds of the report before
         self.counted = 0.0  # of the waiting's seconds
         self.last = taken - 1  # step of it
@@ -95,14 +95,14 @@ class RankNotes:
         blocked = (self.waiting.seconds - self.counted) / steps
         blocked = min(blocked + self.waiting.reduction_seconds(), report.seconds)
         self.counted, self.last = self.waiting.seconds, report.step
-        mine = [report.seconds - blocked, blocked, peak_bytes(self.world.device)]
-        self.world.board.post(note_name(report.step, self.world.place.rank), json.dumps(mine))
+        mine = [report.seconds - blocked, blocked, peak_memory_bytes(self.world.device)]
+        self.world.notes.post(note_name(report.step, self.world.place.rank), json.dumps(mine))
         before, self.previous = self.previous, (report.step, report.seconds)
-        return self._read(*before) if before and self.world.first else None
+        return self._read(*before) if before and self.world.is_rank_zero else None
 
     def _read(self, step: int, seconds: float) -> RankTimes | None:
-        board, ranks = self.world.board, range(self.world.place.num_ranks)
-        notes = [board.glance(note_name(step, rank)) for rank in ranks]
+        board, ranks = self.world.notes, range(self.world.place.num_ranks)
+        notes = [board.peek(note_name(step, rank)) for rank in ranks]
         if any(note is None for note in notes):
             return None
         for rank in ranks:

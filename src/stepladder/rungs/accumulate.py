@@ -108,7 +108,7 @@ class Accumulate:
         if self.world.layout.data_ways == 1:
             return lambda: mine
         count = torch.tensor(float(mine), device=self.world.device)
-        return self.world.sum_later(count, "replicate", "shard")
+        return self.world.sum_async(count, "replicate", "shard")
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[torch.Tensor, int]:

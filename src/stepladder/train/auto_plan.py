@@ -22,7 +22,7 @@ from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
 from stepladder.record import Calibration, Forecast, load_calibration
 from stepladder.workload import Facts, facts_of_shape
-from stepladder.world import Place, limit_bytes, pick_device
+from stepladder.world import Place, device_memory_bytes, pick_device
 
 from .step_batch import as_batch
 
@@ -174,12 +174,12 @@ def reason(said: Forecast, known: Known) -> str:
 
 def cluster_for(device: torch.device) -> Cluster:
     """One device of this machine; raises where the table does not know it."""
-    host = limit_bytes(torch.device("cpu"))
+    host = device_memory_bytes(torch.device("cpu"))
     if device.type != "cuda":
         cpu = find("CPU")
         return Cluster(cpu, 1, 1, cpu.link, cpu.network, host)
     shown = torch.cuda.get_device_name(device)
-    known = recognise(shown, limit_bytes(device))
+    known = recognise(shown, device_memory_bytes(device))
     if known is None:
         raise LookupError(f"{shown} is not in the device table")
     return Cluster(known, 1, 1, known.link, known.network, host)

@@ -33,7 +33,7 @@ from stepladder.trace.plan_suggestions import Outlook
 from stepladder.trace.profile_verdict import Evidence, judge
 from stepladder.trace.spans import DATA, STEP, SYNC, UPDATE
 from stepladder.trace.step_lane import lane_of
-from stepladder.world import World, limit_bytes, synchronize
+from stepladder.world import World, device_memory_bytes, synchronize
 
 from .auto_plan import cluster_for, facts_for
 from .engine import Engine
@@ -177,7 +177,7 @@ def summary(
     detail: Detail | None,
 ) -> Profile:
     device = run.world.device
-    known = recognise(device_name(run.world), limit_bytes(device))
+    known = recognise(device_name(run.world), device_memory_bytes(device))
     streaming = found.causes["memory_bound"] + found.causes["optimizer"]
     counted = detail is not None and not run.plan.compile and streaming > 0
     return Profile(
@@ -209,9 +209,9 @@ def share_notes(world: World, found: Reduced, moment: int) -> tuple[Any, Any]:
     mine = (tuple(spent * NS for spent in found.own), lane_of(found))
     if world.place.num_ranks == 1:
         return (mine[0],), (mine[1],)
-    world.board.post(f"profile/{moment}/{world.place.rank}", json.dumps(mine))
+    world.notes.post(f"profile/{moment}/{world.place.rank}", json.dumps(mine))
     notes = [
-        json.loads(world.board.read(f"profile/{moment}/{rank}", HEARD_SECONDS))
+        json.loads(world.notes.read(f"profile/{moment}/{rank}", HEARD_SECONDS))
         for rank in range(world.place.num_ranks)
     ]
     return tuple(tuple(own) for own, _ in notes), tuple(tuple(lane) for _, lane in notes)

@@ -1,4 +1,4 @@
-"""Tensors on the wrong device, named in one line before torch says it in forty."""
+"""Tensors on the wrong device, reported in one line instead of torch's traceback."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ def explain_placement(
 ) -> ModelError | None:
     """Name the first parameter, buffer or batch tensor that is not on `device`; None if all are."""
     wanted = torch.device(device)
-    for kind, name, tensor in _owned(module):
-        if _elsewhere(tensor, wanted):
+    for kind, name, tensor in _named_tensors(module):
+        if _on_other_device(tensor, wanted):
             return _module_error(kind, name, tensor, wanted)
     for name, tensor in tensors_of(batch):
-        if _elsewhere(tensor, wanted):
+        if _on_other_device(tensor, wanted):
             return _batch_error(name, tensor, module, wanted)
     return None
 
 
-def _owned(module: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
     parameters = (("parameter", *item) for item in module.named_parameters())
     return chain(parameters, (("buffer", *item) for item in module.named_buffers()))
 
 
 def tensors_of(batch: object, path: str = "batch") -> Iterator[tuple[str, torch.Tensor]]:
-    """Walk a batch of any nesting; each tensor comes with the expression that reaches it."""
+    """Yield each tensor of a nested batch, with the Python expression that reaches it."""
     if isinstance(batch, torch.Tensor):
         yield path, batch
     elif isinstance(batch, Mapping):
@@ -42,9 +42,9 @@ def tensors_of(batch: object, path: str = "batch") -> Iterator[tuple[str, torch.
             yield from tensors_of(value, f"{path}[{index}]")
 
 
-def _elsewhere(tensor: torch.Tensor, wanted: torch.device) -> bool:
+def _on_other_device(tensor: torch.Tensor, wanted: torch.device) -> bool:
     if tensor.dim() == 0 and tensor.device.type == "cpu":
-        return False  # torch lets a lone number on the CPU meet a tensor on any device
+        return False  # torch combines CPU scalars with tensors on any device
     if tensor.device.type != wanted.type:
         return True
     return None not in (wanted.index, tensor.device.index) and tensor.device != wanted
@@ -69,7 +69,7 @@ def _module_error(kind: str, name: str, tensor: torch.Tensor, wanted: torch.devi
 def _batch_error(
     name: str, tensor: torch.Tensor, module: nn.Module, wanted: torch.device
 ) -> ModelError:
-    anchor = next((owned for _, owned, _ in _owned(module)), None)
+    anchor = next((owned for _, owned, _ in _named_tensors(module)), None)
     where = f"the model's '{anchor}' is on {wanted}" if anchor else f"the run is on {wanted}"
     if tensor.is_meta:
         remedy = f"It has no values: build it on '{wanted}'."

@@ -1,8 +1,7 @@
-"""Where this process stands among the others: the only reader of the launcher's environment.
+"""This process's rank, read from the environment variables that torchrun or a scheduler sets.
 
-torchrun sets all of the variables, a plain `python train.py` none of them. Half a set means that
-a launcher was imitated and something was forgotten, which would otherwise hang at the first
-collective.
+torchrun sets all of the variables, a plain `python train.py` none of them. If only some are set, a
+launcher script forgot one, and the run would hang at its first collective: it is refused instead.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ REQUIRED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """This process's rank, the number of ranks, and both within this machine."""
+
     rank: int = 0
     num_ranks: int = 1
     local_rank: int = 0  # among the processes of this machine
@@ -44,7 +45,7 @@ class Place:
 
 
 def index_of(environ: Mapping[str, str], index: str, size: str) -> tuple[int, int]:
-    """A position and the number of positions, one below the other."""
+    """Read a rank and the number of ranks, and check that the rank is smaller."""
     position, positions = number(environ, index), number(environ, size)
     if position >= positions:
         raise WorldError(

@@ -1,8 +1,8 @@
-"""Where randomness comes from: a seed for a moment of a run, and the deterministic mode.
+"""The RNG state of a run: seeds derived for each step, and the deterministic mode.
 
-The generators are seeded anew before every step from (seed, step, rank's data share), so the
-random state after k steps is a function of k. A run resumed at step k draws the same numbers
-without any generator having been saved, on the same number of data ranks.
+The generators are reseeded before every step from (seed, step, data rank), so the RNG state after k
+steps is a function of k. A run resumed at step k on the same number of data ranks draws the same
+numbers without saving any generator.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from contextlib import contextmanager
 import torch
 
 
-def moment_seed(seed: int, *moment: int | str) -> int:
-    """A 63-bit seed for one moment, unrelated to those of its neighbours."""
-    text = ",".join(map(str, (seed, *moment)))
+def derive_seed(seed: int, *keys: int | str) -> int:
+    """A 63-bit seed derived by hashing a seed and keys such as the step and the rank."""
+    text = ",".join(map(str, (seed, *keys)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def seed_moment(device: torch.device, seed: int, *moment: int | str) -> None:
-    """Seed the generators of the CPU and of one device for one moment.
+def seed_generators(device: torch.device, seed: int, *keys: int | str) -> None:
+    """Seed the generators of the CPU and of one device from a seed and keys.
 
-    Not `torch.manual_seed`: on a machine without a GPU it prepares each time for one that might
-    come, which takes longer than a small step's whole bookkeeping.
+    Not `torch.manual_seed`: without a GPU it queues work for one that might appear, which takes
+    longer than all other bookkeeping of a small step.
     """
-    number = moment_seed(seed, *moment)
+    number = derive_seed(seed, *keys)
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(number)
@@ -35,7 +35,7 @@ def seed_moment(device: torch.device, seed: int, *moment: int | str) -> None:
 
 @contextmanager
 def deterministic(enabled: bool) -> Iterator[None]:
-    """Only algorithms that give the same bits each time, restored afterwards."""
+    """Context in which torch uses only deterministic algorithms."""
     if not enabled:
         yield
         return

@@ -1,4 +1,4 @@
-"""A mesh for a world of one: some of torch's engines ask for one even where nobody else is."""
+"""A device mesh for a single rank, which some of torch's engines require."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .world import World
 
 
 def with_mesh(world: World) -> World:
-    """The same world with a mesh; where there is none yet, one of this rank alone."""
+    """The same world with a mesh; if it has none, one of this rank alone."""
     if world.mesh is not None:
         return world
     if not dist.is_initialized():

@@ -1,7 +1,7 @@
-"""The processes of a run as one value: who they are, how they are arranged, what they add up.
+"""The ranks of a run as one value: their layout, device mesh, groups and sums.
 
-A world of one answers without asking anybody, so nothing above this file tests how many ranks
-there are.
+A world of one rank does the same without communication, so no code above this file tests how many
+ranks there are.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ from stepladder.seam.process_groups import clear_mesh_caches, default_store, set
 from stepladder.seam.sharding import flatten
 from stepladder.world.machine.device import pick_device
 from stepladder.world.ranks.agreement import compare_ranks, fingerprints
-from stepladder.world.ranks.hang_watchdog import Watch, watch_ranks
-from stepladder.world.ranks.rank_notes import Board
+from stepladder.world.ranks.hang_watchdog import HangWatchdog, watchdog_for
+from stepladder.world.ranks.rank_notes import RankNotes
 
 from .launcher_environment import Place
 
 
 @dataclass(frozen=True, slots=True)
 class World:
+    """This rank's device and place, and the layout and mesh of all ranks."""
+
     place: Place
     device: torch.device
     layout: Layout = Layout()
-    mesh: DeviceMesh | None = None  # None: a world of one
-    watch: Watch | None = None  # over the other ranks, where there are any
+    mesh: DeviceMesh | None = None  # None: a single rank
+    watchdog: HangWatchdog | None = None  # if there are other ranks
 
     @property
     def data_index(self) -> int:
         return self.layout.data_index(self.place.rank)
 
     @property
-    def first(self) -> bool:
-        """Whether this rank speaks for all: writes logs, plots, manifests."""
+    def is_rank_zero(self) -> bool:
+        """Whether this rank writes the logs, plots and manifests of the run."""
         return self.place.rank == 0
 
     @property
-    def board(self) -> Board:
-        """Where ranks leave notes for each other."""
-        return Board() if self.mesh is None else Board.shared()
+    def notes(self) -> RankNotes:
+        """The store in which ranks leave notes for each other."""
+        return RankNotes() if self.mesh is None else RankNotes.shared()
 
     def sum(self, value: torch.Tensor, *axes: str) -> torch.Tensor:
-        """Add up a value over every rank that differs from this one only along `axes`."""
+        """All-reduce a value over the ranks that differ from this one only along `axes`."""
         for axis in axes:
             if self.mesh is not None and getattr(self.layout, axis) > 1:
                 dist.all_reduce(value, group=self.mesh.get_group(axis))
@@ -64,10 +66,10 @@ class World:
                 dist.all_reduce(value, dist.ReduceOp.MAX, group=self.mesh.get_group(axis))
         return value
 
-    def sum_later(self, value: torch.Tensor, *axes: str) -> Callable[[], torch.Tensor]:
-        """Begin to add a value up over `axes`; calling what comes back waits for the sum.
+    def sum_async(self, value: torch.Tensor, *axes: str) -> Callable[[], torch.Tensor]:
+        """Start summing a value over `axes`; call the returned function to wait for the sum.
 
-        What a rank does meanwhile hides that others are not there yet.
+        What the rank computes in between hides the wait for slower ranks.
         """
         if self.mesh is None or all(getattr(self.layout, axis) == 1 for axis in axes):
             return lambda: value
@@ -90,44 +92,44 @@ class World:
     def group(self, *axes: str) -> dist.ProcessGroup:
         return self.submesh(*axes).get_group()
 
-    def explaining(self) -> AbstractContextManager[None]:
-        """Context in which a rank that ended or hangs is named by those that wait for it."""
-        return self.watch.explaining() if self.watch else nullcontext()
+    def explain_hangs(self) -> AbstractContextManager[None]:
+        """Context in which a failed collective raises an error that names the missing rank."""
+        return self.watchdog.explain_hangs() if self.watchdog else nullcontext()
 
-    def end_others(self, said: str) -> None:
-        """Have ranks that wait for this one in a collective end, with a sentence: it will not come.
+    def end_others(self, reason: str) -> None:
+        """End the ranks that wait for this one in a collective it will not join.
 
-        A collective cannot be left half-way. gloo's `abort` closes no connection before the group
-        itself is gone, and with NCCL an update may be queued behind the collective that is cut.
+        A collective cannot be cancelled. gloo's `abort` closes no connection before the group is
+        destroyed, and with NCCL an update may be queued behind the cancelled collective.
         """
-        if self.watch:
-            self.watch.end_others(said)
+        if self.watchdog:
+            self.watchdog.end_others(reason)
 
     def close(self) -> None:
-        if self.watch:
-            self.watch.close()
+        if self.watchdog:
+            self.watchdog.close()
         if self.mesh is not None:
             dist.destroy_process_group()
 
 
-WORLDS = count()  # that this process was part of before
+WORLDS = count()  # earlier worlds of this process
 
 
-def join(
+def join_world(
     layout: Layout, device: str = "auto", *, timeout_seconds: float = 600, plan: str = ""
 ) -> World:
-    """Take this process's place in a world arranged as `layout`, which is settled and fits."""
+    """Connect this process to the other ranks and arrange them as `layout`, which is settled."""
     facts = {"plan": plan, "layout": str(layout)}
-    place, here = gather(device, timeout_seconds=timeout_seconds, facts=facts)
+    place, here = connect(device, timeout_seconds=timeout_seconds, facts=facts)
     if not place.launched:
         return World(place, here, layout)
     if next(WORLDS):
         forget_routes()
     mesh = init_device_mesh(here.type, layout.shape, mesh_dim_names=AXES)
     for group in (dist.group.WORLD, *map(mesh.get_group, AXES)):
-        set_timeout(limit(dist.get_backend(), timeout_seconds), group)
-    watch = watch_ranks(place, timeout_seconds) if place.num_ranks > 1 else None
-    return World(place, here, layout, mesh, watch)
+        set_timeout(backend_timeout(dist.get_backend(), timeout_seconds), group)
+    watchdog = watchdog_for(place, timeout_seconds) if place.num_ranks > 1 else None
+    return World(place, here, layout, mesh, watchdog)
 
 
 def forget_routes() -> None:
@@ -140,39 +142,39 @@ def forget_routes() -> None:
     clear_mesh_caches()
 
 
-def gather(
+def connect(
     device: str, *, timeout_seconds: float, facts: Mapping[str, str]
 ) -> tuple[Place, torch.device]:
-    """Meet the other ranks, where there are any, and see that all were given the same."""
+    """Connect to the other ranks, if any, and check that all run the same code and plan."""
     place = Place.from_environment()
     here = pick_device(device, place.local_rank)
     if place.launched:
         if here.type == "cuda":
             torch.cuda.set_device(here)
         if not dist.is_initialized():
-            meet(place, backend_for(here, place), timeout_seconds)
+            wait_for_ranks(place, backend_for(here, place), timeout_seconds)
         known = {**fingerprints(), **facts}
         compare_ranks(default_store(), place, known, timeout_seconds)
     return place, here
 
 
 def backend_for(device: torch.device, place: Place) -> str:
-    """NCCL where every rank has a GPU of its own: unlike gloo it refuses two ranks on one."""
-    alone = place.local_ranks <= torch.cuda.device_count()
-    return "nccl" if device.type == "cuda" and alone else "gloo"
+    """NCCL if every rank has its own GPU: unlike gloo it refuses two ranks on one."""
+    own_gpu = place.local_ranks <= torch.cuda.device_count()
+    return "nccl" if device.type == "cuda" and own_gpu else "gloo"
 
 
-def limit(backend: str, timeout_seconds: float) -> timedelta:
-    """How long the backend waits; NCCL's end says little, so that our watch speaks before it."""
+def backend_timeout(backend: str, timeout_seconds: float) -> timedelta:
+    """The backend's time-out; longer for NCCL, so that our watchdog reports the hang first."""
     return timedelta(seconds=timeout_seconds + 60 * (backend == "nccl"))
 
 
-def meet(place: Place, backend: str, timeout_seconds: float) -> None:
-    """Wait for the other ranks; a rank that never comes is an error, not a hang."""
+def wait_for_ranks(place: Place, backend: str, timeout_seconds: float) -> None:
+    """Create the process group; a rank that never connects is an error, not a hang."""
     try:
-        dist.init_process_group(backend, timeout=limit(backend, timeout_seconds))
+        dist.init_process_group(backend, timeout=backend_timeout(backend, timeout_seconds))
     except (RuntimeError, ValueError) as alone:
-        # What stands in the environment is somebody's mistake; who did not come may come yet.
+        # A ValueError is a mistake in the environment; a missing rank may still come.
         kind = WorldError if isinstance(alone, ValueError) else LostRank
         raise kind(
             "world",

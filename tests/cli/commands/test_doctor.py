@@ -10,14 +10,14 @@ from stepladder.cli.commands import doctor
 from stepladder.cli.main import main
 from stepladder.cli.results import tables as show
 from stepladder.hardware import find
-from stepladder.world import Check, detect
+from stepladder.world import MachineCheck, detect_machine
 from stepladder.world.machine.machine_checks import ABSENT, CHECKS, FAILED, OK
-from stepladder.world.machine.precision_support import Support
+from stepladder.world.machine.precision_support import PrecisionSupport
 
 
 @pytest.fixture(scope="module")
 def machine():
-    return detect()
+    return detect_machine()
 
 
 def test_json_holds_the_machine_its_precisions_and_its_checks(capsys):
@@ -47,16 +47,16 @@ def test_quick_leaves_out_only_the_slow_check():
 
 
 def test_the_verdict_counts_what_failed_and_absent_is_no_failure():
-    good, gone, bad = (Check(state, "", name=state) for state in (OK, ABSENT, FAILED))
+    good, gone, bad = (MachineCheck(state, "", name=state) for state in (OK, ABSENT, FAILED))
     assert doctor.verdict([good, gone]) == "All 2 checks passed or had nothing to try."
     assert doctor.verdict([good, bad]) == "1 of 2 checks failed: failed."
 
 
 def test_a_peak_is_shown_in_teraflops_or_as_unknown(machine):
-    yes = Support("bf16", "yes", "", 989.4e12)
+    yes = PrecisionSupport("bf16", "yes", "", 989.4e12)
     assert doctor.peak_words(yes, machine) == 989.4
-    assert doctor.peak_words(Support("fp8", "no", "", None), machine) == "-"
-    on_cpu = doctor.peak_words(Support("bf16", "yes", "", None), machine)
+    assert doctor.peak_words(PrecisionSupport("fp8", "no", "", None), machine) == "-"
+    on_cpu = doctor.peak_words(PrecisionSupport("bf16", "yes", "", None), machine)
     assert on_cpu == ("unknown" if machine.cluster.device is find("CPU") else "unknown device")
 
 

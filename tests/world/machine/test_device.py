@@ -5,7 +5,7 @@ import torch
 
 from stepladder.errors import WorldError
 from stepladder.world import pick_device, synchronize
-from stepladder.world.machine.device import choose
+from stepladder.world.machine.device import device_name
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from stepladder.world.machine.device import choose
     ],
 )
 def test_a_name_picks_a_device(name, local_rank, num_cuda, device):
-    assert choose(name, local_rank, num_cuda) == device
+    assert device_name(name, local_rank, num_cuda) == device
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_name_picks_a_device(name, local_rank, num_cuda, device):
 )
 def test_a_device_that_cannot_be_is_refused(name, num_cuda, message):
     with pytest.raises(WorldError) as caught:
-        choose(name, 0, num_cuda)
+        device_name(name, 0, num_cuda)
     assert str(caught.value).startswith(message)
 
 

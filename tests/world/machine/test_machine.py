@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from stepladder.hardware import Cluster, find, unknown_device
-from stepladder.world import detect, detect_cluster
+from stepladder.world import detect_cluster, detect_machine
 from stepladder.world.machine import machine as module
-from stepladder.world.machine.machine import Seen, identify, inside_link, read_topology
+from stepladder.world.machine.machine import Accelerator, identify, inside_link, read_topology
 
 NVLINK = """\
 \tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity
@@ -33,13 +33,13 @@ NIC0\tPIX\tSYS\tSYS\t X \t
 on_a_processor = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
-def seen(name: str) -> Seen:
+def seen(name: str) -> Accelerator:
     row = find(name)
-    return Seen(f"NVIDIA {name}", row.memory_bytes, "9.0", row)
+    return Accelerator(f"NVIDIA {name}", row.memory_bytes, "9.0", row)
 
 
 def test_this_machine_is_what_the_system_says():
-    machine = detect()
+    machine = detect_machine()
     assert machine.torch == torch.__version__
     assert machine.logical_cores == os.cpu_count()
     assert 0 <= psutil.virtual_memory().total - machine.host_memory_bytes < 2**20
@@ -48,7 +48,7 @@ def test_this_machine_is_what_the_system_says():
 
 @on_a_processor
 def test_a_machine_without_a_gpu_is_one_processor_with_all_its_memory():
-    machine = detect()
+    machine = detect_machine()
     assert machine.seen == () and machine.driver is None and machine.nccl is None
     assert machine.cluster.device is find("CPU") and machine.cluster.num_devices == 1
     assert machine.cluster.memory_bytes_per_device == machine.host_memory_bytes
@@ -62,7 +62,7 @@ def test_what_is_detected_reads_back_from_its_text():
 
 
 def test_several_nodes_are_an_assumption_and_one_is_not():
-    assert detect_cluster().assumptions == module.detect().cluster.assumptions
+    assert detect_cluster().assumptions == module.detect_machine().cluster.assumptions
     said = detect_cluster(num_nodes=3).assumptions[-1]
     assert said.startswith("3 nodes like this one, joined by what is usual for ")
 
@@ -72,7 +72,7 @@ def test_a_card_in_the_table_is_its_row_and_another_has_no_peak():
     assert identify("NVIDIA H200", h200.memory_bytes) is h200
     other = identify("NVIDIA Foo", 10 * 2**30)
     assert (other.name, other.memory_bytes, dict(other.peaks)) == ("NVIDIA Foo", 10 * 2**30, {})
-    assert not Seen("NVIDIA Foo", 1, "9.0", other).known and seen("H200").known
+    assert not Accelerator("NVIDIA Foo", 1, "9.0", other).known and seen("H200").known
 
 
 def test_several_like_cards_are_one_node_and_their_link_is_assumed():
@@ -112,6 +112,6 @@ def test_processor_flags_are_only_those_that_speed_up_narrow_types():
 
 
 def test_a_command_that_is_missing_or_fails_answers_nothing():
-    assert module._ask("no-such-command-here") is None
-    assert module._ask("false") is None
-    assert module._ask("echo", "550.1") == "550.1\n"
+    assert module._run("no-such-command-here") is None
+    assert module._run("false") is None
+    assert module._run("echo", "550.1") == "550.1\n"

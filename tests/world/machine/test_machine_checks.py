@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from stepladder.world import Check
+from stepladder.world import MachineCheck
 from stepladder.world.machine import check_programs as probe
 from stepladder.world.machine import machine_checks as checks
 from stepladder.world.machine.machine_checks import (
@@ -41,7 +41,7 @@ def test_no_gpu_is_absent_and_not_a_failure(name):
 
 def test_a_probe_that_fails_gives_its_last_line_and_the_fix():
     check = run_probes([("no-such-probe",)], 200, "Do this.")
-    assert check == Check(FAILED, "KeyError: 'no-such-probe'", "Do this.")
+    assert check == MachineCheck(FAILED, "KeyError: 'no-such-probe'", "Do this.")
 
 
 def test_one_failing_rank_of_two_fails_the_check(tmp_path):
@@ -53,7 +53,7 @@ def test_one_failing_rank_of_two_fails_the_check(tmp_path):
 def test_a_probe_that_hangs_is_ended_at_the_limit(tmp_path):
     started = time.monotonic()
     check = run_probes([("gloo", "0", "2", str(tmp_path / "alone"))], 3, "fix")
-    assert check == Check(FAILED, "not finished after 3 s", "fix")
+    assert check == MachineCheck(FAILED, "not finished after 3 s", "fix")
     assert time.monotonic() - started < 50  # of the 60 in which gloo itself would give up
     # Asked for as an attribute, the line of a process that ends meanwhile is None, not an error.
     lines = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
@@ -100,7 +100,7 @@ def test_a_compiler_that_cannot_build_fails(tmp_path, monkeypatch):
 
 def test_no_compiler_on_the_path_is_absent(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert checks.compiler(60) == Check(
+    assert checks.compiler(60) == MachineCheck(
         ABSENT,
         "no c++, g++ or clang++ on the path",
         "Install one, for example: apt install g++.",
@@ -109,7 +109,7 @@ def test_no_compiler_on_the_path_is_absent(tmp_path, monkeypatch):
 
 def test_a_folder_is_made_and_written(tmp_path):
     folder = tmp_path / "new" / "cache"
-    assert checks.try_folders([folder]) == Check(OK, f"wrote to {folder}")
+    assert checks.try_folders([folder]) == MachineCheck(OK, f"wrote to {folder}")
     assert folder.is_dir() and list(folder.iterdir()) == []
 
 

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from stepladder.hardware import find
-from stepladder.world import detect
-from stepladder.world.machine.machine import Machine, Seen
-from stepladder.world.machine.precision_support import expected, support, try_product
+from stepladder.world import detect_machine
+from stepladder.world.machine.machine import Accelerator, Machine
+from stepladder.world.machine.precision_support import expected, precision_support, try_matmul
 
 NOTHING: frozenset[str] = frozenset()
 
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    return detect()
+    return detect_machine()
 
 
-def card(architecture: str) -> Seen:
-    return Seen("card", 1, architecture, find("H200"))
+def card(architecture: str) -> Accelerator:
+    return Accelerator("card", 1, architecture, find("H200"))
 
 
 def answers(architecture: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ def test_a_processor_is_judged_by_its_flags():
 
 
 def test_every_row_was_tried_on_this_machine(machine):
-    rows = {row.precision: row for row in support(machine)}
+    rows = {row.precision: row for row in precision_support(machine)}
     assert list(rows) == ["fp32", "tf32", "fp16", "bf16", "fp8"]
     assert rows["fp32"].answer == "yes"
 
@@ -74,15 +74,15 @@ def test_every_row_was_tried_on_this_machine(machine):
 def test_the_peak_comes_from_the_table_and_only_for_what_is_supported(machine):
     h200 = find("H200")
     there = replace(machine, cluster=replace(machine.cluster, device=h200))
-    rows = {row.precision: row for row in support(there)}
+    rows = {row.precision: row for row in precision_support(there)}
     assert rows["fp32"].peak == h200.peak("fp32")
     if not machine.seen:
         assert rows["tf32"].peak is None and rows["fp8"].peak is None
 
 
 def test_a_type_that_torch_refuses_is_not_supported():
-    assert try_product("fp32", "cpu") is None
-    refusal = try_product("bf16", "no-such-device")
+    assert try_matmul("fp32", "cpu") is None
+    refusal = try_matmul("bf16", "no-such-device")
     assert refusal is not None and "no-such-device" in refusal
 
 
@@ -90,6 +90,6 @@ def test_a_machine_whose_device_refuses_says_so(machine):
     if machine.seen:
         pytest.skip("this machine has a GPU")
     pretended = replace(machine, seen=(card("9.0"),))
-    row = support(pretended)[0]
+    row = precision_support(pretended)[0]
     assert row.answer == "no" and row.because.startswith("tried, and torch refused: ")
     assert row.peak is None

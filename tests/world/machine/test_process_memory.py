@@ -10,38 +10,38 @@ import psutil
 import pytest
 import torch
 
-from stepladder.world import limit_bytes, peak_bytes
-from stepladder.world.machine.process_memory import held_bytes, reset_peak
+from stepladder.world import device_memory_bytes, peak_memory_bytes
+from stepladder.world.machine.process_memory import memory_bytes_in_use, reset_peak
 from tests.ranks import Job, Worker
 
 CPU = torch.device("cpu")
 
 
 def test_a_process_holds_less_than_the_machine_has():
-    assert 2**20 < peak_bytes(CPU) < limit_bytes(CPU)
+    assert 2**20 < peak_memory_bytes(CPU) < device_memory_bytes(CPU)
 
 
 def test_the_machine_has_what_the_kernel_says():
     with open("/proc/meminfo") as lines:
         total_kib = int(next(lines).split()[1])
-    assert limit_bytes(CPU) == total_kib * 1024
+    assert device_memory_bytes(CPU) == total_kib * 1024
 
 
 def test_the_peak_stays_when_memory_is_given_back_until_it_is_started_anew():
     gc.collect()  # what other tests left must not be given back in between
     reset_peak(CPU)
-    before = peak_bytes(CPU)
+    before = peak_memory_bytes(CPU)
     # Pages of our own: the allocator may still hold some that another test gave back to it.
     pages = mmap.mmap(-1, 2**28)
     torch.frombuffer(pages, dtype=torch.uint8).fill_(1)
     pages.close()
-    assert peak_bytes(CPU) - before == pytest.approx(2**28, rel=0.015)
+    assert peak_memory_bytes(CPU) - before == pytest.approx(2**28, rel=0.015)
     reset_peak(CPU)
-    assert peak_bytes(CPU) - before < 2**26
+    assert peak_memory_bytes(CPU) - before < 2**26
 
 
 def peak() -> int:
-    return peak_bytes(CPU)
+    return peak_memory_bytes(CPU)
 
 
 def test_a_process_started_by_a_large_one_does_not_inherit_its_peak():
@@ -63,20 +63,20 @@ def test_a_process_started_by_a_large_one_does_not_inherit_its_peak():
 def test_a_gpus_peak_is_its_tensors_and_can_be_started_anew():
     device = torch.device("cuda", 0)
     reset_peak(device)
-    before = peak_bytes(device)
+    before = peak_memory_bytes(device)
     held = torch.ones(2**24, dtype=torch.uint8, device=device)
-    assert peak_bytes(device) - before == 2**24
+    assert peak_memory_bytes(device) - before == 2**24
     del held
     reset_peak(device)
-    assert peak_bytes(device) == before
-    assert peak_bytes(device) < limit_bytes(device)
+    assert peak_memory_bytes(device) == before
+    assert peak_memory_bytes(device) < device_memory_bytes(device)
 
 
 def test_what_is_held_is_the_kernels_count_of_this_process_and_of_no_other():
     """A forked one too: what the handle was opened for is its parent."""
 
     def counted():
-        return held_bytes(CPU) / psutil.Process().memory_info().rss
+        return memory_bytes_in_use(CPU) / psutil.Process().memory_info().rss
 
     assert counted() == pytest.approx(1, rel=0.05)
     reading, writing = os.pipe()

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from stepladder.errors import LostRank, WorldError
 from stepladder.plan import Layout
-from stepladder.world import Place, join
+from stepladder.world import Place, join_world
 from stepladder.world.ranks import agreement
 from stepladder.world.ranks.agreement import (
     StopVote,
@@ -59,7 +59,7 @@ def test_a_digest_does_not_confuse_where_files_end():
 
 def joined(plans: list[str]) -> str:
     try:
-        join(Layout(replicate=2), "cpu", plan=plans[int(os.environ["RANK"])])
+        join_world(Layout(replicate=2), "cpu", plan=plans[int(os.environ["RANK"])])
     except WorldError as different:
         return str(different)
     return "joined"
@@ -82,7 +82,7 @@ def joined_with_other_code() -> str:
     if os.environ["RANK"] == "1":
         agreement.PACKAGE = agreement.PACKAGE / "world"
     try:
-        join(Layout(replicate=2), "cpu")
+        join_world(Layout(replicate=2), "cpu")
     except WorldError as different:
         return str(different)
     finally:
@@ -125,8 +125,8 @@ def vote(asker: int, step: int) -> list[str | None]:
     heard = []
     for now in range(5):
         time.sleep(0.02 * (rank + 1))
-        heard.append(ballot.ask("SIGTERM" if rank == asker and now >= step else None))
-    return [*heard, ballot.hear()]
+        heard.append(ballot.vote("SIGTERM" if rank == asker and now >= step else None))
+    return [*heard, ballot.result()]
 
 
 def test_a_signal_that_one_rank_saw_stops_all_after_the_same_step():
@@ -138,6 +138,6 @@ def test_a_signal_that_one_rank_saw_stops_all_after_the_same_step():
 
 def test_a_world_of_one_needs_no_vote():
     ballot = StopVote(1, 10)
-    assert ballot.ask(None) is None
-    assert ballot.ask(signal.SIGINT.name) == "SIGINT"
-    assert ballot.hear() is None
+    assert ballot.vote(None) is None
+    assert ballot.vote(signal.SIGINT.name) == "SIGINT"
+    assert ballot.result() is None

@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from stepladder.errors import LostRank
 from stepladder.plan import Layout
-from stepladder.world import Place, World, join
+from stepladder.world import Place, World, join_world
 from stepladder.world.ranks import hang_watchdog as watch
 from tests.ranks import run
 
@@ -30,20 +30,20 @@ def quick_watch(least_seconds):
 
 def shorten(world, seconds):
     """Have nobody wait longer, now that all have met at the pace of this machine."""
-    world.watch.timeout_seconds = seconds
+    world.watchdog.timeout_seconds = seconds
     _set_pg_timeout(timedelta(seconds=seconds), world.group("replicate"))
 
 
 @quick_watch(2)
 def wait_for_the_other() -> str:
-    world = join(Layout(replicate=2), "cpu", timeout_seconds=60)
+    world = join_world(Layout(replicate=2), "cpu", timeout_seconds=60)
     world.sum(torch.ones(1), "replicate")
     shorten(world, 2)
     if world.place.rank == 1:
         dist.destroy_process_group()
         return ""
     try:
-        with world.explaining():
+        with world.explain_hangs():
             world.sum(torch.ones(1), "replicate")
     except LostRank as lost:
         return str(lost)
@@ -62,17 +62,17 @@ import time, torch
 from datetime import timedelta
 from unittest.mock import patch
 from stepladder.plan import Layout
-from stepladder.world import join
+from stepladder.world import join_world
 from stepladder.world.ranks import hang_watchdog as watch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 {QUICK}
 quick_watch(100).start()
-world = join(Layout(replicate=2), "cpu", timeout_seconds=200)  # they start at their own pace
+world = join_world(Layout(replicate=2), "cpu", timeout_seconds=200)  # they start at their own pace
 world.sum(torch.ones(1), "replicate")
 shorten(world, 3)
 if world.place.rank == 1:
     time.sleep(1000)
-with world.explaining():
+with world.explain_hangs():
     world.sum(torch.ones(1), "replicate")
 """
 
@@ -98,18 +98,18 @@ SCRIPT = f"""
 import os, time, torch
 from unittest.mock import patch
 from stepladder.plan import Layout
-from stepladder.world import join
+from stepladder.world import join_world
 from stepladder.world.ranks import hang_watchdog as watch
 {QUICK}
 quick_watch(5).start()
-world = join(Layout(replicate=3), "cpu", timeout_seconds=200)  # they start at their own pace
+world = join_world(Layout(replicate=3), "cpu", timeout_seconds=200)  # they start at their own pace
 world.sum(torch.ones(1), "replicate")
 world.sum(torch.ones(1), "replicate")
 if world.place.rank == 1:
-    enough = world.watch._beat + 3
-    while world.watch._beat < enough: time.sleep(0.01)  # the last signs are of this line
+    enough = world.watchdog._beat + 3
+    while world.watchdog._beat < enough: time.sleep(0.01)  # the last signs are of this line
     os._exit(7)
-with world.explaining():
+with world.explain_hangs():
     world.sum(torch.ones(1), "replicate")
 """
 
@@ -153,12 +153,12 @@ import time, torch, torch.distributed as dist
 from datetime import timedelta
 from unittest.mock import patch
 from stepladder.plan import Layout
-from stepladder.world import join
+from stepladder.world import join_world
 from stepladder.world.ranks import hang_watchdog as watch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 {QUICK}
 quick_watch(100).start()
-world = join(Layout(replicate=2), "cpu", timeout_seconds=200)  # they start at their own pace
+world = join_world(Layout(replicate=2), "cpu", timeout_seconds=200)  # they start at their own pace
 patient = dist.new_group(timeout=timedelta(seconds=600))  # as NCCL, which does not raise at all
 shorten(world, 3)
 if world.place.rank == 1:
@@ -179,9 +179,9 @@ def test_a_rank_that_cannot_be_interrupted_ends_with_the_sentence(tmp_path):
 
 
 def other_error() -> str:
-    world = join(Layout(replicate=2), "cpu", timeout_seconds=60)
+    world = join_world(Layout(replicate=2), "cpu", timeout_seconds=60)
     try:
-        with world.explaining():
+        with world.explain_hangs():
             torch.ones(2) @ torch.ones(3)
     except RuntimeError as error:
         return type(error).__name__
@@ -194,9 +194,9 @@ def test_an_error_that_is_not_about_ranks_stays_what_it_is():
 
 @quick_watch(100)
 def glitch() -> str:
-    world = join(Layout(replicate=2), "cpu", timeout_seconds=60)
+    world = join_world(Layout(replicate=2), "cpu", timeout_seconds=60)
     try:
-        with world.explaining():
+        with world.explain_hangs():
             raise RuntimeError("[gloo/x.cc:1] Connection reset")
     except LostRank as lost:
         return str(lost)
@@ -209,8 +209,8 @@ def test_a_failure_of_the_network_alone_blames_nobody():
 
 
 def watches() -> int:
-    first, second = (join(Layout(replicate=2), "cpu") for _ in range(2))
-    return int(first.watch is second.watch)
+    first, second = (join_world(Layout(replicate=2), "cpu") for _ in range(2))
+    return int(first.watchdog is second.watchdog)
 
 
 def test_worlds_of_the_same_ranks_share_a_watch():
@@ -223,7 +223,7 @@ def close_while_it_looks() -> list[str]:
     said: list[str] = []
     threading.excepthook = lambda args: said.append(str(args.exc_value))
     others = threading.enumerate()
-    one = watch.Watch(Place(0, 1, launched=True), 60)
+    one = watch.HangWatchdog(Place(0, 1, launched=True), 60)
     looks, closed, leave_sign = threading.Event(), threading.Event(), one._leave_sign
 
     def slow():
@@ -249,13 +249,13 @@ def test_a_watch_says_nothing_of_a_world_that_is_closed_meanwhile():
 @patch.object(watch, "BEAT_SECONDS", 100)
 def come_out_of_it() -> list[bool]:
     """Whether the watch would end a process, before and after a collective has raised in it."""
-    one = watch.Watch(Place(0, 1, launched=True), 200)
+    one = watch.HangWatchdog(Place(0, 1, launched=True), 200)
     with patch.object(watch, "read_counts", lambda backend: {0: (2, 1)}):  # one is pending
         one._stalls()
         one._since -= 1000
         found = [one._stalls()]
         try:
-            with one.explaining():
+            with one.explain_hangs():
                 raise RuntimeError("[gloo/x.cc:1] Timed out")
         except LostRank:
             found.append(one._stalls())
@@ -270,5 +270,5 @@ def test_a_process_whose_collective_has_raised_is_not_ended_by_its_watch():
 def test_the_line_is_the_users_and_not_pythons_own():
     name = "test_the_line_is_the_users_and_not_pythons_own"
     assert watch.main_thread_line().endswith(f" in {name}")  # nor the watch's
-    assert watch.foreign(os.__file__) and watch.foreign(torch.__file__)
-    assert not watch.foreign(__file__) and not watch.foreign(watch.__file__)
+    assert watch.is_library(os.__file__) and watch.is_library(torch.__file__)
+    assert not watch.is_library(__file__) and not watch.is_library(watch.__file__)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from stepladder.cli.results.tables import as_json, gib, table
 
 if TYPE_CHECKING:
-    from stepladder.world import Check
+    from stepladder.world import MachineCheck
     from stepladder.world.machine.machine import Machine
-    from stepladder.world.machine.precision_support import Support
+    from stepladder.world.machine.precision_support import PrecisionSupport
 
 PACKAGES = {
     "triton": "kernels on a GPU; comes with torch's CUDA build",
@@ -44,12 +44,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show this machine; 1 if a check failed."""
-    from stepladder.world import detect
+    from stepladder.world import detect_machine
     from stepladder.world.machine.machine_checks import FAILED
-    from stepladder.world.machine.precision_support import support
+    from stepladder.world.machine.precision_support import precision_support
 
-    machine = detect()
-    precisions = support(machine)
+    machine = detect_machine()
+    precisions = precision_support(machine)
     checks = make_checks(quick=options.quick, limit_seconds=options.limit)
     if options.json:
         as_json(report(machine, precisions, checks))
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     return int(any(check.state == FAILED for check in checks))
 
 
-def make_checks(*, quick: bool, limit_seconds: float) -> list[Check]:
+def make_checks(*, quick: bool, limit_seconds: float) -> list[MachineCheck]:
     from stepladder.world.machine.machine_checks import try_check
 
     names = chosen(quick=quick)
@@ -99,7 +99,7 @@ def installed(name: str) -> str | None:
 
 
 def report(
-    machine: Machine, precisions: tuple[Support, ...], checks: list[Check]
+    machine: Machine, precisions: tuple[PrecisionSupport, ...], checks: list[MachineCheck]
 ) -> dict[str, Any]:
     """Gather everything as plain values."""
     facts = asdict(machine) | {
@@ -116,7 +116,9 @@ def report(
     }
 
 
-def draw(machine: Machine, precisions: tuple[Support, ...], checks: list[Check]) -> None:
+def draw(
+    machine: Machine, precisions: tuple[PrecisionSupport, ...], checks: list[MachineCheck]
+) -> None:
     table("Machine", ["what", "is"], machine_rows(machine))
     table(
         f"Precisions on {machine.cluster.device}",
@@ -132,7 +134,7 @@ def draw(machine: Machine, precisions: tuple[Support, ...], checks: list[Check])
     print(verdict(checks))
 
 
-def verdict(checks: list[Check]) -> str:
+def verdict(checks: list[MachineCheck]) -> str:
     from stepladder.world.machine.machine_checks import FAILED
 
     failed = [check.name for check in checks if check.state == FAILED]
@@ -166,7 +168,7 @@ def device_words(card: Any) -> str:
     return f"{card.name}, {gib(card.memory_bytes)}, {card.architecture}, {known}"
 
 
-def peak_words(row: Support, machine: Machine) -> object:
+def peak_words(row: PrecisionSupport, machine: Machine) -> object:
     if row.answer != "yes":
         return "-"
     if row.peak is not None:

@@ -12,7 +12,7 @@ from stepladder.measure import measure_fragmentation
 from stepladder.measure.leaks import LeakWatch, LengthWatch
 from stepladder.record import Report
 from stepladder.trace import find_retained_graphs
-from stepladder.world.machine.process_memory import held_bytes
+from stepladder.world.machine.process_memory import memory_bytes_in_use
 
 
 @dataclass
@@ -36,7 +36,7 @@ class MemoryWatch:
         if now < self.read + self.apart_seconds:
             return
         self.read = now
-        leak = self.leaks.add(report.step, held_bytes(self.device))
+        leak = self.leaks.add(report.step, memory_bytes_in_use(self.device))
         if leak and not self.leaked:
             self.leaked = True
             yield str(leak)

@@ -42,7 +42,7 @@ class Recovery:
         jumps = self.run.health.take_jumps()
         if self.how.spike == "off":
             return False
-        if self.run.world.first:
+        if self.run.world.is_rank_zero:
             self.run.events += [f"step {at}: {jump}" for at, jump in jumps]
         if self.how.spike == "report" or not self.agreed(bool(jumps)):
             return False
@@ -65,7 +65,7 @@ class Recovery:
     def go_back(self) -> None:
         skipped = self.run.position
         path = self.run.rewind(self.folder)
-        if self.run.world.first:
+        if self.run.world.is_rank_zero:
             self.run.events.append(
                 f"went back to {path.name}; samples up to {skipped - 1} are not read again "
                 f"({self.run.health.rewinds} of at most {self.how.rewinds} times)"

@@ -14,7 +14,7 @@ from types import FrameType
 
 import psutil
 
-from stepladder.world import stop_code
+from stepladder.world import signal_exit_code
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -35,7 +35,7 @@ class Signals:
     @property
     def code(self) -> int:
         """What to end with."""
-        return stop_code(signal.Signals(self.asked).name)
+        return signal_exit_code(signal.Signals(self.asked).name)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         again, self.asked = bool(self.asked), self.asked or number

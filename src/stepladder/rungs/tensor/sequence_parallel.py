@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
 from stepladder.errors import DataError
-from stepladder.world import seed_moment
+from stepladder.world import seed_generators
 
 from .local_compute import change_first, move
 
@@ -72,7 +72,7 @@ class OwnDraws:
     def start(self) -> None:
         number = int(torch.randint(2**62, ()))  # drawn by all alike, so the next pass's differs
         self.states = [generator.get_state() for generator in self.generators]
-        seed_moment(self.device, number, "tensor", self.mesh.get_local_rank())
+        seed_generators(self.device, number, "tensor", self.mesh.get_local_rank())
 
     @torch.compiler.disable
     def end(self) -> None:

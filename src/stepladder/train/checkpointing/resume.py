@@ -48,7 +48,7 @@ def load(run: Engine, folder: str | Path) -> Path:
     run.health.load_state_dict(state.get("health", {}))
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
-    if run.world.first:
+    if run.world.is_rank_zero:
         run.events += changes(run, path, state)
         if run.seed != asked:
             run.events.append(f"{path.name} was saved with seed {run.seed}, not {asked}: it stays")
@@ -109,9 +109,9 @@ def offered(run: Engine, folder: Path) -> list[Path]:
 
     One rank looks for all: another machine may see a shared folder as it was a moment ago.
     """
-    board, rank = run.world.board, run.world.place.rank
+    board, rank = run.world.notes, run.world.place.rank
     note = f"offered/{board.store.add(f'offers/{rank}', 1)}"  # how often this rank has asked
-    if run.world.first:
+    if run.world.is_rank_zero:
         found: dict[str, list[str]] = {"names": []}
         try:
             found["names"] = [str(path.relative_to(folder)) for path in find_checkpoints(folder)]

@@ -26,7 +26,7 @@ from stepladder.checkpoint.safetensors_file import DTYPE_CODES, write_files
 from stepladder.errors import RecordError, StepladderError
 from stepladder.rungs import average_buffers, is_out_of_memory
 from stepladder.train.engine import Engine
-from stepladder.world.ranks.rank_notes import Board
+from stepladder.world.ranks.rank_notes import RankNotes
 
 from .sharded_state import Holding
 from .snapshot import Snapshot, take_snapshot
@@ -38,7 +38,7 @@ WAIT_SECONDS = 1800.0  # for another rank to have written its part
 class Saver:
     """Writes a run's checkpoints, one after the other."""
 
-    board: Board | None = None
+    board: RankNotes | None = None
     count: int = 0  # saves begun; the same on every rank
     token: str = ""  # tells this process's unfinished folders from those of a run that died
     thread: threading.Thread | None = None
@@ -92,8 +92,8 @@ class Saver:
     def _meet(self, run: Engine) -> None:
         if self.board is not None:
             return
-        self.board = run.world.board
-        if run.world.first:
+        self.board = run.world.notes
+        if run.world.is_rank_zero:
             self.board.post("token", uuid4().hex[:8])
         self.token = self.board.read("token", WAIT_SECONDS)
 

@@ -192,16 +192,16 @@ def share(finding: Finding, fault: Fault, world: World, *, wanted: bool) -> str:
     ranks, note = world.place.num_ranks, f"fault/{fault.mark.step}"
     if ranks == 1:
         return sentence([finding], fault)
-    board = world.board
+    board = world.notes
     board.post(f"{note}/{finding.rank}", json.dumps(asdict(finding)))
     try:
-        if not world.first:
+        if not world.is_rank_zero:
             return board.read(note, 2 * PATIENCE_SECONDS) if wanted else ""
         said = [board.take(f"{note}/{rank}", PATIENCE_SECONDS) for rank in range(ranks)]
         told = sentence([Finding(**json.loads(one)) for one in said], fault)
     except WorldError:  # the other ranks do not read this report
         told = sentence([finding], fault)
-    if world.first:
+    if world.is_rank_zero:
         board.post(note, told)
     return told
 

@@ -19,7 +19,7 @@ from torch import nn
 from stepladder.errors import OutOfMemory, RankOutOfMemory
 from stepladder.record import Memory
 from stepladder.rungs import Piece
-from stepladder.world import World, peak_bytes
+from stepladder.world import World, peak_memory_bytes
 
 NOTE, NOTE_SECONDS = "out of memory", 60
 
@@ -51,7 +51,7 @@ def held_memory(
         "gradients": size(p.grad for p in parameters if p.grad is not None),
         "optimizer": size(value for value in state if isinstance(value, torch.Tensor)),
     }
-    rest = max(peak_bytes(device), limit) - sum(owners.values())
+    rest = max(peak_memory_bytes(device), limit) - sum(owners.values())
     return Memory(**owners, activations=max(rest, 0))
 
 
@@ -71,7 +71,7 @@ def tell_all(
         "micro": largest_below(now, rows),
         "remedy": short.remedy,
     }
-    agreed = read_note(world.board.settle(NOTE, json.dumps(note)))
+    agreed = read_note(world.notes.post_once(NOTE, json.dumps(note)))
     world.end_others(str(agreed))
     return agreed
 
@@ -83,9 +83,9 @@ def largest_below(now: int, rows: int) -> int:
 
 def heard(world: World) -> RankOutOfMemory | None:
     """What a rank whose memory ran out left for the others."""
-    if world.mesh is None or not world.board.has(NOTE):
+    if world.mesh is None or not world.notes.has(NOTE):
         return None
-    return read_note(world.board.read(NOTE, NOTE_SECONDS))
+    return read_note(world.notes.read(NOTE, NOTE_SECONDS))
 
 
 def read_note(text: str) -> RankOutOfMemory:

@@ -1,1 +1,1 @@
-"""This machine: devices, memory, versions and what works on it."""
+"""This machine: its devices, memory and versions, and checks of what works on it."""

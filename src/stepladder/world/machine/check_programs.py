@@ -1,7 +1,6 @@
-"""The programs behind the checks that can crash or hang, each run in a process of its own.
+"""Checks that can crash or hang, as programs that run in separate processes.
 
-A probe answers with one line on its standard output, or fails with an exception whose last line is
-the reason.
+A program prints one line on success, or fails with an exception whose last line is the reason.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import torch.distributed as dist
 
 
 def gloo(rank: str, num_ranks: str, meeting: str) -> str:
-    """Add one number of each rank over gloo; they meet at a file."""
+    """All-reduce over gloo; the ranks rendezvous at a file."""
     return _all_reduce("gloo", int(rank), int(num_ranks), meeting, torch.device("cpu"))
 
 
 def nccl(meeting: str) -> str:
-    """Add a number on the GPU over NCCL, alone: two ranks may not share a GPU."""
+    """All-reduce over NCCL on a single rank, since two ranks may not share a GPU."""
     return _all_reduce("nccl", 0, 1, meeting, torch.device("cuda", 0))
 
 
@@ -41,7 +40,7 @@ def _all_reduce(backend: str, rank: int, num_ranks: int, meeting: str, device: t
 
 
 def compile() -> str:
-    """Compile a small function with inductor and compare it with the plain one."""
+    """Compile a small function with Inductor and compare its result with eager."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     value = torch.linspace(-1, 1, 4096, device=device)
     got, want = torch.compile(_gelu_square)(value), _gelu_square(value)
@@ -54,7 +53,7 @@ def _gelu_square(value: torch.Tensor) -> torch.Tensor:
 
 
 def triton() -> str:
-    """Run a small kernel of our own."""
+    """Build and run a small Triton kernel."""
     return importlib.import_module("stepladder.world.machine.check_triton").double()
 
 

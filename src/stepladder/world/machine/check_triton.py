@@ -1,6 +1,6 @@
-"""A kernel that doubles, to learn whether Triton can build and run one here.
+"""A Triton kernel that doubles its input, to check whether Triton works here.
 
-Apart from its probe because Triton is imported at the top, and is not everywhere.
+In its own file because it imports Triton at the top, which is not installed everywhere.
 """
 
 from __future__ import annotations

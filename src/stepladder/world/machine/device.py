@@ -10,13 +10,13 @@ KINDS = ("auto", "cpu", "cuda")
 
 
 def pick_device(name: str = "auto", local_rank: int = 0) -> torch.device:
-    """The named device, or the best this process has; several ranks spread over several devices."""
+    """The named device, or this rank's GPU if there is one, else the CPU."""
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return torch.device(choose(name, local_rank, found))
+    return torch.device(device_name(name, local_rank, found))
 
 
-def choose(name: str, local_rank: int, num_cuda: int) -> str:
-    """The device's name on a machine with so many CUDA devices."""
+def device_name(name: str, local_rank: int, num_cuda: int) -> str:
+    """Resolve a device's name on a machine with this many CUDA devices."""
     kind, colon, index = name.partition(":")
     if kind not in KINDS:
         raise WorldError("device", f"'{name}' is not a device", nearest(name, KINDS))
@@ -39,6 +39,6 @@ def choose(name: str, local_rank: int, num_cuda: int) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all it was given."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,7 +1,7 @@
-"""This machine, read off torch, the driver and the system: devices, versions, memory, links.
+"""Detecting this machine from torch, the driver and the system: devices, versions, memory, links.
 
-What cannot be read is None, and what is assumed stands in the cluster's `assumptions`. A card that
-is not in the device table keeps its name and memory and has no peak: nothing is guessed.
+What cannot be read is None, and assumptions are listed in the cluster's `assumptions`. A card that
+is not in the device table has a name and memory but no peak: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stepladder.hardware.link import usual
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One accelerator as torch shows it."""
+class Accelerator:
+    """One accelerator as torch reports it."""
 
     name: str
     memory_bytes: int
@@ -31,14 +31,16 @@ class Seen:
 
     @property
     def known(self) -> bool:
-        """Whether the device table has it."""
+        """Whether it is in the device table."""
         return bool(self.device.peaks)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
+    """What was detected of this machine."""
+
     cluster: Cluster
-    seen: tuple[Seen, ...]  # accelerators; none on a machine with only a processor
+    seen: tuple[Accelerator, ...]  # accelerators; none on a machine with only a processor
     driver: str | None
     runtime: str | None  # "CUDA 12.8" or "HIP 6.4"
     nccl: str | None
@@ -50,12 +52,12 @@ class Machine:
     logical_cores: int | None
     host_memory_bytes: int
     backends: tuple[str, ...]  # of torch.distributed, built into this torch
-    joined_by: str | None  # the link the driver shows between accelerators
+    joined_by: str | None  # the link between accelerators, as the driver reports it
 
 
-def detect() -> Machine:
-    """Read this machine."""
-    seen, joined = see_accelerators(), _joined_by()
+def detect_machine() -> Machine:
+    """Detect this machine's devices, versions and memory."""
+    seen, joined = list_accelerators(), _interconnect()
     return Machine(
         cluster=_cluster(seen, joined),
         seen=seen,
@@ -75,12 +77,12 @@ def detect() -> Machine:
 
 
 def detect_cluster(num_nodes: int = 1, processes: int | None = None) -> Cluster:
-    """Describe this machine, or so many like it, as a cluster.
+    """Describe this machine, or `num_nodes` like it, as a cluster.
 
     Args:
-        processes: how many ranks a node runs; its accelerators, or one on a processor, if unsaid.
+        processes: ranks per node; by default one per accelerator, or one on a CPU.
     """
-    cluster = _cluster(see_accelerators(), _joined_by())
+    cluster = _cluster(list_accelerators(), _interconnect())
     said = cluster.assumptions
     if num_nodes > 1:
         said += (f"{num_nodes} nodes like this one, joined by what is usual for {cluster.device}",)
@@ -88,29 +90,29 @@ def detect_cluster(num_nodes: int = 1, processes: int | None = None) -> Cluster:
     return replace(cluster, num_nodes=num_nodes, devices_per_node=per_node, assumptions=said)
 
 
-def see_accelerators() -> tuple[Seen, ...]:
+def list_accelerators() -> tuple[Accelerator, ...]:
     if not torch.cuda.is_available():
         return ()
-    return tuple(_see(index) for index in range(torch.cuda.device_count()))
+    return tuple(_read_accelerator(index) for index in range(torch.cuda.device_count()))
 
 
-def _see(index: int) -> Seen:
+def _read_accelerator(index: int) -> Accelerator:
     facts = torch.cuda.get_device_properties(index)
     architecture = f"{facts.major}.{facts.minor}"
     if torch.version.hip:
         architecture = facts.gcnArchName.partition(":")[0]
     device = identify(facts.name, facts.total_memory)
-    return Seen(facts.name, facts.total_memory, architecture, device)
+    return Accelerator(facts.name, facts.total_memory, architecture, device)
 
 
 def identify(name: str, memory_bytes: int) -> Device:
-    """Return the table's row for a card, or a device of which only this much is known."""
+    """Return the table's row for a card, or a device with only its name and memory."""
     vendor = "AMD" if torch.version.hip else "NVIDIA"
     plain_cards = find("L4").board
     return recognise(name, memory_bytes) or unknown_device(name, vendor, memory_bytes, plain_cards)
 
 
-def _cluster(seen: tuple[Seen, ...], joined: str | None) -> Cluster:
+def _cluster(seen: tuple[Accelerator, ...], joined: str | None) -> Cluster:
     host = _host_memory()
     if not seen:
         cpu = find("CPU")
@@ -127,23 +129,23 @@ def _cluster(seen: tuple[Seen, ...], joined: str | None) -> Cluster:
 
 
 def inside_link(device: Device, joined: str | None) -> Link:
-    """Return the device's usual link, unless the driver shows plain PCIe in its place."""
+    """Return the device's usual link, unless the driver reports PCIe instead."""
     if joined != "PCIe" or device.link.kind == "PCIe":
         return device.link
     lane = find("L4").link.bytes_per_second
     return usual("PCIe", device.host_bytes_per_second or lane)
 
 
-def _joined_by() -> str | None:
-    """Ask the driver what joins the accelerators, where there are several."""
+def _interconnect() -> str | None:
+    """Ask the driver what links the accelerators, if there are several."""
     if not torch.cuda.is_available() or torch.cuda.device_count() < 2:
         return None
-    topology = _ask("nvidia-smi", "topo", "-m")
+    topology = _run("nvidia-smi", "topo", "-m")
     return None if topology is None else read_topology(topology)
 
 
 def read_topology(topology: str) -> str | None:
-    """Read nvidia-smi's matrix: NVLink only where every pair of devices has it."""
+    """Parse nvidia-smi's topology matrix: NVLink only if every pair of devices has it."""
     rows = [line.split() for line in topology.splitlines() if re.match(r"\s*GPU\d+\s+\S", line)]
     rows = [row for row in rows if "X" in row]  # the header has no diagonal
     if len(rows) < 2:
@@ -153,7 +155,7 @@ def read_topology(topology: str) -> str | None:
 
 
 def _host_memory() -> int:
-    """Whole MiB, which a cluster's text can carry."""
+    """In whole MiB, so that a cluster's text form can express it."""
     return psutil.virtual_memory().total // 2**20 * 2**20
 
 
@@ -161,11 +163,11 @@ def _driver() -> str | None:
     if torch.version.hip:
         version = Path("/sys/module/amdgpu/version")
         return version.read_text().strip() if version.exists() else None
-    answer = _ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    answer = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return answer.splitlines()[0].strip() if answer and answer.strip() else None
 
 
-def _ask(*command: str) -> str | None:
+def _run(*command: str) -> str | None:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

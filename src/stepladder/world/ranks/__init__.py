@@ -1,1 +1,1 @@
-"""The other ranks: whether they agree, where they wait, whether they hang."""
+"""Coordination of ranks: agreement on code and plan, notes, hang detection, time spent waiting."""

@@ -1,11 +1,11 @@
-"""Whether all ranks were given the same thing: code, torch, plan and script, compared at the start.
+"""Agreement of ranks: the same code, torch, plan and script at the start, and a vote on stopping.
 
-Ranks that differ do not fail where they differ. They hang in a collective that only some of them
-call, or train on something nobody asked for. So each rank leaves what it has in the store where
-the ranks met, rank 0 compares, and all of them raise the same sentence. Only the store is used:
-the first collective comes after it.
+Ranks that differ do not fail where they differ: they hang in a collective that only some of them
+call, or train something nobody asked for. So each rank writes its facts to the rendezvous store,
+rank 0 compares them, and all ranks raise the same error. Only the store is used, since this comes
+before the first collective.
 
-Ranks also agree on when to stop, for a signal that only one of them saw.
+Ranks also vote on stopping, because a signal may reach only one of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from stepladder.errors import LostRank, WorldError
 from stepladder.world.launcher_environment import Place
 
 PACKAGE = Path(__file__).parents[2]
-SHOWN = 60  # letters of a fact that are worth printing
+SHOWN = 60  # characters of a fact worth printing
 
 
 def fingerprints() -> dict[str, str]:
-    """What this process runs, whatever it was asked to do."""
+    """Hashes and versions of the code that this process runs."""
     sources = sorted(PACKAGE.rglob("*.py"))
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return {
@@ -49,8 +49,8 @@ def digest(*parts: bytes) -> str:
 def compare_ranks(
     store: dist.Store, place: Place, facts: Mapping[str, str], timeout_seconds: float
 ) -> None:
-    """Raise on every rank where one of them has other facts than rank 0."""
-    # Counted in the store, so that a later comparison never reads what an earlier one left.
+    """Raise on every rank if one of them has other facts than rank 0."""
+    # Numbered in the store, so that a later comparison never reads an earlier one's facts.
     count = store.add(f"stepladder/compared/{place.rank}", 1)
     here = dist.PrefixStore(f"stepladder/compared/{count}", store)
     here.set(str(place.rank), json.dumps(dict(facts)))
@@ -80,18 +80,20 @@ def wait_for(store: dist.Store, key: str, who: str, timeout_seconds: float) -> s
 
 
 def differences(given: Sequence[Mapping[str, str]]) -> str:
-    """Which ranks differ from rank 0, and in what; nothing where none does."""
+    """Which ranks differ from rank 0, and in what; empty if none does."""
     found = []
     for fact, first in given[0].items():
         others = [rank for rank, facts in enumerate(given) if facts.get(fact) != first]
         if others:
             other = given[others[0]].get(fact, "")
-            values = "" if hidden(first) or hidden(other) else f" ('{other}' against '{first}')"
+            values = (
+                "" if is_opaque(first) or is_opaque(other) else f" ('{other}' against '{first}')"
+            )
             found.append(f"{name_ranks(others)} in {fact}{values}")
     return f"not the same on all ranks: {'; '.join(found)}, compared with rank 0" if found else ""
 
 
-def hidden(value: str) -> bool:
+def is_opaque(value: str) -> bool:
     return value.startswith("#") or len(value) > SHOWN or "\n" in value or not value
 
 
@@ -100,9 +102,9 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 class StopVote:
-    """Whether all ranks stop: each asks after each step, and all hear the same one step later.
+    """Decides whether all ranks stop: each votes after a step, and all get the result a step later.
 
-    The vote travels while the next step computes, over processors even where the ranks compute
+    The vote is a gloo all-reduce that runs while the next step computes, also if the ranks compute
     on GPUs, so that no step waits for it.
     """
 
@@ -112,19 +114,19 @@ class StopVote:
         self._vote = torch.zeros(1, dtype=torch.int64)
         self._sent: dist.Work | None = None
 
-    def ask(self, asked: str | None) -> str | None:
-        """Vote, and hear what was decided: the signal's name, on every rank after the same step."""
+    def vote(self, asked: str | None) -> str | None:
+        """Vote, and return the last vote's result: the same on every rank after the same step."""
         if self._group is None:
             return asked
-        decided = self.hear()
+        result = self.result()
         self._vote = torch.tensor([signal.Signals[asked] if asked else 0])
         self._sent = dist.all_reduce(
             self._vote, dist.ReduceOp.MAX, group=self._group, async_op=True
         )
-        return decided
+        return result
 
-    def hear(self) -> str | None:
-        """What the last vote decided."""
+    def result(self) -> str | None:
+        """The signal that the last vote decided on, if any."""
         if self._sent is not None:
             self._sent.wait()
         number = int(self._vote.item())

@@ -1,7 +1,7 @@
-"""A thread beside the main one that is gone before the interpreter goes.
+"""A background thread that ends before the interpreter does.
 
-Python ends with threads still running. One that is in a call of torch's then comes back to an
-interpreter that is no more, and the process is aborted: a run that went well ends with SIGABRT.
+Python exits with daemon threads still running. One that is inside a torch call then returns to a
+finalised interpreter, and the process is aborted: a successful run ends with SIGABRT.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import atexit
 from collections.abc import Callable
 from threading import Event, Thread
 
-LAST_CALL_SECONDS = 5.0  # for a call of the thread to return; a store that is gone may not answer
+JOIN_SECONDS = 5.0  # for the thread's last call to return; a lost store may not answer
 
 
-def beside(work: Callable[[Event], None], name: str) -> Event:
-    """Have `work` run in a thread until the event it is given is set: by you, or at the end."""
+def start_background_thread(work: Callable[[Event], None], name: str) -> Event:
+    """Run `work` in a thread until the event it is given is set, by the caller or at exit."""
     done = Event()
     thread = Thread(target=work, args=(done,), name=name, daemon=True)
     thread.start()
-    atexit.register(leave, done, thread)
+    atexit.register(stop_and_join, done, thread)
     return done
 
 
-def leave(done: Event, thread: Thread) -> None:
+def stop_and_join(done: Event, thread: Thread) -> None:
     done.set()
-    thread.join(LAST_CALL_SECONDS)
+    thread.join(JOIN_SECONDS)

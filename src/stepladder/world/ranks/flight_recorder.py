@@ -1,7 +1,7 @@
-"""What torch knows of this process's collectives: its flight recorder, and its groups' counts.
+"""The collectives of this process: torch's flight recorder, and the call counts of its groups.
 
-The backend is told and not asked for: torch answers only while its default group is open, and who
-looks from another thread may find it closed.
+The backend is a parameter, because torch knows it only while the default group is open, and another
+thread may find it closed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stepladder.seam.process_groups import (
 
 
 def read_recorder(backend: str, *, calls: bool) -> dict[str, Any]:
-    """What torch's flight recorder holds of this process; nothing where this torch has none."""
+    """The contents of torch's flight recorder; empty if this torch has none."""
     dump = flight_recorder(backend)
     return pickle.loads(dump(calls, calls, False)) if dump else {}  # its own memory, not a file
 
 
 def read_counts(backend: str) -> dict[Any, tuple[int, int]]:
-    """Collectives called and done, by the recorder's own number of the group."""
+    """The numbers of the last enqueued and completed collective of each group."""
     status = read_recorder(backend, calls=False).get("pg_status", {})
     return {
         group: (counts["last_enqueued_collective"], counts["last_completed_collective"])
@@ -38,7 +38,7 @@ def count_calls() -> dict[str, int]:
 
 
 def last_call(backend: str, names: list[str]) -> list[tuple[str, int]]:
-    """The collective this rank called last in one of these groups, where it is known."""
+    """The collective this rank called last in one of these groups, if known."""
     for entry in reversed(read_recorder(backend, calls=True).get("entries", [])):
         if entry["process_group"][0] in names:
             return [(entry["process_group"][0], entry["collective_seq_id"])]

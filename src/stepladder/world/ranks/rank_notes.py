@@ -1,7 +1,7 @@
-"""Notes between ranks, left in the store where they met; nobody takes part in a collective.
+"""Notes between ranks, through the rendezvous store and without collectives.
 
-So a thread may use it while the main thread trains, and a rank that never answers costs a time-out
-and not a hang.
+So a thread may use them while the main thread trains, and a rank that never answers causes a
+time-out rather than a hang.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
-    store: dist.Store = field(default_factory=dist.HashStore)  # of its own for a world of one
+class RankNotes:
+    """A key-value store of short texts that all ranks can read and write."""
+
+    store: dist.Store = field(default_factory=dist.HashStore)  # local for a world of one rank
 
     @classmethod
-    def shared(cls) -> Board:
-        """The board that all ranks of this world see."""
+    def shared(cls) -> RankNotes:
+        """The notes that all ranks of this world share."""
         return cls(dist.PrefixStore("board", default_store()))
 
     def post(self, name: str, text: str) -> None:
         self.store.set(name, text)
 
-    def settle(self, name: str, text: str) -> str:
-        """Post a note unless another rank was first; the note that stands, the same for all."""
+    def post_once(self, name: str, text: str) -> str:
+        """Post a note unless another rank was first; returns the one that was posted first."""
         return self.store.compare_set(name, "", text).decode()
 
     def has(self, name: str) -> bool:
         return bool(self.store.check([name]))
 
     def read(self, name: str, timeout_seconds: float) -> str:
-        """A note, as soon as it is there.
+        """Wait for a note.
 
-        Asks again and again rather than waiting inside the store, which would keep every other
-        thread of this process from using it.
+        Polls rather than waiting inside the store, which would block it for every other thread of
+        this process.
         """
         deadline = time.monotonic() + timeout_seconds
         while not self.store.check([name]):
@@ -55,12 +57,12 @@ class Board:
         self.store.set_timeout(timedelta(seconds=timeout_seconds))
         return self.store.get(name).decode()
 
-    def glance(self, name: str) -> str | None:
-        """A note if it is there now."""
+    def peek(self, name: str) -> str | None:
+        """A note if it is there, without waiting."""
         return self.store.get(name).decode() if self.store.check([name]) else None
 
     def take(self, name: str, timeout_seconds: float) -> str:
-        """A note, which is then gone: the store is a process's memory."""
+        """Wait for a note and delete it, since the store is in a process's memory."""
         text = self.read(name, timeout_seconds)
         self.store.delete_key(name)
         return text

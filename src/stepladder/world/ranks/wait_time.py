@@ -1,12 +1,12 @@
-"""How long this rank waits for others: the time its main thread spends blocked in collectives.
+"""Time that this rank's main thread spends blocked in collectives, waiting for other ranks.
 
-What is left of a step is the rank's own time, and a rank whose own time is long is what the others
-wait for. Collectives are waited for in two places. Whoever calls one from Python waits in
-`Work.wait`, which is timed for as long as this is open, a microsecond a call. DDP waits inside its
-reducer, in C++; its own logging says for how long communication outlasted backward.
+The rest of a step is the rank's own time, and a rank with a long own time is a straggler. A rank
+waits in two places. Collectives called from Python wait in `Work.wait`, which is timed while this
+is open, at a microsecond a call. DDP waits inside its C++ reducer; its logging reports by how much
+communication outlasted the backward pass.
 
-Limits: with NCCL a wait returns at once and the device waits, so nothing is seen of it here; nor of
-what DTensor and pipelines wait for.
+Limits: with NCCL a wait returns at once and the device waits, which is not seen here; neither are
+the waits of DTensor and of pipelines.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from stepladder.seam.reducer import time_every_step, timings
 NS = 1e-9
 
 
-class Waiting:
-    """Counts seconds blocked in collectives while it is open."""
+class CollectiveWaitTimer:
+    """Adds up the seconds blocked in collectives while it is open."""
 
     def __init__(self, module: nn.Module) -> None:
         """
         Args:
-            module: what is called in a step: DDP's wrapper, where there is one.
+            module: the module that a step calls: DDP's wrapper if there is one.
         """
         self.seconds = 0.0  # in `Work.wait`, since it was opened
-        self.copy = module if isinstance(module, DistributedDataParallel) else None
+        self.ddp = module if isinstance(module, DistributedDataParallel) else None
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> CollectiveWaitTimer:
         self._wait: Any = dist.Work.wait
-        if self.copy is not None and self.copy.device_type == "cpu":
-            # Every step; on a GPU that would add a wait for its timers, so there one in a hundred.
-            time_every_step(self.copy)
+        if self.ddp is not None and self.ddp.device_type == "cpu":
+            # Time every step; on a GPU that would synchronise, so there DDP times one in a hundred.
+            time_every_step(self.ddp)
         dist.Work.wait = self._timed(self._wait, threading.get_ident())  # type: ignore[method-assign]
         return self
 
@@ -47,10 +47,10 @@ class Waiting:
         dist.Work.wait = self._wait  # type: ignore[method-assign]
 
     def reduction_seconds(self) -> float:
-        """Of the latest step that DDP timed: from the end of its backward to the last gradient."""
-        if self.copy is None:
+        """In the latest step that DDP timed: from the end of backward to the last gradient."""
+        if self.ddp is None:
             return 0.0
-        found: dict[str, Any] = timings(self.copy)
+        found: dict[str, Any] = timings(self.ddp)
         whole = found.get("backward_comm_time", 0)
         return max(whole - found.get("backward_compute_comm_overlap_time", 0), 0) * NS
 
