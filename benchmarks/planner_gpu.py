@@ -44,7 +44,7 @@ from stepladder.data import Batch
 from stepladder.hardware import Cluster
 from stepladder.measure import measure_memory
 from stepladder.model import build
-from stepladder.model.builtin.initialise import reset_buffers, tie_again
+from stepladder.model.builtin.initialise import reset_buffers, retie
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 from stepladder.planner import forecast, search
@@ -354,7 +354,7 @@ def settled(text: str, batch: int) -> Plan:
 def quickly_built(name: str, sequence: int, device: str) -> nn.Module:
     """The model with first values drawn on the device: a billion on the host takes a while."""
     module = build(name, device="meta", sequence=sequence).to_empty(device=device)
-    tie_again(module)
+    retie(module)
     with torch.no_grad():
         for parameter_name, parameter in module.named_parameters():
             if parameter.dim() > 1:

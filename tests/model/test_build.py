@@ -7,13 +7,13 @@ import torch
 
 from stepladder.errors import PlanError
 from stepladder.model import build
-from stepladder.model.build import OTHERS
+from stepladder.model.build import OTHER_MODELS
 from stepladder.model.builtin.gpt import GPT
 from stepladder.model.builtin.llama import Llama
 from stepladder.model.builtin.mlp import MLP
 from stepladder.model.builtin.resnet import ResNet
 from stepladder.model.builtin.vit import ViT
-from stepladder.model.huggingface.tensor_names import their_tensors
+from stepladder.model.huggingface.tensor_names import huggingface_tensors
 from stepladder.workload import find_shape
 from stepladder.workload.presets import PRESETS
 
@@ -80,7 +80,7 @@ def test_an_option_a_model_does_not_have_is_refused(model, option, value, proble
 
 
 def test_no_two_models_share_a_name():
-    assert not set(PRESETS) & set(OTHERS)
+    assert not set(PRESETS) & set(OTHER_MODELS)
 
 
 def test_heads_that_no_built_in_model_has_are_refused() -> None:
@@ -99,4 +99,4 @@ def test_what_only_the_planner_counts_is_not_built(model, said) -> None:
     with pytest.raises(PlanError, match=said):
         build(model, device="meta")
     with pytest.raises(PlanError, match=said):
-        their_tensors(find_shape(model))
+        huggingface_tensors(find_shape(model))

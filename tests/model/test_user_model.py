@@ -9,7 +9,7 @@ import torch
 
 from stepladder.cli.main import main
 from stepladder.errors import StepladderError
-from stepladder.model.user_model import build_own, names_own
+from stepladder.model.user_model import build_user_model, is_user_model
 
 MODELS = """\
 from __future__ import annotations
@@ -80,15 +80,15 @@ def models(tmp_path, monkeypatch):
     ],
 )
 def test_a_dotted_name_and_a_function_are_the_users_own(text, own):
-    assert names_own(text) is own
+    assert is_user_model(text) is own
 
 
 def test_a_function_or_a_class_makes_the_same_module_for_the_same_seed(models):
     first, same, other = (
-        build_own("own_models:make", seed=seed, sequence=16)[1].weight for seed in (1, 1, 2)
+        build_user_model("own_models:make", seed=seed, sequence=16)[1].weight for seed in (1, 1, 2)
     )
     assert torch.equal(first, same) and not torch.equal(first, other)
-    wide = build_own("own_models:Wide", sequence=16, dropout=0.25)
+    wide = build_user_model("own_models:Wide", sequence=16, dropout=0.25)
     assert wide.sequence == 16 and wide.drop.p == 0.25
 
 
@@ -96,7 +96,7 @@ def test_drawing_its_values_leaves_the_callers_numbers_alone(models):
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    build_own("own_models:make", sequence=16)
+    build_user_model("own_models:make", sequence=16)
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -142,14 +142,14 @@ def test_drawing_its_values_leaves_the_callers_numbers_alone(models):
 )
 def test_what_cannot_be_a_model_is_told_in_a_line(models, text, message):
     with pytest.raises(StepladderError) as caught:
-        build_own(text, sequence=16)
+        build_user_model(text, sequence=16)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
 def test_dropout_needs_a_parameter_of_that_name(models):
     with pytest.raises(StepladderError) as caught:
-        build_own("own_models:make", sequence=16, dropout=0.1)
+        build_user_model("own_models:make", sequence=16, dropout=0.1)
     assert str(caught.value) == (
         "model.dropout: own_models:make has no parameter 'dropout'. "
         "Give it one, or leave model.dropout out."
@@ -158,7 +158,7 @@ def test_dropout_needs_a_parameter_of_that_name(models):
 
 def test_weights_of_a_folder_are_refused_and_not_ignored(models):
     with pytest.raises(StepladderError) as caught:
-        build_own("own_models:make", sequence=16, weights="llama")
+        build_user_model("own_models:make", sequence=16, weights="llama")
     assert str(caught.value) == (
         "model.weights: 'llama' is for a model that is a folder, and own_models:make gives its own "
         "values. Load them in it, or leave this out."
@@ -167,12 +167,12 @@ def test_weights_of_a_folder_are_refused_and_not_ignored(models):
 
 def test_packed_rows_need_a_forward_that_takes_documents(models):
     with pytest.raises(StepladderError) as caught:
-        build_own("own_models:Wide", sequence=16, packed=True)
+        build_user_model("own_models:Wide", sequence=16, packed=True)
     assert str(caught.value) == (
         "data.packed: the forward of own_models:Wide takes no 'documents', by which packed rows "
         "are told apart. Give it tokens, documents and positions, or leave data.packed out."
     )
-    assert build_own("own_models:Packs", sequence=16, packed=True)
+    assert build_user_model("own_models:Packs", sequence=16, packed=True)
 
 
 def test_a_recipe_trains_a_model_of_the_users_own(models, capsys):

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from stepladder.data import IGNORED, Batch
 from stepladder.errors import ModelError, nearest
-from stepladder.model import bare
+from stepladder.model import base_model
 
 from .sliced_cross_entropy import is_sliced, sliced_cross_entropy
 
@@ -48,7 +48,7 @@ class Loss:
 def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.Module) -> Loss:
     """A loss from a name, a function of (outputs, targets), or None for the module's own."""
     if loss is None:
-        shifted = type(bare(module)).__name__.endswith(SHIFTING)
+        shifted = type(base_model(module)).__name__.endswith(SHIFTING)
         return Loss(lambda outputs, targets: own_loss(outputs, module), shifted, "own")
     if isinstance(loss, str):
         if loss not in NAMED:

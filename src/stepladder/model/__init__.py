@@ -1,27 +1,27 @@
-"""What the module is: its anatomy, its cost, its first values; and the built-in models."""
+"""Models: the built-in ones, their anatomy and initial values, and facts traced from any module."""
 
 from .anatomy.anatomy import Anatomy
 from .anatomy.find_anatomy import find_anatomy
-from .anatomy.tensor_cuts import carried
+from .anatomy.tensor_cuts import base_layer
 from .build import build
 from .builtin.attention import set_attention
-from .huggingface.saved_settings import bare, own_shape
+from .huggingface.saved_settings import base_model, builtin_shape
 from .tracing.count_flops import count_flops
 from .tracing.describe import describe
-from .tracing.fake_tensors import blueprint, uncompiled
-from .tracing.selective_checkpoint import is_dear
+from .tracing.fake_tensors import meta_copy, uncompiled
+from .tracing.selective_checkpoint import worth_saving
 
 __all__ = [
     "Anatomy",
-    "bare",
-    "blueprint",
+    "base_layer",
+    "base_model",
     "build",
-    "carried",
+    "builtin_shape",
     "count_flops",
     "describe",
     "find_anatomy",
-    "is_dear",
-    "own_shape",
+    "meta_copy",
     "set_attention",
     "uncompiled",
+    "worth_saving",
 ]

@@ -1,7 +1,7 @@
-"""Models by name: the built-in ones, as `gpt2`, `llama:layers=4,hidden=256`, `vit-base`; a folder.
+"""Building a model by name: `gpt2`, `llama:layers=4,hidden=256`, `vit-base`, or a folder.
 
-A model is laid out on the meta device first, where 405 billion parameters take no memory, and given
-values only where it shall live.
+A model is first built on the meta device, where 405 billion parameters take no memory, and its
+values are made on the device it will use.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from stepladder.model.builtin.llama import Llama
 from stepladder.model.builtin.mlp import MLP
 from stepladder.model.builtin.resnet import ResNet
 from stepladder.model.builtin.vit import ViT
-from stepladder.model.huggingface.pretrained import build_pretrained, names_pretrained
-from stepladder.model.huggingface.tensor_names import refuse_unbuilt
+from stepladder.model.huggingface.pretrained import build_pretrained, is_pretrained_path
+from stepladder.model.huggingface.tensor_names import refuse_unsupported_shape
 from stepladder.workload import Shape, find_shape
 from stepladder.workload.presets import PRESETS
 
-Maker = Callable[..., nn.Module]
-FAMILIES: dict[str, Maker] = {"gpt": GPT, "llama": Llama}
-OTHERS: dict[str, Maker] = {
+ModelFactory = Callable[..., nn.Module]
+FAMILIES: dict[str, ModelFactory] = {"gpt": GPT, "llama": Llama}
+OTHER_MODELS: dict[str, ModelFactory] = {
     "mlp-tiny": partial(MLP),
     "resnet-tiny": partial(ResNet, depths=(1, 1, 1), width=16, small=True, channels=1, classes=10),
     "resnet18": partial(ResNet),
@@ -49,11 +49,11 @@ def build(
     weights: str = "",
     **options: object,
 ) -> nn.Module:
-    """The named model on a device, with first values; on "meta" without any.
+    """Build the named model on a device with initial values; on "meta" without any.
 
-    A folder with a config.json is a Hugging Face model, `weights` the folder it starts from.
+    A folder with a config.json is a Hugging Face model; `weights` is the folder it starts from.
     """
-    if isinstance(model, str) and names_pretrained(model) and not options:
+    if isinstance(model, str) and is_pretrained_path(model) and not options:
         return build_pretrained(
             model, weights=weights, device=device, seed=seed, sequence=sequence, dropout=dropout
         )
@@ -61,8 +61,8 @@ def build(
         problem = f"'{weights}' is for a model that is a folder, and '{model}' is none"
         remedy = "Name that folder as the model, or start from a checkpoint made by convert."
         raise PlanError("model.weights", problem, remedy)
-    maker = maker_of(model, sequence)
-    if dropout:  # none asked for is no option, so that models without dropout need not name it
+    maker = model_factory(model, sequence)
+    if dropout:  # passed only if nonzero, so that models without dropout need no such option
         options["dropout"] = dropout
     check_options(maker, options)
     with torch.device("meta"):
@@ -74,13 +74,13 @@ def build(
     return module
 
 
-def maker_of(model: str | Shape, sequence: int | None) -> Maker:
-    if isinstance(model, str) and model in OTHERS:
+def model_factory(model: str | Shape, sequence: int | None) -> ModelFactory:
+    if isinstance(model, str) and model in OTHER_MODELS:
         if sequence is not None:
             raise PlanError("model.sequence", f"{model} reads no sequence", "Leave it out.")
-        return OTHERS[model]
+        return OTHER_MODELS[model]
     shape = model if isinstance(model, Shape) else named_shape(model)
-    refuse_unbuilt(shape)
+    refuse_unsupported_shape(shape)
     if shape.head:
         problem = f"{shape.head} a head is not hidden over heads, as in every built-in model"
         raise PlanError("model.head", problem, "Train the folder of the model that has such heads.")
@@ -92,10 +92,12 @@ def maker_of(model: str | Shape, sequence: int | None) -> Maker:
 def named_shape(text: str) -> Shape:
     if text in PRESETS or ":" in text:
         return find_shape(text)
-    raise PlanError("model", f"'{text}' is not a known model", nearest(text, [*PRESETS, *OTHERS]))
+    raise PlanError(
+        "model", f"'{text}' is not a known model", nearest(text, [*PRESETS, *OTHER_MODELS])
+    )
 
 
-def check_options(maker: Maker, options: dict[str, object]) -> None:
+def check_options(maker: ModelFactory, options: dict[str, object]) -> None:
     known = [name for name in signature(maker).parameters if name != "shape"]
     unknown = [name for name in options if name not in known]
     if unknown:

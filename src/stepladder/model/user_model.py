@@ -1,9 +1,8 @@
-"""A model that is the user's own, named in a recipe as `package.module:function`.
+"""A user's own model, named in a recipe as `package.module:function`.
 
-A recipe is words and never code, so a name alone runs little: what is called is a class of modules,
-or a function that says by its return type that it makes one, in a module that is not Python's own.
-It is looked for where Python looks, and then in the working folder, so that a file beside the
-recipe is found by the same command on one rank or many.
+A recipe is data and not code, so it may call only an nn.Module class, or a function annotated to
+return one, and not from the standard library. The module is imported from Python's path, then from
+the working folder, so that a file next to the recipe is found on one rank or many.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from .build import FAMILIES
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def names_own(text: str) -> bool:
+def is_user_model(text: str) -> bool:
     """Whether the text is `package.module:function`; `llama:…` is a shape."""
     return bool(NAME.fullmatch(text)) and text.partition(":")[0] not in FAMILIES
 
 
-def build_own(
+def build_user_model(
     text: str,
     *,
     seed: int = 0,
@@ -44,11 +43,11 @@ def build_own(
     weights: str = "",
     packed: bool = False,
 ) -> nn.Module:
-    """The module that the named function makes, with the first values that it gives it.
+    """Call the named function and return the module it makes, with its own initial values.
 
     Args:
-        sequence: given where the function has a parameter of that name, as is `dropout`.
-        packed: it will read rows of several documents.
+        sequence: passed if the function has a parameter of that name; so is `dropout`.
+        packed: whether the module will read rows of several documents.
     """
     if weights:
         problem = f"'{weights}' is for a model that is a folder, and {text} gives its own values"
@@ -69,14 +68,14 @@ def build_own(
         ) from wanting
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = call(text, function, given)
+        module = call_builder(text, function, given)
     if packed:
-        check_documents(text, module)
+        check_takes_documents(text, module)
     return module
 
 
-def check_documents(text: str, module: nn.Module) -> None:
-    """Refuse packed rows for a module that takes nothing to tell documents apart by."""
+def check_takes_documents(text: str, module: nn.Module) -> None:
+    """Refuse packed rows for a module whose forward takes no document numbers."""
     takes = inspect.signature(module.forward).parameters
     open_ended = any(one.kind is one.VAR_KEYWORD for one in takes.values())
     if "documents" not in takes and not open_ended and not has_pre_hooks(module):
@@ -87,13 +86,13 @@ def check_documents(text: str, module: nn.Module) -> None:
         )
 
 
-def call(text: str, function: Callable[..., object], given: dict[str, float]) -> nn.Module:
+def call_builder(text: str, function: Callable[..., object], given: dict[str, float]) -> nn.Module:
     try:
         made = function(**given)
     except StepladderError:
         raise
     except Exception as broken:
-        raise ModelError("model", f"{text} failed ({in_a_line(broken)})", "Mend it.") from broken
+        raise ModelError("model", f"{text} failed ({error_line(broken)})", "Mend it.") from broken
     if not isinstance(made, nn.Module):
         problem = f"{text} returned {type(made).__name__}, not a module"
         raise ModelError("model", problem, "Return a torch.nn.Module.")
@@ -101,7 +100,7 @@ def call(text: str, function: Callable[..., object], given: dict[str, float]) ->
 
 
 def find_function(text: str) -> Callable[..., object]:
-    """What the text names, where it may be called for a model."""
+    """The named class or function, after checking that it makes a module."""
     name, _, attribute = text.partition(":")
     module = find_module(name, attribute)
     found = getattr(module, attribute, None)
@@ -127,29 +126,33 @@ def find_module(name: str, attribute: str) -> ModuleType:
         raise PlanError("model", problem, "Name one of yours.")
     here = os.getcwd()
     if here not in sys.path:
-        sys.path.append(here)  # last: a file of that name must not hide what is installed
+        sys.path.append(here)  # last, so that it cannot hide an installed package
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as broken:
         if isinstance(broken, ModuleNotFoundError) and f"{name}.".startswith(f"{broken.name}."):
             problem = f"there is no module '{broken.name}', neither installed nor in this folder"
             raise PlanError("model", problem, "Check its name.") from broken
-        problem = f"{name} cannot be imported ({in_a_line(broken)})"
+        problem = f"{name} cannot be imported ({error_line(broken)})"
         raise ModelError("model", problem, "Mend it.") from broken
 
 
 def makes_module(found: object) -> bool:
-    """Whether this is a class of modules, or a function that says that it returns one."""
+    """Whether this is an nn.Module class, or a function annotated to return one."""
     if not isinstance(found, type):
         try:
             found = get_type_hints(found).get("return")
-        except (TypeError, NameError, AttributeError):  # no function, or types that are not there
+        except (
+            TypeError,
+            NameError,
+            AttributeError,
+        ):  # no function, or annotations that cannot be resolved
             return False
     return isinstance(found, type) and issubclass(found, nn.Module)
 
 
-def in_a_line(error: BaseException) -> str:
-    """The error's kind, its first line, and where it was raised."""
+def error_line(error: BaseException) -> str:
+    """The error's type, its first line, and where it was raised."""
     said = str(error).strip().partition("\n")[0]
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {said} ({Path(frame.filename).name}:{frame.lineno})"

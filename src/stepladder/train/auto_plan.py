@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from stepladder.hardware import Cluster, find, recognise
-from stepladder.model import describe, own_shape
+from stepladder.model import builtin_shape, describe
 from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
@@ -108,7 +108,7 @@ def plan_ahead(
     cluster = cluster_for(device)
     calibration = load_calibration(cluster.device.name)
     # Only our own models are known to compile; a foreign one is compiled when that is asked for.
-    compiles = own_shape(model) is not None and can_compile(device)
+    compiles = builtin_shape(model) is not None and can_compile(device)
     compiles, fuses = compiles and "compile" not in off, "kernels" not in off
     facts = facts_for(model, sample)
     known = Known(device, facts, cluster, calibration, size, compiles, fuses and is_cuda(device))
@@ -187,7 +187,7 @@ def cluster_for(device: torch.device) -> Cluster:
 
 def facts_for(model: nn.Module, sample: Any = None) -> Facts:
     """What the module costs: by its own shape where it has one, else by tracing it."""
-    shape = own_shape(model)
+    shape = builtin_shape(model)
     if shape is not None:
         return facts_of_shape(shape)
     return describe(model, sample=None if sample is None else as_batch(sample, 0))

@@ -24,7 +24,7 @@ from stepladder.cli.completion_candidates import (
 from stepladder.cli.main import COMMANDS, main
 from stepladder.hardware.device_table import DEVICES
 from stepladder.labs import all_labs
-from stepladder.model.build import OTHERS as BUILT_IN
+from stepladder.model.build import OTHER_MODELS as BUILT_IN
 from stepladder.plan import Plan, read_recipe
 from stepladder.plan.plan_text import ALL_WORDS as PLAN_WORDS
 from stepladder.plan.plan_text import KEYS as PLAN_KEYS

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import stepladder as sl
 from stepladder.errors import ModelError, PlanError
-from stepladder.model.huggingface.pretrained import names_pretrained
+from stepladder.model.huggingface.pretrained import is_pretrained_path
 
 transformers = pytest.importorskip("transformers", reason="their models are built by their library")
 
@@ -147,9 +147,9 @@ def test_weights_are_for_folders_and_must_be_there(folder):
 def test_a_folder_that_only_has_a_presets_name_does_not_hide_the_preset(tmp_path, monkeypatch):
     (tmp_path / "gpt2").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert not names_pretrained("gpt2")
+    assert not is_pretrained_path("gpt2")
     write(tmp_path / "gpt2", LLAMA)
-    assert names_pretrained("gpt2") and names_pretrained("./gpt2")
+    assert is_pretrained_path("gpt2") and is_pretrained_path("./gpt2")
 
 
 def test_without_their_library_the_package_is_named(folder, monkeypatch):

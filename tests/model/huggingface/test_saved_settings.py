@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.model import bare
-from stepladder.model.huggingface.saved_settings import adapter_key, noted
+from stepladder.model import base_model
+from stepladder.model.huggingface.saved_settings import adapter_key, model_settings
 
 
 def test_a_module_of_ones_own_has_nothing_to_note():
-    assert noted(nn.Linear(2, 2)) == {"config": None, "adapters": None}
-    assert bare(module := nn.Linear(2, 2)) is module
+    assert model_settings(nn.Linear(2, 2)) == {"config": None, "adapters": None}
+    assert base_model(module := nn.Linear(2, 2)) is module
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_names_and_settings_are_those_that_peft_writes(tmp_path):
     }
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    found = json.loads(json.dumps(noted(adapted)))
+    found = json.loads(json.dumps(model_settings(adapted)))
     assert found["config"]["architectures"] == ["ViTForImageClassification"]
     written = json.loads((tmp_path / "adapter_config.json").read_text())
     known = found["adapters"]["default"]

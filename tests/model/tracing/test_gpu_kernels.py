@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stepladder.model import describe
-from stepladder.model.tracing.gpu_kernels import kernels_of
+from stepladder.model.tracing.gpu_kernels import device_kernels
 
 HALF = torch.empty(2, 8, 4, 4, dtype=torch.bfloat16)
 
@@ -21,11 +21,11 @@ HALF = torch.empty(2, 8, 4, 4, dtype=torch.bfloat16)
 )
 def test_autocast_widens_on_a_gpu_what_a_cpu_leaves_narrow(work) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        with kernels_of("cuda"):
+        with device_kernels("cuda"):
             assert work(HALF).dtype == torch.float32
-        with kernels_of("cpu"):
+        with device_kernels("cpu"):
             assert work(HALF).dtype == torch.bfloat16
-    with kernels_of("cuda"):
+    with device_kernels("cuda"):
         assert work(HALF).dtype == torch.bfloat16, "only autocast widens"
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stepladder.model.tracing.memory_rates import ROUGH, is_dense, pace_of
+from stepladder.model.tracing.memory_rates import ROUGH, is_dense, memory_rate
 
 aten = torch.ops.aten
 
@@ -14,10 +14,12 @@ def row(*shape: int, dtype=torch.float32) -> torch.Tensor:
 
 def test_operands_of_one_type_in_one_order_stream() -> None:
     a = row(4, 8)
-    assert pace_of(aten.add, [a, a], [a]) == ("", 0)
+    assert memory_rate(aten.add, [a, a], [a]) == ("", 0)
     turned = row(8, 4).T
-    assert pace_of(aten.add, [turned, turned], [turned.clone()]) == ("", 0)
-    assert pace_of(aten._to_copy, [a], [row(4, 8, dtype=torch.bfloat16)]) == ("", 0), "narrowing"
+    assert memory_rate(aten.add, [turned, turned], [turned.clone()]) == ("", 0)
+    assert memory_rate(aten._to_copy, [a], [row(4, 8, dtype=torch.bfloat16)]) == ("", 0), (
+        "narrowing"
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,14 +35,14 @@ def test_operands_of_one_type_in_one_order_stream() -> None:
     ],
 )
 def test_rows_strides_and_mixed_types_are_rough(packet, read, out) -> None:
-    assert pace_of(packet, read, out) == (ROUGH, 0)
+    assert memory_rate(packet, read, out) == (ROUGH, 0)
 
 
 def test_norms_over_channels_know_their_channels_and_pools_their_name() -> None:
     image = row(2, 64, 8, 8)
-    assert pace_of(aten.native_batch_norm, [image], [image]) == ("channel", 64)
-    assert pace_of(aten.native_group_norm_backward, [image, image], [image]) == ("group", 0)
-    assert pace_of(aten.max_pool2d_with_indices, [image], [row(2, 64, 4, 4)]) == ("pool", 0)
+    assert memory_rate(aten.native_batch_norm, [image], [image]) == ("channel", 64)
+    assert memory_rate(aten.native_group_norm_backward, [image, image], [image]) == ("group", 0)
+    assert memory_rate(aten.max_pool2d_with_indices, [image], [row(2, 64, 4, 4)]) == ("pool", 0)
 
 
 def test_a_tensor_is_dense_in_whatever_order_its_dimensions_lie() -> None:

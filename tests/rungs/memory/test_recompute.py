@@ -9,8 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from stepladder.errors import PlanError
 from stepladder.measure import measure_memory
-from stepladder.model import is_dear
-from stepladder.model.tracing.selective_checkpoint import draws
+from stepladder.model import worth_saving
+from stepladder.model.tracing.selective_checkpoint import has_dropout
 from stepladder.plan import Recompute
 from stepladder.rungs import measure_blocks
 from stepladder.rungs.memory.recompute import recompute
@@ -213,15 +213,17 @@ def test_nothing_is_recomputed_without_gradients():
 def test_attention_scores_are_computed_again_and_their_use_is_kept():
     q, k = torch.randn(2, 64, 8), torch.randn(2, 8, 64)
     scores, values = torch.randn(2, 64, 64), torch.randn(2, 64, 8)
-    assert not is_dear(aten.bmm.default, (q, k), {})
-    assert is_dear(aten.bmm.default, (scores, values), {})
+    assert not worth_saving(aten.bmm.default, (q, k), {})
+    assert worth_saving(aten.bmm.default, (scores, values), {})
 
 
 def test_an_attention_that_drops_out_is_computed_again_because_it_draws():
     op = aten._scaled_dot_product_flash_attention.default
     q = torch.randn(1, 1, 4, 8)
-    assert is_dear(op, (q, q, q), {}) and is_dear(op, (q, q, q, 0.0, True), {})
-    assert not is_dear(op, (q, q, q, 0.1), {}) and draws(op, (q, q, q), {"dropout_p": 0.1})
+    assert worth_saving(op, (q, q, q), {}) and worth_saving(op, (q, q, q, 0.0, True), {})
+    assert not worth_saving(op, (q, q, q, 0.1), {}) and has_dropout(
+        op, (q, q, q), {"dropout_p": 0.1}
+    )
 
 
 @pytest.mark.parametrize("name", ["flash", "efficient", "cudnn", "flash_attention_for_cpu"])
@@ -233,7 +235,7 @@ def test_every_attention_kernel_of_torch_is_known_to_be_dear(name):
     q = torch.randn(1, 1, 4, 8)
     for kind in kinds:
         if "math" not in kind:
-            assert is_dear(getattr(aten, kind).default, (q, q, q), {})
+            assert worth_saving(getattr(aten, kind).default, (q, q, q), {})
 
 
 def test_a_hugging_face_layer_recomputes_the_same_and_fills_no_cache_twice():

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from stepladder.errors import ModelError
-from stepladder.model import blueprint
+from stepladder.model import meta_copy
 from stepladder.rungs.pipeline.remote_part import Glimpse, answers_of
 
 REFUSED = "'patch' of 'entry' is read on a stage that does not hold it"
@@ -14,7 +14,7 @@ REFUSED = "'patch' of 'entry' is read on a stage that does not hold it"
 
 @pytest.fixture
 def patch():
-    entry = blueprint(nn.ModuleDict({"patch": nn.Linear(3, 5)}))
+    entry = meta_copy(nn.ModuleDict({"patch": nn.Linear(3, 5)}))
     return Glimpse("'patch' of 'entry'", entry["patch"])
 
 
@@ -43,7 +43,7 @@ def test_whoever_computes_with_it_is_refused(patch, use):
 
 def test_an_answer_has_the_shape_the_part_would_give_and_the_type_that_flows():
     flowing = torch.ones(2, 10, 4, dtype=torch.bfloat16)
-    answer = answers_of(blueprint(nn.Embedding(8, 4)), lambda: flowing)
+    answer = answers_of(meta_copy(nn.Embedding(8, 4)), lambda: flowing)
     made = answer((torch.zeros(2, 9, dtype=torch.long),), {})
     assert made.shape == (2, 9, 4) and made.dtype == torch.bfloat16 and not made.any()
 

@@ -151,7 +151,7 @@ def out(options: argparse.Namespace, limit: int) -> list[Path]:
     """A checkpoint's model in another format; every byte is checked before any is written."""
     from stepladder.checkpoint import CheckpointReader, find_checkpoints, verify_checkpoint
     from stepladder.checkpoint.convert import write_huggingface, write_state_dict
-    from stepladder.model.huggingface.tensor_names import their_config
+    from stepladder.model.huggingface.tensor_names import huggingface_config
 
     path = next(find_checkpoints(options.path))
     manifest = verify_checkpoint(path)
@@ -165,7 +165,7 @@ def out(options: argparse.Namespace, limit: int) -> list[Path]:
         if options.to == "state_dict":
             write_state_dict(sources, options.out)
             return [options.out]
-        config = their_config(shape) if shape else manifest.state.get("config")
+        config = huggingface_config(shape) if shape else manifest.state.get("config")
         return write_huggingface(sources, options.out, config, limit)
 
 
@@ -204,14 +204,14 @@ def sources_of(
     import torch
 
     from stepladder.checkpoint.convert import concatenated_source, model_tensors
-    from stepladder.model.huggingface.tensor_names import their_tensors
+    from stepladder.model.huggingface.tensor_names import huggingface_tensors
 
     kind = getattr(torch, dtype) if dtype else None
     if shape is None:
         return model_tensors(reader, kind)
     return [
-        concatenated_source(reader, one.name, one.ours, kind, transposed=one.turned)
-        for one in their_tensors(shape)
+        concatenated_source(reader, one.name, one.stored_names, kind, transposed=one.transposed)
+        for one in huggingface_tensors(shape)
     ]
 
 
@@ -263,7 +263,7 @@ def taken_apart(files: HuggingfaceFolder, shape: Shape) -> list[TensorSource]:
     from functools import partial
 
     from stepladder.checkpoint import TensorSource
-    from stepladder.model.huggingface.tensor_names import their_tensors
+    from stepladder.model.huggingface.tensor_names import huggingface_tensors
 
     def make(name: str, index: int, parts: int, turned: bool) -> Any:
         whole = files.tensor(name)
@@ -277,7 +277,7 @@ def taken_apart(files: HuggingfaceFolder, shape: Shape) -> list[TensorSource]:
         return TensorSource(ours, seen.dtype, tuple(seen.shape), made)
 
     return [
-        source(one.name, ours, index, len(one.ours), one.turned)
-        for one in their_tensors(shape)
-        for index, ours in enumerate(one.ours)
+        source(one.name, ours, index, len(one.stored_names), one.transposed)
+        for one in huggingface_tensors(shape)
+        for index, ours in enumerate(one.stored_names)
     ]

@@ -1,1 +1,1 @@
-"""The parts of a model: before its blocks, the blocks, after them, and where to cut."""
+"""A model's anatomy: entry, blocks, exit, and where tensor parallelism may cut."""

@@ -1,9 +1,9 @@
-"""The anatomy of a module that declares none: the longest list of like blocks, and what is around.
+"""Finding the anatomy of a module that declares none: the longest list of blocks of one class.
 
-A list is an nn.ModuleList, or a run of siblings of one class that have parts of their own. Sibling
-lists of one class are one list (a ResNet's four stages). A list inside one block, such as a layer's
-experts, is longer than the list of layers but holds little of the model, so only lists with at
-least half of the fullest one's parameters are weighed by length.
+A list is an nn.ModuleList, or consecutive siblings of one class that have submodules. Sibling lists
+of one class count as one list (a ResNet's four stages). A list inside one block, such as a layer's
+experts, may be longer than the list of layers but has few of the parameters; so only lists with at
+least half the parameters of the largest one are compared by length.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from itertools import groupby
 
 from torch import nn
 
-from stepladder.model.huggingface.saved_settings import bare
+from stepladder.model.huggingface.saved_settings import base_model
 from stepladder.seam.modules import COMPILED_CHILD, children_of
 
 from .anatomy import Anatomy
-from .tensor_cuts import carried, declared_cuts, find_cuts
+from .tensor_cuts import base_layer, declared_cuts, find_cuts
 
-Named = tuple[str, nn.Module]
+NamedModule = tuple[str, nn.Module]
 
 
 def find_anatomy(module: nn.Module) -> Anatomy:
-    """The anatomy a module declares, else the one its structure shows."""
+    """The anatomy that a module declares, else the one found from its structure."""
     compiled = children_of(module).get(COMPILED_CHILD)
-    if compiled is not None:  # torch.compile puts the module one name further in
+    if compiled is not None:  # torch.compile wraps the module
         return prefixed(find_anatomy(compiled), f"{COMPILED_CHILD}.")
-    inner = bare(module)
+    inner = base_model(module)
     if inner is not module:
-        return beside_adapters(module, inner)
+        return anatomy_inside_adapters(module, inner)
     declared = getattr(module, "anatomy", None)
     if isinstance(declared, Anatomy):
         return declared
     blocks = find_blocks(module)
     names = tuple(name for name, _ in blocks)
-    entry, exit = around(module, names)
+    entry, exit = entry_and_exit(module, names)
     head, embedding = find_head(module, exit or entry), find_embedding(module, entry)
     return Anatomy(
         entry=entry,
         blocks=names,
         exit=exit,
-        cuts=cuts_of_all(module, [block for _, block in blocks]) if blocks else {},
+        cuts=common_cuts(module, [block for _, block in blocks]) if blocks else {},
         guessed=bool(blocks) and not declared_cuts(module, blocks[0][1]),
         head=head,
         embedding=embedding,
@@ -50,19 +50,19 @@ def find_anatomy(module: nn.Module) -> Anatomy:
     )
 
 
-def cuts_of_all(module: nn.Module, blocks: list[nn.Module]) -> dict[str, str]:
-    """The first block's, less the pairs that some other lacks: its MLP may be experts."""
+def common_cuts(module: nn.Module, blocks: list[nn.Module]) -> dict[str, str]:
+    """The first block's cuts, without those that other blocks lack, such as an MLP's to experts."""
     cuts, parts = find_cuts(module, blocks[0]), [dict(b.named_modules()) for b in blocks[1:]]
     lacking = {cut.rpartition(".")[0] for cut in cuts for names in parts if cut not in names}
     return {cut: kind for cut, kind in cuts.items() if cut.rpartition(".")[0] not in lacking}
 
 
-def beside_adapters(module: nn.Module, inner: nn.Module) -> Anatomy:
-    """The anatomy of what is inside; a head that adapters add to is no plain linear any more."""
+def anatomy_inside_adapters(module: nn.Module, inner: nn.Module) -> Anatomy:
+    """The anatomy of the base model; a head with an adapter is no plain linear any more."""
     path = next(name for name, part in module.named_modules() if part is inner)
     found = find_anatomy(inner)
     head = found.part(inner, found.head)
-    return prefixed(found if carried(head) is head else replace(found, head=None), f"{path}.")
+    return prefixed(found if base_layer(head) is head else replace(found, head=None), f"{path}.")
 
 
 def prefixed(anatomy: Anatomy, prefix: str) -> Anatomy:
@@ -79,15 +79,15 @@ def prefixed(anatomy: Anatomy, prefix: str) -> Anatomy:
     )
 
 
-def find_blocks(module: nn.Module) -> list[Named]:
-    candidates = [(size_of(blocks), blocks) for blocks in lists_of_blocks(module)]
+def find_blocks(module: nn.Module) -> list[NamedModule]:
+    candidates = [(num_parameters(blocks), blocks) for blocks in lists_of_blocks(module)]
     fullest = max((size for size, _ in candidates), default=0)
     weighty = [(len(blocks), size, blocks) for size, blocks in candidates if 2 * size >= fullest]
     return max(weighty, key=lambda row: row[:2])[2] if weighty and fullest else []
 
 
-def lists_of_blocks(module: nn.Module) -> Iterator[list[Named]]:
-    """Every candidate: the runs of like children of each part, and sibling lists joined."""
+def lists_of_blocks(module: nn.Module) -> Iterator[list[NamedModule]]:
+    """Every candidate: consecutive children of one class, and sibling lists joined."""
     for prefix, part in module.named_modules():
         lists = [run for name, child in children(prefix, part) for run in runs_in(name, child)]
         for _, same in groupby(lists, key=lambda run: type(run[0][1])):
@@ -95,7 +95,7 @@ def lists_of_blocks(module: nn.Module) -> Iterator[list[Named]]:
     yield from runs_in("", module)
 
 
-def runs_in(name: str, part: nn.Module) -> list[list[Named]]:
+def runs_in(name: str, part: nn.Module) -> list[list[NamedModule]]:
     parts = children(name, part)
     runs = [list(run) for _, run in groupby(parts, key=lambda named: type(named[1]))]
     if isinstance(part, nn.ModuleList) and len(runs) == 1:
@@ -107,17 +107,19 @@ def has_parts(block: nn.Module) -> bool:
     return next(block.children(), None) is not None and next(block.parameters(), None) is not None
 
 
-def children(prefix: str, part: nn.Module) -> list[Named]:
+def children(prefix: str, part: nn.Module) -> list[NamedModule]:
     return [(f"{prefix}.{name}".lstrip("."), child) for name, child in part.named_children()]
 
 
-def size_of(blocks: list[Named]) -> int:
+def num_parameters(blocks: list[NamedModule]) -> int:
     unique = {id(p): p.numel() for _, block in blocks for p in block.parameters()}
     return sum(unique.values())
 
 
-def around(module: nn.Module, blocks: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts that hold no block, in registration order: before the first block, and after."""
+def entry_and_exit(
+    module: nn.Module, blocks: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The parts without blocks, in registration order: before the first block, and after."""
     outside = list(parts_outside(module, "", blocks))
     first = next((index for index, name in enumerate(outside) if name in blocks), len(outside))
     before, after = outside[:first], outside[first:]
@@ -133,25 +135,25 @@ def parts_outside(module: nn.Module, prefix: str, blocks: tuple[str, ...]) -> It
 
 
 def find_head(module: nn.Module, exit: tuple[str, ...]) -> str | None:
-    """The last linear after the blocks; none where adapters add to what it answers."""
-    names = [f"{part}.{name}".rstrip(".") for part in exit for name in linears(module, part)]
+    """The last linear after the blocks; None if it has an adapter."""
+    names = [f"{part}.{name}".rstrip(".") for part in exit for name in linear_names(module, part)]
     return names[-1] if names and not is_adapted(module, names[-1]) else None
 
 
 def is_adapted(module: nn.Module, name: str) -> bool:
-    """Whether a part stands inside one that carries adapters."""
+    """Whether a part is inside a layer with adapters."""
     words = name.split(".")
     above = (module.get_submodule(".".join(words[:count])) for count in range(1, len(words)))
-    return any(carried(part) is not part for part in above)
+    return any(base_layer(part) is not part for part in above)
 
 
-def linears(module: nn.Module, part: str) -> list[str]:
+def linear_names(module: nn.Module, part: str) -> list[str]:
     parts = module.get_submodule(part).named_modules()
     return [name for name, child in parts if isinstance(child, nn.Linear)]
 
 
 def find_embedding(module: nn.Module, entry: tuple[str, ...]) -> str | None:
-    """The first table before the blocks."""
+    """The first embedding before the blocks."""
     for part in entry:
         for name, child in module.get_submodule(part).named_modules():
             if isinstance(child, nn.Embedding):

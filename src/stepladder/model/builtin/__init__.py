@@ -1,1 +1,1 @@
-"""The built-in models and their initial values."""
+"""The built-in models and the initialisation of their parameters."""

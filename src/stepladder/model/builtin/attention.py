@@ -1,10 +1,9 @@
 """Attention, and the one replaceable call inside it.
 
 `Attention.attend` is a plain function of (query, key, value, mask, causal), each tensor (batch,
-heads, length, head width). A rung swaps it to choose a kernel or to look across ranks. Where there
-are more keys than queries the queries are the last of them, in what `causal` means. The number of
-heads is read off the projection's own width, so a rank that holds a cut of the heads runs the same
-code.
+heads, length, head width). A rung replaces it to choose a kernel or to attend across ranks. If
+there are more keys than queries, `causal` means that the queries are the last positions. The number
+of heads follows from the projection's width, so a rank with some of the heads runs the same code.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from stepladder.errors import ModelError, PlanError, nearest
 
 from .rotary import Rotary
 
-if torch.cuda.is_available():  # it brings the compiler along: two seconds of a start, for a kernel
-    from torch.nn.attention.bias import causal_lower_right  # that only these devices have
+if torch.cuda.is_available():  # it imports the compiler, which takes two seconds, for a CUDA kernel
+    from torch.nn.attention.bias import causal_lower_right
 
 
 Attend = Callable[..., Tensor]
@@ -37,9 +36,9 @@ ATTENTION_CUTS = {
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True
 ) -> Tensor:
-    """Attend by whichever fused kernel torch finds fastest here."""
+    """Attend with the fused kernel that torch chooses."""
     if causal and mask is None and query.shape[-2] < key.shape[-2]:
-        mask = last_queries(query, key)
+        mask = last_query_mask(query, key)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -53,7 +52,7 @@ def fused_attention(
 def flash_attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True
 ) -> Tensor:
-    """Attend by the flash kernel or not at all."""
+    """Attend with the flash kernel, or raise."""
     if mask is not None:
         raise ModelError(
             "attention",
@@ -77,7 +76,7 @@ def flash_attention(
 def plain_attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = True
 ) -> Tensor:
-    """Attend as the formula reads: softmax(QKᵀ/√d)V, with every score in memory."""
+    """Attend by the formula softmax(QKᵀ/√d)V, with all scores in memory."""
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5  # (…, length, length)
@@ -89,9 +88,9 @@ def plain_attention(
     return weights.to(value.dtype) @ value
 
 
-def last_queries(query: Tensor, key: Tensor) -> Tensor:
-    """What the last queries of a causal sequence see, in the form torch finds a kernel for."""
-    if query.device.type == "cpu":  # no kernel there knows such a mask by name
+def last_query_mask(query: Tensor, key: Tensor) -> Tensor:
+    """The causal mask for the last queries of a sequence, in the form torch has a kernel for."""
+    if query.device.type == "cpu":  # its kernels do not take torch's causal bias objects
         return causal_mask(query.shape[-2], key.shape[-2], query.device)
     return causal_lower_right(query.shape[-2], key.shape[-2])
 
@@ -101,9 +100,9 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
 
 
 def document_mask(documents: Tensor, seen: Tensor | None = None) -> Tensor:
-    """True where a token may look: earlier, and in the same document. (batch, 1, length, seen)
+    """True for tokens that may be attended to: earlier, same document. (batch, 1, length, seen)
 
-    Where only the last of the tokens `seen` ask, `documents` are theirs.
+    If the queries are only the last of the tokens `seen`, `documents` are the queries'.
     """
     seen = documents if seen is None else seen
     same = documents[:, None, :, None] == seen[:, None, None, :]
@@ -130,7 +129,7 @@ class Attention(nn.Module):
         self.key = nn.Linear(hidden, kv_heads * self.head_width, bias=bias)
         self.value = nn.Linear(hidden, kv_heads * self.head_width, bias=bias)
         self.out = nn.Linear(hidden, hidden, bias=bias)
-        self.rotary = rotary  # one for all blocks: they share its table
+        self.rotary = rotary  # shared by all blocks
         self.attend: Attend = fused_attention
 
     def forward(
@@ -146,7 +145,7 @@ class Attention(nn.Module):
         return self.out(seen.transpose(1, 2).flatten(2))
 
 
-KINDS: dict[str, Attend] = {
+ATTENTION_KINDS: dict[str, Attend] = {
     "auto": fused_attention,
     "flash": flash_attention,
     "plain": plain_attention,
@@ -154,9 +153,11 @@ KINDS: dict[str, Attend] = {
 
 
 def set_attention(module: nn.Module, kind: str) -> None:
-    """Make every attention of the module attend in this way."""
-    if kind not in KINDS:
-        raise PlanError("attention", f"'{kind}' is not a way to attend", nearest(kind, KINDS))
+    """Make every attention of the module use this kind of kernel."""
+    if kind not in ATTENTION_KINDS:
+        raise PlanError(
+            "attention", f"'{kind}' is not a way to attend", nearest(kind, ATTENTION_KINDS)
+        )
     found = [part for part in module.modules() if isinstance(part, Attention)]
     if kind != "auto" and not found:
         raise ModelError(
@@ -165,11 +166,11 @@ def set_attention(module: nn.Module, kind: str) -> None:
     if kind == "flash":
         check_flash(found[0])
     for attention in found:
-        attention.attend = KINDS[kind]
+        attention.attend = ATTENTION_KINDS[kind]
 
 
 def check_flash(attention: Attention) -> None:
-    """Refuse flash now where the device has no such kernel for these heads in any type."""
+    """Raise now if the device has no flash kernel for these heads in any type."""
     device = attention.query.weight.device
     heads = torch.zeros(1, 1, 8, attention.head_width, device=device, dtype=torch.bfloat16)
     flash_attention(heads, heads, heads)

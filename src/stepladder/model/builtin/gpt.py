@@ -1,6 +1,6 @@
-"""GPT-2: learned positions, LayerNorm before each half of a block, GELU, biases, one shared matrix.
+"""GPT-2: learned positions, pre-LayerNorm, GELU, biases, tied embedding and head.
 
-Dropout falls on the embedding and on what each half adds, not on attention weights, so that
+Dropout applies to the embedding and to the residual branches, not to attention weights, so that
 attention stays one replaceable call.
 """
 
@@ -14,7 +14,7 @@ from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.workload import Shape
 
 from .attention import ATTENTION_CUTS, Attention, document_mask
-from .initialise import residual_spread
+from .initialise import residual_std
 from .rotary import check_length
 
 
@@ -52,13 +52,13 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(GPTBlock(shape, dropout) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.hidden)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
-        self.mask = document_mask  # replaceable like attend: a rung may see part of a sequence
+        self.mask = document_mask  # replaceable like attend, for context parallelism
         self.tie()
 
     def forward(
         self, tokens: Tensor, *, positions: Tensor | None = None, documents: Tensor | None = None
     ) -> Tensor:
-        """Logits of (batch, length) tokens; a stage takes and gives what flows between blocks."""
+        """Logits of (batch, length) tokens; a pipeline stage takes and returns hidden states."""
         hidden = self.enter(tokens, positions) if self.embedding is not None else tokens
         mask = None if documents is None else self.mask(documents)
         for block in self.blocks:
@@ -73,12 +73,12 @@ class GPT(nn.Module):
         return self.dropout(self.embedding(tokens) + self.position(positions))
 
     def tie(self) -> None:
-        """Make head and embedding one matrix, where the shape says so and both live here."""
+        """Tie head and embedding, if the shape says so and both are on this stage."""
         if self.shape.tied and self.head is not None and self.embedding is not None:
             self.head.weight = self.embedding.weight
 
     def initial(self, name: str) -> float | None:
-        return residual_spread(name, self.shape.layers)
+        return residual_std(name, self.shape.layers)
 
     @property
     def anatomy(self) -> Anatomy:

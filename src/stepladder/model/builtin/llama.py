@@ -1,7 +1,7 @@
-"""Llama: rotary positions, RMSNorm, grouped key-value heads, a gated MLP, no biases.
+"""Llama: rotary positions, RMSNorm, grouped-query attention, a gated MLP, no biases.
 
-All blocks share one rotary table, held by each attention, so a block alone is complete: it takes
-what flows between blocks and integers, nothing that a rung's casting could round.
+All blocks share one rotary table, which each attention refers to, so that a block takes only hidden
+states and integers, and no angles that a cast could round.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.workload import Shape
 
 from .attention import ATTENTION_CUTS, Attention, document_mask
-from .initialise import residual_spread
+from .initialise import residual_std
 from .rotary import Rotary
 
 
@@ -54,13 +54,13 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(LlamaBlock(shape, rotary) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, eps=1e-5)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
-        self.mask = document_mask  # replaceable like attend: a rung may see part of a sequence
+        self.mask = document_mask  # replaceable like attend, for context parallelism
         self.tie()
 
     def forward(
         self, tokens: Tensor, *, positions: Tensor | None = None, documents: Tensor | None = None
     ) -> Tensor:
-        """Logits of (batch, length) tokens; a stage takes and gives what flows between blocks."""
+        """Logits of (batch, length) tokens; a pipeline stage takes and returns hidden states."""
         hidden = tokens if self.embedding is None else self.embedding(tokens)
         mask = None if documents is None else self.mask(documents)
         for block in self.blocks:
@@ -69,12 +69,12 @@ class Llama(nn.Module):
         return hidden if self.head is None else self.head(hidden)
 
     def tie(self) -> None:
-        """Make head and embedding one matrix, where the shape says so and both live here."""
+        """Tie head and embedding, if the shape says so and both are on this stage."""
         if self.shape.tied and self.head is not None and self.embedding is not None:
             self.head.weight = self.embedding.weight
 
     def initial(self, name: str) -> float | None:
-        return residual_spread(name, self.shape.layers)
+        return residual_std(name, self.shape.layers)
 
     @property
     def anatomy(self) -> Anatomy:

@@ -28,7 +28,7 @@ class MLP(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of (batch, …): whatever follows the batch is one row of numbers."""
+        """Logits of (batch, …); all further dimensions are flattened."""
         hidden = inputs if self.embed is None else F.relu(self.embed(inputs.flatten(1)))
         for block in self.blocks:
             hidden = hidden if block is None else block(hidden)

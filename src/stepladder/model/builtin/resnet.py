@@ -1,7 +1,7 @@
-"""ResNet: convolutions with a path around them, one flat list of blocks through all four stages.
+"""ResNet: residual convolution blocks, in one flat list through all four stages.
 
-The stride of a stage sits on the 3×3 convolution of its first block. The small stem, for images of
-a few dozen pixels, is one 3×3 convolution that keeps the size.
+The stride of a stage is on the 3×3 convolution of its first block. The small stem, for images of a
+few dozen pixels, is one 3×3 convolution that keeps the size.
 """
 
 from __future__ import annotations

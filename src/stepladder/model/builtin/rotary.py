@@ -1,8 +1,7 @@
-"""Rotary positions: each pair of a head's numbers is turned by an angle that grows with position.
+"""Rotary positions: each pair of a head's numbers is rotated by an angle that grows with position.
 
-The pairs are (i, i + width/2), the layout of the published Llama weights on Hugging Face. The
-table is float32 whatever the model is stored in: bfloat16 counts by 32 at position 8,000, five
-whole turns.
+The pairs are (i, i + width/2), the layout of the published Llama weights on Hugging Face. The table
+is float32 in any model: bfloat16 has steps of 32 at position 8,000, which is five full rotations.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Rotary(Converted):
         self.reset_buffers()
 
     def reset_buffers(self) -> None:
-        """Compute the table again, where it now lives."""
+        """Compute the table on its current device."""
         device = self.cos.device
         exponents = torch.arange(0, self.head_width, 2, device=device).float() / self.head_width
         positions = torch.arange(self.sequence, device=device).float()
@@ -39,11 +38,11 @@ class Rotary(Converted):
             self.reset_buffers()
 
     def forward(self, heads: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Turn (batch, heads, length, width) by its positions, 0, 1, 2 … unless given."""
+        """Rotate (batch, heads, length, width) by its positions: 0, 1, 2 … unless given."""
         cos, sin = self.rows(self.cos, heads, positions), self.rows(self.sin, heads, positions)
         first, second = heads.float().chunk(2, -1)
-        turned = (first * cos - second * sin, second * cos + first * sin)
-        return torch.cat(turned, -1).type_as(heads)
+        rotated = (first * cos - second * sin, second * cos + first * sin)
+        return torch.cat(rotated, -1).type_as(heads)
 
     def rows(self, table: Tensor, heads: Tensor, positions: Tensor | None) -> Tensor:
         if positions is not None:

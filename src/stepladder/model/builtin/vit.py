@@ -1,4 +1,4 @@
-"""Vision transformer: an image as a row of patches, a class token in front, blocks that see all."""
+"""Vision transformer: an image as a sequence of a class token and patches, not causal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepladder.model.anatomy.anatomy import Anatomy
 
 from .attention import ATTENTION_CUTS, Attention
 from .gpt import Mlp
-from .initialise import residual_spread
+from .initialise import residual_std
 
 
 class ViTBlock(nn.Module):
@@ -27,7 +27,7 @@ class ViTBlock(nn.Module):
 
 
 class Patches(nn.Module):
-    """Cuts an image into patches, embeds each, adds where it was and the class token."""
+    """Cuts an image into patches, embeds them, and adds positions and the class token."""
 
     def __init__(self, image: int, patch: int, channels: int, hidden: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class ViT(nn.Module):
         return hidden if self.head is None else self.head(hidden[:, 0])
 
     def initial(self, name: str) -> float | None:
-        return residual_spread(name, len(self.blocks))
+        return residual_std(name, len(self.blocks))
 
     @property
     def anatomy(self) -> Anatomy:

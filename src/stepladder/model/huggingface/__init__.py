@@ -1,1 +1,1 @@
-"""Hugging Face models and peft adapters: built, loaded and named as they are."""
+"""Hugging Face models and peft adapters: building, loading, and names of tensors."""

@@ -1,7 +1,7 @@
-"""LoRA in words: a module frozen, with peft's pairs of narrow matrices beside some of its linears.
+"""LoRA from a recipe: a frozen module with peft's low-rank adapters on some of its linears.
 
-`r=8 alpha=16 dropout=0.05 matrices=q_proj,v_proj`; without matrices, beside every linear but the
-one that answers. Whoever needs more than that gives `climb` what peft returns.
+`r=8 alpha=16 dropout=0.05 matrices=q_proj,v_proj`; without matrices, on every linear but the head.
+For other settings, pass peft's module to `climb`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from torch import nn
 
 from stepladder.errors import ModelError, PlanError, nearest
 
-TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM"}  # by how a class's name ends
+TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM"}  # by the end of a class's name
 
 
 @dataclass(frozen=True, slots=True)
-class Lora:
-    r: int = 8  # numbers that the narrow matrices leave
-    alpha: float = 16.0  # what they add is multiplied by alpha / r
+class LoraSettings:
+    """The settings of `model.lora` in a recipe."""
+
+    r: int = 8  # the rank of the adapters
+    alpha: float = 16.0  # their output is multiplied by alpha / r
     dropout: float = 0.0
-    matrices: tuple[str, ...] = ()  # how the names of the linears end; none: all
+    matrices: tuple[str, ...] = ()  # ends of the linears' names; empty: all
 
     @classmethod
-    def parse(cls, text: str) -> Lora:
+    def parse(cls, text: str) -> LoraSettings:
         made = cls()
         for word in text.split():
             key, _, value = word.partition("=")
@@ -47,8 +49,8 @@ class Lora:
 
 
 def add_lora(module: nn.Module, text: str, seed: int = 0) -> nn.Module:
-    """The module frozen, inside what trains the matrices beside its linears."""
-    how = Lora.parse(text)
+    """Freeze the module and add LoRA adapters to its linears."""
+    how = LoraSettings.parse(text)
     try:
         peft = import_module("peft")
     except ImportError as missing:

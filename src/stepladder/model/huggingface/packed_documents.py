@@ -1,10 +1,9 @@
-"""Packed documents for Hugging Face models: no token sees another document than its own.
+"""Packed documents for Hugging Face models: no token attends to another document than its own.
 
-Their models take `position_ids`, and a mask of (batch, 1, length, length) as it stands: booleans
-where torch's fused attention is used, numbers to add where scores are written out ("eager"). A
-boolean mask would be added there as ones and hide nothing, so which it is is asked of the model.
-Such a mask stands in the place of all of theirs: the window of a model that looks back only so far
-has to be in it, too.
+The models take `position_ids` and a mask of (batch, 1, length, length): boolean for torch's fused
+attention ("sdpa"), and numbers to add to the scores for "eager" attention. A boolean mask would be
+added there as ones and hide nothing, so the kind depends on the model's setting. The mask replaces
+all of the model's own, so it must include the window of sliding-window attention.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from torch import Tensor, nn
 from stepladder.errors import ModelError
 from stepladder.model.builtin.attention import document_mask
 
-SLIDING = "sliding_attention"  # their name for blocks that look back only so far
-NAMES = {"tokens": "input_ids", "positions": "position_ids"}  # ours: theirs
+SLIDING = "sliding_attention"  # in `layer_types` of a config
+NAMES = {"tokens": "input_ids", "positions": "position_ids"}  # ours: Hugging Face's
 
 
-def read_documents(module: nn.Module) -> nn.Module:
-    """The same module, which from now on also takes `tokens`, `documents` and `positions`."""
+def accept_packed_documents(module: nn.Module) -> nn.Module:
+    """Make the module accept `tokens`, `documents` and `positions` as well."""
     _check(_attention(module), module)
     module.register_forward_pre_hook(_translate, with_kwargs=True)
     return module
 
 
-def their_inputs(module: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The inputs of packed rows under the names, and with the mask, that the module knows."""
+def huggingface_inputs(module: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs of packed rows under Hugging Face's names, with an attention mask."""
     found = {NAMES.get(name, name): value for name, value in inputs.items() if name != "documents"}
     if "documents" not in inputs:
         return found
@@ -39,7 +38,7 @@ def their_inputs(module: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tens
     if window := _window(module, mask.shape[-1]):
         mask = mask.triu(1 - window)
     if kind == "eager":
-        # The smallest number, not -inf: what they compute with it must stay finite.
+        # The smallest number rather than -inf, because a row of -inf would give NaN.
         dtype = next(module.parameters()).dtype
         hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
         mask = hidden.masked_fill(~mask, torch.finfo(dtype).min)
@@ -49,11 +48,11 @@ def their_inputs(module: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tens
 def _translate(
     module: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return args, their_inputs(module, inputs) if "tokens" in inputs else inputs
+    return args, huggingface_inputs(module, inputs) if "tokens" in inputs else inputs
 
 
 def _window(module: nn.Module, length: int) -> int:
-    """How many tokens a block looks back on, itself included; 0: on all that there are."""
+    """The size of the sliding attention window, the token itself included; 0: unlimited."""
     config = getattr(module, "config", None)
     size = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
     blocks = set(getattr(config, "layer_types", None) or [SLIDING])
@@ -70,7 +69,7 @@ def _window(module: nn.Module, length: int) -> int:
 
 
 def _attention(module: nn.Module) -> str:
-    """The way a Hugging Face model attends, by the name they give it."""
+    """The name of a Hugging Face model's attention implementation."""
     return str(getattr(getattr(module, "config", None), "_attn_implementation", "none"))
 
 

@@ -1,9 +1,9 @@
-"""Hugging Face models from files on this machine: built from a config, with weights or without.
+"""Hugging Face models from local files: built from a config, with or without weights.
 
-Their own library builds the module and reads the weights, since it knows how each architecture
-names and keeps them. Nothing is downloaded, and no code that comes with a model is run. Weights
-that lack a tensor are refused: it would start from random numbers beside trained ones. So are those
-that hold others, or numbers that mean something only with a scale: they are another model's.
+The transformers library builds the module and reads the weights. Nothing is downloaded, and no code
+that comes with a model is run. Weights that lack a tensor are refused, because it would start from
+random values among trained ones. So are weights with other tensors, or quantised ones, because they
+belong to another model.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from torch import nn
 
 from stepladder.errors import ModelError, PlanError, nearest
 
-KINDS = ("AutoModelForCausalLM", "AutoModelForImageClassification")  # where no class is named
-FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors writes them
+AUTO_CLASSES = (
+    "AutoModelForCausalLM",
+    "AutoModelForImageClassification",
+)  # if the config names no class
+FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
 LENGTHS = ("max_position_embeddings", "n_positions")
 
 
-def names_pretrained(text: str) -> bool:
-    """Whether the text is a config.json, or a folder; one beside us that has a preset's name and
-    no config in it does not count."""
+def is_pretrained_path(text: str) -> bool:
+    """Whether the text is a config.json, or a folder.
+
+    A folder named by a bare word counts only with a config.json in it: it may be a preset's name.
+    """
     path = Path(text).expanduser()
     folder = path.is_dir() and ("/" in text or (path / "config.json").is_file())
     return text.endswith(".json") or folder
@@ -40,56 +45,56 @@ def build_pretrained(
     dropout: float = 0.0,
     device: str | torch.device | None = None,
 ) -> nn.Module:
-    """The model that a config describes, in float32.
+    """Build the model that a config describes, in float32.
 
     Args:
-        weights: a folder of safetensors to start from; empty: first values drawn from `seed`.
-        device: "meta" lays it out without values.
+        weights: a folder of safetensors to start from; empty: random values drawn from `seed`.
+        device: "meta" builds it without values.
     """
-    config = read_their_config(text)
+    config = read_huggingface_config(text)
     check_length(text, config, sequence)
     if dropout:
         remedy = "Set it there, under the name this model has for it, and leave model.dropout out."
         raise PlanError("model.dropout", f"a config says its own, as {text} does", remedy)
-    kind = class_of(text, config)
+    kind = model_class(text, config)
     if weights:
         return load_weights(kind, config, weights)
     home = torch.device(device) if device is not None else torch.get_default_device()
     with torch.random.fork_rng(devices=[]), home:
         torch.manual_seed(seed)
-        return lay_out(text, kind, config)
+        return build_from_config(text, kind, config)
 
 
-def lay_out(text: str, kind: Any, config: Any) -> nn.Module:
+def build_from_config(text: str, kind: Any, config: Any) -> nn.Module:
     try:
         return kind._from_config(config, dtype=torch.float32)
     except Exception as broken:
         raise ModelError(
-            "model", f"{text} cannot be built ({said(broken)})", "Mend it."
+            "model", f"{text} cannot be built ({one_line(broken)})", "Mend it."
         ) from broken
 
 
-def read_their_config(text: str) -> Any:
-    """The config of a file, or of a folder that holds one."""
+def read_huggingface_config(text: str) -> Any:
+    """Read a config.json, or the one in a folder."""
     path = Path(text).expanduser()
     path = path / "config.json" if path.is_dir() else path
     remedy = "Name a config.json of a Hugging Face model, or a folder with one."
     try:
         table = json.loads(path.read_text())
     except (OSError, ValueError) as broken:
-        raise PlanError("model", f"{path} cannot be read ({said(broken)})", remedy) from broken
+        raise PlanError("model", f"{path} cannot be read ({one_line(broken)})", remedy) from broken
     word = table.get("model_type") if isinstance(table, dict) else None
-    known = transformers().CONFIG_MAPPING
+    known = import_transformers().CONFIG_MAPPING
     if word not in known:
         near = nearest(str(word), list(known.keys())) if word else remedy
-        way_out = near if near.startswith("Did") else remedy  # not all their hundreds
+        way_out = near if near.startswith("Did") else remedy  # not the list of hundreds
         raise PlanError("model", f"{path} is of no known model_type ({word})", way_out)
     try:
         config = known[word].from_dict(table)
     except Exception as broken:
-        raise PlanError("model", f"{path} is no config of a {word} ({said(broken)})", remedy) from (
-            broken
-        )
+        raise PlanError(
+            "model", f"{path} is no config of a {word} ({one_line(broken)})", remedy
+        ) from (broken)
     if getattr(config, "num_hidden_layers", 1) < 1:
         problem = f"{path} has {config.num_hidden_layers} layers (num_hidden_layers)"
         raise PlanError("model", problem, "Write 1 or more.")
@@ -103,9 +108,9 @@ def check_length(text: str, config: Any, sequence: int | None) -> None:
         raise PlanError("model.sequence", problem, f"Use {longest} or fewer.")
 
 
-def class_of(text: str, config: Any) -> Any:
-    """The class the config names; else the one its kind of model is trained as."""
-    library = transformers()
+def model_class(text: str, config: Any) -> Any:
+    """The class that the config names, else the one for language modelling or classification."""
+    library = import_transformers()
     named = (config.architectures or [None])[0]
     if named is not None:
         found = getattr(library, named, None)
@@ -113,10 +118,12 @@ def class_of(text: str, config: Any) -> Any:
             problem = f"{text} names the class '{named}', which transformers does not have"
             raise PlanError("model", problem, "Update transformers, or leave architectures out.")
         return found
-    for name in KINDS:
-        known = getattr(library, name)._model_mapping  # not `from_config`, which may run their code
+    for name in AUTO_CLASSES:
+        known = getattr(
+            library, name
+        )._model_mapping  # not `from_config`, which may run a model's own code
         if type(config) in known:
-            if name == KINDS[0] and getattr(config, "is_decoder", True) is False:
+            if name == AUTO_CLASSES[0] and getattr(config, "is_decoder", True) is False:
                 problem = f"a {config.model_type} sees what comes after each token ({text})"
                 raise PlanError("model", problem, 'Write "is_decoder": true to predict the next.')
             return known[type(config)]
@@ -125,26 +132,26 @@ def class_of(text: str, config: Any) -> Any:
 
 
 def load_weights(kind: Any, config: Any, folder: str) -> nn.Module:
-    """The model with a folder's weights, each of which must be there."""
+    """Build the model with a folder's weights; every tensor must be there."""
     place = Path(folder).expanduser()
     if not any(place.glob("*.safetensors")):
         problem = f"{folder} holds no safetensors"
         raise ModelError("model.weights", problem, "Name a folder that save_pretrained wrote.")
-    check_numbers(place, folder)
+    check_dtypes(place, folder)
     try:
         module, found = kind.from_pretrained(
             place, config=config, dtype=torch.float32, use_safetensors=True,
             local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
     except Exception as broken:
-        problem = f"{folder} cannot be loaded ({said(broken)})"
+        problem = f"{folder} cannot be loaded ({one_line(broken)})"
         raise ModelError("model.weights", problem, "See whether it is of this model.") from broken
     check_tensors(folder, found)
     return module.train()
 
 
 def check_tensors(folder: str, found: dict[str, Any]) -> None:
-    """Refuse weights with other tensors than the model's."""
+    """Raise if the weights have other tensors than the model."""
     for key, theirs, ours in sorted(found["mismatched_keys"], key=str):
         problem = f"{folder} has '{key}' of shape {tuple(theirs)}, and this model of {tuple(ours)}"
         raise ModelError("model.weights", problem, "Name the folder of this very model.")
@@ -155,16 +162,16 @@ def check_tensors(folder: str, found: dict[str, Any]) -> None:
             raise ModelError("model.weights", problem, "Name the folder of this very model.")
 
 
-def check_numbers(place: Path, folder: str) -> None:
-    """Refuse weights in integers or 8 bits, which are nothing without their scales."""
+def check_dtypes(place: Path, folder: str) -> None:
+    """Raise if weights are integers or 8-bit floats, which need scales."""
     opened = import_module("safetensors").safe_open
     for path in sorted(place.glob("*.safetensors")):
         try:
             with opened(path, "pt") as file:
-                names = file.keys()  # it is no dict, and has no iterator
+                names = file.keys()  # it cannot be iterated itself
                 kinds = {key: file.get_slice(key).get_dtype() for key in names}
         except Exception as broken:
-            problem = f"{folder} cannot be loaded ({said(broken)})"
+            problem = f"{folder} cannot be loaded ({one_line(broken)})"
             raise ModelError("model.weights", problem, "Write it again.") from broken
         for key, kind in kinds.items():
             if key.endswith("weight") and kind not in FLOATS:
@@ -172,8 +179,8 @@ def check_numbers(place: Path, folder: str) -> None:
                 raise ModelError("model.weights", problem, "Name one in 16 or 32 bits.")
 
 
-def transformers() -> Any:
-    """Their library, looked up when a model of theirs is asked for and never before."""
+def import_transformers() -> Any:
+    """The transformers library, imported only when a Hugging Face model is used."""
     try:
         return import_module("transformers")
     except ImportError as missing:
@@ -181,7 +188,7 @@ def transformers() -> Any:
         raise ModelError("model", problem, "Install it: pip install 'stepladder[hf]'") from missing
 
 
-def said(error: Exception) -> str:
-    """What the error says, in one line, or its kind where it says nothing."""
+def one_line(error: Exception) -> str:
+    """The error's message in one line, or its type if it has none."""
     words = " ".join(str(error).split())
     return f"{words[:199]}…" if len(words) > 200 else words or type(error).__name__

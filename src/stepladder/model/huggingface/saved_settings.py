@@ -1,8 +1,7 @@
-"""What a module of Hugging Face's or peft's says of itself, as plain values for a checkpoint.
+"""The settings of a Hugging Face model and of peft adapters, as JSON values for a checkpoint.
 
-Tensors alone do not tell other programs what they belong to: a model's config does, and an
-adapter's. Both are kept with every checkpoint, so that it can be written in their layout later, on
-a machine that has neither library.
+Other programs need a model's config, and an adapter's, along with the tensors. Both are saved with
+every checkpoint, so that it can be converted later on a machine without transformers or peft.
 """
 
 from __future__ import annotations
@@ -18,48 +17,48 @@ from torch import nn
 from stepladder.workload import Shape
 
 
-def noted(module: nn.Module) -> dict[str, Any]:
-    """The model's config and those of its adapters by name; None where it has none."""
-    model = bare(module)
+def model_settings(module: nn.Module) -> dict[str, Any]:
+    """The model's config, and those of its adapters by name; None if it has none."""
+    model = base_model(module)
     config, adapters = getattr(model, "config", None), getattr(module, "peft_config", None)
     return {
-        "config": their_settings(model, config) if hasattr(config, "to_json_string") else None,
-        "adapters": {name: plain(one.to_dict()) for name, one in adapters.items()}
+        "config": config_settings(model, config) if hasattr(config, "to_json_string") else None,
+        "adapters": {name: to_json_value(one.to_dict()) for name, one in adapters.items()}
         if isinstance(adapters, Mapping)
         else None,
     }
 
 
-def bare(module: nn.Module) -> nn.Module:
-    """The model inside what peft puts around it, which may be called anything."""
+def base_model(module: nn.Module) -> nn.Module:
+    """The model inside peft's wrapper; the module itself if it has none."""
     inner = getattr(module, "get_base_model", None)
     return inner() if callable(inner) else module
 
 
-def own_shape(module: nn.Module) -> Shape | None:
-    """The shape by which a built-in language model is known; none of one that has adapters."""
+def builtin_shape(module: nn.Module) -> Shape | None:
+    """The shape of a built-in language model; None for others, and for one with adapters."""
     shape = getattr(module, "shape", None)
-    return shape if isinstance(shape, Shape) and bare(module) is module else None
+    return shape if isinstance(shape, Shape) and base_model(module) is module else None
 
 
-def their_settings(module: nn.Module, config: Any) -> dict[str, Any]:
+def config_settings(module: nn.Module, config: Any) -> dict[str, Any]:
     settings = json.loads(config.to_json_string())
     return {**settings, "architectures": [type(module).__name__]}
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON knows it."""
+def to_json_value(value: Any) -> Any:
+    """Convert sets, tuples and enums to values that JSON has."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): to_json_value(one) for key, one in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(plain(one) for one in value)
+        return sorted(to_json_value(one) for one in value)
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [to_json_value(one) for one in value]
     return value.value if isinstance(value, Enum) else value
 
 
 def adapter_key(name: str, adapter: str) -> str | None:
-    """A tensor's name in a file of this adapter's; None where it is not of the adapter."""
+    """A tensor's name in this adapter's file; None if it does not belong to the adapter."""
     word = re.escape(adapter)
     if found := re.fullmatch(rf"(.*\.lora_\w+)\.{word}(\.\w+)?", name):
         stem, end = found[1], found[2] or ""

@@ -1,7 +1,6 @@
-"""The built-in models' tensors under the names, and in the form, that Hugging Face gives them.
+"""The built-in models' tensors under Hugging Face's names and in its layout.
 
-GPT-2 keeps its matrices turned, with query, key and value beside each other in one; Llama's are
-ours under other names.
+GPT-2's matrices are transposed, with query, key and value in one; Llama's only have other names.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from stepladder.errors import PlanError
 from stepladder.workload import Shape
 
-LLAMA = {  # ours in a block: theirs
+LLAMA_NAMES = {  # of a block: our name, Hugging Face's name
     "attention_norm.weight": "input_layernorm.weight",
     "attention.query.weight": "self_attn.q_proj.weight",
     "attention.key.weight": "self_attn.k_proj.weight",
@@ -24,27 +23,27 @@ LLAMA = {  # ours in a block: theirs
     "mlp.up.weight": "mlp.up_proj.weight",
     "mlp.down.weight": "mlp.down_proj.weight",
 }
-GPT = {
+GPT_NAMES = {
     "attention_norm": "ln_1",
     "attention.out": "attn.c_proj",
     "mlp_norm": "ln_2",
     "mlp.up": "mlp.c_fc",
     "mlp.down": "mlp.c_proj",
 }
-GPT_JOINT = ("attention.query", "attention.key", "attention.value")
+GPT_QKV = ("attention.query", "attention.key", "attention.value")
 
 
 @dataclass(frozen=True, slots=True)
-class Theirs:
-    """One of their tensors, made of ours: put one below the other, then turned or not."""
+class HuggingfaceTensor:
+    """One Hugging Face tensor: some of ours concatenated, then perhaps transposed."""
 
     name: str
-    ours: tuple[str, ...]
-    turned: bool = False
+    stored_names: tuple[str, ...]
+    transposed: bool = False
 
 
-def refuse_unbuilt(shape: Shape) -> None:
-    """Shapes that the planner counts and no built-in model has."""
+def refuse_unsupported_shape(shape: Shape) -> None:
+    """Raise for shapes that the planner can forecast and no built-in model has."""
     if shape.experts:
         problem = f"the planner counts {shape.experts} experts, and no built-in model has any"
         remedy = "Train a folder of such a model, or hand its module to sl.climb."
@@ -55,40 +54,42 @@ def refuse_unbuilt(shape: Shape) -> None:
         raise PlanError("model.extra", f"{problem} model", remedy)
 
 
-def their_tensors(shape: Shape) -> list[Theirs]:
+def huggingface_tensors(shape: Shape) -> list[HuggingfaceTensor]:
     """Every tensor of the model as Hugging Face stores it."""
-    refuse_unbuilt(shape)
+    refuse_unsupported_shape(shape)
     return list(llama_tensors(shape) if shape.family == "llama" else gpt_tensors(shape))
 
 
-def llama_tensors(shape: Shape) -> Iterator[Theirs]:
-    yield Theirs("model.embed_tokens.weight", ("embedding.weight",))
+def llama_tensors(shape: Shape) -> Iterator[HuggingfaceTensor]:
+    yield HuggingfaceTensor("model.embed_tokens.weight", ("embedding.weight",))
     for layer in range(shape.layers):
-        for ours, theirs in LLAMA.items():
-            yield Theirs(f"model.layers.{layer}.{theirs}", (f"blocks.{layer}.{ours}",))
-    yield Theirs("model.norm.weight", ("norm.weight",))
+        for stored, name in LLAMA_NAMES.items():
+            yield HuggingfaceTensor(f"model.layers.{layer}.{name}", (f"blocks.{layer}.{stored}",))
+    yield HuggingfaceTensor("model.norm.weight", ("norm.weight",))
     if not shape.tied:
-        yield Theirs("lm_head.weight", ("head.weight",))
+        yield HuggingfaceTensor("lm_head.weight", ("head.weight",))
 
 
-def gpt_tensors(shape: Shape) -> Iterator[Theirs]:
-    yield Theirs("transformer.wte.weight", ("embedding.weight",))
-    yield Theirs("transformer.wpe.weight", ("position.weight",))
+def gpt_tensors(shape: Shape) -> Iterator[HuggingfaceTensor]:
+    yield HuggingfaceTensor("transformer.wte.weight", ("embedding.weight",))
+    yield HuggingfaceTensor("transformer.wpe.weight", ("position.weight",))
     for layer in range(shape.layers):
         block, at = f"blocks.{layer}", f"transformer.h.{layer}"
-        for kind, turned in (("weight", True), ("bias", False)):
-            joint = tuple(f"{block}.{part}.{kind}" for part in GPT_JOINT)
-            yield Theirs(f"{at}.attn.c_attn.{kind}", joint, turned)
-            for ours, theirs in GPT.items():
-                matrix = turned and "norm" not in ours
-                yield Theirs(f"{at}.{theirs}.{kind}", (f"{block}.{ours}.{kind}",), matrix)
+        for kind, transposed in (("weight", True), ("bias", False)):
+            joint = tuple(f"{block}.{part}.{kind}" for part in GPT_QKV)
+            yield HuggingfaceTensor(f"{at}.attn.c_attn.{kind}", joint, transposed)
+            for stored, name in GPT_NAMES.items():
+                matrix = transposed and "norm" not in stored
+                yield HuggingfaceTensor(
+                    f"{at}.{name}.{kind}", (f"{block}.{stored}.{kind}",), matrix
+                )
     for kind in ("weight", "bias"):
-        yield Theirs(f"transformer.ln_f.{kind}", (f"norm.{kind}",))
+        yield HuggingfaceTensor(f"transformer.ln_f.{kind}", (f"norm.{kind}",))
     if not shape.tied:
-        yield Theirs("lm_head.weight", ("head.weight",))
+        yield HuggingfaceTensor("lm_head.weight", ("head.weight",))
 
 
-def their_config(shape: Shape) -> dict[str, Any]:
+def huggingface_config(shape: Shape) -> dict[str, Any]:
     """The `config.json` that goes with the tensors."""
     if shape.family == "llama":
         return {

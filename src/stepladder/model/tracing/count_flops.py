@@ -1,4 +1,4 @@
-"""FLOPs of a module on given inputs, counted on stand-ins: no memory, no arithmetic."""
+"""Counting the FLOPs of a module on given inputs, with fake tensors."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import nn
 
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 
-from .fake_tensors import Inputs, Rehearsal, running
-from .matmul_counter import FusedAttention, Products, Tally
+from .fake_tensors import FakeForward, Inputs, running_parts
+from .matmul_counter import FlopCounter, FusedAttentionCounter, MatmulCounter
 
 
 @dataclass(frozen=True, slots=True)
 class Flops:
-    """Floating point operations of one pass; a multiply and an add are two."""
+    """Floating point operations of one forward and backward; a multiply-add is two."""
 
     forward: int
     backward: int
-    attention: int  # the part of forward that is scores and mixing, not projections
-    recompute: int = 0  # forward work done again for the sake of memory
+    attention: int  # of forward: the matmuls QKᵀ and PV, without the projections
+    recompute: int = 0  # forward work repeated by activation checkpointing
     parts: Mapping[str, int] = field(default_factory=dict, hash=False)  # forward, by anatomy's name
 
     @property
     def model(self) -> int:
-        """What the mathematics needs: the numerator of model FLOPs utilization."""
+        """FLOPs without recomputation: the numerator of MFU."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> int:
-        """What the device is asked to do."""
+        """FLOPs with recomputation: the numerator of HFU."""
         return self.model + self.recompute
 
 
@@ -47,15 +47,17 @@ def count_flops(
 
     Args:
         inputs: one tensor, a tuple of arguments, or a mapping of named ones; on any device.
-        loss: counted too where given, as loss(output, targets).
+        loss: counted too if given, as loss(output, targets).
     """
     anatomy = find_anatomy(module)
-    rehearsal = Rehearsal(module)
+    fake_forward = FakeForward(module)
     names = (*anatomy.entry, *anatomy.blocks, *anatomy.exit)
-    with running(module, names) as inside, rehearsal.fake, torch.enable_grad():
-        tally = Tally(inside)
-        with FusedAttention(tally), Products(tally):
-            output = rehearsal(inputs)
+    with running_parts(module, names) as inside, fake_forward.fake, torch.enable_grad():
+        counter = FlopCounter(inside)
+        with FusedAttentionCounter(counter), MatmulCounter(counter):
+            output = fake_forward(inputs)
             if loss is not None:
-                loss(output, rehearsal.stand_in(targets))
-    return Flops(sum(tally.parts.values()), tally.backward, tally.attention, parts=tally.parts)
+                loss(output, fake_forward.to_fake(targets))
+    return Flops(
+        sum(counter.parts.values()), counter.backward, counter.attention, parts=counter.parts
+    )

@@ -1,8 +1,8 @@
-"""The facts of anything trainable: a name, a shape, a config, or a module traced on fake tensors.
+"""The workload facts of a model: from a name, a shape, a config, or by tracing a module.
 
-A traced module is watched in three precisions, because they differ in what they keep, and with few
-and with many rows: few show what is kept, many what backward needs beside it, because there the
-activations and not the weights decide which moment is the worst.
+A module is traced in three precisions, because they differ in what they save for backward, and with
+few and with many rows. Few rows show what is saved; many show what backward needs beyond that,
+because then activations rather than weights determine the peak.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor, is_tensor, nn
 from stepladder.errors import ModelError, PlanError
 from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.model.anatomy.find_anatomy import find_anatomy
-from stepladder.model.anatomy.parameter_parts import Owns, holdings_of
-from stepladder.model.build import OTHERS, build
+from stepladder.model.anatomy.parameter_parts import ParameterCounts, count_parameters
+from stepladder.model.build import OTHER_MODELS, build
 from stepladder.seam.pytree import tree_leaves, tree_map
 from stepladder.workload import (
     Facts,
@@ -33,19 +33,22 @@ from stepladder.workload import (
 )
 from stepladder.workload.convnet import RESNETS
 
-from .fake_tensors import Probe, Rehearsal
-from .gpu_kernels import kernels_of
-from .operation_recorder import Held
-from .operation_recorder import Part as Watched
+from .fake_tensors import FakeForward, RealForward
+from .gpu_kernels import device_kernels
+from .operation_recorder import ElementCounts, RecordedPart
 from .part_costs import attention_in, launches_back, launches_in, matrices_in, moved_by, moved_in
-from .saved_for_backward import compiled_of, eager_of, kept_in, selective_of
-from .trace_blocks import Trace, Traced
+from .saved_for_backward import kept_per_sample, saved_compiled, saved_eager, saved_selective
+from .trace_blocks import BlockTracer, TracedPass
 
 FEW = 2  # rows; one would hide what broadcasting copies
-MANY, MANY_REAL = 512, 3  # rows of a pass, on stand-ins or for real, that is then doubled
-READS = {"mlp-tiny": (64,), "resnet-tiny": (1, 8, 8)}  # one sample's shape
-IMAGE = (3, 224, 224)  # of every other built-in model that reads no tokens
-HOW = ((torch.float32, False), (torch.float32, True), (torch.bfloat16, False))  # stored, autocast
+MANY, MANY_REAL = 512, 3  # rows on fake or on real tensors; a second pass has twice as many
+SAMPLE_SHAPES = {"mlp-tiny": (64,), "resnet-tiny": (1, 8, 8)}  # of one sample
+IMAGE = (3, 224, 224)  # the sample of every other built-in model without tokens
+PRECISIONS = (
+    (torch.float32, False),
+    (torch.float32, True),
+    (torch.bfloat16, False),
+)  # stored, autocast
 
 
 def describe(
@@ -61,8 +64,8 @@ def describe(
     Args:
         sample: a batch or its inputs, of which one row is enough; a module that reads tokens
             needs only `sequence`.
-        probe: run a copy of the module for real on the CPU, where it cannot be traced.
-        device: "cpu" counts what torch's kernels keep on a processor, where they differ.
+        probe: run a copy of the module with real tensors on the CPU, if it cannot be traced.
+        device: "cpu" counts what torch's CPU kernels save, which may differ from CUDA's.
     """
     if isinstance(what, Shape):
         return facts_of_shape(what, sequence)
@@ -77,24 +80,24 @@ def describe(
             "Give one of these.",
         )
     anatomy = find_anatomy(what)
-    stage = Probe if probe else Rehearsal
+    forward_class = RealForward if probe else FakeForward
     inputs = inputs_of(what, anatomy, sequence, sample)
-    with kernels_of(device):
-        return facts_of_module(what, anatomy, inputs, stage)
+    with device_kernels(device):
+        return facts_of_module(what, anatomy, inputs, forward_class)
 
 
 def facts_of_name(name: str, sequence: int | None) -> Facts:
-    """Counted where a shape says all, else traced on the built-in model of that name."""
-    if name not in OTHERS or name in RESNETS:
+    """Computed if a shape is enough, else traced on the built-in model of that name."""
+    if name not in OTHER_MODELS or name in RESNETS:
         return find_facts(name, sequence)
-    sample = torch.zeros(1, *READS.get(name, IMAGE))
+    sample = torch.zeros(1, *SAMPLE_SHAPES.get(name, IMAGE))
     return replace(describe(build(name, device="meta"), sample=sample), name=name)
 
 
 def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample: Any) -> Any:
     if sample is not None:
         return getattr(sample, "inputs", sample)
-    length = sequence or longest(module)
+    length = sequence or max_sequence(module)
     if anatomy.embedding is None or length is None:
         raise ModelError(
             type(module).__name__,
@@ -104,23 +107,23 @@ def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample:
     return torch.zeros(1, length, dtype=torch.long)
 
 
-def longest(module: nn.Module) -> int | None:
-    """The sequence a module was built for, where it says so."""
+def max_sequence(module: nn.Module) -> int | None:
+    """The sequence length a module was built for, if it says so."""
     shape, config = getattr(module, "shape", None), getattr(module, "config", None)
     names = (shape, "sequence"), (config, "max_position_embeddings"), (config, "n_positions")
     return next((v for o, name in names if isinstance(v := getattr(o, name, None), int)), None)
 
 
 def facts_of_module(
-    module: nn.Module, anatomy: Anatomy, inputs: Any, stage: type[Rehearsal]
+    module: nn.Module, anatomy: Anatomy, inputs: Any, forward_class: type[FakeForward]
 ) -> Facts:
-    passes = watch_passes(module, anatomy, inputs, stage)
-    full, holdings = passes.few[0], holdings_of(module, anatomy)
+    passes = trace_passes(module, anatomy, inputs, forward_class)
+    full, parameters = passes.few[0], count_parameters(module, anatomy)
     runs = [(name, len(list(run))) for name, run in groupby(full.order)]
     parts = []
     for name, count in (("entry", 1), *runs, ("exit", 1)):
-        part = make_part(name, passes, holdings.of(name), anatomy.cuts)
-        if runs and name in ("entry", "exit"):  # only blocks are compiled or computed again
+        part = make_part(name, passes, parameters.of(name), anatomy.cuts)
+        if runs and name in ("entry", "exit"):  # only blocks are compiled or recomputed
             part = replace(part, compiled=part.eager, selective=part.eager)
         parts.append(replace(part, count=count))
     *places, classes = full.answer or (FEW, 0)
@@ -131,78 +134,80 @@ def facts_of_module(
         parts=tuple(parts),
         tokens=max(tokens, 1),
         vocab=classes,
-        tied_parameters=holdings.tied,
+        tied_parameters=parameters.tied,
         sample_bytes=read + 8.0 * tokens,  # and a target for each
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
-    """Traced passes, each in the three precisions."""
+class TracedPasses:
+    """Traced passes with different numbers of rows, each in the three precisions."""
 
-    few: list[Traced]
-    many: list[Traced]
-    twice: list[Traced]  # as many rows again
-    further: int  # rows between the two
+    few: list[TracedPass]
+    many: list[TracedPass]
+    twice: list[TracedPass]  # with twice the rows of `many`
+    further: int  # rows between those two
 
-    def kept(self, name: str, count: Callable[[Watched], Held]) -> Kept:
-        return kept_in([count(p.parts.get(name, Watched())) for p in self.few], FEW)
+    def kept(self, name: str, count: Callable[[RecordedPart], ElementCounts]) -> Kept:
+        return kept_per_sample([count(p.parts.get(name, RecordedPart())) for p in self.few], FEW)
 
-    def beside(self, name: str, kind: str) -> Kept:
-        """What each further row needs beside what is kept: in "scratch" or "passing"."""
+    def extra_per_row(self, name: str, kind: str) -> Kept:
+        """What each further row needs beyond what is saved: in "scratch", "passing" or "making"."""
         many, twice = (
-            [getattr(p, kind).get(name, Held()) for p in passes]
+            [getattr(p, kind).get(name, ElementCounts()) for p in passes]
             for passes in (self.many, self.twice)
         )
-        return kept_in([two + one.times(-1) for one, two in zip(many, twice)], self.further)
+        return kept_per_sample([two + one.times(-1) for one, two in zip(many, twice)], self.further)
 
 
-def watch_passes(
-    module: nn.Module, anatomy: Anatomy, inputs: Any, stage: type[Rehearsal]
-) -> Passes:
-    was_training, many = module.training, MANY_REAL if stage is Probe else MANY
+def trace_passes(
+    module: nn.Module, anatomy: Anatomy, inputs: Any, forward_class: type[FakeForward]
+) -> TracedPasses:
+    was_training, many = module.training, MANY_REAL if forward_class is RealForward else MANY
     module.train()
     try:
         few, one, two = (
             [
-                trace(stage(module, store=store), anatomy, inputs, rows, mixed)
-                for store, mixed in HOW
+                trace_pass(forward_class(module, store=store), anatomy, inputs, rows, mixed)
+                for store, mixed in PRECISIONS
             ]
             for rows in (FEW, many, 2 * many)
         )
     finally:
         module.train(was_training)
-    return Passes(few, one, two, many)
+    return TracedPasses(few, one, two, many)
 
 
-def make_part(name: str, passes: Passes, owns: Owns, cuts: Mapping[str, str]) -> Part:
+def make_part(
+    name: str, passes: TracedPasses, counts: ParameterCounts, cuts: Mapping[str, str]
+) -> Part:
     full = passes.few[0]
-    seen_in = [p.parts.get(name, Watched()) for p in passes.few]
+    seen_in = [p.parts.get(name, RecordedPart()) for p in passes.few]
     seen = seen_in[0]
     entered = [p.inputs[name] for p in passes.few if name in p.inputs]
     matrices = matrices_in(seen, FEW, name, cuts)
     part = Part(
         name=name,
-        parameters=owns.parameters,
-        whole_parameters=owns.whole,
-        frozen_parameters=owns.frozen,
-        frozen_whole_parameters=owns.frozen_whole,
+        parameters=counts.parameters,
+        whole_parameters=counts.whole,
+        frozen_parameters=counts.frozen,
+        frozen_whole_parameters=counts.frozen_whole,
         matrices=matrices,
         whole=any(m.experts > 1 for m in matrices),
         attention=attention_in(seen),
         moved=moved_in(seen_in, FEW),
-        eager=passes.kept(name, eager_of),
-        compiled=passes.kept(name, compiled_of),
-        selective=passes.kept(name, selective_of),
-        scratch=passes.beside(name, "scratch"),
-        passing=passes.beside(name, "passing"),
-        making=passes.beside(name, "making") if name in passes.many[0].making else None,
-        output=full.outputs.get(name, Held()).single / FEW,
-        input=kept_in(entered, FEW) if entered else None,
+        eager=passes.kept(name, saved_eager),
+        compiled=passes.kept(name, saved_compiled),
+        selective=passes.kept(name, saved_selective),
+        scratch=passes.extra_per_row(name, "scratch"),
+        passing=passes.extra_per_row(name, "passing"),
+        making=passes.extra_per_row(name, "making") if name in passes.many[0].making else None,
+        output=full.outputs.get(name, ElementCounts()).single / FEW,
+        input=kept_per_sample(entered, FEW) if entered else None,
         launches=launches_in(seen_in),
-        tensors=owns.tensors,
+        tensors=counts.tensors,
     )
-    if name not in passes.many[0].back:  # an end: nobody watched its backward alone
+    if name not in passes.many[0].back:  # entry or exit, whose backward was not traced alone
         return part
     back = [p.back[name] for p in passes.many]
     return replace(
@@ -210,28 +215,30 @@ def make_part(name: str, passes: Passes, owns: Owns, cuts: Mapping[str, str]) ->
     )
 
 
-def trace(rehearsal: Rehearsal, anatomy: Anatomy, inputs: Any, rows: int, mixed: bool) -> Traced:
-    """Watch one pass of so many rows in one precision."""
+def trace_pass(
+    fake_forward: FakeForward, anatomy: Anatomy, inputs: Any, rows: int, mixed: bool
+) -> TracedPass:
+    """Trace one pass of this many rows in one precision."""
     given = tree_map(partial(with_rows, rows), inputs)
-    autocast = torch.autocast(rehearsal.device.type, dtype=torch.bfloat16, enabled=mixed)
-    with rehearsal.fake:
-        states, given = rehearsal.states(), rehearsal.stand_in(given)
-        # In another type than the batch's own the inputs are a copy, which is kept like the rest.
-        copied = rehearsal.store != torch.float32
+    autocast = torch.autocast(fake_forward.device.type, dtype=torch.bfloat16, enabled=mixed)
+    with fake_forward.fake:
+        states, given = fake_forward.states(), fake_forward.to_fake(given)
+        # In another dtype than the batch's the inputs are a copy, which counts as an activation.
+        copied = fake_forward.store != torch.float32
         read = [t for t in tree_leaves(given) if is_tensor(t) and not copied]
-        following = Trace(rehearsal.module, anatomy, [*states.values(), *read], rows > FEW)
+        following = BlockTracer(fake_forward.module, anatomy, [*states.values(), *read], rows > FEW)
         with autocast:
-            return following.run(lambda: rehearsal.run(given, states))
+            return following.run(lambda: fake_forward.run(given, states))
 
 
 def with_rows(rows: int, value: Any) -> Any:
-    """The first row as often as wanted; only its shape matters to a stand-in."""
+    """The first row repeated; only its shape matters to a fake tensor."""
     if not isinstance(value, Tensor) or not value.dim():
         return value
     return value[:1].expand(rows, *value.shape[1:]).clone()
 
 
 def length_of(inputs: Any) -> int:
-    """Tokens of one sample: the second dimension of the first tensor."""
+    """The tokens of one sample: the second dimension of the first tensor."""
     first = next(leaf for leaf in tree_leaves(inputs) if is_tensor(leaf))
     return first.shape[1] if first.dim() > 1 else 1

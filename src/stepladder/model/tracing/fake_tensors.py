@@ -1,8 +1,8 @@
-"""Stand-ins: fake tensors that take a module's place while its forward pass is watched.
+"""Running a module's forward pass with fake tensors, so that its operations can be traced.
 
-A fake tensor has a shape, a type and a device but no numbers, so the watching costs no memory and
-the module is left as it was. A module on the meta device is watched as if it were on the CPU, where
-the tensors its own code makes appear too.
+A fake tensor has a shape, a dtype and a device but no numbers, so tracing costs no memory and the
+module stays as it was. A module on the meta device is traced as if it were on the CPU, where the
+tensors that its code creates are as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from stepladder.model.anatomy.anatomy import part_of
+from stepladder.model.anatomy.anatomy import find_part
 from stepladder.seam.dispatch import fake_tensor_mode
 from stepladder.seam.modules import compiled_calls_put_away, tensors_of
 from stepladder.seam.operators import Operators
@@ -29,20 +29,20 @@ Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 GROUPED = Operators(("aten._grouped_mm.default",))
 
 
-def grouped_in_any_type(mode: Any, op: Any, args: Any) -> Any:
-    """An answer where torch's own fake tensors are stricter than its kernel.
+def grouped_matmul_in_any_dtype(mode: Any, op: Any, args: Any) -> Any:
+    """Let fake grouped matmuls (of experts) take any dtype, as torch's kernel does.
 
-    Experts' products by groups run in any type; without numbers torch takes bfloat16 alone.
+    Torch's kernel accepts them all; its fake implementation takes only bfloat16.
     """
     if op not in GROUPED or args[0].dtype == torch.bfloat16:
         return NotImplemented
     with mode:
         ends = args[2] if len(args) > 2 else None
-        return args[0].new_empty(grouped_shape(args[0], args[1], ends))
+        return args[0].new_empty(grouped_matmul_shape(args[0], args[1], ends))
 
 
-def grouped_shape(first: Tensor, second: Tensor, ends: Tensor | None) -> tuple[int, ...]:
-    """The shape of a product by groups: of rows, of columns, or of what is summed over."""
+def grouped_matmul_shape(first: Tensor, second: Tensor, ends: Tensor | None) -> tuple[int, ...]:
+    """The shape of a grouped matmul: grouped by rows, by columns, or along the inner dimension."""
     if first.dim() == second.dim() == 3:
         return (*first.shape[:2], second.shape[-1])
     if first.dim() == second.dim() == 2:
@@ -51,30 +51,30 @@ def grouped_shape(first: Tensor, second: Tensor, ends: Tensor | None) -> tuple[i
     return (first.shape[-2], second.shape[-1])
 
 
-class Rehearsal:
-    """A module and its inputs, stood in for; call it inside `fake` to run the forward pass."""
+class FakeForward:
+    """A module's forward pass on fake tensors; call it inside its `fake` mode."""
 
     def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
         self.module, self.store = module, store
         self.device = device_of(module)
-        self.fake = fake_tensor_mode(grouped_in_any_type)
+        self.fake = fake_tensor_mode(grouped_matmul_in_any_dtype)
 
     def __call__(self, inputs: Inputs) -> Any:
-        return self.run(self.stand_in(inputs), self.states())
+        return self.run(self.to_fake(inputs), self.states())
 
-    def run(self, stood_in: Any, states: dict[str, Tensor]) -> Any:
-        """The forward pass on stand-ins that somebody keeps an eye on."""
-        named = dict(stood_in) if isinstance(stood_in, Mapping) else {}
-        args = stood_in if isinstance(stood_in, tuple | list) else (stood_in,)
+    def run(self, fake_inputs: Any, states: dict[str, Tensor]) -> Any:
+        """Run the forward pass on fake inputs and states that the caller made."""
+        named = dict(fake_inputs) if isinstance(fake_inputs, Mapping) else {}
+        args = fake_inputs if isinstance(fake_inputs, tuple | list) else (fake_inputs,)
         args = () if named else tuple(args)
         with uncompiled(self.module):
             return functional_call(self.module, states, args, named, tie_weights=False)
 
     def states(self) -> dict[str, Tensor]:
-        """Stand-ins by name: a shared tensor's under each of its names, a shared module's once.
+        """Fake parameters and buffers by name; a shared tensor appears under each of its names.
 
         Left to itself, `functional_call` would swap a module shared by two parents twice and put
-        the stand-in back as if it were the original.
+        the fake tensor back as if it were the original.
         """
         made: dict[int, Tensor] = {}
         states: dict[str, Tensor] = {}
@@ -82,16 +82,14 @@ class Rehearsal:
             for name, tensor in tensors_of(part).items():
                 if tensor is not None:
                     if id(tensor) not in made:
-                        made[id(tensor)] = self.stand_in(tensor).requires_grad_(
-                            tensor.requires_grad
-                        )
+                        made[id(tensor)] = self.to_fake(tensor).requires_grad_(tensor.requires_grad)
                     states[f"{prefix}.{name}".lstrip(".")] = made[id(tensor)]
         return states
 
-    def stand_in(self, values: Any) -> Any:
-        return tree_map(self._stand_in, values)
+    def to_fake(self, values: Any) -> Any:
+        return tree_map(self._to_fake, values)
 
-    def _stand_in(self, value: Any) -> Any:
+    def _to_fake(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         cast = self.store is not None and value.is_floating_point()
@@ -99,22 +97,22 @@ class Rehearsal:
         return torch.empty(value.shape, dtype=dtype, device=self.device)
 
 
-class Probe(Rehearsal):
-    """The real thing on the CPU, for modules whose course depends on numbers: a copy runs."""
+class RealForward(FakeForward):
+    """The forward pass of a real copy on the CPU, for modules with data-dependent control flow."""
 
     def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
         self.module, self.store = deepcopy(module), store
         self.device, self.fake = torch.device("cpu"), nullcontext()
 
-    def _stand_in(self, value: Any) -> Any:
+    def _to_fake(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         cast = self.store is not None and value.is_floating_point()
         return value.detach().to("cpu", self.store if cast else value.dtype, copy=True)
 
 
-def blueprint(module: nn.Module) -> nn.Module:
-    """A copy of the module on the meta device: its shape and code, none of its numbers."""
+def meta_copy(module: nn.Module) -> nn.Module:
+    """A copy of the module on the meta device: its structure and code without its numbers."""
     tensors = (*module.parameters(), *module.buffers())
     memo: dict[int, Any] = {}
     for tensor in tensors:
@@ -131,10 +129,10 @@ def device_of(module: nn.Module) -> torch.device:
 
 @contextmanager
 def uncompiled(module: nn.Module) -> Iterator[None]:
-    """Run a module as it was written while somebody watches its operations.
+    """Context in which a compiled module runs eagerly, so that its operations can be traced.
 
-    The compiler steps aside under a dispatch mode and remembers that: code once run watched is
-    never compiled again, silently. So the compiled calls are put away and brought back after.
+    Under a dispatch mode the compiler falls back to eager and caches that: the code would silently
+    never be compiled again. So the compiled calls are removed and restored afterwards.
     """
     eager = torch.compiler.set_stance("force_eager")  # for what torch.compile itself returned
     with compiled_calls_put_away(module), eager:
@@ -142,12 +140,12 @@ def uncompiled(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def running(module: nn.Module, names: Iterable[str]) -> Iterator[list[str]]:
-    """A list whose last entry is always the innermost of these parts now running."""
+def running_parts(module: nn.Module, names: Iterable[str]) -> Iterator[list[str]]:
+    """A list whose last entry is always the innermost of these parts that is running."""
     inside = [""]
     handles = []
     for name in names:
-        part = part_of(module, name)
+        part = find_part(module, name)
         if part is not None:
             handles.append(part.register_forward_pre_hook(partial(enter, inside, name)))
             handles.append(part.register_forward_hook(partial(leave, inside)))

@@ -1,8 +1,8 @@
-"""Kernels that keep something else on a GPU than on a CPU, called while a pass is traced for one.
+"""Tracing on the CPU as if on a GPU, for operations that save other tensors there.
 
-On a CPU torch writes RMSNorm out in small operations, which keep the normalised input in float32;
-on a GPU one kernel keeps its input and a statistic. And autocast has another list there: powers,
-exponentials and group norms, which a CPU computes in the type they come in, widen to float32.
+On a CPU torch composes RMSNorm of small operations, which save the normalised input in float32; on
+a GPU one kernel saves its input and a statistic. Autocast's lists differ too: powers, exponentials
+and group norms, which a CPU computes in the type of their inputs, run in float32 on a GPU.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from torch.overrides import TorchFunctionMode
 
 from stepladder.seam.pytree import tree_map
 
-NARROW = 2  # bytes
-TURNED = 1.25  # of both images: the copies, rounded up to whole tiles
+HALF_BYTES = 2  # bytes
+LAYOUT_COPY_FACTOR = 1.25  # size of the copies of input and output, rounded up to whole tiles
 
-# What CUDA's autocast computes in float32 whatever it is given (torch's documentation, "CUDA Ops
-# that autocast to float32"); the losses among them are no part of a module.
-WIDENED = {
+# From torch's documentation, "CUDA Ops that autocast to float32", without the losses.
+AUTOCAST_TO_FLOAT32 = {
     "__pow__", "__rdiv__", "__rpow__", "__rtruediv__", "acos", "asin", "cosh", "cosine_similarity",
     "cdist", "cumprod", "cumsum", "dist", "erfinv", "exp", "expm1", "group_norm", "layer_norm",
     "log", "log10", "log_softmax", "log1p", "log2", "norm", "normalize", "pdist", "pow", "prod",
@@ -32,36 +31,43 @@ WIDENED = {
 }  # fmt: skip
 
 
-def kernels_of(device: str) -> AbstractContextManager[Any]:
-    """A block in which operations keep what they keep on that type of device."""
+def device_kernels(device: str) -> AbstractContextManager[Any]:
+    """Context in which operations save what they save on that type of device."""
     return nullcontext() if device == "cpu" else GpuKernels()
 
 
 class GpuKernels(TorchFunctionMode):
+    """Replaces operations by versions that save what their CUDA kernels save."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.is_autocast_enabled("cpu") and getattr(func, "__name__", "") in WIDENED:
-            args = tree_map(widened, args)
+        if (
+            torch.is_autocast_enabled("cpu")
+            and getattr(func, "__name__", "") in AUTOCAST_TO_FLOAT32
+        ):
+            args = tree_map(to_float32, args)
         if func in (F.rms_norm, torch.rms_norm):
             return fused_rms_norm(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        if func in (F.conv2d, torch.conv2d) and result.element_size() == NARROW:
-            turn_images(args[0], result)
+        if func in (F.conv2d, torch.conv2d) and result.element_size() == HALF_BYTES:
+            allocate_layout_copies(args[0], result)
         return result
 
 
-def turn_images(image: Tensor, result: Tensor) -> None:
-    """Hold for a moment, forward and backward, what turning images into another order takes.
+def allocate_layout_copies(image: Tensor, result: Tensor) -> None:
+    """Allocate and free, in forward and backward, the memory that layout conversion takes.
 
-    cuDNN's 16-bit kernels read channels innermost; images in torch's own order are copied, what
-    goes in and what comes out, and beside them stands the result.
+    cuDNN's 16-bit kernels want channels-last images; images in torch's default layout are copied,
+    both input and output.
     """
     wide, made = image.numel(), result.numel()
-    result.new_empty(round(TURNED * (wide + made)))
+    result.new_empty(round(LAYOUT_COPY_FACTOR * (wide + made)))
     if result.requires_grad:
-        result.register_hook(lambda g: forget(g.new_empty(round(TURNED * (wide + made)) + wide)))
+        result.register_hook(
+            lambda g: release(g.new_empty(round(LAYOUT_COPY_FACTOR * (wide + made)) + wide))
+        )
 
 
-def widened(value: Any) -> Any:
+def to_float32(value: Any) -> Any:
     half = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
     return value.float() if half else value
 
@@ -78,7 +84,7 @@ def fused_rms_norm(
 
 
 class RmsNorm(torch.autograd.Function):
-    """What the kernel keeps and makes; for stand-ins, so the numbers do not matter."""
+    """Saves and returns what the kernel does; for fake tensors, so the numbers do not matter."""
 
     @staticmethod
     def forward(context: Any, input: Tensor, weight: Tensor) -> Tensor:
@@ -92,5 +98,5 @@ class RmsNorm(torch.autograd.Function):
         return gradients[0] * input, torch.empty_like(weight)
 
 
-def forget(workspace: Tensor) -> None:
-    """Let it go: having been held is what counts."""
+def release(workspace: Tensor) -> None:
+    """Free the workspace at once: its allocation is what counts for the peak."""

@@ -1,10 +1,9 @@
-"""How fast a cheap operation's kernel goes through memory on a GPU.
+"""How close a memory-bound operation's kernel comes to a GPU's memory bandwidth.
 
-Most stream: operands of one type, one element after another, as fast as memory allows. Rough ones
-reach about half of that: they go by rows (norms, softmax, sums), across strides, from few elements
-to many, or between types, where loads are narrow. Some go at a pace of their own, whatever an
-element's bytes: norms over channels give each channel to one group of threads, group norms and
-pools count indices for each element.
+Most reach it: contiguous operands of one type. "Rough" ones reach about half: they work by rows
+(norms, softmax, sums), with strides, with broadcasting, or between types, where loads are narrow.
+Some have their own rate, whatever the element size: batch norms give each channel to one thread
+block, group norms and pools compute indices for each element.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from typing import Any
 
 from torch import Tensor
 
-ROWS = ("layer_norm", "rms_norm", "softmax", "sum", "mean", "cumsum", "embedding")
-OWN = {"batch_norm": "channel", "group_norm": "group", "pool": "pool"}
+ROW_OPERATIONS = ("layer_norm", "rms_norm", "softmax", "sum", "mean", "cumsum", "embedding")
+OWN_RATE = {"batch_norm": "channel", "group_norm": "group", "pool": "pool"}
 ROUGH = "rough"
 
 
-def pace_of(packet: Any, read: Sequence[Tensor], out: Sequence[Tensor]) -> tuple[str, int]:
-    """The pace of an operation, and the channels that it works on side by side."""
+def memory_rate(packet: Any, read: Sequence[Tensor], out: Sequence[Tensor]) -> tuple[str, int]:
+    """The kind of rate of an operation, and the channels it works on in parallel."""
     name = packet.__name__
-    for word, pace in OWN.items():
+    for word, rate in OWN_RATE.items():
         if word in name:
-            return pace, read[0].shape[1] if pace == "channel" else 0
+            return rate, read[0].shape[1] if rate == "channel" else 0
     return (ROUGH if is_rough(name, read, out) else ""), 0
 
 
 def is_rough(name: str, read: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
-    if any(word in name for word in ROWS):
+    if any(word in name for word in ROW_OPERATIONS):
         return True
     before, after = (
         [t for t in side if t.is_floating_point() and t.numel() > 1] for side in (read, out)
@@ -37,7 +36,7 @@ def is_rough(name: str, read: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
     seen = before + after
     if not seen:
         return False
-    # Narrowing a stream costs nothing more; widening it, or working on two types, does.
+    # Casting to a narrower type costs nothing more; casting to a wider, or mixing two types, does.
     mixed = len({t.element_size() for t in before}) > 1
     widened = any(b.element_size() < a.element_size() for b in before for a in after)
     spread = len({t.numel() for t in seen}) > 1
@@ -48,7 +47,7 @@ def is_rough(name: str, read: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether elements follow each other without gaps, in whatever order of the dimensions."""
+    """Whether the elements are contiguous in some order of the dimensions."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
         if size > 1 and stride != reach:

@@ -1,4 +1,4 @@
-"""What one sample's forward pass through a part computes and moves, read off a watched pass."""
+"""The matmuls, memory traffic and kernel launches of one part per sample, from a recorded pass."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from stepladder.workload import Attention, Kept, Launches, Matrix, Moved
 from stepladder.workload.facts import Cut, Slow
 
 from .memory_rates import ROUGH
-from .operation_recorder import Held, Operation, Part, total
-from .saved_for_backward import kept_in
+from .operation_recorder import ElementCounts, RecordedOperation, RecordedPart, total
+from .saved_for_backward import kept_per_sample
 
 SIDES: dict[str, Cut] = {"column": "columns", "fused": "columns", "row": "inner"}
 
 
-def matrices_in(part: Part, rows: int, name: str, cuts: Mapping[str, str]) -> tuple[Matrix, ...]:
-    """Every product by shape, with the side on which the tensor axis cuts it."""
+def matrices_in(
+    part: RecordedPart, rows: int, name: str, cuts: Mapping[str, str]
+) -> tuple[Matrix, ...]:
+    """Every matmul by shape, with the side on which tensor parallelism cuts it."""
     found = []
     for done in part.operations:
-        if done.product is not None:
-            height, inner, columns = done.product
+        if done.matmul is not None:
+            height, inner, columns = done.matmul
             where = done.where.removeprefix(f"{name}.")
             cut = SIDES.get(cuts.get(where, ""), "")
             size = height // rows, inner, columns
-            found.append(Matrix(*size, cut, done.channels, done.wanted, done.experts))
+            found.append(Matrix(*size, cut, done.channels, done.num_gradients, done.experts))
     return tuple(found)
 
 
-def attention_in(part: Part) -> Attention | None:
-    """The part's attention; several are one with as many heads."""
+def attention_in(part: RecordedPart) -> Attention | None:
+    """The part's attention; if several differ, the one with the most FLOPs."""
     if not part.attention:
         return None
     first, *others = part.attention
@@ -39,63 +41,69 @@ def attention_in(part: Part) -> Attention | None:
     return first
 
 
-def moved_in(parts: Sequence[Part], rows: int) -> Moved:
-    """What one sample's cheap operations move, one by one and fused."""
+def moved_in(parts: Sequence[RecordedPart], rows: int) -> Moved:
+    """The memory traffic of a sample's cheap operations, unfused and fused."""
     ahead = moved_by([part.operations for part in parts], rows)
-    compiled = kept_in([total(fused_moved(part)) for part in parts], rows)
+    compiled = kept_per_sample([total(fused_traffic(part)) for part in parts], rows)
     return replace(ahead, compiled=compiled)
 
 
-def moved_by(passes: Sequence[Sequence[Operation]], rows: int) -> Moved:
-    """What these operations move, each by itself."""
-    cheap = [[done for done in each if done.product is None and not done.dear] for each in passes]
+def moved_by(passes: Sequence[Sequence[RecordedOperation]], rows: int) -> Moved:
+    """The memory traffic of these operations, unfused."""
+    cheap = [
+        [done for done in each if done.matmul is None and not done.worth_saving] for each in passes
+    ]
 
-    def at(pace: str) -> Kept:
-        return kept_in([total(d.moved for d in each if d.pace == pace) for each in cheap], rows)
+    def at(rate: str) -> Kept:
+        return kept_per_sample(
+            [total(d.moved for d in each if d.rate == rate) for each in cheap], rows
+        )
 
-    own = [done for done in cheap[0] if done.pace not in ("", ROUGH)]
-    slow = (Slow(d.pace, d.moved.single / rows, d.lanes) for d in own)
+    own = [done for done in cheap[0] if done.rate not in ("", ROUGH)]
+    slow = (Slow(d.rate, d.moved.single / rows, d.lanes) for d in own)
     return Moved(eager=at(""), rough=at(ROUGH), slow=tuple(slow))
 
 
-def fused_moved(part: Part) -> Iterator[Held]:
-    """What each stretch of cheap operations reads from outside and leaves for others."""
-    held = {**part.made, **part.inputs}
-    for index, stretch in stretches(part):
-        made = {key for done in stretch for key in done.writes}
-        others = part.operations[:index] + part.operations[index + len(stretch) :]
+def fused_traffic(part: RecordedPart) -> Iterator[ElementCounts]:
+    """What each fused run of cheap operations reads from memory and writes for others."""
+    counts = {**part.made, **part.inputs}
+    for index, run in fusible_runs(part):
+        made = {key for done in run for key in done.writes}
+        others = part.operations[:index] + part.operations[index + len(run) :]
         wanted = {key for done in others for key in done.reads} | part.saved.keys()
-        wanted |= {*part.operations[-1].writes}  # what the part gives away
-        read = {key for done in stretch for key in done.reads} - made
-        yield total(held.get(key, Held()) for key in read | (made & wanted))
+        wanted |= {*part.operations[-1].writes}  # the part's output
+        read = {key for done in run for key in done.reads} - made
+        yield total(counts.get(key, ElementCounts()) for key in read | (made & wanted))
 
 
-def stretches(part: Part) -> Iterator[tuple[int, list[Operation]]]:
+def fusible_runs(part: RecordedPart) -> Iterator[tuple[int, list[RecordedOperation]]]:
     index = 0
-    for dear, run in groupby(
-        part.operations, key=lambda done: done.dear or done.product is not None
+    for expensive, group in groupby(
+        part.operations, key=lambda done: done.worth_saving or done.matmul is not None
     ):
-        stretch = list(run)
-        if not dear:
-            yield index, stretch
-        index += len(stretch)
+        run = list(group)
+        if not expensive:
+            yield index, run
+        index += len(run)
 
 
-def launches_in(parts: Sequence[Part]) -> Launches:
-    """Of forward: one an operation, or one a stretch of cheap ones."""
+def launches_in(parts: Sequence[RecordedPart]) -> Launches:
+    """Kernel launches of forward: one per operation, or one per fused run of cheap ones."""
     full, mixed, pure = parts
-    dear = sum(done.dear or done.product is not None for done in full.operations)
-    fused = dear + sum(1 for _ in stretches(full))
+    expensive = sum(done.worth_saving or done.matmul is not None for done in full.operations)
+    fused = expensive + sum(1 for _ in fusible_runs(full))
     return Launches(len(pure.operations), len(mixed.operations) + mixed.casts, fused)
 
 
-def launches_back(passes: Sequence[Sequence[Operation]], ahead: Sequence[Part]) -> Launches:
-    """Of backward, which also casts the gradient of each parameter that forward cast.
+def launches_back(
+    passes: Sequence[Sequence[RecordedOperation]], ahead: Sequence[RecordedPart]
+) -> Launches:
+    """Kernel launches of backward, which also casts the gradient of each parameter forward cast.
 
-    Fused, its products are twice the forward's and its stretches as many.
+    Fused, it has twice the matmuls of forward and as many runs of cheap operations.
     """
     full, mixed, pure = passes
-    _, watched, _ = ahead
-    dear = sum(done.dear or done.product is not None for done in full)
-    fused = dear + sum(1 for _ in stretches(ahead[0]))
-    return Launches(len(pure), len(mixed) + watched.casts, fused)
+    _, recorded, _ = ahead
+    expensive = sum(done.worth_saving or done.matmul is not None for done in full)
+    fused = expensive + sum(1 for _ in fusible_runs(ahead[0]))
+    return Launches(len(pure), len(mixed) + recorded.casts, fused)

@@ -16,36 +16,38 @@ from stepladder.seam.dispatch import DispatchMode
 from stepladder.seam.operators import Operators
 from stepladder.seam.pytree import tree_leaves
 
-from .fake_tensors import Inputs, Rehearsal, running
+from .fake_tensors import Inputs, FakeForward, running_parts
 from .matmul_counter import CASTS
 
-# Numbers change place, not value.
+# Data movement, not arithmetic.
 MOVES = Operators(("aten.clone", "aten.copy_", "aten.cat", "aten._unsafe_view"))
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    name: str  # as the dispatcher calls it; "cast" for every change of type
+class PrecisionRow:
+    """How often an operation of a module runs in a type."""
+
+    name: str  # the dispatcher's; "cast" for every change of type
     module: str  # the innermost module, with a star for a block's number
     runs_in: str
     count: int
 
 
-def precision_table(module: nn.Module, inputs: Inputs, precision: Precision) -> list[Operation]:
+def precision_table(module: nn.Module, inputs: Inputs, precision: Precision) -> list[PrecisionRow]:
     """Each arithmetic operation of a forward pass with the type it runs in, most frequent first."""
-    rehearsal = Rehearsal(module, store=getattr(torch, precision.store))
+    fake_forward = FakeForward(module, store=getattr(torch, precision.store))
     names = [name for name, _ in module.named_modules() if name]
-    with running(module, names) as inside, rehearsal.fake:
-        watch = Types(inside)
+    with running_parts(module, names) as inside, fake_forward.fake:
+        recorder = DtypeRecorder(inside)
         work = getattr(torch, precision.work)
-        mixed = torch.autocast(rehearsal.device.type, dtype=work, enabled=precision.mixed)
-        with mixed, watch:
-            rehearsal(inputs)
-    return [Operation(*key, count) for key, count in watch.seen.most_common()]
+        mixed = torch.autocast(fake_forward.device.type, dtype=work, enabled=precision.mixed)
+        with mixed, recorder:
+            fake_forward(inputs)
+    return [PrecisionRow(*key, count) for key, count in recorder.seen.most_common()]
 
 
-class Types(DispatchMode):
-    """Notes the type of each operation below autocast, where it has already cast."""
+class DtypeRecorder(DispatchMode):
+    """Records the type of each operation below autocast, after its casts."""
 
     def __init__(self, inside: list[str]) -> None:
         super().__init__()

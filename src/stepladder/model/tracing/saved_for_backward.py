@@ -1,13 +1,13 @@
-"""What a part keeps for backward under each way of running it, read off a watched pass.
+"""What a part saves for backward when run eagerly, recomputed selectively or compiled.
 
-Eager: what autograd saved. Selective: the part's inputs and the results that are dear. Compiled:
-torch's partitioner never computes a product again, nor what a product in backward must read from
-memory; it does compute again what is cheap, from the nearest of these.
+Eager: what autograd saved. Selective: the part's inputs and the results worth saving. Compiled:
+torch's partitioner never recomputes a matmul, nor what a matmul in backward reads; it recomputes
+cheap results from the nearest of these.
 
-[Note: three precisions] A pass is watched in fp32 (F bytes), under bf16 autocast (A) and stored in
-bf16 (P). `Kept` has a count for each kind of element, and these three totals fix them: what halves
-from F to P is work or stream; what is left at 2P - F is float32 in every precision; what autocast
-has in float32 beyond that is the stream; and what A holds beyond both are copies by casting.
+[Note: three precisions] A pass is recorded in fp32 (F bytes), under bf16 autocast (A) and stored in
+bf16 (P). `Kept` has a count for each kind of element, and these three totals determine them: what
+halves from F to P is work or residual stream; 2P - F is float32 in every precision; what autocast
+has in float32 beyond that is the residual stream; and what A has beyond both are casts.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from collections.abc import Sequence
 
 from stepladder.workload import Kept
 
-from .operation_recorder import Held, Operation, Part, total
+from .operation_recorder import ElementCounts, RecordedOperation, RecordedPart, total
 
-STATISTIC = 1 / 8  # of an operation's largest result: smaller ones are statistics
+STATISTIC = 1 / 8  # results smaller than this part of an operation's largest are statistics
 
 
-def eager_of(part: Part) -> Held:
+def saved_eager(part: RecordedPart) -> ElementCounts:
     return total(part.saved.values())
 
 
-def selective_of(part: Part) -> Held:
-    dear = {key for done in part.operations if done.dear for key in done.writes}
-    made = {key: held for key, held in part.made.items() if key in dear}
+def saved_selective(part: RecordedPart) -> ElementCounts:
+    expensive = {key for done in part.operations if done.worth_saving for key in done.writes}
+    made = {key: counts for key, counts in part.made.items() if key in expensive}
     return total({**part.inputs, **made}.values())
 
 
-def compiled_of(part: Part) -> Held:
+def saved_compiled(part: RecordedPart) -> ElementCounts:
     known = {**part.inputs, **part.made, **part.saved}
     same = shared_casts(part.operations)
     saved = {same.get(key, key) for key in part.saved}
-    kept = {same.get(key, key) for key in must_keep(part)} & saved
+    kept = {same.get(key, key) for key in never_recomputed(part)} & saved
     makers = {key: done for done in part.operations for key in done.writes}
     wanted, seen = list(saved - kept), set(kept)
     while wanted:
@@ -44,18 +44,18 @@ def compiled_of(part: Part) -> Held:
             continue
         seen.add(key)
         done = makers.get(key)
-        if done is None or done.dear:
-            kept.add(key)  # an input or a dear result: here computing again ends
+        if done is None or done.worth_saving:
+            kept.add(key)  # an input or a result worth saving: recomputation starts here
         else:
             wanted += [same.get(read, read) for read in done.reads if read != key]
     return total(known[key] for key in kept if key in known)
 
 
-def must_keep(part: Part) -> set[int]:
-    """Inputs, what products read and made, and statistics."""
+def never_recomputed(part: RecordedPart) -> set[int]:
+    """Inputs, operands and results of matmuls, and statistics."""
     keys = set(part.inputs)
     for done in part.operations:
-        if done.dear:
+        if done.worth_saving:
             keys |= {*done.reads, *done.writes}
         largest = max((part.made[k].num_bytes for k in done.writes if k in part.made), default=0.0)
         sizes = {k: part.made[k].num_bytes for k in done.writes if k in part.made}
@@ -63,8 +63,8 @@ def must_keep(part: Part) -> set[int]:
     return keys
 
 
-def shared_casts(operations: list[Operation]) -> dict[int, int]:
-    """Further casts of one tensor, each with the first: a compiler makes one."""
+def shared_casts(operations: list[RecordedOperation]) -> dict[int, int]:
+    """Repeated casts of one tensor, mapped to the first, because a compiler makes one."""
     first: dict[int, int] = {}
     same: dict[int, int] = {}
     for done in operations:
@@ -74,8 +74,8 @@ def shared_casts(operations: list[Operation]) -> dict[int, int]:
     return same
 
 
-def kept_in(precisions: Sequence[Held], rows: int) -> Kept:
-    """One sample's counts from the three totals: see [Note: three precisions]."""
+def kept_per_sample(precisions: Sequence[ElementCounts], rows: int) -> Kept:
+    """The counts of one sample from the three totals: see [Note: three precisions]."""
     full, mixed, pure = precisions
     single = (2 * pure.num_bytes - full.num_bytes - full.other_bytes) / 4
     residual = max(mixed.single - max(pure.single, 0.0), 0.0)

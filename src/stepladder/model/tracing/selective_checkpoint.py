@@ -1,6 +1,6 @@
-"""Which results are dear: worth their bytes, because computing them again costs a product.
+"""The policy of selective activation checkpointing: which results are worth saving.
 
-Selective recomputation keeps these, and whoever counts what it keeps asks the same question.
+Those whose recomputation costs a matmul or a collective. The memory forecast uses the same policy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from stepladder.seam.dispatch import argument_names
 from stepladder.seam.operators import Operators
 
-PRODUCTS = Operators(  # by a weight: as many FLOPs per byte as the block's input is wide
+WEIGHT_MATMULS = Operators(  # as many FLOPs per byte of the result as the block's input is wide
     (
         "aten.mm.default",
         "aten.addmm.default",
@@ -20,9 +20,9 @@ PRODUCTS = Operators(  # by a weight: as many FLOPs per byte as the block's inpu
         "aten.convolution.default",
     )
 )
-# Of two activations, such as the scores.
-BATCHED = Operators(("aten.bmm.default", "aten.baddbmm.default"))
-TRAVELS = Operators(  # computing these again would use the network again
+# Of activations, such as QKᵀ.
+BATCHED_MATMULS = Operators(("aten.bmm.default", "aten.baddbmm.default"))
+COLLECTIVES = Operators(  # recomputing these would use the network again
     (
         "_c10d_functional.all_reduce.default",
         "_c10d_functional.reduce_scatter_tensor.default",
@@ -31,21 +31,22 @@ TRAVELS = Operators(  # computing these again would use the network again
 )
 
 
-def is_dear(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation's result is worth its bytes."""
-    if op in PRODUCTS or op in TRAVELS:
+def worth_saving(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether to save an operation's result rather than recompute it."""
+    if op in WEIGHT_MATMULS or op in COLLECTIVES:
         return True
-    if op in BATCHED:
+    if op in BATCHED_MATMULS:
         left, right = args[-2:]
-        return (
-            left.shape[-1] >= right.shape[-1]
-        )  # contraction at least as long as the result is wide
+        return left.shape[-1] >= right.shape[-1]  # the inner dimension is the result's or larger
     name = op.name()
-    return ("attention" in name or "flash_attn" in name) and not draws(op, args, kwargs)
+    return ("attention" in name or "flash_attn" in name) and not has_dropout(op, args, kwargs)
 
 
-def draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an attention drops out: kept, it would not draw its mask again, and every mask that
-    the block draws after it would differ between forward and backward."""
+def has_dropout(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an attention uses dropout.
+
+    If it were saved, recomputation would not draw its mask, and every later mask of the block would
+    differ between forward and recomputation.
+    """
     given = {**dict(zip(argument_names(op), args)), **kwargs}
     return any(bool(value) for name, value in given.items() if name.startswith("dropout"))

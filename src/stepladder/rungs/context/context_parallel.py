@@ -26,7 +26,7 @@ from stepladder.data import Batch, iter_tensors
 from stepladder.errors import DataError, ModelError
 from stepladder.loss import Loss
 from stepladder.loss.loss import cross_entropy
-from stepladder.model import bare
+from stepladder.model import base_model
 from stepladder.model.builtin.attention import Attention, document_mask
 from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES
@@ -105,7 +105,7 @@ class Sequences:
     tested: bool = False
 
     def __post_init__(self) -> None:
-        self.names = list(inspect.signature(bare(self.module).forward).parameters)
+        self.names = list(inspect.signature(base_model(self.module).forward).parameters)
 
     @property
     def loss(self) -> Loss:

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from stepladder.errors import ModelError
-from stepladder.model.builtin.attention import last_queries
+from stepladder.model.builtin.attention import last_query_mask
 from stepladder.rungs.memory.recompute import keep_the_dear
 from stepladder.seam.operators import all_gather, reduce_scatter
 
@@ -147,7 +147,7 @@ class Across(TorchFunctionMode):
 def fused(causal: bool, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     mask = None
     if causal and query.shape[-2] < key.shape[-2]:
-        mask = last_queries(query, key)
+        mask = last_query_mask(query, key)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=causal and mask is None, **options
     )

@@ -32,7 +32,7 @@ from torch.utils.checkpoint import (
 )
 
 from stepladder.errors import PlanError
-from stepladder.model import is_dear
+from stepladder.model import worth_saving
 from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import Recompute
 
@@ -125,6 +125,6 @@ def keep_the_dear() -> tuple[Any, Any]:
 
 
 def policy(_: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    if is_dear(op, args, kwargs):
+    if worth_saving(op, args, kwargs):
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError
-from stepladder.model import Anatomy, blueprint
+from stepladder.model import Anatomy, meta_copy
 from stepladder.rungs.accumulate import call
 from stepladder.seam.modules import children_of, names_in, shallow_copy
 
@@ -146,7 +146,7 @@ def make_chunk(module: nn.Module, anatomy: Anatomy, stages: Stages, stage: int) 
     if stage != 0:
         for name in weighty(module, anatomy.entry):
             part = module.get_submodule(name)
-            drawn = blueprint(part).eval()
+            drawn = meta_copy(part).eval()
             answer = answers_of(drawn, partial(flowing, gate))
             others[name] = StandIn(name, part, answer, drawn)
     if stage != stages.last:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from stepladder.checkpoint.hashing import THREADS
-from stepladder.model import own_shape
-from stepladder.model.huggingface.saved_settings import noted
+from stepladder.model import builtin_shape
+from stepladder.model.huggingface.saved_settings import model_settings
 from stepladder.train.engine import Engine
 from stepladder.train.optimizer.error_feedback import read_owed
 from stepladder.version import VERSION
@@ -102,13 +102,13 @@ def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
 
 def describe(run: Engine) -> dict[str, Any]:
     run.look_back()  # what it decides later must follow from what is saved
-    shape = own_shape(run.module)
+    shape = builtin_shape(run.module)
     return {
         "step": run.index,
         "position": run.position,
         "seed": run.seed,
         "shape": asdict(shape) if shape else None,
-        **noted(run.flops.module),  # as it was before any rung
+        **model_settings(run.flops.module),  # as it was before any rung
         "plan": str(run.plan),
         "optimizer": str(run.plan.optimizer),
         "rate": str(run.rate),
