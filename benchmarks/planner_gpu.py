@@ -48,7 +48,7 @@ from stepladder.model.builtin.initialise import reset_buffers, retie
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 from stepladder.planner import forecast, search
-from stepladder.record import Calibration, Forecast, pace_of
+from stepladder.record import Calibration, Forecast, correction_key
 from stepladder.train import climb
 from stepladder.workload import find_facts
 from stepladder.world import synchronize
@@ -531,7 +531,7 @@ def refine(
         return line, learned
     said = forecast_entry(case, session.cluster, learned).time
     assert said is not None
-    pace = pace_of(said, case.plan("cuda").precision.compute)
+    pace = correction_key(said, case.plan("cuda").precision.compute)
     was = entry["step_seconds"]
     refined = off(said.step_seconds, was)
     return replace(line, refined=refined), learned.refined(pace, was / said.step_seconds)

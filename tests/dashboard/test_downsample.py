@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepladder.dashboard.downsample import COLUMNS, Table
+from stepladder.dashboard.downsample import MAX_COLUMNS, Table
 
 FAR = 2**62
 values = st.one_of(
@@ -95,9 +95,9 @@ def test_rewinding_through_a_bucket_says_where_its_rows_lie():
 
 def test_a_foreign_journal_cannot_name_columns_without_end():
     table = Table(16)
-    for step in range(5 * COLUMNS):
+    for step in range(5 * MAX_COLUMNS):
         table.add(step, {f"owner {step}": 1.0})
-    assert len(rows_of(table)[1]) == COLUMNS
+    assert len(rows_of(table)[1]) == MAX_COLUMNS
 
 
 @pytest.mark.parametrize("value", [10**400, 1e39, -math.inf, "1.0", [1], {}, None, True])

@@ -92,7 +92,7 @@ def test_a_rewind_through_a_bucket_keeps_what_lies_before_it(tmp_path, small):
 
 
 def test_a_short_range_of_a_long_run_is_read_row_by_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(indexing, "DETAIL", 40)
+    monkeypatch.setattr(indexing, "MAX_DETAIL_ROWS", 40)
     with Journal(tmp_path) as journal:
         journal.write("start", step=0)
         write_steps(journal, range(300))

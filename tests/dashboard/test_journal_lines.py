@@ -3,7 +3,7 @@
 import pytest
 
 from stepladder.dashboard import journal_lines as lines
-from stepladder.dashboard.journal_lines import Lines, lines_between
+from stepladder.dashboard.journal_lines import JournalReader, lines_between
 
 
 def everything(reader):
@@ -22,7 +22,7 @@ def test_lines_come_with_their_places(tmp_path, monkeypatch, padding):
     monkeypatch.setattr(lines, "BLOCK", 1000)
     text = b"".join(line(step, padding) for step in range(40))
     (tmp_path / "j").write_bytes(text)
-    found = everything(Lines(tmp_path / "j"))
+    found = everything(JournalReader(tmp_path / "j"))
     assert [one.entry["step"] for one in found] == list(range(40))
     assert [text[one.start : one.end] for one in found] == text.splitlines(keepends=True)
 
@@ -30,7 +30,7 @@ def test_lines_come_with_their_places(tmp_path, monkeypatch, padding):
 def test_a_line_without_its_end_waits_for_it(tmp_path):
     path = tmp_path / "j"
     path.write_bytes(line(0) + line(1)[:9])
-    reader = Lines(path)
+    reader = JournalReader(path)
     assert [one.entry["step"] for one in everything(reader)] == [0]
     path.write_bytes(line(0) + line(1))
     assert [one.entry["step"] for one in everything(reader)] == [1]
@@ -40,17 +40,17 @@ def test_a_line_without_its_end_waits_for_it(tmp_path):
 def test_bad_lines_are_counted_and_passed_over(tmp_path):
     path = tmp_path / "j"
     path.write_bytes(b"not json\n\n[1]\n{}\n\xff\xfe\n" + line(7) + b'{"kind":5}\r\n')
-    reader = Lines(path)
+    reader = JournalReader(path)
     assert [one.entry["step"] for one in everything(reader)] == [7]
     assert reader.bad == 6
 
 
 def test_a_line_that_never_ends_does_not_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "BLOCK", 100)
-    monkeypatch.setattr(lines, "LONGEST", 1000)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "j"
     path.write_bytes(line(0) + b"x" * 2500 + b"\n" + line(1))
-    reader = Lines(path)
+    reader = JournalReader(path)
     found = []
     for _ in range(10):
         found += reader.next_block()

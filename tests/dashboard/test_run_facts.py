@@ -6,7 +6,7 @@ import time
 import pytest
 
 from stepladder.dashboard import JournalIndex
-from stepladder.dashboard.run_facts import facts, headline
+from stepladder.dashboard.run_facts import headline, run_facts
 from stepladder.record import Journal, journal_path
 
 
@@ -19,20 +19,20 @@ def read(folder):
 
 def test_a_run_is_live_then_silent_then_finished_and_live_again(tmp_path):
     with Journal(tmp_path) as journal:
-        assert facts(read(tmp_path))["state"] == "empty"
+        assert run_facts(read(tmp_path))["state"] == "empty"
         journal.write("start", step=0)
         journal.write("step", step=0, loss=1.0, seconds=2.0)
-        assert facts(read(tmp_path))["state"] == "live"
+        assert run_facts(read(tmp_path))["state"] == "live"
         long_ago = time.time() - 61
         os.utime(journal_path(tmp_path), (long_ago, long_ago))
-        assert facts(read(tmp_path))["state"] == "silent"
+        assert run_facts(read(tmp_path))["state"] == "silent"
         journal.write("step", step=1, loss=1.0, seconds=60.0)
         os.utime(journal_path(tmp_path), (long_ago, long_ago))
-        assert facts(read(tmp_path))["state"] == "live", "a slow step is no silence"
+        assert run_facts(read(tmp_path))["state"] == "live", "a slow step is no silence"
         journal.write("summary", steps=2)
-        assert facts(read(tmp_path))["state"] == "finished"
+        assert run_facts(read(tmp_path))["state"] == "finished"
         journal.write("start", step=2)
-        assert facts(read(tmp_path))["state"] == "live"
+        assert run_facts(read(tmp_path))["state"] == "live"
 
 
 def test_a_run_whose_folder_went_away_is_silent(tmp_path):
@@ -40,7 +40,7 @@ def test_a_run_whose_folder_went_away_is_silent(tmp_path):
         journal.write("step", step=0, loss=1.0)
     index = read(tmp_path)
     journal_path(tmp_path).unlink()
-    assert facts(index)["state"] == headline(index)["state"] == "silent"
+    assert run_facts(index)["state"] == headline(index)["state"] == "silent"
 
 
 def test_a_headline_has_step_loss_rate_and_the_last_validation(tmp_path):
@@ -77,7 +77,7 @@ def test_forecast_stands_beside_measured(tmp_path):
             data_seconds=0.1,
             tokens_per_second=2500.0,
         )
-    rows = {row["what"]: row for row in facts(read(tmp_path))["comparison"]}
+    rows = {row["what"]: row for row in run_facts(read(tmp_path))["comparison"]}
     assert list(rows) == [
         "step", "tokens/s", "peak memory", "parameters", "activations", "matrix time", "data time"
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def test_forecast_stands_beside_measured(tmp_path):
 def test_a_forecast_that_knows_little_is_shown_as_far_as_it_goes(tmp_path, forecast):
     with Journal(tmp_path) as journal:
         journal.write("forecast", **forecast)
-    assert facts(read(tmp_path))["comparison"] == []
+    assert run_facts(read(tmp_path))["comparison"] == []
 
 
 def test_the_rank_that_holds_the_others_up_is_told(tmp_path):
@@ -106,7 +106,7 @@ def test_the_rank_that_holds_the_others_up_is_told(tmp_path):
                 wait_seconds=[0.3, 0.3, 0.0, 0.2],
                 memory_bytes=[5, 6, 7],
             )
-    ranks = facts(read(tmp_path))["ranks"]
+    ranks = run_facts(read(tmp_path))["ranks"]
     assert [rank["straggles"] for rank in ranks] == [False, False, True, False]
     assert ranks[2]["own_seconds"] == pytest.approx(1.4)
     assert [rank["memory_bytes"] for rank in ranks] == [5, 6, 7, None]
@@ -116,7 +116,7 @@ def test_ranks_of_another_number_before_a_restart_do_not_count(tmp_path):
     with Journal(tmp_path) as journal:
         journal.write("ranks", step=0, own_seconds=[9.0, 9.0, 9.0, 9.0])
         journal.write("ranks", step=1, own_seconds=[1.0, 2.0])
-    assert [rank["own_seconds"] for rank in facts(read(tmp_path))["ranks"]] == [1.0, 2.0]
+    assert [rank["own_seconds"] for rank in run_facts(read(tmp_path))["ranks"]] == [1.0, 2.0]
 
 
 def test_plan_environment_and_events_are_handed_on(tmp_path):
@@ -124,7 +124,7 @@ def test_plan_environment_and_events_are_handed_on(tmp_path):
         journal.write("start", step=0, plan="fp32", because="it fits", environment={"torch": "2"})
         journal.write("start", step=0, plan="bf16")
         journal.write("event", step=0, text="x" * 10_000)
-    found = facts(read(tmp_path))
+    found = run_facts(read(tmp_path))
     assert (found["plan"], found["because"]) == ("bf16", "it fits")
     assert found["environment"] == {"torch": "2"} and found["starts"] == 2
     assert len(found["events"][-1]["text"]) == 500

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from stepladder.dashboard import run_list as gallery
-from stepladder.dashboard.run_list import Gallery
+from stepladder.dashboard import run_list
+from stepladder.dashboard.run_list import RunList
 from stepladder.errors import RecordError
 from stepladder.record import Journal, journal_path
 
@@ -22,8 +22,8 @@ def test_a_run_and_a_folder_of_runs_are_told_apart(tmp_path):
     make(tmp_path / "runs" / "a"), make(tmp_path / "runs" / "b"), make(tmp_path / "other" / "a")
     (tmp_path / "runs" / "empty").mkdir()
     (tmp_path / "runs" / "file").write_text("")
-    shown = Gallery([tmp_path / "runs", tmp_path / "other" / "a"])
-    assert shown.listed() == {
+    shown = RunList([tmp_path / "runs", tmp_path / "other" / "a"])
+    assert shown.folders() == {
         "a": tmp_path / "runs" / "a",
         "b": tmp_path / "runs" / "b",
         "a (2)": tmp_path / "other" / "a",
@@ -32,7 +32,7 @@ def test_a_run_and_a_folder_of_runs_are_told_apart(tmp_path):
 
 def test_a_folder_named_twice_is_one_run(tmp_path):
     make(tmp_path / "a")
-    assert list(Gallery([tmp_path / "a", tmp_path / "a", tmp_path]).listed()) == ["a"]
+    assert list(RunList([tmp_path / "a", tmp_path / "a", tmp_path]).folders()) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_folder_without_a_run_is_named(tmp_path, name, problem):
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign" / "src").mkdir(parents=True)
     with pytest.raises(RecordError) as caught:
-        Gallery([tmp_path / name])
+        RunList([tmp_path / name])
     assert str(caught.value) == (
         f"run folder: {problem.format(tmp_path / name)}. "
         "Name a folder that a run wrote, such as runs/first."
@@ -57,29 +57,29 @@ def test_a_folder_without_a_run_is_named(tmp_path, name, problem):
 
 
 def test_a_run_that_comes_later_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "RESCAN_SECONDS", 0)
+    monkeypatch.setattr(run_list, "RESCAN_SECONDS", 0)
     make(tmp_path / "a")
-    shown = Gallery([tmp_path])
+    shown = RunList([tmp_path])
     make(tmp_path / "b")
-    assert list(shown.listed()) == ["a", "b"]
+    assert list(shown.folders()) == ["a", "b"]
 
 
 def test_only_the_runs_last_looked_at_stay_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "KEPT", 2)
+    monkeypatch.setattr(run_list, "MAX_IN_MEMORY", 2)
     for name in "abc":
         make(tmp_path / name)
-    shown = Gallery([tmp_path])
+    shown = RunList([tmp_path])
     first = shown.open("a")
     shown.open("b")
     assert shown.open("a") is first
     shown.open("c")
-    assert shown.opened("b") is None and shown.opened("a") is first
+    assert shown.if_open("b") is None and shown.if_open("a") is first
     assert shown.open("../a") is None and shown.open("") is None
 
 
 def test_what_was_read_stays_when_the_folder_goes(tmp_path):
     make(tmp_path / "a")
-    shown = Gallery([tmp_path])
+    shown = RunList([tmp_path])
     index = shown.open("a")
     while shown.follow():
         pass
@@ -89,7 +89,7 @@ def test_what_was_read_stays_when_the_folder_goes(tmp_path):
 
 def test_runs_are_followed_until_it_is_stopped(tmp_path):
     make(tmp_path / "a")
-    shown = Gallery([tmp_path])
+    shown = RunList([tmp_path])
     index, stop = shown.open("a"), threading.Event()
     thread = threading.Thread(target=shown.follow_forever, args=(stop,))
     thread.start()

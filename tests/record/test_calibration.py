@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import RecordError
-from stepladder.record import Calibration, Time, Timing, calibration_path, load_calibration, pace_of
+from stepladder.record import (
+    Calibration,
+    Time,
+    Timing,
+    calibration_path,
+    correction_key,
+    load_calibration,
+)
 from stepladder.record.calibration import HOST, Correction
 
 SLOW = Timing("product", "fp32", (8, 16, 32), 1e-3)
@@ -75,8 +82,8 @@ def test_the_first_run_sets_a_correction_and_later_ones_move_it_less() -> None:
 
 
 def test_a_run_that_waits_for_its_host_says_nothing_of_the_device() -> None:
-    assert pace_of(Time(matrix=0.9, host=0.1), "bf16") == HOST
-    assert pace_of(Time(matrix=0.96, host=0.04), "bf16") == "bf16"
+    assert correction_key(Time(matrix=0.9, host=0.1), "bf16") == HOST
+    assert correction_key(Time(matrix=0.96, host=0.04), "bf16") == "bf16"
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stepladder.errors import RecordError
 from stepladder.record import Journal, read_journal
 from stepladder.record import journal as journals
-from stepladder.record.journal import BLOCK, NAME
+from stepladder.record.journal import BLOCK, JOURNAL_FILE
 
 
 def entries(folder, **which):
@@ -52,7 +52,7 @@ def test_reopening_appends(tmp_path):
 def test_numbers_json_has_no_word_for_are_written_as_strings(tmp_path):
     with Journal(tmp_path) as journal:
         journal.write("step", loss=math.nan, norms=[math.inf, (-math.inf, 1.0)], by={2: math.nan})
-    (line,) = (tmp_path / NAME).read_text().splitlines()
+    (line,) = (tmp_path / JOURNAL_FILE).read_text().splitlines()
     entry = json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert entry == {
         "kind": "step",
@@ -72,11 +72,11 @@ def test_a_value_of_another_kind_is_written_as_its_text(tmp_path):
 def test_a_torn_last_line_is_passed_over_and_cut_at_the_next_opening(tmp_path, torn):
     with Journal(tmp_path) as journal:
         journal.write("step", step=0)
-    whole = (tmp_path / NAME).read_bytes()
-    (tmp_path / NAME).write_bytes(whole + torn)
+    whole = (tmp_path / JOURNAL_FILE).read_bytes()
+    (tmp_path / JOURNAL_FILE).write_bytes(whole + torn)
     assert entries(tmp_path) == [{"kind": "step", "step": 0}]
     with Journal(tmp_path) as journal:
-        assert (tmp_path / NAME).read_bytes() == whole
+        assert (tmp_path / JOURNAL_FILE).read_bytes() == whole
         journal.write("step", step=1)
     assert [entry["step"] for entry in entries(tmp_path)] == [0, 1]
 
@@ -84,9 +84,9 @@ def test_a_torn_last_line_is_passed_over_and_cut_at_the_next_opening(tmp_path, t
 @pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 7])
 @pytest.mark.parametrize("before", [b"", b'{"kind":"step"}\n', b"x" * BLOCK + b"\n"])
 def test_a_torn_line_longer_than_a_block_is_cut_whole(tmp_path, size, before):
-    (tmp_path / NAME).write_bytes(before + b"y" * size)
+    (tmp_path / JOURNAL_FILE).write_bytes(before + b"y" * size)
     Journal(tmp_path).close()
-    assert (tmp_path / NAME).read_bytes() == before
+    assert (tmp_path / JOURNAL_FILE).read_bytes() == before
 
 
 @given(lines=st.lists(st.integers(0, 9), max_size=5), cut=st.integers(0, 200))
@@ -95,17 +95,17 @@ def test_a_journal_cut_anywhere_keeps_its_whole_lines(tmp_path_factory, lines, c
     with Journal(folder) as journal:
         for number in lines:
             journal.write("step", step=number)
-    text = (folder / NAME).read_bytes()[:cut]
-    (folder / NAME).write_bytes(text)
+    text = (folder / JOURNAL_FILE).read_bytes()[:cut]
+    (folder / JOURNAL_FILE).write_bytes(text)
     kept = [json.loads(line)["step"] for line in text.split(b"\n")[:-1]]
     assert [entry["step"] for entry in entries(folder)] == kept
     Journal(folder).close()
-    assert (folder / NAME).read_bytes() == text[: text.rfind(b"\n") + 1]
+    assert (folder / JOURNAL_FILE).read_bytes() == text[: text.rfind(b"\n") + 1]
 
 
 def test_foreign_lines_are_passed_over(tmp_path):
     foreign = ["5", "[1]", "not json", '"text"', "", "null", "[" * 10**5, '{"kind":"step"}']
-    (tmp_path / NAME).write_text("\n".join(foreign) + "\n")
+    (tmp_path / JOURNAL_FILE).write_text("\n".join(foreign) + "\n")
     assert entries(tmp_path) == [{"kind": "step"}]
 
 
@@ -139,7 +139,7 @@ HOLDER = """
 def holder_of(folder, *words):
     """A process that writes to the folder until it is killed."""
     holder = start(HOLDER, folder, *words)
-    while not any_line(folder) or not (folder / NAME).read_bytes():
+    while not any_line(folder) or not (folder / JOURNAL_FILE).read_bytes():
         assert holder.poll() is None
         time.sleep(0.01)
     return holder
@@ -148,7 +148,7 @@ def holder_of(folder, *words):
 def test_a_second_run_is_refused_by_the_name_of_the_first_and_nothing_is_lost(tmp_path):
     holder = holder_of(tmp_path)
     try:
-        with (tmp_path / NAME).open("ab") as journal:
+        with (tmp_path / JOURNAL_FILE).open("ab") as journal:
             journal.write(b'{"kind":"st')  # a line the first is just writing
         with pytest.raises(RecordError) as caught:
             Journal(tmp_path)
@@ -157,7 +157,7 @@ def test_a_second_run_is_refused_by_the_name_of_the_first_and_nothing_is_lost(tm
             f"(process {holder.pid} on {socket.gethostname()}). "
             "Name another folder, or stop that run first."
         )
-        assert (tmp_path / NAME).read_bytes() == b'{"kind":"step","step":0}\n{"kind":"st'
+        assert (tmp_path / JOURNAL_FILE).read_bytes() == b'{"kind":"step","step":0}\n{"kind":"st'
     finally:
         holder.kill()
         holder.wait()
@@ -184,7 +184,7 @@ def test_one_process_cannot_open_a_folder_twice_but_can_again_after_closing(tmp_
 
 
 def test_a_journal_that_cannot_be_opened_leaves_the_folder_unlocked(tmp_path):
-    (tmp_path / NAME).mkdir()
+    (tmp_path / JOURNAL_FILE).mkdir()
     for _ in range(2):
         with pytest.raises(RecordError, match=r"cannot be written \(Is a directory\)"):
             Journal(tmp_path)
@@ -205,12 +205,12 @@ def test_a_reader_sees_whole_lines_while_a_writer_writes_and_is_killed(tmp_path)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
     Journal(tmp_path).close()
-    assert (tmp_path / NAME).read_bytes().endswith(b"}\n")
+    assert (tmp_path / JOURNAL_FILE).read_bytes().endswith(b"}\n")
 
 
 def test_a_line_that_ends_while_it_is_read_is_not_taken_for_two(tmp_path, monkeypatch):
     path, lines = (
-        tmp_path / NAME,
+        tmp_path / JOURNAL_FILE,
         [b'{"kind":"step","number":%d}\n' % number for number in range(3)],
     )
     path.write_bytes(lines[0] + lines[1][:9])
@@ -236,7 +236,7 @@ SLOW_WRITER = """
 
 
 def any_line(folder):
-    return (folder / NAME).exists()
+    return (folder / JOURNAL_FILE).exists()
 
 
 def visible(name):
@@ -268,17 +268,17 @@ def test_a_folder_without_a_journal_is_named(tmp_path, name):
     with pytest.raises(RecordError) as caught:
         entries(tmp_path / name)
     assert str(caught.value) == (
-        f"run folder: {tmp_path / visible(name) / NAME} cannot be read ({why}). "
+        f"run folder: {tmp_path / visible(name) / JOURNAL_FILE} cannot be read ({why}). "
         "Name a folder that a run wrote, such as runs/first."
     )
 
 
 def test_a_full_disk_is_an_error_and_not_a_lost_line(tmp_path):
-    (tmp_path / NAME).symlink_to("/dev/full")
+    (tmp_path / JOURNAL_FILE).symlink_to("/dev/full")
     with Journal(tmp_path) as journal, pytest.raises(RecordError) as caught:
         journal.write("step", step=0)
     assert str(caught.value) == (
-        f"journal: {tmp_path / NAME} does not take another line (No space left on device). "
+        f"journal: {tmp_path / JOURNAL_FILE} does not take another line (No space left on device). "
         "Make room on that disk, then go on with --run.resume true."
     )
 
@@ -297,7 +297,7 @@ def test_a_line_that_is_taken_only_in_part_is_an_error(tmp_path):
     """
     assert start(code, tmp_path).wait(60) == 7
     Journal(tmp_path).close()
-    assert (tmp_path / NAME).read_bytes() == b""
+    assert (tmp_path / JOURNAL_FILE).read_bytes() == b""
 
 
 def test_a_closed_journal_refuses_and_may_be_closed_twice(tmp_path):
@@ -306,4 +306,4 @@ def test_a_closed_journal_refuses_and_may_be_closed_twice(tmp_path):
     journal.close()
     with pytest.raises(RecordError, match=r"does not take another line \(Bad file descriptor\)"):
         journal.write("step")
-    assert os.path.getsize(tmp_path / NAME) == 0
+    assert os.path.getsize(tmp_path / JOURNAL_FILE) == 0

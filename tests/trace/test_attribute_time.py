@@ -3,7 +3,7 @@
 import pytest
 
 from stepladder.trace import reduce_spans
-from stepladder.trace.spans import DATA, STEP, SYNC, UPDATE, Span, own_moments
+from stepladder.trace.spans import DATA, STEP, SYNC, UPDATE, Span, self_times
 
 MAIN, BACKWARD, LOADER = "thread 1", "thread 2", "thread 9"
 
@@ -116,8 +116,8 @@ def test_where_the_device_stands_still_the_host_says_why():
             phase(SYNC, 60, 80),
             op("aten::mm", 12, 20),
             Span("cudaLaunchKernel", 15, 19, MAIN, "runtime"),
-            kernel("gemm", 20, 40, asked=15),
-            kernel("multi_tensor_apply_kernel", 56, 70, asked=52),
+            kernel("gemm", 20, 40, launched_at=15),
+            kernel("multi_tensor_apply_kernel", 56, 70, launched_at=52),
         ]
     )
     assert {name: spent for name, spent in found.causes.items() if spent} == {
@@ -174,7 +174,7 @@ def test_own_moments_share_a_lane_without_a_gap(seed):
     nest(0, 200, 4)
     moments = [
         moment
-        for own in own_moments(spans)
+        for own in self_times(spans)
         for start, end in own.intervals
         for moment in range(start, end)
     ]

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from stepladder.trace.intervals import common, length, union, without
+from stepladder.trace.intervals import intersect, length, subtract, union
 
 
 def points(intervals):
@@ -22,7 +22,7 @@ def test_sets_of_moments_behave_as_sets(seed):
     one = union(raw)
     assert points(one) == points(raw)
     assert all(a[1] < b[0] for a, b in pairwise(one)), "disjoint, and in order"
-    assert points(common(one, other)) == points(one) & points(other)
-    assert points(without(one, other)) == points(one) - points(other)
+    assert points(intersect(one, other)) == points(one) & points(other)
+    assert points(subtract(one, other)) == points(one) - points(other)
     assert length(one) == len(points(one))
-    assert length(common(one, other)) + length(without(one, other)) == length(one)
+    assert length(intersect(one, other)) + length(subtract(one, other)) == length(one)

@@ -6,7 +6,7 @@ import pytest
 
 from stepladder.record import Profile
 from stepladder.record.profile import CAUSES
-from stepladder.trace.plan_suggestions import Offer
+from stepladder.trace.plan_suggestions import Suggestion
 from stepladder.trace.profile_verdict import Evidence, find_stragglers, judge
 
 
@@ -17,8 +17,8 @@ def profile(**causes):
     )  # fmt: skip
 
 
-def said(found, seen=None, offers=()):
-    return [str(f) for f in judge(found, seen or Evidence(), offers).findings]
+def said(found, seen=None, suggestions=()):
+    return [str(f) for f in judge(found, seen or Evidence(), suggestions).findings]
 
 
 def test_the_largest_share_bounds_the_run_and_the_best_offer_stands_beside_it():
@@ -27,7 +27,7 @@ def test_the_largest_share_bounds_the_run_and_the_best_offer_stands_beside_it():
         flops_per_second=54.0,
         peak_flops_per_second=100.0,
     )
-    judged = judge(found, Evidence(), [Offer("fp8", 1.31), Offer("compile=on", 1.1)])
+    judged = judge(found, Evidence(), [Suggestion("fp8", 1.31), Suggestion("compile=on", 1.1)])
     assert judged.bound == "compute-bound: 70% of the step at 54% MFU; fp8 would give 1.3 ×"
     assert [str(f) for f in judged.findings] == [
         "fp8 would give 1.31 ×", "compile=on would give 1.10 ×"
@@ -55,7 +55,8 @@ def test_exposed_communication_names_its_collectives_and_the_ways_out():
         "communication exposed 70%. larger micro-batch, bf16 reduce, hybrid sharding"
     ]
     assert (
-        said(found, offers=[Offer("zero2", 1.2)])[0] == "communication exposed 70%. zero2 (1.20 ×)"
+        said(found, suggestions=[Suggestion("zero2", 1.2)])[0]
+        == "communication exposed 70%. zero2 (1.20 ×)"
     )
 
 

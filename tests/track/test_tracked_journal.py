@@ -69,7 +69,7 @@ def test_a_tracker_that_fails_now_and_then_stays(tmp_path):
 
 
 def test_a_tracker_that_hangs_holds_nobody_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "WAITING", 3)
+    monkeypatch.setattr(tracking, "MAX_QUEUED", 3)
     monkeypatch.setattr(tracking, "CLOSING_SECONDS", 0.2)
     forever = threading.Event()
     tracker = Tracker(lambda entry: forever.wait(60))

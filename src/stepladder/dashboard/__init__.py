@@ -1,4 +1,4 @@
-"""Run folders made visible. Standard library only; the web server stands in `dashboard.web`."""
+"""The dashboard's data, read from run folders without torch; `dashboard.web` serves it."""
 
 from .journal_index import JournalIndex
 

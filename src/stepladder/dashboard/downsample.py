@@ -1,9 +1,9 @@
-"""Numbers over steps in bounded memory: buckets that hold lowest, highest and mean.
+"""Downsampling of metrics over steps in bounded memory: buckets with minimum, maximum and mean.
 
-A bucket begins as one row. When there are more buckets than a table may have, neighbours are merged
-and each bucket from then on takes twice as many rows; so a run of a million steps costs what a run
-of sixty thousand does, no peak is ever lost, and a picture of any range is a few hundred slices.
-Each bucket also knows where in the journal its rows lie, for whoever wants them one by one.
+A bucket starts as one row. When a table has too many buckets, neighbours are merged and each bucket
+from then on takes twice as many rows; so a run of a million steps costs as much as one of sixty
+thousand, no peak is lost, and a plot of any range is a few hundred slices. Each bucket also knows
+where its rows are in the journal, for reading them one by one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 CAPACITY = 2**16  # buckets
 NUMBERS = (float, int)  # and not bool
-LARGEST = 3e38  # that a column can hold
-COLUMNS = 64  # a foreign journal may name any number of owners or collectives
+MAX_VALUE = 3e38  # of float32
+MAX_COLUMNS = 64  # because a journal may name any number of owners or collectives
 
 
 class Column:
-    """One quantity, bucket by bucket; a bucket without it holds nothing."""
+    """One metric, bucket by bucket; a bucket may be empty."""
 
     __slots__ = ("counts", "highs", "lows", "totals")
 
@@ -31,7 +31,7 @@ class Column:
         self.totals, self.counts = array("d"), array("I")
 
     def reach(self, buckets: int) -> Column:
-        """Have so many buckets, the new ones empty."""
+        """Extend to this many buckets, the new ones empty."""
         more = buckets - len(self.counts)
         if more > 0:
             self.lows.extend([math.inf] * more)
@@ -41,7 +41,7 @@ class Column:
         return self
 
     def add(self, values: list[float], bucket: int) -> None:
-        """Count values in the newest bucket of the table."""
+        """Add values to the newest bucket of the table."""
         if len(self.counts) <= bucket:
             self.reach(bucket)
             self.lows.append(min(values))
@@ -65,30 +65,34 @@ class Column:
             del values[buckets:]
 
     def window(self, slices: list[slice], *, single: bool) -> dict[str, list[Any]] | None:
-        """Mean, lowest and highest of each slice; None where the column says nothing there.
+        """Mean, minimum and maximum of each slice; None if the column is empty there.
 
         Args:
-            single: each slice is one row, of which the mean says everything.
+            single: each slice is one row, so the mean is enough.
         """
         counts = [sum(self.counts[one]) for one in slices]
         if not any(counts):
             return None
         totals = [sum(self.totals[one]) for one in slices]
-        mean = [short(t / n) if n else None for t, n in zip(totals, counts)]
+        mean = [round_for_display(t / n) if n else None for t, n in zip(totals, counts)]
         if single:
             return {"mean": mean}
         return {
             "mean": mean,
-            "low": [short(min(self.lows[s])) if n else None for s, n in zip(slices, counts)],
-            "high": [short(max(self.highs[s])) if n else None for s, n in zip(slices, counts)],
+            "low": [
+                round_for_display(min(self.lows[s])) if n else None for s, n in zip(slices, counts)
+            ],
+            "high": [
+                round_for_display(max(self.highs[s])) if n else None for s, n in zip(slices, counts)
+            ],
         }
 
 
 class Table:
-    """Columns over steps that only ever grow, until they are rewound.
+    """Columns over increasing steps, which can be rewound to an earlier step.
 
     Args:
-        names: of the columns; whatever a row holds where they are not known beforehand.
+        names: of the columns; None: all that occur in rows.
     """
 
     def __init__(self, capacity: int = CAPACITY, names: tuple[str, ...] | None = None) -> None:
@@ -99,7 +103,9 @@ class Table:
         self.starts, self.ends = array("Q"), array("Q")  # bytes in the journal
         self.rows = array("I")
         self.columns: dict[str, Column] = {}
-        self._waiting: list[Mapping[str, Any]] = []  # rows of the newest bucket, not yet counted
+        self._pending: list[
+            Mapping[str, Any]
+        ] = []  # rows of the newest bucket, not yet in the columns
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -109,27 +115,27 @@ class Table:
         return self.lasts[-1] if self.lasts else None
 
     def add(self, step: int, values: Mapping[str, Any], start: int = 0, end: int = 0) -> None:
-        """Take a row that lies beyond all others; what is not a finite number is left out."""
+        """Add a row with a larger step than all before; values that are not finite are dropped."""
         if not self.rows or self.rows[-1] >= self.rows_per_bucket:
             self._open_bucket(step, start)
         self.lasts[-1], self.ends[-1] = step, end
         self.rows[-1] += 1
-        self._waiting.append(values)
+        self._pending.append(values)
 
     def _count(self) -> None:
-        """Count the rows that wait: together, since one by one takes three times as long."""
-        if not self._waiting:
+        """Add the pending rows to the columns, together since that is three times as fast."""
+        if not self._pending:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting, self._pending = self._pending, []
         for name in self.names or dict.fromkeys(name for row in waiting for name in row):
             given: list[Any] = [row.get(name) for row in waiting]
-            values = [v for v in given if type(v) in NUMBERS and -LARGEST < v < LARGEST]
+            values = [v for v in given if type(v) in NUMBERS and -MAX_VALUE < v < MAX_VALUE]
             column = self.columns.get(name) or self._new_column(name)
             if values and column:
                 column.add(values, len(self.rows) - 1)
 
     def _new_column(self, name: str) -> Column | None:
-        return self.columns.setdefault(name, Column()) if len(self.columns) < COLUMNS else None
+        return self.columns.setdefault(name, Column()) if len(self.columns) < MAX_COLUMNS else None
 
     def _open_bucket(self, step: int, start: int) -> None:
         self._count()
@@ -150,10 +156,10 @@ class Table:
         self.rows_per_bucket *= 2
 
     def rewind(self, step: int) -> tuple[int, int] | None:
-        """Forget that step and all beyond it.
+        """Remove that step and all later ones.
 
-        Where that cuts through a bucket the whole bucket goes; its place in the journal is
-        returned, so that the rows before the cut can be taken again.
+        If that splits a bucket the whole bucket is removed; its place in the journal is returned,
+        so that the rows before the step can be read again.
         """
         self._count()
         keep = bisect_left(self.lasts, step)
@@ -166,13 +172,13 @@ class Table:
         return place
 
     def span(self, first: int, last: int) -> range:
-        """The buckets that touch a range of steps."""
+        """The buckets that overlap a range of steps."""
         return range(bisect_left(self.lasts, first), bisect_right(self.firsts, last))
 
     def window(self, first: int, last: int, points: int) -> dict[str, Any]:
-        """At most so many points of a range, each the lowest, mean and highest of its rows.
+        """At most this many points of a range, each with minimum, mean and maximum of its rows.
 
-        Where a point is one row it has only a mean.
+        A point of one row has only a mean.
         """
         span = self.span(first, last)
         width = max(1, -(-len(span) // points))
@@ -193,6 +199,6 @@ class Table:
         }
 
 
-def short(value: float) -> float:
-    """The value in as many digits as a picture can show."""
+def round_for_display(value: float) -> float:
+    """The value with as many digits as a plot can show."""
     return float(f"{value:.6g}")

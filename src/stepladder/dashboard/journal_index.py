@@ -1,7 +1,7 @@
-"""What can be asked of one run folder, kept up with by reading only what was appended.
+"""An index of one run's journal, kept up to date by reading only what was appended.
 
-A run that was resumed repeats steps it had already taken; the later ones win, as they did in the
-run. A journal that shrank or was replaced is another run's and is read from its beginning.
+A resumed run repeats steps; the later ones replace the earlier. A journal that shrank or was
+replaced belongs to another run and is read from its beginning.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from stepladder.record import journal_path
 
 from .downsample import Table
-from .journal_lines import Line, Lines, lines_between
+from .journal_lines import JournalLine, JournalReader, lines_between
 
-DETAIL = 2400  # rows that are read again from the journal rather than shown as buckets
-NEAR = 2**16  # bytes between two buckets that are read in one go
-EVENTS = 1000  # of the newest
-RECENT = 32  # entries of ranks, for a mean that is not one step's luck
-SPARSE = 2**14  # buckets of what is written less often than steps
+MAX_DETAIL_ROWS = 2400  # up to which rows are read from the journal again instead of buckets
+MERGE_BYTES = 2**16  # buckets closer than this in the journal are read at once
+EVENTS = 1000  # the newest ones kept
+RECENT = 32  # entries of ranks to average
+SPARSE = 2**14  # buckets for kinds that are written less often than steps
 FIELDS = (
     "loss", "grad_norm", "lr", "loss_scale", "tokens_per_second", "flops_per_second", "mfu", "hfu",
     "seconds", "data_seconds", "memory_bytes",
 )  # fmt: skip
-KEPT = ("forecast", "measured", "summary", "timeline", "profile")  # kinds of which the last counts
+LAST_ONLY = ("forecast", "measured", "summary", "timeline", "profile")  # only the last one counts
 
 
 class JournalIndex:
@@ -38,7 +38,7 @@ class JournalIndex:
         self._reset()
 
     def _reset(self) -> None:
-        self.lines = Lines(self.path)
+        self.lines = JournalReader(self.path)
         self.identity: tuple[int, int] | None = None
         self.size = 0
         self.entries = 0
@@ -57,11 +57,11 @@ class JournalIndex:
 
     @property
     def read_share(self) -> float:
-        """How much of the journal has been read."""
+        """The share of the journal that has been read."""
         return min(self.lines.position / self.size, 1.0) if self.size else 1.0
 
     def follow(self) -> bool:
-        """Read the next block of what was appended; whether there was anything."""
+        """Read the next appended block; False if there is none."""
         with self.lock:
             seen = self.path.stat()
             identity = (seen.st_dev, seen.st_ino)
@@ -74,43 +74,43 @@ class JournalIndex:
                 return False
             position = self.lines.position
             for line in self.lines.next_block():
-                self._take(line)
+                self._read_line(line)
                 self.entries += 1
             if self.lines.position == position:
-                return False  # a line that has no end yet
+                return False  # only a partial line so far
             self.revision += 1
             return True
 
-    def _take(self, line: Line) -> None:
+    def _read_line(self, line: JournalLine) -> None:
         entry = line.entry
         kind = entry["kind"]
         if kind in ROWS:
-            self._take_row(kind, line)
+            self._read_row(kind, line)
         elif kind == "start":
-            self._take_start(entry)
-        elif kind in KEPT:
+            self._read_start(entry)
+        elif kind in LAST_ONLY:
             self.latest[kind] = entry
         elif kind == "event":
             text = str(entry.get("text", ""))
-            self._note(entry, tell_event(text), text)
+            self._add_event(entry, classify_event(text), text)
         elif kind == "save":
-            self._note(entry, "save", f"saved {entry.get('path', '')}")
+            self._add_event(entry, "save", f"saved {entry.get('path', '')}")
 
-    def _note(self, entry: dict[str, Any], sort: str, text: str) -> None:
+    def _add_event(self, entry: dict[str, Any], sort: str, text: str) -> None:
         step = entry.get("step")
         step = step if isinstance(step, int) else self.steps.last_step
         self.events.append({"step": step, "sort": sort, "text": text[:500]})
 
-    def _take_start(self, entry: dict[str, Any]) -> None:
+    def _read_start(self, entry: dict[str, Any]) -> None:
         step = entry.get("step")
         if self.starts and isinstance(step, int):
-            self._note(entry, "restart", f"went on from step {step}")
+            self._add_event(entry, "restart", f"went on from step {step}")
             for kind in self.tables:
                 self._rewind(kind, step)
         self.starts = [*self.starts[-99:], entry]
-        self.latest.pop("summary", None)  # it is not over any more
+        self.latest.pop("summary", None)  # the run continues
 
-    def _take_row(self, kind: str, line: Line) -> None:
+    def _read_row(self, kind: str, line: JournalLine) -> None:
         step = line.entry.get("step")
         if type(step) is not int:
             return
@@ -119,18 +119,18 @@ class JournalIndex:
             self._rewind(kind, step)
         table.add(step, ROWS[kind](line.entry), line.start, line.end)
         if kind == "step":
-            self._take_step(line.entry)
+            self._read_step(line.entry)
         elif kind == "ranks":
             self.recent_ranks.append(line.entry)
         elif kind in ("memory", "evaluation", "device"):
             self.latest[kind] = line.entry
 
-    def _take_step(self, entry: dict[str, Any]) -> None:
+    def _read_step(self, entry: dict[str, Any]) -> None:
         self.newest = entry
         if entry.get("skipped") is True:
-            self._note(entry, "skipped", "update left out: a gradient was not finite")
-        elif isinstance(entry.get("loss"), str):  # how a journal writes what is no number
-            self._note(entry, "nonfinite", f"loss is {entry['loss'][:20]}")
+            self._add_event(entry, "skipped", "update left out: a gradient was not finite")
+        elif isinstance(entry.get("loss"), str):  # a journal writes NaN and Inf as strings
+            self._add_event(entry, "nonfinite", f"loss is {entry['loss'][:20]}")
 
     def _rewind(self, kind: str, step: int) -> None:
         table = self.tables[kind]
@@ -138,19 +138,19 @@ class JournalIndex:
         if place:
             self._fill(table, kind, lines_between(self.path, *place), before=step)
 
-    def _fill(self, table: Table, kind: str, lines: Iterable[Line], *, before: int) -> None:
-        """Take a kind's rows from a part of the journal that is read again."""
-        for line in settled(line for line in lines if line.entry["kind"] == kind):
+    def _fill(self, table: Table, kind: str, lines: Iterable[JournalLine], *, before: int) -> None:
+        """Add a kind's rows from a part of the journal that is read again."""
+        for line in without_replaced_steps(line for line in lines if line.entry["kind"] == kind):
             if line.entry["step"] < before:
                 table.add(line.entry["step"], ROWS[kind](line.entry), line.start, line.end)
 
     def window(self, kind: str, first: int, last: int, points: int) -> dict[str, Any]:
-        """A range of a kind's columns; row by row where it is short enough."""
+        """A range of a kind's columns; row by row if it is short enough."""
         with self.lock:
             return self._window(kind, first, last, points)
 
     def windows(self, first: int, last: int, points: int) -> dict[str, dict[str, Any]]:
-        """The same range of every kind, as it is at one moment."""
+        """The same range of every kind, consistently."""
         with self.lock:
             return {kind: self._window(kind, first, last, points) for kind in self.tables}
 
@@ -158,21 +158,26 @@ class JournalIndex:
         table = self.tables[kind]
         span = table.span(first, last)
         coarse = table.rows_per_bucket > 1 and len(span) < points
-        if kind == "step" and span and coarse and sum(table.rows[span.start : span.stop]) <= DETAIL:
+        if (
+            kind == "step"
+            and span
+            and coarse
+            and sum(table.rows[span.start : span.stop]) <= MAX_DETAIL_ROWS
+        ):
             table = self._read_again(kind, table, span)
         return table.window(first, last, points)
 
     def _read_again(self, kind: str, table: Table, span: range) -> Table:
-        detail = Table(2 * DETAIL, names=FIELDS)
-        places = stretches(table, span)
+        detail = Table(2 * MAX_DETAIL_ROWS, names=FIELDS)
+        places = byte_ranges(table, span)
         lines = (line for place in places for line in lines_between(self.path, *place))
         self._fill(detail, kind, lines, before=table.lasts[span.stop - 1] + 1)
         return detail
 
 
-def settled(lines: Iterable[Line]) -> list[Line]:
-    """Rows as they count in the end: one that goes back replaces all from its step on."""
-    kept: list[Line] = []
+def without_replaced_steps(lines: Iterable[JournalLine]) -> list[JournalLine]:
+    """Rows without those replaced later: a row that goes back replaces all from its step on."""
+    kept: list[JournalLine] = []
     for line in lines:
         step = line.entry.get("step")
         if type(step) is not int:
@@ -183,19 +188,19 @@ def settled(lines: Iterable[Line]) -> list[Line]:
     return kept
 
 
-def stretches(table: Table, span: range) -> list[tuple[int, int]]:
-    """Where buckets lie in the journal; what was replaced far off is not read with them."""
+def byte_ranges(table: Table, span: range) -> list[tuple[int, int]]:
+    """The byte ranges of buckets in the journal; close ones are merged."""
     found: list[tuple[int, int]] = []
     for bucket in span:
         start, end = table.starts[bucket], table.ends[bucket]
-        if found and 0 <= start - found[-1][1] < NEAR:
+        if found and 0 <= start - found[-1][1] < MERGE_BYTES:
             found[-1] = (found[-1][0], end)
         else:
             found.append((start, end))
     return found
 
 
-def whole_row(entry: dict[str, Any]) -> dict[str, Any]:
+def step_row(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
@@ -212,7 +217,7 @@ def collectives_row(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def ranks_row(entry: dict[str, Any]) -> dict[str, Any]:
-    """The quickest, the mean and the slowest rank; a thousand columns show nobody anything."""
+    """The quickest, the mean and the slowest rank, since thousands of columns cannot be read."""
     own = numbers(entry.get("own_seconds"))
     wait = numbers(entry.get("wait_seconds"))
     row: dict[str, Any] = {}
@@ -224,7 +229,7 @@ def ranks_row(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 ROWS = {
-    "step": whole_row,
+    "step": step_row,
     "evaluation": plain_row,
     "device": plain_row,
     "memory": memory_row,
@@ -242,16 +247,16 @@ def numbers(value: Any) -> list[float]:
     return [float(one) for one in kept if isinstance(one, int | float)]
 
 
-def tell_event(text: str) -> str:
-    """What sort of event a sentence tells of, for its mark on a curve."""
-    said = text.lower()
-    for sort, words in SORTS.items():
-        if any(word in said for word in words):
+def classify_event(text: str) -> str:
+    """The sort of event that a text describes, for its mark on a plot."""
+    lowered = text.lower()
+    for sort, words in EVENT_WORDS.items():
+        if any(word in lowered for word in words):
             return sort
     return "note"
 
 
-SORTS = {
+EVENT_WORDS = {
     "memory": ("out of memory", "memory grows", "micro-batch"),
     "skipped": ("skipped", "not finite", "left out"),
     "spike": ("and the last", "spike"),

@@ -1,4 +1,4 @@
-"""What a page says of a run beside its curves: state, forecast and measurement, ranks, events."""
+"""The facts of a run besides its curves: state, forecast against measurement, ranks, events."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from .journal_index import JournalIndex, as_dict, numbers
 
-SILENT_SECONDS = 60  # without a line, and many times what its steps take: a run that says nothing
-SILENT_STEPS = 20
-SLOW = 1.1  # times the median of all ranks' own time
-LARGEST = 2**20  # bytes of a text kept beside the journal
+STALE_SECONDS = 60  # without a new line, and at least as long as
+STALE_STEPS = 20  # steps take: the run is silent
+STRAGGLER_FACTOR = 1.1  # times the median own time of all ranks
+MAX_TEXT_BYTES = 2**20  # read of a text file in the run folder
 
 
 def headline(index: JournalIndex) -> dict[str, Any]:
-    """One line of the list of runs."""
+    """The facts that the list of runs shows."""
     with index.lock:
         newest = index.newest
         return {
@@ -33,16 +33,16 @@ def headline(index: JournalIndex) -> dict[str, Any]:
 
 
 def state(index: JournalIndex) -> str:
-    """finished, live or silent; empty where nothing was ever written."""
+    """finished, live, silent, or empty if nothing was written."""
     if "summary" in index.latest:
         return "finished"
     if not index.size:
         return "empty"
     usual = index.newest.get("seconds")
-    patience = max(SILENT_SECONDS, SILENT_STEPS * usual if isinstance(usual, float) else 0)
+    patience = max(STALE_SECONDS, STALE_STEPS * usual if isinstance(usual, float) else 0)
     try:
         age = time.time() - index.path.stat().st_mtime
-    except OSError:  # the folder went away: what was read of it is still shown
+    except OSError:  # the folder was deleted; what was read is still shown
         return "silent"
     return "live" if age < patience else "silent"
 
@@ -60,21 +60,21 @@ def recipe(folder: Path) -> dict[str, Any]:
 
 
 def text_of(path: Path) -> str:
-    """A text beside the journal, or nothing."""
+    """A text file of the run folder; empty if there is none."""
     try:
         with path.open("rb") as file:
-            return file.read(LARGEST).decode(errors="replace")
+            return file.read(MAX_TEXT_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
 
 def last_validation(index: JournalIndex) -> float | None:
     loss = index.latest.get("evaluation", {}).get("loss")
-    return loss if number(loss) else None
+    return loss if is_number(loss) else None
 
 
-def facts(index: JournalIndex) -> dict[str, Any]:
-    """All that is not a curve."""
+def run_facts(index: JournalIndex) -> dict[str, Any]:
+    """All facts of a run that are not curves."""
     with index.lock:
         start = index.starts[-1] if index.starts else {}
         return {
@@ -93,62 +93,70 @@ def facts(index: JournalIndex) -> dict[str, Any]:
             "timeline": index.latest.get("timeline"),
             "profile": index.latest.get("profile"),
             "summary": index.latest.get("summary"),
-            "comparison": compare(index),
-            "ranks": ranks(index),
+            "comparison": compare_forecast(index),
+            "ranks": rank_rows(index),
             "events": list(index.events),
         }
 
 
 def last_known(starts: list[dict[str, Any]], name: str) -> Any:
-    """What the newest start that says it says; a run that went on may leave it out."""
+    """The value in the newest start that has it, since a resumed run may not repeat it."""
     return next((start[name] for start in reversed(starts) if start.get(name)), None)
 
 
-def compare(index: JournalIndex) -> list[dict[str, Any]]:
+def compare_forecast(index: JournalIndex) -> list[dict[str, Any]]:
     """Forecast beside measured: step, tokens/s, memory by owner, time by cause."""
-    said, was = index.latest.get("forecast", {}), index.latest.get("measured", {})
-    said_time, said_memory = as_dict(said.get("time")), as_dict(said.get("memory"))
-    was_memory = as_dict(was.get("memory"))
-    whole = said_time.get("step_seconds")
-    tokens = said.get("tokens_per_step")
-    rate = tokens / whole if number(tokens) and number(whole) and whole else None
+    forecast, measured = index.latest.get("forecast", {}), index.latest.get("measured", {})
+    forecast_time, forecast_memory = as_dict(forecast.get("time")), as_dict(forecast.get("memory"))
+    measured_memory = as_dict(measured.get("memory"))
+    step_seconds = forecast_time.get("step_seconds")
+    tokens = forecast.get("tokens_per_step")
+    rate = (
+        tokens / step_seconds
+        if is_number(tokens) and is_number(step_seconds) and step_seconds
+        else None
+    )
     rows = [
-        row("step", "s", whole, was.get("step_seconds")),
-        row("tokens/s", "/s", rate, was.get("tokens_per_second")),
-        row("peak memory", "B", said_memory.get("peak_bytes"), sum_of(was_memory)),
+        comparison_row("step", "s", step_seconds, measured.get("step_seconds")),
+        comparison_row("tokens/s", "/s", rate, measured.get("tokens_per_second")),
+        comparison_row(
+            "peak memory", "B", forecast_memory.get("peak_bytes"), sum_of(measured_memory)
+        ),
     ]
-    owners = dict.fromkeys([*said_memory, *was_memory])
+    owners = dict.fromkeys([*forecast_memory, *measured_memory])
     for owner in owners:
-        if owner != "peak_bytes" and (said_memory.get(owner) or was_memory.get(owner)):
-            rows.append(row(owner, "B", said_memory.get(owner), was_memory.get(owner)))
-    measured_causes = {"data": was.get("data_seconds"), **profiled_causes(index)}
-    for cause, seconds in said_time.items():
+        if owner != "peak_bytes" and (forecast_memory.get(owner) or measured_memory.get(owner)):
+            rows.append(
+                comparison_row(owner, "B", forecast_memory.get(owner), measured_memory.get(owner))
+            )
+    measured_causes = {"data": measured.get("data_seconds"), **profiled_causes(index)}
+    for cause, seconds in forecast_time.items():
         if cause != "step_seconds" and (seconds or measured_causes.get(cause)):
-            rows.append(row(f"{cause} time", "s", seconds, measured_causes.get(cause)))
+            rows.append(comparison_row(f"{cause} time", "s", seconds, measured_causes.get(cause)))
     return [one for one in rows if one["forecast"] is not None or one["measured"] is not None]
 
 
 def profiled_causes(index: JournalIndex) -> dict[str, Any]:
-    """Seconds by cause, where the run was profiled."""
+    """Seconds by cause, if the run was profiled."""
     return as_dict(index.latest.get("profile", {}).get("causes"))
 
 
-def row(what: str, unit: str, said: Any, was: Any) -> dict[str, Any]:
-    said, was = (value if number(value) else None for value in (said, was))
-    off = said / was - 1 if said is not None and was else None
-    return {"what": what, "unit": unit, "forecast": said, "measured": was, "off": off}
+def comparison_row(what: str, unit: str, forecast: Any, measured: Any) -> dict[str, Any]:
+    forecast, measured = (value if is_number(value) else None for value in (forecast, measured))
+    off = forecast / measured - 1 if forecast is not None and measured else None
+    return {"what": what, "unit": unit, "forecast": forecast, "measured": measured, "off": off}
 
 
 def sum_of(owners: dict[str, Any]) -> float | None:
     return sum(numbers(list(owners.values()))) if owners else None
 
 
-def number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def ranks(index: JournalIndex) -> list[dict[str, Any]]:
-    """Each rank's own time, waiting and memory over the last reports; who holds the others up."""
+def rank_rows(index: JournalIndex) -> list[dict[str, Any]]:
+    """Each rank's own time, waiting time and memory over the last reports, and who straggles."""
     if not index.recent_ranks:
         return []
     newest = index.recent_ranks[-1]
@@ -163,7 +171,7 @@ def ranks(index: JournalIndex) -> list[dict[str, Any]]:
             "own_seconds": seconds,
             "wait_seconds": wait[rank] if rank < len(wait) else None,
             "memory_bytes": memory[rank] if rank < len(memory) else None,
-            "straggles": count > 1 and seconds > SLOW * usual,
+            "straggles": count > 1 and seconds > STRAGGLER_FACTOR * usual,
         }
         for rank, seconds in enumerate(own)
     ]

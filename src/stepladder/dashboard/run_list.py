@@ -1,7 +1,7 @@
-"""The runs a page shows: the folders it was given and the runs found in them.
+"""The runs of a dashboard: the folders it was given and the runs found in them.
 
-A run is read when somebody looks at it. Only so many stay in memory; the one nobody looked at for
-longest goes, and is read again when it is asked for.
+A run is read when it is first opened. A limited number stay in memory; the least recently opened is
+dropped, and read again when it is opened.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from stepladder.record import journal_path
 
 from .journal_index import JournalIndex
 
-KEPT = 8  # runs in memory
+MAX_IN_MEMORY = 8  # runs in memory
 RESCAN_SECONDS = 3.0
-PAUSE_SECONDS = 0.4  # between looks at what was appended
+POLL_SECONDS = 0.4  # between checks for appended lines
 
 
-class Gallery:
-    """Run folders by the name they have on the page."""
+class RunList:
+    """Run folders by their name on the page."""
 
     def __init__(self, folders: Sequence[str | Path]) -> None:
         self.roots = [Path(folder) for folder in folders]
         self.runs: dict[str, Path] = {}
-        self.indexes: dict[str, JournalIndex] = {}  # the last one looked at comes last
+        self.indexes: dict[str, JournalIndex] = {}  # the most recently opened is last
         self.lock = threading.Lock()
         self.scanned = 0.0
         for root in self.roots:
@@ -36,7 +36,7 @@ class Gallery:
         self.scan()
 
     def scan(self) -> None:
-        """Name the runs that have come since."""
+        """Find and name new runs."""
         known = {folder.resolve() for folder in self.runs.values()}
         for root in self.roots:
             for folder in find_runs(root):
@@ -52,44 +52,46 @@ class Gallery:
             name, number = f"{plain} ({number})", number + 1
         return name
 
-    def listed(self) -> dict[str, Path]:
+    def folders(self) -> dict[str, Path]:
         with self.lock:
             if time.monotonic() - self.scanned > RESCAN_SECONDS:
                 self.scan()
             return dict(self.runs)
 
     def open(self, name: str) -> JournalIndex | None:
-        """The run of that name, being read from now on; None where there is none."""
+        """The run of that name, which is followed from now on; None if there is none."""
         with self.lock:
             if name not in self.runs:
                 return None
             index = self.indexes.pop(name, None)
             if index is None:
                 index = JournalIndex(self.runs[name])
-                follow_quietly(index)  # a block now: most runs are shown whole at first sight
+                follow_if_present(index)  # one block now, which is all of most runs
             self.indexes[name] = index
-            while len(self.indexes) > KEPT:
+            while len(self.indexes) > MAX_IN_MEMORY:
                 self.indexes.pop(next(iter(self.indexes)))
             return index
 
-    def opened(self, name: str) -> JournalIndex | None:
+    def if_open(self, name: str) -> JournalIndex | None:
         with self.lock:
             return self.indexes.get(name)
 
     def follow(self) -> bool:
-        """Read a block of every run that is looked at; whether there was any."""
+        """Read a block of every open run; False if there was none."""
         with self.lock:
             indexes = list(self.indexes.values())
-        return sum(follow_quietly(index) for index in indexes) > 0  # every one: none waits
+        return (
+            sum(follow_if_present(index) for index in indexes) > 0
+        )  # sum, not any, so that each is read
 
     def follow_forever(self, stop: threading.Event) -> None:
         while not stop.is_set():
-            # A moment between blocks, too: whoever asks for a page goes first.
-            stop.wait(0.001 if self.follow() else PAUSE_SECONDS)
+            # A short pause between blocks too, so that requests go first.
+            stop.wait(0.001 if self.follow() else POLL_SECONDS)
 
 
-def follow_quietly(index: JournalIndex) -> bool:
-    """Follow a run whose folder may be gone by now: what was read of it stays."""
+def follow_if_present(index: JournalIndex) -> bool:
+    """Follow a run whose folder may have been deleted; what was read of it stays."""
     try:
         return index.follow()
     except OSError:
@@ -104,12 +106,12 @@ def find_runs(root: Path) -> list[Path]:
         inside = sorted(root.iterdir())
     except OSError:
         return []
-    # Not Path's, which raises where one of them is not this user's to look at.
+    # os.path.isfile, because Path.is_file raises where this user lacks permission.
     return [folder for folder in inside if os.path.isfile(journal_path(folder))]
 
 
 def check_run(folder: Path) -> None:
-    """Refuse what is not itself a run."""
+    """Raise if the folder is not itself a run."""
     inside = [one.name for one in find_runs(folder) if one != folder]
     if inside:
         raise RecordError(
@@ -121,10 +123,10 @@ def check_run(folder: Path) -> None:
 
 
 def check_folder(root: Path) -> None:
-    """Refuse what holds no run, saying what it is."""
+    """Raise if there is no run in the folder, with the reason."""
     if runs := find_runs(root):
         if runs == [root]:
-            journal_path(root).open("rb").close()  # raises where this user may not read it
+            journal_path(root).open("rb").close()  # raises if this user may not read it
         return
     if not root.exists():
         problem = f"{root} does not exist"

@@ -1,6 +1,6 @@
-"""What happened, or would: one type for forecast and measurement. Standard library only."""
+"""Records of a run: one type for forecast and measurement, and the journal. No torch needed."""
 
-from .calibration import Calibration, Timing, calibration_path, load_calibration, pace_of
+from .calibration import Calibration, Timing, calibration_path, correction_key, load_calibration
 from .forecast import Forecast, Interval
 from .journal import Journal, journal_path, read_journal
 from .memory_by_owner import Memory
@@ -19,8 +19,8 @@ __all__ = [
     "Time",
     "Timing",
     "calibration_path",
+    "correction_key",
     "journal_path",
     "load_calibration",
-    "pace_of",
     "read_journal",
 ]

@@ -1,7 +1,7 @@
-"""What was measured on a machine and replaces what the planner would assume of it.
+"""A calibration: rates measured on a machine, which replace the planner's assumptions.
 
-Every field may be None or empty, which means: not measured, assume the usual. `stepladder
-calibrate` writes one for each kind of device into the user's cache folder; runs refine its
+A field that is None or empty was not measured, and the planner's default applies. `stepladder
+calibrate` writes one file per kind of device into the user's cache folder; runs refine its
 corrections.
 """
 
@@ -16,18 +16,18 @@ from typing import Any
 from stepladder.errors import RecordError
 
 from .time_by_cause import Time
-from .user_cache import cache_path, replace_whole
+from .user_cache import cache_path, write_atomically
 
 REMEDY = "Write it again with 'stepladder calibrate'."
-LEAST, MOST = 0.25, 4.0  # what a run may say of a forecast before it is the run that is odd
-NEWEST = 0.3  # weight of the latest run in a correction, once there are several
-HOST = "host"  # the correction of what a launch costs the host
-WAITS = 0.05  # of a step in which the device waits: then it is the host that sets its pace
+MIN_FACTOR, MAX_FACTOR = 0.25, 4.0  # beyond these it is the run that is unusual
+LATEST_WEIGHT = 0.3  # of the latest run in a correction, once there are several
+HOST = "host"  # the key of the correction for launch-bound steps
+HOST_BOUND_SHARE = 0.05  # of a step waiting for the host, from which it counts as launch-bound
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One thing that was timed, kept so that better formulas can be fitted to it later."""
+    """One measurement, kept so that better formulas can be fitted to it later."""
 
     kind: str
     compute: str
@@ -42,18 +42,20 @@ class Correction:
     factor: float = 1.0
     runs: int = 0
 
-    def after(self, ratio: float) -> Correction:
-        """This correction once another run came out at `ratio` of what it forecast."""
-        seen = min(max(self.factor * ratio, LEAST), MOST)
-        weight = max(NEWEST, 1 / (self.runs + 1))
+    def updated(self, ratio: float) -> Correction:
+        """This correction after another run took `ratio` times its forecast."""
+        seen = min(max(self.factor * ratio, MIN_FACTOR), MAX_FACTOR)
+        weight = max(LATEST_WEIGHT, 1 / (self.runs + 1))
         return Correction(self.factor + weight * (seen - self.factor), self.runs + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
+    """The rates measured on one kind of device."""
+
     device: str = ""  # as the device table names it
     matrix_flops_per_second: Mapping[str, float] = field(default_factory=dict)  # by compute type
-    matrix_edges: Mapping[str, float] = field(default_factory=dict)  # times an operand is moved
+    matrix_edges: Mapping[str, float] = field(default_factory=dict)  # reads of each operand
     attention_flops_per_second: Mapping[str, float] = field(default_factory=dict)  # forward
     convolution_flops_per_second: Mapping[str, float] = field(default_factory=dict)
     convolution_edges: Mapping[str, float] = field(default_factory=dict)
@@ -61,10 +63,10 @@ class Calibration:
     bandwidth_bytes_per_second: float | None = None  # reached by element-wise kernels
     rough_bytes_per_second: Mapping[int, float] = field(default_factory=dict)  # by element's bytes
     elements_per_second: Mapping[str, float] = field(default_factory=dict)  # by kind, or by lane
-    kernel_seconds: float | None = None  # until a kernel is at its pace, and after
+    kernel_seconds: float | None = None  # ramp-up and end of a kernel
     optimizer_bytes_per_second: float | None = None  # reached by the update
     launch_seconds: float | None = None  # of the host, per kernel
-    launch_factors: Mapping[str, float] = field(default_factory=dict)  # by way of running
+    launch_factors: Mapping[str, float] = field(default_factory=dict)  # by mode of execution
     inside_bytes_per_second: float | None = None  # of a collective inside a node
     inside_latency_seconds: float | None = None  # of one hop of it
     between_bytes_per_second: float | None = None  # of a collective between nodes, per node
@@ -72,22 +74,22 @@ class Calibration:
     corrections: Mapping[str, Correction] = field(default_factory=dict)  # by compute type, and HOST
     timings: tuple[Timing, ...] = ()
 
-    def correction(self, pace: str) -> float:
-        """What runs on this machine say a forecast must be multiplied by."""
-        return self.corrections.get(pace, Correction()).factor
+    def correction(self, key: str) -> float:
+        """The factor by which earlier runs corrected the forecast."""
+        return self.corrections.get(key, Correction()).factor
 
-    def refined(self, pace: str, ratio: float) -> Calibration:
-        """This calibration after a run at such a pace that took `ratio` times its forecast."""
-        known = self.corrections.get(pace, Correction())
-        return replace(self, corrections={**self.corrections, pace: known.after(ratio)})
+    def refined(self, key: str, ratio: float) -> Calibration:
+        """This calibration after a run that took `ratio` times its forecast."""
+        known = self.corrections.get(key, Correction())
+        return replace(self, corrections={**self.corrections, key: known.updated(ratio)})
 
     def save(self, path: str | Path) -> None:
         text, file = json.dumps(asdict(self), indent=2) + "\n", Path(path)
         try:
             if file.exists() and not file.is_file():  # a terminal, a pipe
                 file.write_text(text)
-            else:  # whole or not at all: another run may be reading
-                replace_whole(file.resolve(), text)
+            else:  # atomically, because another run may be reading
+                write_atomically(file.resolve(), text)
         except OSError as refused:
             raise RecordError(
                 "calibration",
@@ -124,20 +126,20 @@ class Calibration:
         return cls(**{**table, **read})
 
 
-def pace_of(time: Time, compute: str) -> str:
-    """What a run of such steps says something about: its compute type, or the host it waits for.
+def correction_key(time: Time, compute: str) -> str:
+    """The correction that a run's measurement refines: its compute type's, or the host's.
 
-    Else a small run, which waits for the host, would slow down the forecasts of all large ones.
+    A small run is launch-bound, and must not slow down the forecasts of large ones.
     """
-    return HOST if time.host > WAITS * time.step_seconds else compute
+    return HOST if time.host > HOST_BOUND_SHARE * time.step_seconds else compute
 
 
 def calibration_path(device: str) -> Path:
-    """Where this user keeps what was measured on such a device."""
+    """The file of this user's calibration of such a device."""
     return cache_path("calibration", device)
 
 
 def load_calibration(device: str) -> Calibration | None:
-    """What was measured on such a device on this machine, if anything was."""
+    """This user's calibration of such a device, if there is one."""
     path = calibration_path(device)
     return Calibration.load(path) if path.exists() else None

@@ -1,9 +1,9 @@
-"""One writer for each run folder: a lock that the system takes back when its holder dies.
+"""A lock that allows one writer per run folder and is released when its holder dies.
 
-The lock is the kernel's (`flock`), so a killed run leaves none behind. The file keeps who holds it,
-for the message to the next one, and stays when the run ends: taking it away would race with
-somebody who is just about to lock it. A forked child closes its copy, or a data worker that
-outlives a killed run would hold the folder in its name.
+The lock is the kernel's (`flock`), so a killed run leaves none behind. The file names its holder
+for the error message, and stays when the run ends: deleting it would race with a process about to
+lock it. A forked child closes its copy, or a data worker that outlives a killed run would keep the
+lock.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from weakref import WeakSet
 
 from stepladder.errors import RecordError
 
-NAME = "journal.lock"
-WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+LOCK_FILE = "journal.lock"
+NO_LOCK_SUPPORT = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
-HELD: WeakSet[FolderLock] = WeakSet()
+LOCKS: WeakSet[FolderLock] = WeakSet()
 
 
 class FolderLock:
     """This process's right to write to a run folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+        self.path = folder / LOCK_FILE
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as refused:
-            if refused.errno not in WITHOUT_LOCKS:  # such a disk can only trust its users
+            if refused.errno not in NO_LOCK_SUPPORT:  # such a file system has no locks
                 raise self._refusal() from refused
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        HELD.add(self)
+        LOCKS.add(self)
 
     def _refusal(self) -> RecordError:
         holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
@@ -53,9 +53,9 @@ class FolderLock:
             self._file = -1
 
 
-def forget_in_child() -> None:
-    for lock in list(HELD):
+def release_in_child() -> None:
+    for lock in list(LOCKS):
         lock.release()
 
 
-os.register_at_fork(after_in_child=forget_in_child)
+os.register_at_fork(after_in_child=release_in_child)

@@ -1,7 +1,7 @@
-"""What a plan would do on a cluster: memory by owner, time by cause, and what follows from them.
+"""The forecast of a plan on a cluster: memory by owner, time by cause, throughput, MFU and cost.
 
-A number nobody can know is None: the time and everything that follows from it on a device whose
-peak is unknown, the price where no rent is known.
+An unknown number is None: the time and all that depends on it for a device whose peak is unknown,
+the cost if no rent is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .time_by_cause import Time
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where the truth lies nine times in ten."""
+    """A 90 % interval."""
 
     low: float
     high: float
@@ -27,6 +27,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
+    """What the planner expects of one step."""
+
     plan: str  # the plan's shorthand, every number settled
     memory: Memory  # of the fullest rank
     memory_limit_bytes: int | None  # what a process may use there; None: unknown
@@ -41,7 +43,7 @@ class Forecast:
     peak_flops_per_second: float | None = None  # of one device, in the plan's compute type
     watts: float | None = None  # of one device at its limit
     dollars_per_hour: float | None = None  # of renting one device
-    peak_bytes: Interval | None = None  # of that rank's memory, as the allocator may hold more
+    peak_bytes: Interval | None = None  # of that rank's memory, with the allocator's reserve
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -54,7 +56,7 @@ class Forecast:
 
     @property
     def mfu(self) -> float | None:
-        """The model's own FLOPs over what the devices could do in that time."""
+        """Model FLOPs utilisation: the model's FLOPs over the devices' peak in that time."""
         if self.time is None or self.peak_flops_per_second is None:
             return None
         could = self.time.step_seconds * self.num_devices * self.peak_flops_per_second
@@ -65,7 +67,7 @@ class Forecast:
         return None if rate is None else tokens / rate
 
     def dollars_for(self, tokens: float) -> float | None:
-        """The rent of all devices while they train so many tokens."""
+        """The rent of all devices for training this many tokens."""
         seconds = self.seconds_for(tokens)
         if seconds is None or self.dollars_per_hour is None:
             return None
@@ -79,7 +81,7 @@ class Forecast:
         return kilowatt_hours(seconds, self.num_devices, self.watts)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, what follows included."""
+        """All fields and derived values as plain values."""
         return {
             **asdict(self),
             "memory": {**self.memory.by_owner(), "peak_bytes": self.memory.peak_bytes},

@@ -1,9 +1,9 @@
-"""A run's diary: JSON lines, appended, readable while it is written and after it was cut short.
+"""A run's journal: appended JSON lines, readable while the run writes and after a crash.
 
 Each line is one object with a `kind` (`step`, `evaluation`, `event`, `forecast`, …). A line is
-written with one system call, so a reader sees whole lines; a run killed in the middle of one
-leaves a last line without its end, which reading passes over and the next opening cuts away. A
-folder has one writer at a time; a second one is refused before it touches anything.
+written with one system call, so a reader sees complete lines; a run killed while writing one leaves
+a partial last line, which readers skip and the next writer truncates. A folder has one writer at a
+time; a second one is refused before it changes anything.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from stepladder.errors import RecordError
 
 from .folder_lock import FolderLock
 
-NAME = "journal.jsonl"
+JOURNAL_FILE = "journal.jsonl"
 ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, allow_nan=False)
-BLOCK = 2**16  # bytes looked at in one go for the end of the last whole line
+BLOCK = 2**16  # bytes read at once when looking for the end of the last complete line
 
 
 class Journal:
@@ -43,14 +43,14 @@ class Journal:
     def _open(self) -> int:
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            cut_torn_line(file)
+            truncate_partial_line(file)
         except OSError:
             self._lock.release()
             raise
         return file
 
     def write(self, kind: str, **entry: Any) -> None:
-        data = as_line({"kind": kind, **entry})
+        data = encode_line({"kind": kind, **entry})
         try:
             written = os.write(self._file, data)
         except OSError as refused:
@@ -79,12 +79,12 @@ class Journal:
 
 
 def journal_path(folder: str | Path) -> Path:
-    """Where a run folder's journal lies."""
-    return Path(folder) / NAME
+    """The path of a run folder's journal."""
+    return Path(folder) / JOURNAL_FILE
 
 
-def cut_torn_line(file: int) -> None:
-    """Drop what a killed writer left after the last whole line."""
+def truncate_partial_line(file: int) -> None:
+    """Remove the partial line that a killed writer left at the end."""
     size = os.fstat(file).st_size
     end = size
     while end and os.pread(file, 1, end - 1) != b"\n":
@@ -98,32 +98,32 @@ def reason(refused: OSError | ValueError) -> str:
     return getattr(refused, "strerror", None) or str(refused)
 
 
-def as_line(entry: dict[str, Any]) -> bytes:
+def encode_line(entry: dict[str, Any]) -> bytes:
     try:
         line = ENCODER.encode(entry)
-    except (ValueError, TypeError):  # a number or a name that JSON has no word for: seldom
-        line = ENCODER.encode(clean(entry))
+    except (ValueError, TypeError):  # NaN, Inf or a key that is no string, which is rare
+        line = ENCODER.encode(to_json_safe(entry))
     return line.encode() + b"\n"
 
 
-def clean(value: Any) -> Any:
-    """The value with numbers that JSON has no word for written as strings."""
+def to_json_safe(value: Any) -> Any:
+    """The value with NaN and Inf as strings, since JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): clean(item) for key, item in value.items()}
+        return {str(key): to_json_safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [clean(item) for item in value]
+        return [to_json_safe(item) for item in value]
     return value
 
 
 def read_journal(folder: str | Path, *, kind: str | None = None) -> Iterator[dict[str, Any]]:
-    """The journal's whole entries, in order; a torn line is passed over."""
+    """Yield the journal's entries in order; a partial line is skipped."""
     path = journal_path(folder)
     try:
         with path.open("rb") as lines:
             for line in lines:
-                if not line.endswith(b"\n"):  # being written: its end would come as another line
+                if not line.endswith(b"\n"):  # still being written
                     return
                 entry = read_line(line)
                 if entry and (kind is None or entry.get("kind") == kind):
@@ -137,7 +137,7 @@ def read_journal(folder: str | Path, *, kind: str | None = None) -> Iterator[dic
 
 
 def read_line(line: bytes) -> dict[str, Any] | None:
-    """The entry a line holds, or None where it is torn or foreign."""
+    """The entry of a line, or None if it is partial or no JSON object."""
     if not line.endswith(b"\n"):
         return None
     try:

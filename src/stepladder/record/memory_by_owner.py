@@ -1,4 +1,4 @@
-"""Bytes on the fullest rank, by owner: the planner forecasts one, the profiler measures one."""
+"""Peak memory of the fullest rank in bytes by owner, forecast or measured."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    parameters: int = 0  # as the optimizer keeps them
-    working: int = 0  # copies in the type that is computed in, or gathered for use
+    """Bytes at the peak, by owner."""
+
+    parameters: int = 0  # as the optimizer stores them
+    working: int = 0  # copies in the compute type, or gathered for use
     gradients: int = 0
     optimizer: int = 0
-    activations: int = 0  # kept by forward for backward
-    logits: int = 0  # the head's output and its gradient, which large vocabularies make an owner
-    communication: int = 0  # buffers collectives read and write
-    temporary: int = 0  # alive at the peak and owned by no one above
-    context: int = 0  # the runtime's own: driver, kernels, libraries
-    reserved: int = 0  # held by the allocator beyond what is in use
+    activations: int = 0  # saved by forward for backward
+    logits: int = 0  # the head's output and its gradient, which are large with large vocabularies
+    communication: int = 0  # buffers of collectives
+    temporary: int = 0  # everything else alive at the peak
+    context: int = 0  # of the CUDA runtime: driver, kernels, libraries
+    reserved: int = 0  # by the allocator, beyond what is in use
 
     @property
     def allocated_bytes(self) -> int:
-        """What tensors hold at the peak."""
+        """The bytes of tensors at the peak."""
         return self.peak_bytes - self.context - self.reserved
 
     @property
     def reserved_bytes(self) -> int:
-        """What the allocator holds at the peak, as torch reports it."""
+        """The bytes that the allocator reserved at the peak, as torch reports it."""
         return self.peak_bytes - self.context
 
     @property
     def peak_bytes(self) -> int:
-        """What the device shows as taken."""
+        """The bytes in use on the device."""
         return sum(self.by_owner().values())
 
     @property
     def state_bytes(self) -> int:
-        """What lives from step to step."""
+        """The bytes that persist between steps."""
         return self.parameters + self.gradients + self.optimizer
 
     def by_owner(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Where the seconds of a step went, measured, and what that means: `stepladder profile`.
+"""The profile of a run: measured step time by cause, and findings; see `stepladder profile`.
 
-Causes are disjoint parts of the wall time of a step on one rank. What the timeline could not
-account for is `unexplained` and is never added to a cause.
+Causes are disjoint parts of a step's wall time on one rank. Time that the trace does not explain is
+`unexplained` and is never added to a cause.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CAUSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that holds a run back, or an offer to speed it up."""
+class ProfileFinding:
+    """One cause of slowness, or a suggestion to speed the run up."""
 
     kind: str  # data, sync, leak, straggler, launch, optimizer, communication, plan
     text: str
@@ -34,25 +34,27 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
+    """Where the time of a step goes, and what limits it."""
+
     plan: str
     device: str
     steps: int
-    step_seconds: float  # under the profiler, by the clock
-    plain_seconds: float  # of the same step without it
+    step_seconds: float  # wall time under the profiler
+    plain_seconds: float  # wall time of the same step without it
     causes: Mapping[str, float]  # seconds a step, keys of CAUSES
     collectives: Mapping[str, float] = field(default_factory=dict)  # exposed seconds, by name
-    hidden: Mapping[str, float] = field(default_factory=dict)  # seconds beside work, by name
-    operations: float = 0.0  # kernels a step; on a processor operations
+    hidden: Mapping[str, float] = field(default_factory=dict)  # overlapped seconds, by name
+    operations: float = 0.0  # kernels per step; on a CPU operations
     busy_share: float | None = None  # of the device
     flops_per_second: float | None = None  # the model's own, unprofiled; None: not counted
     peak_flops_per_second: float | None = None  # None: unknown
     bytes_per_second: float | None = None  # of memory-bound work while it runs
     peak_bytes_per_second: float | None = None
     own_seconds: tuple[tuple[float, ...], ...] = ()  # outside collectives, by rank and step
-    # One step by rank: {name: a cause, start, seconds}, each stretch by what took most of it.
+    # One step by rank, as intervals {name: a cause, start, seconds} of the dominant cause.
     lanes: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     bound: str = ""  # the verdict in a sentence
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ProfileFinding, ...] = ()
     files: tuple[str, ...] = ()
 
     @property
@@ -61,7 +63,7 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """By how much the profiler made a step longer."""
+        """The slowdown by the profiler."""
         return self.step_seconds / self.plain_seconds if self.plain_seconds else 1.0
 
     @property
@@ -72,12 +74,12 @@ class Profile:
 
     @property
     def time(self) -> Time:
-        """The causes as a forecast has them: launching is the host's."""
+        """The causes of a forecast, where launching counts as host time."""
         known = {cause: spent for cause, spent in self.causes.items() if cause != "launch"}
         return Time(**{**known, "host": known.get("host", 0.0) + self.causes.get("launch", 0.0)})
 
     def share(self, *causes: str) -> float:
-        """Of the step's wall time."""
+        """The share of these causes in the step's wall time."""
         return sum(self.causes.get(cause, 0.0) for cause in causes) / self.step_seconds
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What one step did, in numbers.
+"""The report of one training step.
 
-Loss, gradient norm, tokens and peak memory are of all ranks together; times and rates are this
+Loss, gradient norm, tokens and peak memory are of all ranks; times and rates are this
 rank's, which waits for the others in every step.
 """
 

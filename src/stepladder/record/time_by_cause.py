@@ -1,4 +1,4 @@
-"""Seconds of one step on the slowest rank, by cause: forecast and measured alike."""
+"""Step time of the slowest rank in seconds by cause, forecast or measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    matrix: float = 0.0  # matrix products and convolutions
+    """Seconds of one step, by cause; their sum is the step time."""
+
+    matrix: float = 0.0  # matmuls and convolutions
     attention: float = 0.0
     memory_bound: float = 0.0  # element-wise work, norms, losses: limited by bandwidth
-    communication: float = 0.0  # the part nothing hides
+    communication: float = 0.0  # exposed, not overlapped
     bubble: float = 0.0  # pipeline stages waiting for their turn
     optimizer: float = 0.0  # the update, clipping included
     data: float = 0.0  # waiting for the next batch
-    host: float = 0.0  # launching work slower than the device does it
+    host: float = 0.0  # waiting for the host to launch work
 
     @property
     def step_seconds(self) -> float:

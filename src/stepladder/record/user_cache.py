@@ -1,4 +1,4 @@
-"""Where this user keeps what was found out about a machine."""
+"""The user's cache folder, for measurements of a machine."""
 
 import os
 import re
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def cache_path(what: str, device: str) -> Path:
-    """The file of one kind of finding about one kind of device."""
+    """The cache file of one kind of measurement for one kind of device."""
     word = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     return cache_folder() / "stepladder" / f"{what}-{word}.json"
 
 
 def cache_folder() -> Path:
-    """This user's; of one who has no home, as in many a container, among the temporary files."""
+    """The user's cache folder; a temporary folder for a user without home, as in containers."""
     if named := os.environ.get("XDG_CACHE_HOME"):
         return Path(named)
     try:
@@ -23,13 +23,13 @@ def cache_folder() -> Path:
         return Path(tempfile.gettempdir()) / f"cache-{os.getuid()}"
 
 
-def replace_whole(path: Path, text: str) -> None:
-    """Write a file beside it first."""
-    half = path.with_name(f"{path.name}.{os.getpid()}")
+def write_atomically(path: Path, text: str) -> None:
+    """Write to a temporary file next to `path`, then rename it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        half.write_text(text)
-        os.replace(half, path)
+        temporary.write_text(text)
+        os.replace(temporary, path)
     except OSError:
         with suppress(OSError):
-            half.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""What a step did, watched from outside: where its time went, and what that means."""
+"""Profiling a step with torch's profiler: time by cause, findings and suggestions."""
 
 from .attribute_time import reduce_spans
 from .retained_graphs import find_retained_graphs, live_graphs

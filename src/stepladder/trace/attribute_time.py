@@ -1,19 +1,18 @@
-"""A timeline of a few steps reduced to seconds by cause.
+"""Attributing the time of a few traced steps to causes.
 
-Every moment between the first mark and the last goes to one cause. Causes take turns, and each
-claims what those before it left:
+All time between the first mark and the last goes to one cause. Causes claim time in order, and each
+gets what the earlier ones left:
 
-    on a device     products, attention, the update's kernels, other kernels, copies; then
-                    collectives, of which so only the exposed part remains; then, where the device
-                    stood still, whatever the host was at: waiting for data, in a collective, in
-                    the update, launching work, or in Python
-    on a processor  the same, with operations in place of kernels
+    on a GPU   matmuls, attention, the optimizer's kernels, other kernels, copies; then collectives,
+               of which only the exposed part remains; then, while the device was idle, what the
+               host did: wait for data, a collective, the update, launching work, or Python
+    on a CPU   the same, with operations in place of kernels
 
-On a processor an operation's first moments, as long as one that does nothing takes (`floor`), are
-launching; the rest is work. Only the thread that takes the steps counts, and beside it those in
-which autograd works: what a loader's threads do is not on the step's way.
+On a CPU the first nanoseconds of an operation, as many as an empty operation takes (`floor`), count
+as launching; the rest is work. Only the thread that runs the steps counts, and autograd's threads:
+data loader threads are not on the critical path.
 
-Time outside all marks is claimed by nobody.
+Time outside all marks is not attributed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .intervals import Interval, Intervals, common, length, union, without
+from .intervals import Intervals, NanosecondInterval, intersect, length, subtract, union
 from .kernel_causes import (
     BETWEEN_STAGES,
     SYNCHRONISING,
@@ -33,162 +32,177 @@ from .kernel_causes import (
     op_cause,
 )
 from .quiet_durations import launching_share
-from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Span, own_moments
+from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Span, self_times
 
-Claims = dict[str, list[Interval]]
+Claims = dict[str, list[NanosecondInterval]]
 DEVICE_ORDER = ("matrix", "attention", "optimizer", "memory_bound")
-TALK = ("communication", "bubble")
+COMMUNICATION_CAUSES = ("communication", "bubble")
 HOST_ORDER = ("matrix", "attention", "memory_bound", "optimizer")
 
 
 @dataclass(slots=True)
-class Reduced:
-    """Nanoseconds of all steps together."""
+class AttributedTime:
+    """Nanoseconds of all traced steps by cause."""
 
     causes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     collectives: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # exposed
     hidden: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     operations: int = 0
-    update_operations: int = 0  # that the optimizer's own step asks for
-    busy: int = 0  # of the device; on a processor in operations
+    update_operations: int = 0  # called directly by the optimizer's step
+    busy: int = 0  # of the device; on a CPU in operations
     waits: int = 0  # of the host for the device, inside steps
-    claimed: Claims = field(default_factory=lambda: defaultdict(list))  # which moments
-    windows: list[Interval] = field(default_factory=list)  # of the steps
+    claimed: Claims = field(default_factory=lambda: defaultdict(list))  # intervals by cause
+    windows: list[NanosecondInterval] = field(default_factory=list)  # of the steps
     own: list[int] = field(default_factory=list)  # of each step, without exposed communication
-    python: float = 0.0  # outside operations: its share of the step that has least of it
-    launching: float | None = None  # share of operations' time, undisturbed; on a processor
+    python: float = 0.0  # share outside operations, in the step with the least of it
+    launching: float | None = None  # share of operations' time, on a CPU; see quiet_durations
 
 
 @dataclass(slots=True)
-class Turn:
-    """The moments that are still anybody's."""
+class UnclaimedTime:
+    """The time that no cause has claimed yet."""
 
-    left: list[Interval]
-    found: Reduced
+    left: list[NanosecondInterval]
+    found: AttributedTime
 
-    def claim(self, cause: str, moments: Iterable[Interval]) -> int:
-        mine = common(self.left, union(moments))
-        self.left = without(self.left, mine)
+    def claim(self, cause: str, intervals: Iterable[NanosecondInterval]) -> int:
+        mine = intersect(self.left, union(intervals))
+        self.left = subtract(self.left, mine)
         self.found.causes[cause] += length(mine)
         self.found.claimed[cause] += mine
         return length(mine)
 
-    def claim_talk(self, talk: dict[str, list[Interval]]) -> None:
-        """Give collectives what nothing covers; waiting for a neighbour stage is the bubble."""
-        for name, moments in talk.items():
-            whole = length(union(moments))
+    def claim_collectives(self, collectives: dict[str, list[NanosecondInterval]]) -> None:
+        """Attribute the exposed time of collectives; waiting for another stage is the bubble."""
+        for name, intervals in collectives.items():
+            whole = length(union(intervals))
             cause = "bubble" if name == BETWEEN_STAGES else "communication"
-            exposed = self.claim(cause, moments)
+            exposed = self.claim(cause, intervals)
             self.found.collectives[name] += exposed
             self.found.hidden[name] += whole - exposed
 
 
-def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> Reduced:
-    """Time by cause of everything between marks; `floor`: of an operation that does nothing."""
-    found = Reduced()
+def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> AttributedTime:
+    """Attribute all time between marks; `floor` is the duration of an empty operation."""
+    found = AttributedTime()
     phases = by_name(span for span in spans if span.kind == "phase")
     main = next((span.lane for span in spans if span.kind == "phase" and span.name == STEP), "")
-    turn = Turn(union(moment for name in (DATA, STEP, SYNC) for moment in phases[name]), found)
-    update, talk = union(phases[UPDATE]), talks(spans)
+    unclaimed = UnclaimedTime(
+        union(interval for name in (DATA, STEP, SYNC) for interval in phases[name]), found
+    )
+    update, collectives = union(phases[UPDATE]), collective_spans(spans)
     kernels = [span for span in spans if span.kind in ("kernel", "copy")]
     lanes = working_lanes(spans, main)
     if kernels:
-        claim_device(turn, kernels, update, talk)
-        turn.claim("data", phases[DATA])
-        ops = claims_of_host(lanes, update, floor, talk)
-        turn.claim_talk(talk)
-        turn.claim("optimizer", update)
-        turn.claim("launch", [moment for moments in ops.values() for moment in moments])
+        claim_device(unclaimed, kernels, update, collectives)
+        unclaimed.claim("data", phases[DATA])
+        ops = host_claims(lanes, update, floor, collectives)
+        unclaimed.claim_collectives(collectives)
+        unclaimed.claim("optimizer", update)
+        unclaimed.claim(
+            "launch", [interval for intervals in ops.values() for interval in intervals]
+        )
     else:
-        turn.claim("data", phases[DATA])
-        ops = claims_of_host(lanes, update, floor, talk)
-        found.busy = sum(turn.claim(cause, ops[cause]) for cause in HOST_ORDER)
-        turn.claim("launch", ops["launch"])
-        turn.claim_talk(talk)  # before autograd's own time, in which hooks wait for collectives
-        turn.claim("optimizer", update)
-        turn.claim("launch", ops["engine"])
+        unclaimed.claim("data", phases[DATA])
+        ops = host_claims(lanes, update, floor, collectives)
+        found.busy = sum(unclaimed.claim(cause, ops[cause]) for cause in HOST_ORDER)
+        unclaimed.claim("launch", ops["launch"])
+        unclaimed.claim_collectives(
+            collectives
+        )  # before autograd's time, in which hooks wait for collectives
+        unclaimed.claim("optimizer", update)
+        unclaimed.claim("launch", ops["engine"])
         found.operations = sum(not is_launch(span.name) for lane in lanes for span in lane)
         found.launching = launching_share(lanes, sorted(phases[STEP]), update, floor)
-    turn.claim("host", phases[STEP] + phases[SYNC])
+    unclaimed.claim("host", phases[STEP] + phases[SYNC])
     marks = [name for name in phases if name.startswith(OPTIMIZER)]
-    updating = union(moment for name in marks for moment in phases[name])
-    found.update_operations = sum(asked_in(lane, updating) for lane in lanes)
+    updating = union(interval for name in marks for interval in phases[name])
+    found.update_operations = sum(count_outer_operations(lane, updating) for lane in lanes)
     steps = union(phases[STEP])
-    waits = [s for s in spans if s.name in SYNCHRONISING and inside(s.start, steps)]
+    waits = [s for s in spans if s.name in SYNCHRONISING and contains(s.start, steps)]
     found.waits = length(union(span.interval for span in waits))
-    exposed = union(moment for cause in TALK for moment in found.claimed[cause])
+    exposed = union(interval for cause in COMMUNICATION_CAUSES for interval in found.claimed[cause])
     found.windows = windows_of(phases)
-    found.own = [b - a - length(common(exposed, [(a, b)])) for a, b in found.windows]
-    found.python = min((share_of(found.claimed["host"], step) for step in found.windows), default=0)
+    found.own = [b - a - length(intersect(exposed, [(a, b)])) for a, b in found.windows]
+    found.python = min(
+        (share_of_step(found.claimed["host"], step) for step in found.windows), default=0
+    )
     return found
 
 
-def share_of(moments: Intervals, step: Interval) -> float:
-    return length(common(moments, [step])) / max(step[1] - step[0], 1)
+def share_of_step(intervals: Intervals, step: NanosecondInterval) -> float:
+    return length(intersect(intervals, [step])) / max(step[1] - step[0], 1)
 
 
-def windows_of(phases: dict[str, list[Interval]]) -> list[Interval]:
+def windows_of(phases: dict[str, list[NanosecondInterval]]) -> list[NanosecondInterval]:
     """Each step, from one wait for data to the next."""
-    last = max((end for moments in phases.values() for _, end in moments), default=0)
+    last = max((end for intervals in phases.values() for _, end in intervals), default=0)
     starts = sorted(start for start, _ in phases[DATA] or phases[STEP])
     return list(zip(starts, [*starts[1:], last]))
 
 
-def asked_in(lane: Sequence[Span], moments: Intervals) -> int:
-    """Operations that begin in these moments and in no other operation."""
-    ops = [span for span in lane if span.kind == "op" and inside(span.start, moments)]
-    return sum(len(own.chain) == 1 for own in own_moments(ops))
+def count_outer_operations(lane: Sequence[Span], intervals: Intervals) -> int:
+    """The number of operations in these intervals that are not inside another operation."""
+    ops = [span for span in lane if span.kind == "op" and contains(span.start, intervals)]
+    return sum(len(own.chain) == 1 for own in self_times(ops))
 
 
 def claim_device(
-    turn: Turn, kernels: Sequence[Span], update: Intervals, talk: dict[str, list[Interval]]
+    unclaimed: UnclaimedTime,
+    kernels: Sequence[Span],
+    update: Intervals,
+    collectives: dict[str, list[NanosecondInterval]],
 ) -> None:
     work: Claims = defaultdict(list)
     for span in kernels:
         cause = "memory_bound" if span.kind == "copy" else kernel_cause(span.name)
         if cause == "communication":
-            talk.setdefault(collective_of(span.name), []).append(span.interval)
+            collectives.setdefault(collective_of(span.name), []).append(span.interval)
             continue
-        if span.asked is not None and inside(span.asked, update):
+        if span.launched_at is not None and contains(span.launched_at, update):
             cause = "optimizer"
         work[cause].append(span.interval)
-        turn.found.operations += span.kind == "kernel"
-    turn.found.busy = length(common(turn.left, union(span.interval for span in kernels)))
+        unclaimed.found.operations += span.kind == "kernel"
+    unclaimed.found.busy = length(
+        intersect(unclaimed.left, union(span.interval for span in kernels))
+    )
     for cause in DEVICE_ORDER:
-        turn.claim(cause, work[cause])
+        unclaimed.claim(cause, work[cause])
 
 
-def claims_of_host(
+def host_claims(
     lanes: Sequence[Sequence[Span]],
     update: Intervals,
     floor: int,
-    talk: dict[str, list[Interval]],
+    collectives: dict[str, list[NanosecondInterval]],
 ) -> Claims:
-    """The moments of operations by the cause they count for; those of collectives go to `talk`."""
+    """The intervals of operations by cause; those of collectives are added to `collectives`."""
     claims: Claims = defaultdict(list)
     for lane in lanes:
-        for own in own_moments(lane):
+        for own in self_times(lane):
             named = [(cause, name) for name in own.chain if (cause := op_cause(name))]
             cause = named[0][0] if named else "memory_bound"
             if cause == "communication":
-                talk.setdefault(collective_of(named[0][1]), []).extend(own.intervals)
+                collectives.setdefault(collective_of(named[0][1]), []).extend(own.intervals)
                 continue
             if is_engine(own.chain[-1]) and not named:
                 claims["engine"] += own.intervals
                 continue
-            first, rest = cut(own.intervals, floor)
+            first, rest = split_at(own.intervals, floor)
             if is_launch(own.chain[-1]) and not named:
                 first, rest = [*first, *rest], []
-            for moments, what in ((first, "launch"), (rest, cause)):
-                claims["optimizer"] += common(moments, update)
-                claims[what] += without(moments, update)
+            for intervals, what in ((first, "launch"), (rest, cause)):
+                claims["optimizer"] += intersect(intervals, update)
+                claims[what] += subtract(intervals, update)
     return claims
 
 
-def cut(intervals: Sequence[Interval], floor: int) -> tuple[list[Interval], list[Interval]]:
-    """The first `floor` nanoseconds of these moments, and the others."""
-    first: list[Interval] = []
-    rest: list[Interval] = []
+def split_at(
+    intervals: Sequence[NanosecondInterval], floor: int
+) -> tuple[list[NanosecondInterval], list[NanosecondInterval]]:
+    """Split intervals into their first `floor` nanoseconds and the rest."""
+    first: list[NanosecondInterval] = []
+    rest: list[NanosecondInterval] = []
     for start, end in intervals:
         middle = min(start + max(floor - length(first), 0), end)
         if start < middle:
@@ -199,7 +213,7 @@ def cut(intervals: Sequence[Interval], floor: int) -> tuple[list[Interval], list
 
 
 def working_lanes(spans: Sequence[Span], main: str) -> list[list[Span]]:
-    """The operations of the thread that takes the steps, and of those autograd works in."""
+    """The operations of the thread that runs the steps, and of autograd's threads."""
     lanes: dict[str, list[Span]] = defaultdict(list)
     autograd = {main}
     for span in spans:
@@ -210,22 +224,22 @@ def working_lanes(spans: Sequence[Span], main: str) -> list[list[Span]]:
     return [lane for name, lane in lanes.items() if name in autograd]
 
 
-def talks(spans: Iterable[Span]) -> dict[str, list[Interval]]:
-    found: dict[str, list[Interval]] = {}
+def collective_spans(spans: Iterable[Span]) -> dict[str, list[NanosecondInterval]]:
+    found: dict[str, list[NanosecondInterval]] = {}
     for span in spans:
         if span.kind == "travel":
             found.setdefault(collective_of(span.name), []).append(span.interval)
     return found
 
 
-def by_name(spans: Iterable[Span]) -> dict[str, list[Interval]]:
-    found: dict[str, list[Interval]] = defaultdict(list)
+def by_name(spans: Iterable[Span]) -> dict[str, list[NanosecondInterval]]:
+    found: dict[str, list[NanosecondInterval]] = defaultdict(list)
     for span in spans:
         found[span.name].append(span.interval)
     return found
 
 
-def inside(moment: int, intervals: Intervals) -> bool:
+def contains(moment: int, intervals: Intervals) -> bool:
     low, high = 0, len(intervals)
     while low < high:
         middle = (low + high) // 2

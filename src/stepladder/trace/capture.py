@@ -1,6 +1,6 @@
-"""torch's profiler around a few steps, its events as spans.
+"""Capturing a few steps with torch's profiler and converting its events to spans.
 
-Nothing here runs, and no hook is set, unless a profile is asked for.
+Nothing here runs, and no hook is set, unless a profile was requested.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Kind, Span, own_moments
+from .spans import DATA, OPTIMIZER, STEP, SYNC, UPDATE, Kind, Span, self_times
 
 FLOOR = "stepladder.floor"
-TRIES = 64  # operations that do nothing, whose median is what asking for one costs
+NUM_EMPTY_OPERATIONS = 64  # their median duration is the cost of dispatching one
 PHASES = (DATA, STEP, UPDATE, SYNC, FLOOR)
-BACKENDS = ("gloo:", "mpi:", "ucc:")  # which mark a collective while it is under way
+BACKENDS = ("gloo:", "mpi:", "ucc:")  # which annotate running collectives
 RUNTIME = ("cuda", "cu", "hip")
 
 
 class Capture:
-    """Records what happens inside it; afterwards `spans` and `floor` are there."""
+    """Context that profiles its body; afterwards `spans` and `floor` are set."""
 
     def __init__(self, device: torch.device) -> None:
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        # torch 2.13 prints a line at every start and stop, above the level of errors.
+        # torch 2.13 logs every start and stop above the level of errors.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         self._profile = profile(activities=activities)
         self.spans: list[Span] = []
@@ -42,24 +42,24 @@ class Capture:
         self._profile.__enter__()
         one = torch.ones(1)
         with record_function(FLOOR):
-            for _ in range(TRIES):
+            for _ in range(NUM_EMPTY_OPERATIONS):
                 one.add(one)
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._profile.__exit__(*error)
-        spans = spans_of(self._profile.profiler.kineto_results.events())  # type: ignore[union-attr]
-        self.floor = floor_of(spans)
+        spans = to_spans(self._profile.profiler.kineto_results.events())  # type: ignore[union-attr]
+        self.floor = dispatch_floor(spans)
         self.spans = spans
 
     def save(self, path: Path) -> Path:
-        """Keep the trace for Perfetto or Chrome; `.gz` is compressed."""
+        """Save the trace for Perfetto or Chrome; `.gz` is compressed."""
         self._profile.export_chrome_trace(str(path))
         return path
 
 
-def spans_of(events: Any) -> list[Span]:
-    """The profiler's events as spans; those that say nothing of time are left out."""
+def to_spans(events: Any) -> list[Span]:
+    """Convert the profiler's events to spans; events of other kinds are dropped."""
     listed = list(events)
     asked = {
         event.correlation_id(): event.start_ns()
@@ -99,8 +99,8 @@ def kind_of(event: Any) -> Kind | None:
     return "op" if "::" in name else None
 
 
-def floor_of(spans: list[Span]) -> int:
-    """What an operation takes that has nothing to do, in nanoseconds."""
+def dispatch_floor(spans: list[Span]) -> int:
+    """The median duration of an empty operation, in nanoseconds."""
     marks = [span for span in spans if span.name == FLOOR]
     if not marks:
         return 0
@@ -110,13 +110,13 @@ def floor_of(spans: list[Span]) -> int:
         for span in spans
         if span.kind == "op" and span.lane == mark.lane and mark.start <= span.start < mark.end
     ]
-    own = [sum(b - a for a, b in each.intervals) for each in own_moments(tiny)]
+    own = [sum(b - a for a, b in each.intervals) for each in self_times(tiny)]
     return int(statistics.median(own)) if own else 0
 
 
 @contextmanager
-def marked(owner: type, name: str, phase: str) -> Iterator[None]:
-    """Mark every call of a class's method as a phase, for as long as this lasts."""
+def mark_calls(owner: type, name: str, phase: str) -> Iterator[None]:
+    """Context in which every call of a class's method is marked as a phase."""
     method: Callable[..., Any] = getattr(owner, name)
     inherited = name not in vars(owner)
 

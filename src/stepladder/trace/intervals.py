@@ -1,16 +1,16 @@
-"""Sets of moments as sorted, disjoint intervals: who had the timeline when, and for how long."""
+"""Sets of time as sorted, disjoint intervals, with union, intersection and difference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-Interval = tuple[int, int]  # from, up to, in nanoseconds
-Intervals = Sequence[Interval]
+NanosecondInterval = tuple[int, int]  # from, up to, in nanoseconds
+Intervals = Sequence[NanosecondInterval]
 
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Every moment that is in one of them, once."""
-    joined: list[Interval] = []
+def union(intervals: Iterable[NanosecondInterval]) -> list[NanosecondInterval]:
+    """The union of intervals, sorted and disjoint."""
+    joined: list[NanosecondInterval] = []
     for start, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], end))
@@ -19,8 +19,8 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     return joined
 
 
-def common(one: Intervals, other: Intervals) -> list[Interval]:
-    """Every moment that is in both."""
+def intersect(one: Intervals, other: Intervals) -> list[NanosecondInterval]:
+    """The intersection of two sets."""
     found, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         start, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
@@ -33,8 +33,8 @@ def common(one: Intervals, other: Intervals) -> list[Interval]:
     return found
 
 
-def without(one: Intervals, other: Intervals) -> list[Interval]:
-    """Every moment of the first that is not in the second."""
+def subtract(one: Intervals, other: Intervals) -> list[NanosecondInterval]:
+    """The first set without the second."""
     left, j = [], 0
     for start, end in one:
         while j < len(other) and other[j][1] <= start:

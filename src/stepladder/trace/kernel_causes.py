@@ -1,8 +1,7 @@
-"""Which cause an operation or a kernel belongs to, by its name.
+"""The cause of an operation or a kernel, by its name.
 
-Names are torch's for operations on the host, and those of the libraries for kernels, where a few
-syllables have told products, attention and collectives apart for years. Anything else streams
-through memory.
+Operations have torch's names. Kernels have the names of their libraries, in which a few words have
+identified matmuls, attention and collectives for years. Everything else counts as memory-bound.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BETWEEN_STAGES = "send_recv"
 
 
 def op_cause(name: str) -> str | None:
-    """The cause an operation claims for itself and all inside it; None: it claims nothing."""
+    """The cause of an operation and all that it calls; None if its name implies none."""
     if name.startswith(("c10d::", "_c10d_functional::", "gloo:", "nccl:")):
         return "communication"
     if "scaled_dot_product" in name or "_attention" in name:
@@ -51,12 +50,12 @@ def op_cause(name: str) -> str | None:
 
 
 def is_launch(name: str) -> bool:
-    """Whether an operation only prepares others."""
+    """Whether an operation is a view, an allocation or autograd's bookkeeping."""
     return name in VIEWS or is_engine(name)
 
 
 def is_engine(name: str) -> bool:
-    """Whether this is autograd at work on a node, hooks in Python and their waits included."""
+    """Whether this is autograd evaluating a node, including Python hooks and their waits."""
     return name.startswith("autograd::engine")
 
 
@@ -70,6 +69,6 @@ def kernel_cause(name: str) -> str:
 
 
 def collective_of(name: str) -> str:
-    """The collective that a kernel, an operation or a backend's span carries out."""
+    """The collective that a kernel, an operation or a backend's span performs."""
     squeezed = name.rpartition(":")[2].lower().replace("_", "")
-    return next((said for word, said in COLLECTIVE_WORDS.items() if word in squeezed), squeezed)
+    return next((known for word, known in COLLECTIVE_WORDS.items() if word in squeezed), squeezed)

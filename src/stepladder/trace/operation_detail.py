@@ -1,8 +1,8 @@
-"""One step looked at operation by operation: what it moves, and where the host waits for numbers.
+"""One step operation by operation: the bytes moved, and the lines at which the host synchronises.
 
-A dispatch mode sees every operation with its tensors, so bytes are counted and not guessed, and
-the Python line that asked for a number is on the stack at that moment. It slows the step down, so
-it is never the step that is timed.
+A dispatch mode sees every operation with its tensors, so bytes are counted exactly, and the Python
+line that needs a number is on the stack. It slows the step down, so this step is never the one that
+is timed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ HERE, OURS, TORCH = (
     str(Path(__file__).parents[1]),
     str(Path(torch.__file__).parent),
 )
-WAITING = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
-COUNTING = ("aten::nonzero", "aten::masked_select", "aten::_unique2")  # sizes known when done
+SYNCHRONISING_OPS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
+DYNAMIC_SHAPE_OPS = (
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique2",
+)  # their output size depends on data
 
 
-class Detail(DispatchMode):
-    """Counts bytes of memory-bound operations and the lines at which the host needs a number."""
+class OperationDetail(DispatchMode):
+    """Counts the bytes of memory-bound operations and the lines where the host synchronises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,11 +46,15 @@ class Detail(DispatchMode):
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(wraps_tensors(kind) for kind in types):
-            return NotImplemented  # the operation comes back on the plain tensors inside
+            return NotImplemented  # the operation is dispatched again on the inner tensors
         name = op.name().partition(".")[0]
         result = op(*args, **(kwargs or {}))
         read, made = tensors(args, kwargs), tensors(result)
-        if name in WAITING or (name in COUNTING and on_device(read)) or leaves(read, made):
+        if (
+            name in SYNCHRONISING_OPS
+            or (name in DYNAMIC_SHAPE_OPS and on_device(read))
+            or copies_to_host(read, made)
+        ):
             if line := calling_line(sys._getframe(1)):
                 self.waits[line] += 1
         elif name not in VIEWS and op_cause(name) is None:
@@ -62,13 +70,13 @@ def on_device(read: list[Tensor]) -> bool:
     return any(tensor.device.type != "cpu" for tensor in read)
 
 
-def leaves(read: list[Tensor], made: list[Tensor]) -> bool:
-    """Whether numbers of the device came to the host, which waits for them."""
+def copies_to_host(read: list[Tensor], made: list[Tensor]) -> bool:
+    """Whether the operation copied from the device to the host, which synchronises."""
     return on_device(read) and any(t.device.type == "cpu" and t.numel() for t in made)
 
 
 def calling_line(frame: FrameType | None) -> str:
-    """File and line of the caller, past torch and this package; empty where that is our engine."""
+    """File and line of the caller, skipping torch; empty if that is in stepladder itself."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((HERE, TORCH, "<")):

@@ -1,4 +1,4 @@
-"""Changes of a plan that would make it faster, by the planner's own forecast of both."""
+"""Suggestions: changes of a plan that the planner forecasts to be faster."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from stepladder.planner import forecast, problems
 from stepladder.record import Calibration
 from stepladder.workload import Facts
 
-WORTHWHILE = 1.03  # times faster; less is within what a forecast cannot tell
-FEWER_BITS = {"fp32": ("tf32", "bf16"), "tf32": ("bf16",), "bf16": ("fp8",), "fp16": ("fp8",)}
+WORTHWHILE = 1.03  # times faster; less is within the forecast's error
+LOWER_PRECISIONS = {"fp32": ("tf32", "bf16"), "tf32": ("bf16",), "bf16": ("fp8",), "fp16": ("fp8",)}
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    words: str  # in the plan's own
+class Suggestion:
+    """One change of the plan, and its forecast gain."""
+
+    words: str  # the plan's shorthand for the change
     gain: float  # times faster
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What the planner is asked about; `unknown` says why it cannot answer."""
+class SuggestionContext:
+    """The model, cluster and calibration to forecast with; `unknown`: why they are missing."""
 
     facts: Facts | None = None
     cluster: Cluster | None = None
     calibration: Calibration | None = None
     unknown: str = ""
 
-    def offers(self, plan: Plan) -> list[Offer]:
-        """Legal changes that fit and are worth it, the best first."""
+    def suggestions(self, plan: Plan) -> list[Suggestion]:
+        """Legal changes that fit in memory and are worthwhile, the best first."""
         if self.facts is None or self.cluster is None:
             return []
         now = self._seconds(plan)
@@ -42,25 +44,25 @@ class Outlook:
         for words, changed in changes(plan, self.cluster):
             then = self._seconds(changed)
             if then is not None and now / then > WORTHWHILE:
-                found.append(Offer(words, now / then))
-        return sorted(found, key=lambda offer: -offer.gain)
+                found.append(Suggestion(words, now / then))
+        return sorted(found, key=lambda suggestion: -suggestion.gain)
 
     def _seconds(self, plan: Plan) -> float | None:
         assert self.facts is not None and self.cluster is not None
         if problems(self.facts, plan, self.cluster):
             return None
-        said = forecast(self.facts, plan, self.cluster, self.calibration)
-        return said.time.step_seconds if said.fits and said.time else None
+        found = forecast(self.facts, plan, self.cluster, self.calibration)
+        return found.time.step_seconds if found.fits and found.time else None
 
 
 def changes(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
-    """One change at a time, each in the words that ask for it."""
-    for find in FINDERS:
+    """Yield plans with one change each, and the plan's shorthand for the change."""
+    for find in CHANGES:
         yield from find(plan, cluster)
 
 
-def fewer_bits(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
-    for name in FEWER_BITS.get(plan.precision.name, ()):
+def lower_precision(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
+    for name in LOWER_PRECISIONS.get(plan.precision.name, ()):
         yield name, replace(plan, precision=PRECISIONS[name])
 
 
@@ -75,22 +77,22 @@ def switches(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
         yield "graphs=on", replace(plan, graphs=True)
 
 
-def larger_passes(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
-    """The same batch in fewer passes."""
+def larger_micro_batches(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
+    """The same batch in fewer, larger micro-batches."""
     batch = plan.settle(cluster.num_devices).batch
     if batch.micro and batch.passes and batch.passes > 1:
         larger = Batch(batch.sequences, 2 * batch.micro)
         yield f"micro={larger.micro}", replace(plan, batch=larger)
 
 
-def no_recomputing(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
+def less_recomputation(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
     kinds = {"blocks": ("selective", "none"), "selective": ("none",), "every": ("none",)}
     for kind in kinds.get(plan.recompute.kind, ()):
         yield f"recompute={kind}", replace(plan, recompute=Recompute.parse(kind))
 
 
-def less_talk(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
-    """Gradients in fewer bits, state sliced less, slices inside a node."""
+def less_communication(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
+    """Compressed gradients, a lower ZeRO stage, or sharding within a node."""
     layout = plan.layout
     if layout.replicate > 1 and not plan.zero and plan.compress == Compress():
         yield "compress=bf16", replace(plan, compress=Compress("bf16"))
@@ -105,10 +107,10 @@ def less_talk(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
         yield words, replace(plan, layout=hybrid)
 
 
-FINDERS: tuple[Callable[[Plan, Cluster], Iterator[tuple[str, Plan]]], ...] = (
-    fewer_bits,
+CHANGES: tuple[Callable[[Plan, Cluster], Iterator[tuple[str, Plan]]], ...] = (
+    lower_precision,
     switches,
-    larger_passes,
-    no_recomputing,
-    less_talk,
+    larger_micro_batches,
+    less_recomputation,
+    less_communication,
 )

@@ -1,7 +1,7 @@
-"""A profile in words: what bounds the run, what is wrong with it, what would help.
+"""The verdict on a profile: what limits the run, findings, and what would help.
 
-A finding is claimed only where the measurement shows it beyond doubt; each threshold below has its
-reason. The shares are of the step's wall time.
+A finding is reported only if the measurement is clear; each threshold below has its reason. Shares
+are of the step's wall time.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepladder.record import Profile
-from stepladder.record.profile import Finding
+from stepladder.record.profile import ProfileFinding
 
-from .plan_suggestions import Offer
+from .plan_suggestions import Suggestion
 
-WAITS_FOR_DATA = 0.10  # a prefetching loader costs well under a hundredth
-EXPOSED = 0.15  # of communication: below that, other changes bring more
-PYTHON = 0.30  # outside operations, in every step: a busy machine stops one of them anywhere
-DISPATCHED = 0.5  # of the passes, spent on asking for operations instead of on them
-LEAST_LAUNCH = 0.15  # of them, so that a pause in Python does not pass for many small operations
-ASKING = 0.2  # of the operations' own time: on a processor large ones ask for a few hundredths
-SLOWER = 1.25  # than the median of the other ranks in every step,
-LATE = 0.05  # and by this much of a step
-LEAST = 0.01  # of a step that a rank works
-EACH = 4  # operations a parameter tensor and step; fused kernels need a fraction of one
-SHOWN = 3  # offers
+DATA_WAIT_SHARE = 0.10  # a prefetching loader costs well under a hundredth
+EXPOSED_SHARE = 0.15  # of communication: below that, other changes bring more
+PYTHON_SHARE = 0.30  # outside operations, in every step, since a busy machine may stall one of them
+DISPATCH_SHARE = 0.5  # of forward and backward, spent on launching operations
+MIN_LAUNCH_SHARE = 0.15  # of them, so that a pause in Python is not taken for many small operations
+LAUNCH_SHARE = 0.2  # of operations' own time: on a CPU large ones need a few hundredths
+SLOWER_FACTOR = 1.25  # than the median of the other ranks in every step,
+LATE_SHARE = 0.05  # and by this share of a step
+MIN_OWN_SHARE = 0.01  # of a step: the least own time assumed of a rank
+OPERATIONS_PER_TENSOR = 4  # per step; fused kernels need a fraction of one
+MAX_SUGGESTIONS = 3
 GROUPS = {
     "compute": ("matrix", "attention"),
     "memory": ("memory_bound",),
@@ -39,38 +39,45 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was seen beside the timeline."""
+    """What was measured besides the trace."""
 
     waits: Mapping[str, int] = field(default_factory=Counter)  # by line, in one step
-    device_waits: float = 0.0  # seconds a step the host stood in the driver's waiting calls
-    graphs: str = ""  # what is kept from step to step
-    update_operations: float = 0.0  # a step
+    device_waits: float = 0.0  # seconds per step in the driver's synchronising calls
+    graphs: str = ""  # autograd graphs retained between steps
+    update_operations: float = 0.0  # per step
     tensors: int = 1  # that the optimizer updates
-    launching: float | None = None  # share of operations' time on a quiet processor
-    python: float = 0.0  # outside operations: its share of the step that has least of it
-    unknown: str = ""  # why nothing is forecast
+    launching: float | None = None  # share of operations' time, on a CPU
+    python: float = 0.0  # share outside operations, in the step with the least of it
+    unknown: str = ""  # why there is no forecast
 
 
-def judge(profile: Profile, seen: Evidence, offers: Sequence[Offer]) -> Profile:
-    """The profile with its verdict."""
+def judge(profile: Profile, seen: Evidence, suggestions: Sequence[Suggestion]) -> Profile:
+    """The profile with its bound and findings filled in."""
     findings = [
-        *slow_data(profile), *waiting_host(profile, seen), *leaks(seen), *stragglers(profile),
-        *many_small(profile, seen), *slow_python(profile, seen), *unfused(profile, seen),
-        *talk(profile, offers),
-        *(Finding("plan", f"{offer.words} would give {offer.gain:.2f} ×", gain=offer.gain)
-          for offer in offers[:SHOWN]),
-    ]  # fmt: skip
-    return replace(profile, bound=bound_of(profile, offers, seen), findings=tuple(findings))
+        *slow_loader(profile),
+        *host_synchronisation(profile, seen),
+        *leaks(seen),
+        *stragglers(profile),
+        *launch_bound(profile, seen),
+        *slow_python(profile, seen),
+        *unfused_optimizer(profile, seen),
+        *exposed_communication(profile, suggestions),
+        *(
+            ProfileFinding("plan", f"{each.words} would give {each.gain:.2f} ×", gain=each.gain)
+            for each in suggestions[:MAX_SUGGESTIONS]
+        ),
+    ]
+    return replace(profile, bound=bound_of(profile, suggestions, seen), findings=tuple(findings))
 
 
-def bound_of(profile: Profile, offers: Sequence[Offer], seen: Evidence) -> str:
-    """What bounds this run, and the best way out."""
+def bound_of(profile: Profile, suggestions: Sequence[Suggestion], seen: Evidence) -> str:
+    """What limits this run, and the best suggestion, in a sentence."""
     shares = {group: profile.share(*causes) for group, causes in GROUPS.items()}
     group = max(shares, key=lambda name: shares[name])
-    said = f"{group}-bound: {shares[group]:.0%} of the step{details(group, profile)}"
-    if offers:
-        return f"{said}; {offers[0].words} would give {offers[0].gain:.1f} ×"
-    return f"{said}; gains unknown ({seen.unknown})" if seen.unknown else said
+    sentence = f"{group}-bound: {shares[group]:.0%} of the step{details(group, profile)}"
+    if suggestions:
+        return f"{sentence}; {suggestions[0].words} would give {suggestions[0].gain:.1f} ×"
+    return f"{sentence}; gains unknown ({seen.unknown})" if seen.unknown else sentence
 
 
 def details(group: str, profile: Profile) -> str:
@@ -91,55 +98,59 @@ def largest(profile: Profile) -> list[tuple[str, float]]:
     return [(name, spent) for name, spent in found if spent > 0.01 * profile.step_seconds]
 
 
-def slow_data(profile: Profile) -> list[Finding]:
+def slow_loader(profile: Profile) -> list[ProfileFinding]:
     share = profile.share("data")
-    if share < WAITS_FOR_DATA:
+    if share < DATA_WAIT_SHARE:
         return []
     text = f"slow loader: the step waits {share:.0%} of its time for data"
-    return [Finding("data", text, "Raise data.workers, or read faster", 1 / max(1 - share, 0.01))]
+    return [
+        ProfileFinding("data", text, "Raise data.workers, or read faster", 1 / max(1 - share, 0.01))
+    ]
 
 
-def waiting_host(profile: Profile, seen: Evidence) -> list[Finding]:
+def host_synchronisation(profile: Profile, seen: Evidence) -> list[ProfileFinding]:
     found = [
-        Finding(
+        ProfileFinding(
             "sync",
             f"host synchronisation: {line} needs a number of the device {times(count)} a step",
             "Keep it a tensor, and read it when a report is due",
         )
         for line, count in seen.waits.items()
     ]
-    if not found and seen.device_waits > LATE * profile.step_seconds:
+    if not found and seen.device_waits > LATE_SHARE * profile.step_seconds:
         spent = seen.device_waits * 1e3
         text = f"host synchronisation: the step waits {spent:.1f} ms for the device"
-        found = [Finding("sync", text, "Look for .cpu() and torch.cuda.synchronize in the step")]
+        found = [
+            ProfileFinding("sync", text, "Look for .cpu() and torch.cuda.synchronize in the step")
+        ]
     return found
 
 
-def leaks(seen: Evidence) -> list[Finding]:
-    return [Finding("leak", f"leaked graph: {seen.graphs}")] if seen.graphs else []
+def leaks(seen: Evidence) -> list[ProfileFinding]:
+    return [ProfileFinding("leak", f"leaked graph: {seen.graphs}")] if seen.graphs else []
 
 
-def stragglers(profile: Profile) -> list[Finding]:
+def stragglers(profile: Profile) -> list[ProfileFinding]:
     return [
-        Finding("straggler", text, "See what else runs there, its data and its clock", gain)
+        ProfileFinding("straggler", text, "See what else runs there, its data and its clock", gain)
         for text, gain in find_stragglers(profile.own_seconds, profile.step_seconds)
     ]
 
 
 def find_stragglers(own: Sequence[Sequence[float]], step_seconds: float) -> list[tuple[str, float]]:
-    """Ranks that are slower on their own than the others, step after step, and what that costs.
+    """Ranks that are slower than the others in every step, described, with the possible gain.
 
     Args:
-        own: of each rank, its seconds outside collectives in each step.
+        own: for each rank, its seconds outside collectives in each step.
     """
     usual = [statistics.median(steps) for steps in own]
     found = []
     for rank, mine in enumerate(own):
         others = [*usual[:rank], *usual[rank + 1 :]]
         theirs = statistics.median(others) if others else max(mine)
-        theirs = max(theirs, LEAST * step_seconds)  # of ranks that only waited the clock says 0
+        theirs = max(theirs, MIN_OWN_SHARE * step_seconds)  # ranks that only waited have 0
         late = usual[rank] - theirs
-        if min(mine) > SLOWER * theirs and late > LATE * step_seconds:
+        if min(mine) > SLOWER_FACTOR * theirs and late > LATE_SHARE * step_seconds:
             text = (
                 f"rank {rank} is {usual[rank] / theirs:.1f} × slower than the median, "
                 f"{late * 1e3:.0f} ms a step outside collectives"
@@ -148,45 +159,47 @@ def find_stragglers(own: Sequence[Sequence[float]], step_seconds: float) -> list
     return found
 
 
-def many_small(profile: Profile, seen: Evidence) -> list[Finding]:
+def launch_bound(profile: Profile, seen: Evidence) -> list[ProfileFinding]:
     passes = profile.share("matrix", "attention", "memory_bound", "launch", "host")
     launching, share = profile.share("launch"), profile.share("launch", "host")
-    small = launching > LEAST_LAUNCH * passes and share > DISPATCHED * passes
-    if not (small if seen.launching is None else seen.launching > ASKING):
+    small = launching > MIN_LAUNCH_SHARE * passes and share > DISPATCH_SHARE * passes
+    if not (small if seen.launching is None else seen.launching > LAUNCH_SHARE):
         return []
     text = (
         f"launch-bound: {share:.0%} of the step asks for work instead of doing it, "
         f"{profile.operations:,.0f} operations a step"
     )
-    return [Finding("launch", text, "A larger micro-batch, or compile=on", 1 / (1 - share))]
+    return [ProfileFinding("launch", text, "A larger micro-batch, or compile=on", 1 / (1 - share))]
 
 
-def slow_python(profile: Profile, seen: Evidence) -> list[Finding]:
-    if seen.python < PYTHON or many_small(profile, seen):
+def slow_python(profile: Profile, seen: Evidence) -> list[ProfileFinding]:
+    if seen.python < PYTHON_SHARE or launch_bound(profile, seen):
         return []
     share = profile.share("host")
     text = f"slow Python: {share:.0%} of the step passes in Python outside operations"
-    return [Finding("host", text, "See the trace for where", 1 / (1 - share))]
+    return [ProfileFinding("host", text, "See the trace for where", 1 / (1 - share))]
 
 
-def unfused(profile: Profile, seen: Evidence) -> list[Finding]:
-    if seen.update_operations <= EACH * seen.tensors:
+def unfused_optimizer(profile: Profile, seen: Evidence) -> list[ProfileFinding]:
+    if seen.update_operations <= OPERATIONS_PER_TENSOR * seen.tensors:
         return []
     text = (
         f"unfused optimizer: {seen.update_operations:,.0f} operations a step update "
         f"{seen.tensors} tensors, {profile.share('optimizer'):.0%} of the step"
     )
-    return [Finding("optimizer", text, "Use one with a fused kernel, such as adamw or sgd")]
+    return [ProfileFinding("optimizer", text, "Use one with a fused kernel, such as adamw or sgd")]
 
 
-def talk(profile: Profile, offers: Sequence[Offer]) -> list[Finding]:
+def exposed_communication(
+    profile: Profile, suggestions: Sequence[Suggestion]
+) -> list[ProfileFinding]:
     share = profile.share("communication", "bubble")
-    if share < EXPOSED or find_stragglers(profile.own_seconds, profile.step_seconds):
+    if share < EXPOSED_SHARE or find_stragglers(profile.own_seconds, profile.step_seconds):
         return []
-    ways = [o for o in offers if o.words.startswith(("micro", "compress", "zero", "hybrid"))]
+    ways = [o for o in suggestions if o.words.startswith(("micro", "compress", "zero", "hybrid"))]
     fix = " or ".join(o.words for o in ways) or "larger micro-batch, bf16 reduce, hybrid sharding"
     gain = ways[0].gain if ways else None
-    return [Finding("communication", f"communication exposed {share:.0%}", fix, gain)]
+    return [ProfileFinding("communication", f"communication exposed {share:.0%}", fix, gain)]
 
 
 def times(count: int) -> str:

@@ -1,8 +1,8 @@
-"""What operations would take on a quiet machine, from several steps that do the same.
+"""The durations of operations on an idle machine, from several identical steps.
 
-A processor is shared: a step may be stopped in the middle of an operation for longer than the
-operation takes. The same operation of another step is seldom stopped too, so the shortest of them
-is what it takes. Without this a busy machine would make small operations look like large ones.
+A CPU is shared: an operation may be preempted for longer than it takes. The same operation of
+another step seldom is, so the shortest of them is taken. Without this, a busy machine would make
+small operations look like large ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .intervals import Intervals, length
 from .kernel_causes import is_engine, is_launch, op_cause
-from .spans import Span, own_moments
+from .spans import Span, self_times
 
 Timed = list[tuple[str, int]]  # operations in order, and nanoseconds of their own
 
@@ -19,8 +19,8 @@ Timed = list[tuple[str, int]]  # operations in order, and nanoseconds of their o
 def launching_share(
     lanes: Sequence[Sequence[Span]], steps: Intervals, update: Intervals, floor: int
 ) -> float | None:
-    """Of the passes' operations, the share that asks for work; None where nothing was seen."""
-    taken = [timed(lanes, step, update) for step in steps]
+    """The share of operations' time in forward and backward that is launching; None if unknown."""
+    taken = [operation_times(lanes, step, update) for step in steps]
     longest = max(taken, key=len, default=[])
     alike = [step for step in taken if [name for name, _ in step] == [name for name, _ in longest]]
     launch = work = 0
@@ -31,9 +31,14 @@ def launching_share(
     return launch / (launch + work) if launch + work else None
 
 
-def timed(lanes: Sequence[Sequence[Span]], step: tuple[int, int], update: Intervals) -> Timed:
-    """The operations of one step's passes, but for collectives and autograd's own time, in which
-    a hook may wait for one: both are as long as others take."""
+def operation_times(
+    lanes: Sequence[Sequence[Span]], step: tuple[int, int], update: Intervals
+) -> Timed:
+    """The operations of one step's forward and backward, with their own time.
+
+    Without collectives, and without autograd's own time, in which a hook may wait for one: both
+    depend on other ranks.
+    """
     ends = next((start for start, _ in update if start >= step[0]), step[1])
     inside = [
         [span for span in lane if step[0] <= span.start < min(ends, step[1])] for lane in lanes
@@ -41,6 +46,6 @@ def timed(lanes: Sequence[Sequence[Span]], step: tuple[int, int], update: Interv
     return [
         (own.chain[-1], length(own.intervals))
         for lane in inside
-        for own in own_moments(lane)
+        for own in self_times(lane)
         if op_cause(own.chain[-1]) != "communication" and not is_engine(own.chain[-1])
     ]

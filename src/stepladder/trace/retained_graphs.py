@@ -1,7 +1,7 @@
-"""Graphs that outlive their step: live tensors that still remember how they were computed.
+"""Autograd graphs that outlive their step, found through the live tensors that have a `grad_fn`.
 
-A loss kept in a list keeps its whole graph, and with it every activation. Only tensors that Python
-holds are found, which are exactly those that somebody kept by name.
+A loss kept in a list keeps its whole graph, and with it every activation. Only tensors with a
+Python reference are found, which are those that user code kept.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class RetainedGraphs:
+    """The tensors with graphs that are alive after a step, and what refers to the largest."""
+
     count: int
     shape: tuple[int, ...]  # of the largest
     dtype: str
-    made_by: str  # the operation that the largest came from
-    holder: str  # what holds it
+    made_by: str  # the operation that made the largest
+    holder: str  # what refers to it
 
     def __str__(self) -> str:
         tensors = (
@@ -35,13 +37,13 @@ class RetainedGraphs:
 
 
 def live_graphs() -> list[Tensor]:
-    """Every tensor in the process that remembers how it was computed."""
+    """Every tensor in the process that has an autograd graph."""
     gc.collect()
     return [thing for thing in gc.get_objects() if holds_graph(thing)]
 
 
 def find_retained_graphs(ignore: Sequence[Tensor] = ()) -> RetainedGraphs | None:
-    """The live tensors that hold a graph, or none; call it when a step is over.
+    """The live tensors that have a graph, or None; call it after a step.
 
     Args:
         ignore: tensors kept on purpose, such as those alive before the step.
@@ -57,7 +59,7 @@ def find_retained_graphs(ignore: Sequence[Tensor] = ()) -> RetainedGraphs | None
     return RetainedGraphs(len(found), tuple(largest.shape), dtype, made_by, holder)
 
 
-MOST_ASKED = 8
+MAX_SEARCHED = 8
 RUNNING = "a variable of a running function, or a graph that saved it"
 
 
@@ -66,23 +68,23 @@ def holds_graph(thing: Any) -> bool:
 
 
 def find_holder(found: list[Tensor]) -> tuple[Tensor, str]:
-    """The largest of them, and what refers to it in words.
+    """The largest tensor, and what refers to it in words.
 
-    Of equals the one in a container: a variable of a running function goes by itself. Each question
-    who refers to a tensor walks the whole heap, so few are asked about.
+    Among equals one in a container, since a local variable disappears by itself. Each search for
+    referrers walks the whole heap, so only a few tensors are searched for.
     """
     size = max(tensor.nbytes for tensor in found)
-    equals = [tensor for tensor in found if tensor.nbytes == size][:MOST_ASKED]
+    equals = [tensor for tensor in found if tensor.nbytes == size][:MAX_SEARCHED]
     for tensor in equals:
         for holder in gc.get_referrers(tensor):
             if holder is found or holder is equals or isinstance(holder, types.FrameType):
                 continue
-            if words := describe(holder, tensor):
+            if words := describe_holder(holder, tensor):
                 return tensor, words
     return equals[0], RUNNING
 
 
-def describe(holder: Any, tensor: Tensor) -> str:
+def describe_holder(holder: Any, tensor: Tensor) -> str:
     if isinstance(holder, dict):
         return describe_dict(holder, tensor)
     if isinstance(holder, list | tuple | set):

@@ -1,4 +1,4 @@
-"""What a timeline is made of: spans on lanes, and the work that nested spans do themselves."""
+"""Spans of a trace: intervals on threads or streams, and the self time of nested spans."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from .intervals import Interval
+from .intervals import NanosecondInterval
 
 Kind = Literal["phase", "op", "runtime", "kernel", "copy", "travel"]
 
 DATA, STEP, UPDATE, SYNC = (
     f"stepladder.{phase}" for phase in ("data", "step", "update", "sync")
 )  # the phases that a profiled loop marks
-OPTIMIZER = "Optimizer.step"  # how torch's own mark around an optimizer's step begins
+OPTIMIZER = "Optimizer.step"  # the prefix of torch's annotation of an optimizer's step
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took from `start` to `end`, in nanoseconds.
+    """An operation, kernel or phase from `start` to `end`, in nanoseconds.
 
-    A lane is a thread of the host, where spans nest, or a stream of the device, where they follow
-    each other. A `travel` is a collective under way outside any lane's own work.
+    A lane is a host thread, where spans nest, or a device stream, where they follow each other. A
+    `travel` is a running collective, which occupies no lane.
     """
 
     name: str
@@ -29,26 +29,27 @@ class Span:
     end: int
     lane: str
     kind: Kind
-    asked: int | None = None  # when the host launched it
+    launched_at: int | None = None  # when the host launched it
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> NanosecondInterval:
         return self.start, self.end
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """The moments of a nested span in which none of its children ran."""
+class SelfTime:
+    """The time of a nested span in which none of its children ran."""
 
     chain: tuple[str, ...]  # names from the outermost span to this one
-    intervals: tuple[Interval, ...]
+    intervals: tuple[NanosecondInterval, ...]
 
 
-def own_moments(spans: Iterable[Span]) -> Iterator[Own]:
-    """Each span of one lane with the time it spent itself."""
-    open_: list[tuple[Span, list[Interval], int]] = []  # span, its own moments, where they go on
+def self_times(spans: Iterable[Span]) -> Iterator[SelfTime]:
+    """The self time of each span of one lane."""
+    # Open spans: each with its self time so far, and where that continues.
+    open_: list[tuple[Span, list[NanosecondInterval], int]] = []
 
-    def close() -> Own:
+    def close() -> SelfTime:
         span, mine, since = open_.pop()
         if since < span.end:
             mine.append((since, span.end))
@@ -56,7 +57,7 @@ def own_moments(spans: Iterable[Span]) -> Iterator[Own]:
         if open_:
             outer, theirs, _ = open_[-1]
             open_[-1] = (outer, theirs, max(span.end, span.start))
-        return Own(chain, tuple(mine))
+        return SelfTime(chain, tuple(mine))
 
     for span in sorted(spans, key=lambda each: (each.start, -each.end)):
         while open_ and open_[-1][0].end <= span.start:

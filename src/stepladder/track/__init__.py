@@ -1,4 +1,4 @@
-"""Where people already look: a journal whose entries also reach the trackers they use."""
+"""Experiment trackers: a journal that also sends its entries to TensorBoard, W&B and others."""
 
 from .targets import Target, parse_targets
 from .tracked_journal import TrackedJournal, open_journal

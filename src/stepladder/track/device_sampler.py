@@ -1,8 +1,7 @@
-"""The device as its driver sees it, sampled now and then by a thread that nobody waits for.
+"""Sampling device utilisation, temperature, power and memory in a background thread.
 
-On an NVIDIA card the driver's library (`nvidia-ml-py`) gives utilisation, temperature, power and
-memory. Without it, or without a card, the processor's utilisation stands in. Utilisation is a share
-from 0 to 1.
+On an NVIDIA GPU they come from the driver's library (`nvidia-ml-py`). Without it, or without a GPU,
+the CPU's utilisation is sampled instead. Utilisation is a share from 0 to 1.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any
 
 import psutil
 
-EVERY_SECONDS = 5.0
-FIRST_SECONDS = 1.0  # the first sample comes early: a short run has one too
+INTERVAL_SECONDS = 5.0
+FIRST_SECONDS = 1.0  # the first sample comes early, so that a short run has one too
 
 Sample = dict[str, Any]
 
 
 class DeviceSampler:
-    """Writes `device` entries while it is entered."""
+    """Context in which a thread writes `device` entries."""
 
     def __init__(
         self,
@@ -30,17 +29,17 @@ class DeviceSampler:
         step: Callable[[], int],
         *,
         card: str | None = None,
-        every_seconds: float = EVERY_SECONDS,
+        every_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self._write, self._step, self._every = write, step, every_seconds
-        self._read = reader(card)
+        self._read = choose_reader(card)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="device sampler", daemon=True)
 
     def _sample(self) -> None:
         pause = min(FIRST_SECONDS, self._every)
-        with suppress(Exception):  # a driver that stops answering, a full disk: the run will tell
-            self._read()  # a thread's first answer about the processor is about nothing
+        with suppress(Exception):  # a failing driver or a full disk must not stop the run here
+            self._read()  # psutil's first CPU utilisation of a thread is meaningless
             while not self._stop.wait(pause):
                 self._write("device", step=self._step(), **self._read())
                 pause = self._every
@@ -54,15 +53,15 @@ class DeviceSampler:
         self._thread.join(10)
 
 
-def reader(card: str | None) -> Callable[[], Sample]:
-    """How to read the card with that unique name, or this processor."""
+def choose_reader(card: str | None) -> Callable[[], Sample]:
+    """The function that samples the GPU with that UUID, or this CPU."""
     if card is not None:
         try:
             driver = import_module("pynvml")
             driver.nvmlInit()
             handle = driver.nvmlDeviceGetHandleByUUID(card)
             return lambda: read_card(driver, handle)
-        except Exception:  # no library, no driver, a card it does not know
+        except Exception:  # no library, no driver, or an unknown GPU
             pass
     return read_processor
 

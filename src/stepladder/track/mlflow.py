@@ -1,4 +1,4 @@
-"""MLflow: a run in the experiment `stepladder`, where MLflow's own settings say."""
+"""MLflow: a run in the experiment `stepladder`, on the server that MLflow's settings name."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from stepladder.errors import PlanError
 
 from .scalars import scalars
-from .targets import FIELD, package
+from .targets import FIELD, import_tracker
 
 EXPERIMENT = "stepladder"
-LONGEST = 500  # characters of a parameter that MLflow takes
+LONGEST = 500  # characters of a parameter, MLflow's limit
 
 
 class Mlflow:
     name = "mlflow"
 
     def __init__(self, folder: Path) -> None:
-        mlflow = package("mlflow")
-        self._metric = package("mlflow.entities").Metric
+        mlflow = import_tracker("mlflow")
+        self._metric = import_tracker("mlflow.entities").Metric
         try:
             self._client = mlflow.MlflowClient()
             known = self._client.get_experiment_by_name(EXPERIMENT)

@@ -1,4 +1,4 @@
-"""Prometheus: the newest numbers as text on a port of this machine, for whoever reads them."""
+"""Prometheus: the latest metrics, served on a port of this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Prometheus:
             self._gauges.update(scalars(kind, entry))
 
     def text(self) -> str:
-        """Everything known, in Prometheus's own format."""
+        """All metrics, in Prometheus's text format."""
         with self._lock:
             gauges, counters = dict(self._gauges), dict(self._counters)
         lines = []
@@ -70,7 +70,7 @@ def metric_name(name: str) -> str:
 
 
 def handler(source: Prometheus) -> type[BaseHTTPRequestHandler]:
-    """Answers one question: /metrics."""
+    """A request handler that serves /metrics."""
 
     class Answer(BaseHTTPRequestHandler):
         timeout = 10

@@ -1,4 +1,4 @@
-"""A journal's entry as named numbers, the same names in every tracker."""
+"""The metrics of a journal entry, with the same names in every tracker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = {
 
 
 def scalars(kind: str, entry: dict[str, Any]) -> dict[str, float]:
-    """The finite numbers of an entry by name; none where it holds none."""
+    """The finite numbers of an entry by metric name."""
     named: dict[str, Any] = {}
     if kind == "step":
         named = {name: entry.get(key) for key, name in STEP.items()}
@@ -30,9 +30,11 @@ def scalars(kind: str, entry: dict[str, Any]) -> dict[str, float]:
     elif kind == "device":
         named = {f"device/{key}": value for key, value in entry.items() if key != "step"}
     elif kind == "memory":
-        named = {f"memory/{key}": value for key, value in table(entry.get("owners")).items()}
+        named = {f"memory/{key}": value for key, value in as_table(entry.get("owners")).items()}
     elif kind == "collectives":
-        named = {f"collectives/{key}": value for key, value in table(entry.get("seconds")).items()}
+        named = {
+            f"collectives/{key}": value for key, value in as_table(entry.get("seconds")).items()
+        }
     elif kind == "ranks":
         own = [one for one in entry.get("own_seconds") or () if is_number(one)]
         if own:
@@ -40,7 +42,7 @@ def scalars(kind: str, entry: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in named.items() if is_number(value)}
 
 
-def table(value: Any) -> dict[str, Any]:
+def as_table(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 

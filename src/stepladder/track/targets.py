@@ -1,4 +1,4 @@
-"""Where a run's numbers shall go, as text: `tensorboard, wandb, mlflow, prometheus:9400`."""
+"""Parsing the trackers of a run: `tensorboard, wandb, mlflow, prometheus:9400`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Target:
+    """One tracker to send a run's entries to."""
+
     name: str
     host: str = LOOPBACK  # of prometheus
     port: int = 0
 
 
 def parse_targets(words: str | Iterable[str]) -> tuple[Target, ...]:
-    """The targets that words name; every mistake at once."""
+    """Parse the trackers' names; raises all mistakes at once."""
     given = words.split(",") if isinstance(words, str) else list(words)
     problems: list[PlanError] = []
     found: list[Target] = []
     for word in filter(None, (one.strip() for one in given)):
         try:
-            found.append(parse(word))
+            found.append(parse_target(word))
         except PlanError as problem:
             problems.append(problem)
     raise_all(problems)
     return tuple(dict.fromkeys(found))
 
 
-def parse(word: str) -> Target:
+def parse_target(word: str) -> Target:
     name, colon, where = word.partition(":")
     if name not in NAMES:
         raise PlanError(FIELD, f"'{name}' is not a tracker", nearest(name, NAMES))
@@ -50,8 +52,8 @@ def parse(word: str) -> Target:
     return Target(name, host or LOOPBACK, int(port))
 
 
-def package(module: str) -> Any:
-    """A tracker's own package, found by name: nothing needs it but who asks for it."""
+def import_tracker(module: str) -> Any:
+    """Import a tracker's package, which is needed only if that tracker is used."""
     try:
         return import_module(module)
     except ImportError as missing:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .scalars import scalars
-from .targets import package
+from .targets import import_tracker
 
 
 class TensorBoard:
@@ -14,8 +14,8 @@ class TensorBoard:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "tensorboard"
-        package("tensorboard")
-        self._open = package("torch.utils.tensorboard").SummaryWriter
+        import_tracker("tensorboard")
+        self._open = import_tracker("torch.utils.tensorboard").SummaryWriter
         self._writer: Any = None
 
     def write(self, kind: str, entry: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ class TensorBoard:
             self._writer.add_text("events", str(entry.get("text", "")), step)
 
     def _start(self, step: Any) -> None:
-        """A file of its own for each start; steps that a resumed run repeats are taken back."""
+        """Open an event file for each start; it purges the steps that a resumed run repeats."""
         if self._writer is not None:
             self._writer.close()
         purge = step if isinstance(step, int) and step > 0 else None

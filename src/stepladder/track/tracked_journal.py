@@ -1,8 +1,8 @@
-"""A journal that also hands its entries on, without ever waiting for whom it hands them to.
+"""A journal that also sends its entries to trackers, without waiting for them.
 
-Writing to the journal comes first and is the only part a run waits for. A thread of its own tells
-the trackers; where they are slower than the run, or down, entries are left out and the journal
-says so. Nothing a tracker does can stop a run.
+Writing to the journal comes first and is the only part a run waits for. A separate thread sends the
+entries to the trackers; if they are slower than the run, or down, entries are dropped and the
+journal records that. A tracker can never stop a run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .targets import Target, parse_targets
 from .tensorboard import TensorBoard
 from .wandb import Wandb
 
-WAITING = 10_000  # entries that may wait for the trackers
-FAILURES = 5  # in a row, and a tracker is left out
-CLOSING_SECONDS = 30.0  # for what still waits at the end
+MAX_QUEUED = 10_000  # entries that wait for the trackers
+MAX_FAILURES = 5  # in a row, after which a tracker is removed
+CLOSING_SECONDS = 30.0  # for the entries that still wait at the end
 
 
 class Tracker(Protocol):
-    """One place to which entries go."""
+    """A tracker that entries are sent to."""
 
     name: str
 
@@ -38,10 +38,10 @@ class Tracker(Protocol):
 def open_journal(
     folder: str | Path, track: str | Iterable[str] | Iterable[Target] = ()
 ) -> TrackedJournal:
-    """The journal of a run folder, its entries also told to these trackers.
+    """Open the journal of a run folder, with its entries also sent to these trackers.
 
-    `track` is such as "tensorboard, prometheus:9400". Each entry is one `write(kind, **numbers)`,
-    as in `journal.write("step", **report.to_dict())`.
+    `track` is, for example, "tensorboard, prometheus:9400". Write an entry with
+    `journal.write("step", **report.to_dict())`.
     """
     given = [track] if isinstance(track, str) else list(track)
     words = [one for one in given if isinstance(one, str)]
@@ -74,21 +74,21 @@ OPENERS: dict[str, Callable[[Path], Tracker]] = {
 
 
 class TrackedJournal:
-    """Writes to the journal now and to the trackers as soon as they are ready."""
+    """Writes entries to the journal at once, and to the trackers in the background."""
 
     def __init__(self, journal: Journal, trackers: Iterable[Tracker] = ()) -> None:
         self.journal, self.trackers = journal, list(trackers)
         self.path = journal.path
         self._failures = {tracker.name: 0 for tracker in self.trackers}
-        self._waiting: queue.Queue[tuple[str, dict[str, Any]] | None] = queue.Queue(WAITING)
-        self._left_out = 0
-        self._thread = threading.Thread(target=self._hand_on, name="trackers", daemon=True)
+        self._queue: queue.Queue[tuple[str, dict[str, Any]] | None] = queue.Queue(MAX_QUEUED)
+        self._num_dropped = 0
+        self._thread = threading.Thread(target=self._forward, name="trackers", daemon=True)
         if self.trackers:
             self._thread.start()
 
     @property
     def addresses(self) -> list[str]:
-        """Where trackers answer; a port of 0 has become the one that was free."""
+        """The URLs that trackers serve on, with the actual port where 0 was asked for."""
         return [one.address for one in self.trackers if isinstance(one, Prometheus)]
 
     def write(self, kind: str, **entry: Any) -> None:
@@ -96,43 +96,47 @@ class TrackedJournal:
         if not self.trackers:
             return
         try:
-            self._waiting.put_nowait((kind, entry))
+            self._queue.put_nowait((kind, entry))
         except queue.Full:
-            if not self._left_out:
-                self._say("trackers are slower than the run: entries are left out for them")
-            self._left_out += 1
+            if not self._num_dropped:
+                self._log_event("trackers are slower than the run: entries are left out for them")
+            self._num_dropped += 1
 
-    def _hand_on(self) -> None:
-        while (item := self._waiting.get()) is not None:
+    def _forward(self) -> None:
+        while (item := self._queue.get()) is not None:
             for tracker in list(self.trackers):
-                self._tell(tracker, *item)
+                self._send(tracker, *item)
 
-    def _tell(self, tracker: Tracker, kind: str, entry: dict[str, Any]) -> None:
+    def _send(self, tracker: Tracker, kind: str, entry: dict[str, Any]) -> None:
         try:
             tracker.write(kind, entry)
         except Exception as failed:  # whatever it is, the run goes on
             self._failures[tracker.name] += 1
             if self._failures[tracker.name] == 1:
-                self._say(f"{tracker.name} failed: {first_line(failed)}")
-            if self._failures[tracker.name] == FAILURES:
+                self._log_event(f"{tracker.name} failed: {first_line(failed)}")
+            if self._failures[tracker.name] == MAX_FAILURES:
                 self.trackers.remove(tracker)
-                self._say(f"{tracker.name} failed {FAILURES} times in a row: left out from now on")
+                self._log_event(
+                    f"{tracker.name} failed {MAX_FAILURES} times in a row: left out from now on"
+                )
         else:
             self._failures[tracker.name] = 0
 
-    def _say(self, text: str) -> None:
+    def _log_event(self, text: str) -> None:
         self.journal.write("event", text=text)
 
     def close(self) -> None:
-        """Hand on what still waits, but not for ever."""
+        """Send the entries that still wait, within a time limit."""
         if self._thread.is_alive():
             try:
-                self._waiting.put(None, timeout=CLOSING_SECONDS)
+                self._queue.put(None, timeout=CLOSING_SECONDS)
                 self._thread.join(CLOSING_SECONDS)
             except queue.Full:
                 pass
             if self._thread.is_alive():
-                self._say(f"trackers did not take the last entries in {CLOSING_SECONDS:.0f} s")
+                self._log_event(
+                    f"trackers did not take the last entries in {CLOSING_SECONDS:.0f} s"
+                )
             else:
                 self._close_trackers()
         self.journal.close()
@@ -142,7 +146,7 @@ class TrackedJournal:
             try:
                 tracker.close()
             except Exception as failed:
-                self._say(f"{tracker.name} failed while it was closed: {first_line(failed)}")
+                self._log_event(f"{tracker.name} failed while it was closed: {first_line(failed)}")
 
     def __enter__(self) -> TrackedJournal:
         return self

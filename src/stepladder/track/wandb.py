@@ -1,7 +1,7 @@
-"""Weights & Biases: one of its runs for each start; its own settings say where and as whom.
+"""Weights & Biases: one of its runs for each start, with wandb's own settings.
 
-Nothing is asked on the terminal: a machine that nobody logged in on is refused before the first
-step. `WANDB_MODE=offline` keeps everything in the run folder's `wandb`.
+Nothing is asked on the terminal: without a login the run is refused before the first step.
+`WANDB_MODE=offline` stores everything in the run folder's `wandb`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from stepladder.errors import PlanError
 
 from .scalars import scalars
-from .targets import FIELD, package
+from .targets import FIELD, import_tracker
 
 
 class Wandb:
     name = "wandb"
 
     def __init__(self, folder: Path) -> None:
-        wandb = package("wandb")
+        wandb = import_tracker("wandb")
         settings = wandb.Settings(silent=True, console="off")
         try:
             if settings.mode not in ("offline", "disabled") and not wandb.api.api_key:
@@ -27,7 +27,7 @@ class Wandb:
             self._run = wandb.init(
                 project="stepladder", name=folder.resolve().name, dir=str(folder), settings=settings
             )
-            # Steps that a resumed or rewound run repeats would be dropped by its own counter.
+            # wandb's own step counter would drop the steps that a resumed run repeats.
             self._run.define_metric("*", step_metric="step")
         except Exception as refused:
             raise PlanError(

@@ -26,13 +26,13 @@ from stepladder.plan import Plan
 from stepladder.record import Profile, load_calibration
 from stepladder.record.profile import CAUSES
 from stepladder.trace import find_retained_graphs, live_graphs, reduce_spans
-from stepladder.trace.attribute_time import Reduced
-from stepladder.trace.capture import Capture, marked
-from stepladder.trace.operation_detail import Detail
-from stepladder.trace.plan_suggestions import Outlook
+from stepladder.trace.attribute_time import AttributedTime
+from stepladder.trace.capture import Capture, mark_calls
+from stepladder.trace.operation_detail import OperationDetail
+from stepladder.trace.plan_suggestions import SuggestionContext
 from stepladder.trace.profile_verdict import Evidence, judge
 from stepladder.trace.spans import DATA, STEP, SYNC, UPDATE
-from stepladder.trace.step_lane import lane_of
+from stepladder.trace.step_lane import step_lane
 from stepladder.world import World, device_memory_bytes, synchronize
 
 from .auto_plan import cluster_for, facts_for
@@ -67,7 +67,7 @@ def profile(
     synchronize(run.world.device)
     known = live_graphs()
     plain = timed(run, source, steps)
-    with Capture(run.world.device) as capture, marked(type(run), "update", UPDATE):
+    with Capture(run.world.device) as capture, mark_calls(type(run), "update", UPDATE):
         spent = timed(run, source, steps)
     found = reduce_spans(capture.spans, floor=capture.floor)
     sample = next(source)
@@ -94,7 +94,7 @@ def profile(
 
 def glance(run: Engine, take: Callable[[], Any]) -> tuple[Any, Glance]:
     """One step that is taken anyway, under the profiler; every rank calls it at the same step."""
-    with Capture(run.world.device) as capture, marked(type(run), "update", UPDATE):
+    with Capture(run.world.device) as capture, mark_calls(type(run), "update", UPDATE):
         with record_function(STEP):
             taken = take()
         with record_function(SYNC):
@@ -156,25 +156,25 @@ def timed(run: Engine, source: Source, steps: int) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def look_closely(run: Engine, batch: Batch) -> Detail | None:
+def look_closely(run: Engine, batch: Batch) -> OperationDetail | None:
     """One step operation by operation; none where a recorded graph is replayed instead."""
     if run.plan.graphs:
         run.step(batch)
         return None
     compiled = uncompiled(run.module) if run.plan.compile else nullcontext()
-    with compiled, Detail() as detail:
+    with compiled, OperationDetail() as detail:
         run.step(batch)
     return detail
 
 
 def summary(
     run: Engine,
-    found: Reduced,
+    found: AttributedTime,
     steps: int,
     spent: float,
     plain: float,
     sample: Batch,
-    detail: Detail | None,
+    detail: OperationDetail | None,
 ) -> Profile:
     device = run.world.device
     known = recognise(device_name(run.world), device_memory_bytes(device))
@@ -204,9 +204,9 @@ def device_name(world: World) -> str:
     return torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "CPU"
 
 
-def share_notes(world: World, found: Reduced, moment: int) -> tuple[Any, Any]:
+def share_notes(world: World, found: AttributedTime, moment: int) -> tuple[Any, Any]:
     """Every rank's seconds outside collectives, step by step, and its lane, left as notes."""
-    mine = (tuple(spent * NS for spent in found.own), lane_of(found))
+    mine = (tuple(spent * NS for spent in found.own), step_lane(found))
     if world.place.num_ranks == 1:
         return (mine[0],), (mine[1],)
     world.notes.post(f"profile/{moment}/{world.place.rank}", json.dumps(mine))
@@ -228,7 +228,7 @@ def keep(capture: Capture, folder: str | Path, world: World) -> str:
         ) from refused
 
 
-def outlook_of(run: Engine, sample: Batch | None = None) -> Outlook:
+def outlook_of(run: Engine, sample: Batch | None = None) -> SuggestionContext:
     """What the planner would need to know; where a foreign module says too little, why."""
     try:
         place = run.world.place
@@ -240,17 +240,17 @@ def outlook_of(run: Engine, sample: Batch | None = None) -> Outlook:
         facts = facts_for(run.module, sample)
         calibration = load_calibration(cluster.device.name)
     except Exception as unable:  # a foreign module may do anything; its profile stands
-        return Outlook(unknown=str(unable).partition("\n")[0] or type(unable).__name__)
+        return SuggestionContext(unknown=str(unable).partition("\n")[0] or type(unable).__name__)
     known = calibration or cluster.device.peak(run.plan.precision.compute)
     why = "" if known else f"no speed is known for {cluster.device}: run 'stepladder calibrate'"
-    return Outlook(facts, cluster, calibration, why)
+    return SuggestionContext(facts, cluster, calibration, why)
 
 
-def offers_of(run: Engine, outlook: Outlook, sample: Batch) -> list[Any]:
+def offers_of(run: Engine, outlook: SuggestionContext, sample: Batch) -> list[Any]:
     size = sample.size
     micro = min(run.micro or sample.num_rows, sample.num_rows)
     asked: Plan = replace(run.plan, batch=BatchPlan(size, micro))
     try:
-        return outlook.offers(asked)
+        return outlook.suggestions(asked)
     except Exception:  # a batch that no forecast divides evenly says nothing of the profile
         return []

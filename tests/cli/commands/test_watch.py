@@ -64,10 +64,10 @@ def test_a_copied_folder_opens_without_torch_or_numpy(folder):
     code = (
         "import sys\n"
         "for name in ('torch', 'numpy', 'matplotlib', 'rich'): sys.modules[name] = None\n"
-        "from stepladder.dashboard.run_list import Gallery\n"
+        "from stepladder.dashboard.run_list import RunList\n"
         "from stepladder.dashboard.web import build_application\n"
-        f"gallery = Gallery([{str(folder)!r}])\n"
-        "gallery.open('run'); gallery.follow(); build_application(gallery)\n"
-        "print(gallery.opened('run').steps.last_step)"
+        f"run_list = RunList([{str(folder)!r}])\n"
+        "run_list.open('run'); run_list.follow(); build_application(run_list)\n"
+        "print(run_list.opened('run').steps.last_step)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "0\n"

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from stepladder.cli.results.report_page import build_page
     from stepladder.cli.results.report_plots import draw_plots
-    from stepladder.dashboard.run_facts import facts
+    from stepladder.dashboard.run_facts import run_facts
 
     index = read_run(Path(options.run))
     if not index.entries:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         )
     page = Path(options.output or index.folder / "report.html")
     plots = draw_plots(index, Path(options.png or index.folder / "report"))
-    said = facts(index)
+    said = run_facts(index)
     write(page, build_page(index.folder.resolve().name, said, plots))
     if options.json:
         as_json({"report": str(page), "plots": [str(plot.path) for plot in plots], **said})

@@ -20,9 +20,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from stepladder.dashboard.run_list import Gallery
+    from stepladder.dashboard.run_list import RunList
 
-    gallery = Gallery(options.runs)
+    gallery = RunList(options.runs)
     try:
         from stepladder.dashboard.web.serve import Address, serve
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""The page over HTTP: starlette and uvicorn, installed with the `watch` extra."""
+"""The dashboard's web server: starlette and uvicorn, installed with the `watch` extra."""
 
 from .application import build_application
 from .serve import Address, serve

@@ -1,6 +1,6 @@
-"""What is answered: the page's own files, the list of runs, facts and curves of one.
+"""The web application: the page's files, the list of runs, and the facts and curves of one.
 
-No word of a request ever becomes part of a path: files and runs are looked up by name among those
+No part of a request ever becomes part of a path: files and runs are looked up by name among those
 that are known.
 """
 
@@ -18,10 +18,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stepladder.dashboard.journal_index import JournalIndex
-from stepladder.dashboard.run_facts import facts, headline
-from stepladder.dashboard.run_list import Gallery
+from stepladder.dashboard.run_facts import headline, run_facts
+from stepladder.dashboard.run_list import RunList
 from stepladder.record import journal_path
-from stepladder.record.journal import clean
+from stepladder.record.journal import to_json_safe
 
 from .guard import Guard
 
@@ -31,13 +31,13 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-POINTS = 600  # of a curve, where the page does not say how wide it is
+POINTS = 600  # of a curve, if the page does not state its width
 MOST_POINTS = 4000
-FAR = 2**62  # beyond every step
+MAX_STEP = 2**62
 
 
-def build_application(gallery: Gallery, token: str | None = None) -> ASGIApp:
-    """The page of these runs; a token is what everybody must bring who is not on this machine."""
+def build_application(run_list: RunList, token: str | None = None) -> ASGIApp:
+    """The application for these runs; with a token, every request must present it."""
     page = read_page()
 
     def asset(request: Request) -> Response:
@@ -47,14 +47,14 @@ def build_application(gallery: Gallery, token: str | None = None) -> ASGIApp:
         return Response(page[name], media_type=TYPES[name.rpartition(".")[2]])
 
     def runs(request: Request) -> Response:
-        return answer([listing(gallery, name) for name in gallery.listed()])
+        return json_response([listing(run_list, name) for name in run_list.folders()])
 
     routes = [
         Route("/", asset),
         Route("/assets/{name}", asset),
         Route("/api/runs", runs),
-        Route("/api/facts", of_run(gallery, lambda index, request: facts(index))),
-        Route("/api/series", of_run(gallery, series)),
+        Route("/api/facts", run_endpoint(run_list, lambda index, request: run_facts(index))),
+        Route("/api/series", run_endpoint(run_list, series)),
     ]
     return Guard(Starlette(routes=routes), token)
 
@@ -69,50 +69,53 @@ def read_page() -> dict[str, bytes]:
     }
 
 
-def listing(gallery: Gallery, name: str) -> dict[str, Any]:
-    index = gallery.opened(name)
-    folder = gallery.runs[name]
+def listing(run_list: RunList, name: str) -> dict[str, Any]:
+    index = run_list.if_open(name)
+    folder = run_list.runs[name]
     try:
         changed: float | None = journal_path(folder).stat().st_mtime
-    except OSError:  # the folder went away: what was read of it is still shown
+    except OSError:  # the folder was deleted; what was read is still shown
         changed = None
     return {"name": name, "changed": changed, **(headline(index) if index else {})}
 
 
-def of_run(
-    gallery: Gallery, tell: Callable[[JournalIndex, Request], dict[str, Any]]
+def run_endpoint(
+    run_list: RunList, tell: Callable[[JournalIndex, Request], dict[str, Any]]
 ) -> Callable[[Request], Response]:
-    """Answer about the run that a request names."""
+    """An endpoint that answers for the run that a request names."""
 
     def endpoint(request: Request) -> Response:
-        index = gallery.open(request.query_params.get("run", ""))
+        index = run_list.open(request.query_params.get("run", ""))
         if index is None:
             return PlainTextResponse("There is no such run.", 404)
-        return answer(tell(index, request))
+        return json_response(tell(index, request))
 
     return endpoint
 
 
 def series(index: JournalIndex, request: Request) -> dict[str, Any]:
-    """The asked range of every curve, in as many points as the page can show."""
-    first, last = whole(request, "first", 0), whole(request, "last", FAR)
-    points = max(2, min(whole(request, "points", POINTS), MOST_POINTS))
-    revision = index.revision  # before: what came since is asked for again
+    """The requested range of every curve, in as many points as the page can show."""
+    first, last = (
+        integer_parameter(request, "first", 0),
+        integer_parameter(request, "last", MAX_STEP),
+    )
+    points = max(2, min(integer_parameter(request, "points", POINTS), MOST_POINTS))
+    revision = index.revision  # read first, so that later lines are requested again
     return {"revision": revision, **index.windows(first, last, points)}
 
 
-def whole(request: Request, name: str, default: int) -> int:
+def integer_parameter(request: Request, name: str, default: int) -> int:
     given = request.query_params.get(name, "")
-    return min(int(given), FAR) if given.isascii() and given.isdigit() else default
+    return min(int(given), MAX_STEP) if given.isascii() and given.isdigit() else default
 
 
-def answer(value: Any) -> Response:
+def json_response(value: Any) -> Response:
     try:
-        text = as_text(value)
-    except ValueError:  # a foreign journal may hold numbers that JSON has no word for
-        text = as_text(clean(value))
+        text = to_json(value)
+    except ValueError:  # a journal may contain NaN or Inf
+        text = to_json(to_json_safe(value))
     return Response(text, media_type="application/json")
 
 
-def as_text(value: Any) -> str:
+def to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str)

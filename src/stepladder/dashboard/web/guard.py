@@ -1,9 +1,9 @@
-"""Who may read the page.
+"""Access control of the dashboard.
 
-On loopback anybody on this machine may, under a loopback name: a page elsewhere that had its own
-name pointed here (DNS rebinding) sends that name and is refused. Bound anywhere else a token is
-needed; it comes once in the address, becomes a cookie that scripts cannot read, and is gone from
-the address bar.
+On loopback every user of this machine may read it, under a loopback host name: a foreign web page
+whose name was pointed here (DNS rebinding) sends another host name and is refused. Bound to any
+other address a token is required; it comes once in the URL, is stored in an HttpOnly cookie, and is
+removed from the address bar by a redirect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Guard:
-    """Stands before the application and lets in who may come in."""
+    """ASGI middleware that refuses requests without access."""
 
     application: ASGIApp
     token: str | None  # None: loopback only
@@ -46,9 +46,9 @@ class Guard:
             return PlainTextResponse("This page is only read.", 405)
         if self.token is None:
             return None if is_loopback(request) else PlainTextResponse("Unknown host name.", 421)
-        if same(request.cookies.get(COOKIE, ""), self.token):
+        if constant_time_equal(request.cookies.get(COOKIE, ""), self.token):
             return None
-        if same(request.query_params.get("token", ""), self.token):
+        if constant_time_equal(request.query_params.get("token", ""), self.token):
             return self.welcome(request)
         return PlainTextResponse("Open the address that 'stepladder watch' printed.", 401)
 
@@ -61,8 +61,8 @@ class Guard:
         return answer
 
 
-def same(given: str, token: str) -> bool:
-    """Whether they are alike, in a time that does not tell how far."""
+def constant_time_equal(given: str, token: str) -> bool:
+    """Compare in constant time, so that timing does not reveal the token."""
     return hmac.compare_digest(given.encode(), token.encode())
 
 

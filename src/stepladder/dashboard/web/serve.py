@@ -1,4 +1,4 @@
-"""The server: one thread reads the journals, the others answer."""
+"""The web server: one thread follows the journals, others answer requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from stepladder.dashboard.run_list import Gallery
+from stepladder.dashboard.run_list import RunList
 from stepladder.errors import WorldError
 
 from .application import build_application
@@ -20,7 +20,7 @@ from .application import build_application
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is served; anywhere but on loopback only with a token."""
+    """The address to serve on; anywhere but on loopback with a token."""
 
     host: str = "127.0.0.1"
     port: int = 8686
@@ -34,7 +34,7 @@ class Address:
             return self.host == "localhost"
 
     def guarded(self) -> Address:
-        """The same with the token it needs."""
+        """The same address, with a token if it needs one."""
         if self.on_loopback or self.token:
             return self
         return Address(self.host, self.port, secrets.token_urlsafe(24))
@@ -45,14 +45,14 @@ class Address:
         return f"http://{host}:{port}/" + (f"?token={self.token}" if self.token else "")
 
 
-def serve(gallery: Gallery, address: Address, ready: Callable[[str], None]) -> None:
-    """Answer until interrupted; `ready` hears the address to open."""
+def serve(run_list: RunList, address: Address, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; `ready` is called with the URL to open."""
     address = address.guarded()
     listener = listen(address)
     stop = threading.Event()
-    reader = threading.Thread(target=gallery.follow_forever, args=(stop,), daemon=True)
+    reader = threading.Thread(target=run_list.follow_forever, args=(stop,), daemon=True)
     config = uvicorn.Config(
-        build_application(gallery, address.token),
+        build_application(run_list, address.token),
         log_level="error",
         access_log=False,
         lifespan="off",
@@ -70,12 +70,12 @@ def serve(gallery: Gallery, address: Address, ready: Callable[[str], None]) -> N
 
 
 def listen(address: Address) -> socket.socket:
-    """A listening socket, or one line that says why there is none."""
+    """A listening socket, or an error that says why there is none."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family)
     except (OSError, OverflowError) as refused:
-        number = getattr(refused, "errno", None) or 0  # negative: of looking up a name
+        number = getattr(refused, "errno", None) or 0  # negative for name lookup errors
         why = os.strerror(number) if number > 0 else str(refused)
         raise WorldError(
             "watch",
