@@ -102,7 +102,13 @@ def climb(
     pieces = line.shared.rename(pieces) if line else pieces
     again = recomputed, whole_again(blocks)
     return Climbed(
-        module, held.anatomy, run, pieces, publish, *again, chosen.notes if world.first else []
+        module,
+        held.anatomy,
+        run,
+        pieces,
+        publish,
+        *again,
+        chosen.notes if world.is_rank_zero else [],
     )
 
 

@@ -68,6 +68,6 @@ def test_a_copied_folder_opens_without_torch_or_numpy(folder):
         "from stepladder.dashboard.web import build_application\n"
         f"run_list = RunList([{str(folder)!r}])\n"
         "run_list.open('run'); run_list.follow(); build_application(run_list)\n"
-        "print(run_list.opened('run').steps.last_step)"
+        "print(run_list.if_open('run').steps.last_step)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "0\n"

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import time, torch.distributed as dist
-from stepladder.world.ranks.background_thread import beside
+from stepladder.world.ranks.background_thread import start_background_thread
 home = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 store = dist.TCPStore("127.0.0.1", home.port, is_master=False)
 asked = []
@@ -15,7 +15,7 @@ def ask(done):
         store.set("a", "b")
         asked.append(store.get("a"))
 
-beside(ask, "asking")
+start_background_thread(ask, "asking")
 while len(asked) < 100:
     time.sleep(0.01)
 raise SystemExit(3)

@@ -107,7 +107,7 @@ world.sum(torch.ones(1), "replicate")
 world.sum(torch.ones(1), "replicate")
 if world.place.rank == 1:
     enough = world.watchdog._beat + 3
-    while world.watchdog._beat < enough: time.sleep(0.01)  # the last signs are of this line
+    while world.watchdog._beat < enough: time.sleep(0.01)  # the last heartbeats are of this line
     os._exit(7)
 with world.explain_hangs():
     world.sum(torch.ones(1), "replicate")
