@@ -16,8 +16,8 @@ def op(name, start, end, lane=MAIN):
     return Span(name, start, end, lane, "op")
 
 
-def kernel(name, start, end, stream=7, asked=None):
-    return Span(name, start, end, f"stream {stream}", "kernel", asked)
+def kernel(name, start, end, stream=7, launched_at=None):
+    return Span(name, start, end, f"stream {stream}", "kernel", launched_at)
 
 
 def causes(*spans, floor=0):
