@@ -49,7 +49,7 @@ def profile(
     with ExitStack() as stack:
         job = open_job(recipe, plan or recipe.plan_choice(), stack)
         folder = job.folder / "profile"
-        with job.run.world.explaining(), job.batches() as feed:
+        with job.run.world.explain_hangs(), job.batches() as feed:
             found = job.run.profile(feed, steps=steps, folder=folder)
             timeline = memory_timeline(job, next(iter(feed)), folder) if memory else None
         fragments = measure_fragmentation(job.run.world.device) if memory else None
@@ -79,7 +79,7 @@ def write_profile(job: TrainingJob, found: Profile) -> None:
 
 def leave_together(job: TrainingJob) -> None:
     """Wait for rank 0: a rank that leaves while another still draws would be taken for lost."""
-    board = job.run.world.board
+    board = job.run.world.notes
     if job.first:
         board.post("profiled", "yes")
     board.read("profiled", FINISH_SECONDS)

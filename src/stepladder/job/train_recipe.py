@@ -12,7 +12,7 @@ from stepladder.job.opening.built_in_run import ChosenRun, read_built_in
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import pairs
-from stepladder.world import Place, Stop
+from stepladder.world import Place, StopSignals
 
 from .display import Display
 from .open_job import open_job
@@ -53,7 +53,7 @@ def train(
         job = open_job(read, asked, stack, elastic=elastic, chosen=chosen, display=display)
         job.run.events += events
         # To the very end: a signal that comes while the last checkpoint is written changes nothing.
-        stop = stack.enter_context(Stop(read.run.grace_seconds))
+        stop = stack.enter_context(StopSignals(read.run.grace_seconds))
         try:
             stopped = job.train(stop)
         except RankOutOfMemory as error:

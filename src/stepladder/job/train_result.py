@@ -12,7 +12,7 @@ from stepladder.job.summary.run_cost import RunCost
 from stepladder.job.summary.run_speed import RunSpeed
 from stepladder.plan import Plan
 from stepladder.record import Forecast, Memory
-from stepladder.world import Stop
+from stepladder.world import StopSignals
 
 LAST_STEP = "the last step"
 
@@ -88,8 +88,8 @@ class TrainResult:
         return {**self.figures(), "plan": str(self.plan), "comparison": rows}
 
 
-def describe_stop(signal: str, stop: Stop, saved: Path) -> str:
+def describe_stop(signal: str, stop: StopSignals, saved: Path) -> str:
     """How long it took to leave, against how long it may take."""
-    asked = f" in {stop.seconds:.2f} s" if stop.asked else ""  # else another rank was asked
+    asked = f" in {stop.seconds:.2f} s" if stop.received else ""  # else another rank was asked
     allowed = f" (run.grace_seconds allows {stop.grace_seconds:g})"
     return f"{signal}: {saved.name} saved{asked}{allowed}"

@@ -26,7 +26,7 @@ from stepladder.plan import Recipe
 from stepladder.record import Report
 from stepladder.track import TrackedJournal
 from stepladder.train import Run, fit
-from stepladder.world import Stop, limit_bytes
+from stepladder.world import StopSignals, device_memory_bytes
 from stepladder.world.ranks.agreement import StopVote
 
 from .display import Display, JobStart, NoDisplay
@@ -61,12 +61,12 @@ class TrainingJob:
     @property
     def first(self) -> bool:
         """Whether this rank speaks for all."""
-        return self.run.world.first
+        return self.run.world.is_rank_zero
 
-    def train(self, stop: Stop) -> str | None:
+    def train(self, stop: StopSignals) -> str | None:
         """Take the steps; the name of the signal that stopped them early, if one did."""
         world, began = self.run.world, time.perf_counter()
-        with world.explaining(), ExitStack() as shown, self.instruments:
+        with world.explain_hangs(), ExitStack() as shown, self.instruments:
             vote = StopVote(world.place.num_ranks, self.recipe.run.timeout_seconds)
             self.display.start(self.job_start())
             shown.callback(self.stop_display, began)
@@ -74,14 +74,14 @@ class TrainingJob:
             while self.run.index < self.recipe.train.steps:
                 if stopped := self.take_steps(vote, stop):
                     return stopped
-            vote.hear()
+            vote.result()
         return None
 
     def stop_display(self, began: float) -> None:
         self.training_seconds = time.perf_counter() - began
         self.display.stop()
 
-    def take_steps(self, vote: StopVote, stop: Stop) -> str | None:
+    def take_steps(self, vote: StopVote, stop: StopSignals) -> str | None:
         """Take steps until the last, until a signal, or until the run goes back."""
         with self.batches() as feed:
             taken = fit(self.run, feed, steps=self.recipe.train.steps)
@@ -90,7 +90,7 @@ class TrainingJob:
             for report in self.comparison.measure_memory(steps):
                 if self.after_step(report.step, report):
                     return None
-                if stopped := vote.ask(stop.asked):
+                if stopped := vote.vote(stop.received):
                     text = f"{stopped}: saving at step {self.run.index} and stopping."
                     self.display.run_message(text)
                     return stopped
@@ -147,7 +147,7 @@ class TrainingJob:
         self.run.clock.restart(self.run.index)  # evaluation is not part of a step's time
         return loss
 
-    def finish(self, stopped: str | None, stop: Stop) -> TrainResult:
+    def finish(self, stopped: str | None, stop: StopSignals) -> TrainResult:
         """Save and sum up; a run that a signal stopped saves and evaluates nothing more."""
         saved, loss, text = self.run.save(self.folder), None, ""
         if not stopped and self.run.index:
@@ -194,7 +194,7 @@ class TrainingJob:
 
     def conclude(self, result: TrainResult) -> None:
         """Write and show the result on rank 0, while the other ranks wait for it."""
-        board = self.run.world.board
+        board = self.run.world.notes
         if self.first:
             if result.stopped:
                 self.journal.write("event", step=self.run.index, text=result.stop_message)
@@ -211,7 +211,7 @@ class TrainingJob:
             headline=self.headline(),
             steps=self.recipe.train.steps,
             first_step=self.run.index,
-            memory_limit_bytes=limit_bytes(self.run.world.device),
+            memory_limit_bytes=device_memory_bytes(self.run.world.device),
             speaks=self.first,
             forecast=self.comparison.forecast,
             sized=self.sized,

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from stepladder.data import Arrays, Order
+from stepladder.data import Arrays, SampleOrder
 from stepladder.errors import TrainingError, WorldError
 from stepladder.job import open_job
 from stepladder.plan import read_recipe
 from stepladder.record import read_journal
-from stepladder.world import Stop
+from stepladder.world import StopSignals
 from tests.ranks import run
 
 BATCH, STEPS = 8, 40
@@ -30,7 +30,7 @@ def samples(bad_steps) -> Arrays:
     tokens = torch.randint(0, 8, (BATCH * 64, 8), generator=draw)
     targets = tokens.clone()
     for step in bad_steps:
-        rows = Order(len(tokens)).indices(np.arange(step * BATCH, (step + 1) * BATCH))
+        rows = SampleOrder(len(tokens)).indices(np.arange(step * BATCH, (step + 1) * BATCH))
         targets[torch.from_numpy(rows)] = 200
     return Arrays(tokens, targets)
 
@@ -42,7 +42,7 @@ def train(folder: str, *words: str, bad_steps=(26,), steps: int = STEPS):
         job = open_job(recipe, recipe.plan_choice(), stack)
         job.training = samples(bad_steps)
         try:
-            job.train(stack.enter_context(Stop()))
+            job.train(stack.enter_context(StopSignals()))
             said = ""
         except TrainingError as stopped:
             said = str(stopped)
@@ -102,7 +102,7 @@ def interrupted(folder: str, *words: str) -> None:
             return take(*args)
 
         job.take_steps = once
-        job.train(stack.enter_context(Stop()))
+        job.train(stack.enter_context(StopSignals()))
 
 
 def test_spikes_that_keep_coming_end_the_run(tmp_path):
@@ -155,7 +155,7 @@ def drift(folder: str) -> str:
 
         job.after_step = perturbed
         try:
-            job.train(stack.enter_context(Stop()))
+            job.train(stack.enter_context(StopSignals()))
         except WorldError as found:
             return str(found)
     return "alike"

@@ -26,7 +26,7 @@ def gpu(monkeypatch):
 
         monkeypatch.setattr(built_in_run, "pick_device", lambda _: CUDA)
         monkeypatch.setattr(built_in_run, "cluster_for", cluster)
-        monkeypatch.setattr(built_in_run, "limit_bytes", lambda _: memory_bytes)
+        monkeypatch.setattr(built_in_run, "device_memory_bytes", lambda _: memory_bytes)
         monkeypatch.setattr(built_in_run, "precision_for", lambda _: ("bf16", "has bf16 units"))
         monkeypatch.setattr(built_in_run, "can_compile", lambda _: True)
 

@@ -78,7 +78,7 @@ def train(options: argparse.Namespace) -> int:
     with loading():
         from stepladder import job
         from stepladder.cli.training_display import JsonDisplay, TerminalDisplay
-        from stepladder.world import stop_code
+        from stepladder.world import signal_exit_code
 
     display = JsonDisplay() if options.json else TerminalDisplay()
     result = job.train(
@@ -88,4 +88,4 @@ def train(options: argparse.Namespace) -> int:
         elastic=options.elastic,
         display=display,
     )
-    return stop_code(result.stopped_by) if result.stopped else 0
+    return signal_exit_code(result.stopped_by) if result.stopped else 0

@@ -14,7 +14,7 @@ from stepladder.measure.stragglers import RankNotes, StragglerWatch
 from stepladder.record import Report
 from stepladder.rungs import local
 from stepladder.train import Run
-from stepladder.world import limit_bytes
+from stepladder.world import device_memory_bytes
 
 NOTICEABLE = 0.001  # of the peak
 MOST_STEPS_BETWEEN = 100  # steps without an entry, so that a page's curve reaches the present
@@ -38,7 +38,7 @@ class StepInstruments:
 
     def __init__(self, run: Run, comparison: ForecastComparison) -> None:
         self.run, self.comparison = run, comparison
-        self.limit = run.plan.memory_bytes or limit_bytes(run.world.device)
+        self.limit = run.plan.memory_bytes or device_memory_bytes(run.world.device)
         self.parameters = {"parameters": parameter_bytes(run.module)}
         self.watch = StragglerWatch()
         self.notes: RankNotes | None = None

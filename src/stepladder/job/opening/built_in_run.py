@@ -19,7 +19,7 @@ from stepladder.plan.recipe import pairs
 from stepladder.planner import forecast
 from stepladder.train.auto_plan import can_compile, cluster_for, precision_for
 from stepladder.workload import find_facts
-from stepladder.world import limit_bytes, pick_device
+from stepladder.world import device_memory_bytes, pick_device
 
 GPU_MODEL, GPU_SEQUENCE = "gpt2", 1024
 GPU_BATCH = 32  # sequences of a step: 32,768 tokens
@@ -93,7 +93,7 @@ def largest_micro(device: torch.device, words: str) -> int | None:
     try:
         cluster = cluster_for(device)
     except LookupError:  # a GPU that the device table does not know
-        room = limit_bytes(device) or 0
+        room = device_memory_bytes(device) or 0
         return MICRO_BATCHES[-1] if room >= ROOM_BYTES else None
     return next((micro for micro in MICRO_BATCHES if fits(cluster, device, words, micro)), None)
 
@@ -102,4 +102,4 @@ def fits(cluster: Cluster, device: torch.device, words: str, micro: int) -> bool
     facts = find_facts(GPU_MODEL, GPU_SEQUENCE)
     plan = Plan.parse(f"{words} micro={micro} batch={GPU_BATCH}").settle(1)
     needed = forecast(facts, plan, cluster).memory.peak_bytes
-    return needed < FILL * (limit_bytes(device) or 0)
+    return needed < FILL * (device_memory_bytes(device) or 0)

@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from stepladder.data import Batch, Order, Prefetcher, Reading, Source, load, open_source
+from stepladder.data import (
+    Batch,
+    Prefetcher,
+    ReadPolicy,
+    SampleOrder,
+    Source,
+    load_batch,
+    open_source,
+)
 from stepladder.data.validation_split import Split
-from stepladder.model import build, own_shape
+from stepladder.model import build, builtin_shape
 from stepladder.model.huggingface.lora import add_lora
-from stepladder.model.huggingface.packed_documents import read_documents
-from stepladder.model.huggingface.pretrained import names_pretrained
-from stepladder.model.user_model import build_own, names_own
+from stepladder.model.huggingface.packed_documents import accept_packed_documents
+from stepladder.model.huggingface.pretrained import is_pretrained_path
+from stepladder.model.user_model import build_user_model, is_user_model
 from stepladder.plan import Plan, Recipe
 from stepladder.plan.learning_rate import scale_rate
 from stepladder.train import Run
@@ -75,14 +83,14 @@ def vocabulary_of(module: nn.Module) -> int:
 def tokenizer_in_folder(name: str) -> str:
     """The tokenizer of a model that is a folder, where the folder holds one."""
     path = Path(name).expanduser() / "tokenizer.json"
-    return str(path) if names_pretrained(name) and path.is_file() else ""
+    return str(path) if is_pretrained_path(name) and path.is_file() else ""
 
 
 def first_sample(training: Source, module: nn.Module) -> Batch | None:
     """One sample, for tracing a module that declares no shape; None where it declares one."""
-    if own_shape(module) is not None:
+    if builtin_shape(module) is not None:
         return None
-    return load(training, Order(len(training)), np.arange(1))
+    return load_batch(training, SampleOrder(len(training)), np.arange(1))
 
 
 def build_model(recipe: Recipe) -> nn.Module:
@@ -91,14 +99,14 @@ def build_model(recipe: Recipe) -> nn.Module:
     module = named_model(recipe)
     if choice.lora:
         module = add_lora(module, choice.lora, recipe.train.seed)
-    packs = names_pretrained(choice.name) and recipe.data.packed
-    return read_documents(module) if packs else module
+    packs = is_pretrained_path(choice.name) and recipe.data.packed
+    return accept_packed_documents(module) if packs else module
 
 
 def named_model(recipe: Recipe) -> nn.Module:
     choice, seed = recipe.model, recipe.train.seed
-    if names_own(choice.name):
-        return build_own(
+    if is_user_model(choice.name):
+        return build_user_model(
             choice.name,
             seed=seed,
             sequence=choice.sequence,
@@ -107,7 +115,7 @@ def named_model(recipe: Recipe) -> nn.Module:
             packed=recipe.data.packed or recipe.data.document_end >= 0,
         )
     known = choice.name.startswith(("gpt", "llama", "mistral"))
-    reads_tokens = known or names_pretrained(choice.name)
+    reads_tokens = known or is_pretrained_path(choice.name)
     return build(
         choice.name,
         seed=seed,
@@ -134,5 +142,5 @@ def training_batches(
         lengths=how.lengths or None,
         longest=how.longest or None,
         uneven=uneven,
-        reading=Reading.parse(how.faults),
+        reading=ReadPolicy.parse(how.faults),
     )

@@ -23,8 +23,8 @@ from stepladder.record import (
     Memory,
     Report,
     calibration_path,
+    correction_key,
     load_calibration,
-    pace_of,
 )
 from stepladder.record.calibration import HOST
 from stepladder.train import Run, facts_for
@@ -148,7 +148,7 @@ class ForecastComparison:
         if self.calibration is None or whole is None or len(self.reports) < ENOUGH:
             return None
         assert self.step_seconds is not None and self.data_seconds is not None
-        pace = pace_of(whole, self.run.plan.precision.compute)
+        pace = correction_key(whole, self.run.plan.precision.compute)
         ratio = (self.step_seconds - self.data_seconds) / whole.step_seconds
         better = self.calibration.refined(pace, ratio)
         better.save(calibration_path(better.device))

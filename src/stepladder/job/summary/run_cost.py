@@ -12,7 +12,7 @@ import torch
 from stepladder.hardware import Device, recognise
 from stepladder.record import Report, read_journal
 from stepladder.record.cost import dollars, kilowatt_hours
-from stepladder.world import World, limit_bytes
+from stepladder.world import World, device_memory_bytes
 
 MILLION = 1e6
 
@@ -58,14 +58,14 @@ def cost_of_run(world: World, folder: Path, reports: Sequence[Report]) -> RunCos
     """The cost at the median rate of the steady reports, with the power in the run's journal."""
     steady = [report.tokens_per_second for report in reports[1:] or reports]
     # Only a GPU's journal holds readings, and a journal may be long.
-    watts = measured_watts(folder) if world.device.type == "cuda" and world.first else ()
+    watts = measured_watts(folder) if world.device.type == "cuda" and world.is_rank_zero else ()
     return cost_of(world, statistics.median(steady) if steady else None, watts)
 
 
 def device_of(world: World) -> Device | None:
     if world.device.type != "cuda":
         return None
-    return recognise(torch.cuda.get_device_name(world.device), limit_bytes(world.device))
+    return recognise(torch.cuda.get_device_name(world.device), device_memory_bytes(world.device))
 
 
 def measured_watts(folder: Path) -> list[float]:
