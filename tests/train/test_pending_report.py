@@ -10,8 +10,8 @@ import torch
 from stepladder.record import Report
 from stepladder.train import climb
 from stepladder.train.pending_report import PendingReport
-from stepladder.world import peak_bytes
-from stepladder.world.machine.process_memory import held_bytes
+from stepladder.world import peak_memory_bytes
+from stepladder.world.machine.process_memory import memory_bytes_in_use
 from tests.ranks import run
 
 from .toys import llama, ragged
@@ -58,11 +58,11 @@ def test_a_name_that_is_no_field_is_refused():
 def greedy() -> tuple[int, int]:
     """A step of two ranks of which the second needs more memory; read by the first one alone."""
     taken = climb(llama(), loss="cross_entropy", plan="fp32 ddp", device="cpu")
-    peaks = taken.world.max(torch.tensor(peak_bytes(taken.world.device)), "replicate")
+    peaks = taken.world.max(torch.tensor(peak_memory_bytes(taken.world.device)), "replicate")
     if taken.world.place.rank == 1:
-        held = b"x" * (int(peaks) - held_bytes(taken.world.device) + 2**27)
+        held = b"x" * (int(peaks) - memory_bytes_in_use(taken.world.device) + 2**27)
         taken.step(ragged(1)[0], rows="global")
-        return len(held), peak_bytes(taken.world.device)
+        return len(held), peak_memory_bytes(taken.world.device)
     report = taken.step(ragged(1)[0], rows="global")
     return report.memory_bytes, report.rank_memory_bytes
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from stepladder.data import Source, batches
 from stepladder.job.opening.open_recipe import build_model, open_sources
-from stepladder.model.tracing.precision_table import Operation, precision_table
+from stepladder.model.tracing.precision_table import PrecisionRow, precision_table
 from stepladder.plan import Plan, Precision, Recipe
 from stepladder.train import Run, climb, fit
 from stepladder.verify.compare_precisions import Comparison, Trained, compare
@@ -18,7 +18,7 @@ from stepladder.verify.gradient_magnitudes import LayerGradient, advise, measure
 @dataclass(frozen=True, slots=True)
 class PrecisionTrial:
     comparison: Comparison
-    operations: tuple[Operation, ...] = ()  # which operation runs in which type
+    operations: tuple[PrecisionRow, ...] = ()  # which operation runs in which type
     gradients: tuple[LayerGradient, ...] = ()  # each layer's
     advice: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ def open_run(recipe: Recipe, precision: Precision) -> tuple[Run, Source, Source]
     return run, training, validation
 
 
-def operations_in(recipe: Recipe, precision: Precision) -> tuple[Operation, ...]:
+def operations_in(recipe: Recipe, precision: Precision) -> tuple[PrecisionRow, ...]:
     run, training, _ = open_run(recipe, precision)
     with run.batches(training, recipe.train.batch) as feed:
         return tuple(precision_table(run.module, next(feed).inputs, precision))

@@ -33,7 +33,13 @@ from stepladder.train.health.out_of_memory import (
 from stepladder.train.health.running_statistics import Statistics
 from stepladder.train.optimizer.build_optimizer import set_rate, update
 from stepladder.train.optimizer.gradient_norm import Norms, measure_norms
-from stepladder.world import World, deterministic, limit_bytes, peak_bytes, seed_moment
+from stepladder.world import (
+    World,
+    deterministic,
+    device_memory_bytes,
+    peak_memory_bytes,
+    seed_generators,
+)
 from stepladder.world.device_mismatch import explain_placement
 
 from .flop_rate import FlopRate
@@ -100,7 +106,7 @@ class Engine:
         taken = taken.to(self.world.device, non_blocking=True)
         if self.statistics is None and self.health.policy != "stop":
             self.statistics = Statistics(self.module)
-        with self.world.explaining():
+        with self.world.explain_hangs():
             try:
                 loss = self.gradients(taken)
                 return self.update(taken, loss)
@@ -134,7 +140,7 @@ class Engine:
                     if not is_out_of_memory(error):
                         self._explain(batch, error)
                         raise
-                    limit = self.plan.memory_bytes or limit_bytes(self.world.device)
+                    limit = self.plan.memory_bytes or device_memory_bytes(self.world.device)
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the failed try's activations alive.
                 release(self.climbed.pieces, self.world.device)
@@ -168,7 +174,7 @@ class Engine:
         # From the seed and the step alone, so that a resumed or retried step draws the same.
         place = self.world.layout.place(self.world.place.rank)
         stage = (place["pipeline"],) if self.world.layout.pipeline > 1 else ()
-        seed_moment(self.world.device, self.seed, self.index, self.world.data_index, *stage)
+        seed_generators(self.world.device, self.seed, self.index, self.world.data_index, *stage)
         return self.climbed.forward_backward(batch, self.scale.scaled)
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
@@ -214,7 +220,7 @@ class Engine:
         self.module.eval()
         average_buffers(self.module, self.world)
         total, count = 0.0, 0
-        with self.world.explaining(), matrix_units(self.plan.precision, self.world.device):
+        with self.world.explain_hangs(), matrix_units(self.plan.precision, self.world.device):
             for given in batches:
                 batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
                 loss, valid = self.climbed.forward_backward.evaluate(batch)
@@ -243,7 +249,7 @@ class Engine:
         seconds, waited = self.clock.read(taken.step)
         tokens = int(taken.tokens)
         rates = self.flops.over(seconds, taken.batch)
-        memory = peak_bytes(self.world.device)
+        memory = peak_memory_bytes(self.world.device)
         return Report(
             step=taken.step,
             loss=loss,

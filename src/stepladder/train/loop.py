@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepladder.data import Prefetcher, Reading
+from stepladder.data import Prefetcher, ReadPolicy
 from stepladder.data import batches as batches_of
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
@@ -67,7 +67,7 @@ def feed(
     lengths: str | Callable[[int], int] | None,
     longest: int | None,
     workers: int | str,
-    reading: Reading | None,
+    reading: ReadPolicy | None,
 ) -> Prefetcher:
     """This rank's part of the global batches, from where the run stands: see `Run.batches`."""
     ways = run.settled.data_ways

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from stepladder.plan.layout import AXES
-from stepladder.world import World, peak_bytes
+from stepladder.world import World, peak_memory_bytes
 
 FIRST_STEPS = 3  # with the optimizer's state in the second, and the allocator at rest in the third
 EVERY = 16
@@ -30,6 +30,8 @@ class PeakMemory:
         due = self.steps < FIRST_STEPS or self.steps % EVERY == 0
         self.steps += 1
         if due and world.layout.num_ranks > 1:
-            mine = torch.full((), peak_bytes(world.device), dtype=torch.int64, device=world.device)
+            mine = torch.full(
+                (), peak_memory_bytes(world.device), dtype=torch.int64, device=world.device
+            )
             self.fullest = world.max(mine, *AXES)
         return self.fullest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepladder.data import Prefetcher, Reading
+from stepladder.data import Prefetcher, ReadPolicy
 from stepladder.record import Profile
 from stepladder.train.checkpointing.resume import load, resume
 from stepladder.train.checkpointing.save import Saver
@@ -38,7 +38,7 @@ class Run(Engine):
         lengths: str | Callable[[int], int] | None = None,
         longest: int | None = None,
         workers: int | str = "auto",
-        reading: Reading | None = None,
+        reading: ReadPolicy | None = None,
     ) -> Prefetcher:
         """This rank's part of the global batches, from where the run stands: the same global
         batches on any number of ranks.

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from stepladder.data import Batch, walk
+from stepladder.data import Batch, iter_tensors
 from stepladder.data.batch import map_tensors
 from stepladder.errors import DataError
 from stepladder.plan import Plan
@@ -65,7 +65,7 @@ def structure(given: Any) -> Any:
 
 def count_rows(made: Any) -> int:
     """Rows that all tensors agree on."""
-    tensors = list(walk(made))
+    tensors = list(iter_tensors(made))
     if not tensors:
         raise DataError(
             "batch",

@@ -20,7 +20,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from stepladder.record.user_cache import cache_path, replace_whole
+from stepladder.record.user_cache import cache_path, write_atomically
 
 from .cublaslt import Algorithm, Matmul, MatmulShape, version
 
@@ -136,4 +136,4 @@ def save_choice(key: str, found: str, instead_of: str | None = None) -> None:
         saved_choices()[key] = found
     with suppress(OSError):  # the next process tries again
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_whole(path, json.dumps(saved_choices(), indent=0, sort_keys=True) + "\n")
+        write_atomically(path, json.dumps(saved_choices(), indent=0, sort_keys=True) + "\n")

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from stepladder.seam.modules import children_of
 
-COLUMN_NAMES = {"q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv", "q", "k", "v"}
-COLUMN_NAMES |= {"gate_proj", "up_proj", "gate", "up", "fc1", "w1", "w3", "linear1"}
+COLUMN_NAMES = {"q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv"}
+COLUMN_NAMES |= {"q", "k", "v", "gate_proj", "up_proj", "gate", "up", "fc1", "w1", "w3", "linear1"}
 ROW_NAMES = {"o_proj", "out_proj", "out", "wo", "o", "down_proj", "down", "fc2", "w2", "linear2"}
 TP_PLAN_STYLES = {"colwise": "column", "rowwise": "row"}
 CONV1D = {"c_attn": "fused", "c_fc": "column", "c_proj": "row"}

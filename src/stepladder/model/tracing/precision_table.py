@@ -16,7 +16,7 @@ from stepladder.seam.dispatch import DispatchMode
 from stepladder.seam.operators import Operators
 from stepladder.seam.pytree import tree_leaves
 
-from .fake_tensors import Inputs, FakeForward, running_parts
+from .fake_tensors import FakeForward, Inputs, running_parts
 from .matmul_counter import CASTS
 
 # Data movement, not arithmetic.

@@ -34,7 +34,7 @@ from stepladder.rungs.accumulate import Accumulate
 from stepladder.rungs.parameter_shards import local
 from stepladder.seam.modules import is_compiled
 from stepladder.seam.operators import look_up_collectives
-from stepladder.world import World, seed_moment
+from stepladder.world import World, seed_generators
 
 from .gather_keys_values import Across, Stretch, attend_across
 
@@ -128,7 +128,7 @@ class Sequences:
             self.test(run, row)
             self.tested = True
         # Ranks that hold the same rows were seeded alike; each stretch must draw its own dropout.
-        seed_moment(self.world.device, torch.initial_seed(), "stretch", self.stretch.index)
+        seed_generators(self.world.device, torch.initial_seed(), "stretch", self.stretch.index)
         with self.stretch.cutting():
             yield self.cut(batch)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from stepladder.model import is_dear
+from stepladder.model import worth_saving
 from stepladder.seam.dispatch import DispatchMode
 from stepladder.seam.pytree import tree_leaves
 from stepladder.seam.storages import storage_id
@@ -59,7 +59,7 @@ class Tally(DispatchMode):
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = op(*args, **(kwargs or {}))
-        if is_dear(op, args, kwargs or {}):
+        if worth_saving(op, args, kwargs or {}):
             self.dear += tensors_in(result)
         return result
 

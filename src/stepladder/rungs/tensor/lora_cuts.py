@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from stepladder.errors import ModelError
-from stepladder.model import carried
+from stepladder.model import base_layer
 from stepladder.seam.modules import parameters_of
 
 from .local_compute import Change, distribute, run_on_part
@@ -29,7 +29,7 @@ def check_adapters(module: nn.Module) -> None:
         if len(getattr(part, "lora_embedding_A", ())):
             raise ModelError(name, "is an embedding with adapters, which cannot be cut", REMEDY)
         variants = getattr(part, "lora_variant", None)
-        if carried(part) is not part and variants:
+        if base_layer(part) is not part and variants:
             kind = type(next(iter(variants.values()))).__name__
             raise ModelError(name, f"its adapters ({kind}) read whole matrices", REMEDY)
 
