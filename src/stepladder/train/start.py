@@ -12,7 +12,7 @@ from torch import nn
 from stepladder.errors import PlanError
 from stepladder.hardware import recognise
 from stepladder.loss import make_loss
-from stepladder.model import blueprint, find_anatomy
+from stepladder.model import find_anatomy, meta_copy
 from stepladder.plan import Optimizer, Plan, Rate, SettledPlan
 from stepladder.plan.settled.settle import settle
 from stepladder.rungs import BlockCost, Ceiling, LossScale, call, measure_blocks
@@ -21,7 +21,7 @@ from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
 from stepladder.train.optimizer.master_weights import take_masters
-from stepladder.world import Place, World, join, limit_bytes, pick_device
+from stepladder.world import Place, World, device_memory_bytes, join_world, pick_device
 
 from .auto_plan import Choice, choose_plan
 from .flop_rate import FlopRate
@@ -83,7 +83,9 @@ def climb(
         parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
         chosen = replace(chosen, optimizer=parsed)
     settled = settle_here(chosen, device, place)
-    world = join(settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan))
+    world = join_world(
+        settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan)
+    )
     return build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,
@@ -119,7 +121,7 @@ def build(
     if plan.memory_bytes is not None:
         Ceiling(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     costs = measure_costs(model, settled, sample)
-    drawn = blueprint(model)
+    drawn = meta_copy(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
     masters = take_masters(model) if settled.masters else None
     criterion, row = make_loss(loss, model), one_row(sample)
@@ -163,7 +165,7 @@ def peak_flops(plan: Plan, device: torch.device) -> float | None:
     """The device's peak in the plan's compute type; None for a device nobody has looked up."""
     if device.type != "cuda":
         return None
-    known = recognise(torch.cuda.get_device_name(device), limit_bytes(device))
+    known = recognise(torch.cuda.get_device_name(device), device_memory_bytes(device))
     return known.peak(plan.precision.compute) if known else None
 
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepladder.errors import ModelError, PlanError
-from stepladder.model import Anatomy, blueprint, count_flops
+from stepladder.model import Anatomy, count_flops, meta_copy
 from stepladder.model.tracing.describe import inputs_of
 from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import SettledPlan
@@ -88,7 +88,7 @@ def find_stages(
     """
     if problem := empty_stages(settled, len(anatomy.blocks)):
         raise problem if anatomy.blocks else PlanError(problem.field, problem.problem, REMEDY)
-    drawn = blueprint(module)
+    drawn = meta_copy(module)
     given = inputs_of(module, anatomy, None, inputs)
     found = [settled.stage_split(block_costs(drawn, anatomy, given))]
     if world.mesh is not None:

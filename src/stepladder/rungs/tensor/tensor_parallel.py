@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stepladder.errors import ModelError, PlanError
-from stepladder.model import Anatomy, carried
+from stepladder.model import Anatomy, base_layer
 from stepladder.plan.settled.model_rules import divisors
 from stepladder.seam.modules import parameters_of
 from stepladder.seam.sharding import strided_shard
@@ -109,7 +109,7 @@ def cut_block(
         for cut, kind in cuts.items():
             if cut.rpartition(".")[0] == owner_name:
                 part = block.get_submodule(cut)
-                check_width(f"{name}.{cut}", owner, carried(part), kind, mesh.size())
+                check_width(f"{name}.{cut}", owner, base_layer(part), kind, mesh.size())
                 cut_linear(
                     f"{name}.{cut}", part, kind, mesh, None if once else enter, leave, sliced
                 )
@@ -123,7 +123,7 @@ def cut_linear(
     name: str, part: Any, kind: str, mesh: DeviceMesh, enter: Any, leave: Any, sliced: bool
 ) -> None:
     """Cut a linear, and the adapters it carries, if any."""
-    linear: Any = carried(part)
+    linear: Any = base_layer(part)
     plain = linear is part
     across, along = (1, 0) if is_transposed(linear) else (0, 1)  # the weight's out and in
     if kind == "row":
