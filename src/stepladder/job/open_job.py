@@ -31,7 +31,7 @@ from stepladder.plan import Plan, Recipe
 from stepladder.track import parse_targets
 from stepladder.train import Run, climb
 from stepladder.world import Place
-from stepladder.world.world import gather
+from stepladder.world.world import connect
 
 from .display import Display, NoDisplay
 from .training_job import TrainingJob
@@ -55,17 +55,17 @@ def open_job(
     folder = choose_folder(recipe, elastic=elastic)
     targets = parse_targets(recipe.run.track)
     start = max(recipe.run.timeout_seconds, START_SECONDS)
-    gather(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
+    connect(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
     run = start_run(recipe, module, choice.plan, sample)
-    board = run.world.board
-    if run.world.first:
+    board = run.world.notes
+    if run.world.is_rank_zero:
         board.post("folder", str(folder))
     folder = Path(board.read("folder", start))  # its name may hold the time of day
-    writes = run.world.first
+    writes = run.world.is_rank_zero
     journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
     sized = None
     if chosen and chosen.sized:
