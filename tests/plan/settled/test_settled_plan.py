@@ -116,3 +116,4 @@ def test_every_problem_is_raised_at_once_with_those_found_elsewhere():
 def test_a_plan_that_cannot_be_laid_out_is_still_held_against_the_rules():
     found = legality_problems(Plan.parse("fp32 pipeline=-1 tensor=3 compress=bf16"), 4)
     assert [problem.field for problem in found] == ["layout.pipeline", "compress", "compress"]
+    assert "and tensor=3 cuts them" in str(found[-1]), "an axis that stays open counts as one"

@@ -36,6 +36,7 @@ class Sizes:
     flash: bool
     fused_head: bool  # the head and its loss run as one, chunk by chunk
     channels_last: bool
+    settled: SettledPlan
     software: Software
 
 
@@ -70,6 +71,7 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         flash=plan.attention != "plain",
         fused_head=settled.fuses_head(facts.vocab),
         channels_last=settled.channels_last,
+        settled=settled,
         software=software,
     )
 

@@ -94,9 +94,9 @@ def rank_memory(
     """One rank's; a processor, whose runtime needs no memory of its own, has no context."""
     parameters, gradients, optimizer = state_bytes(facts, stage, sizes)
     host = 0.0
-    if "parameters" in plan.offload:  # and with them whatever is made of them
+    if sizes.settled.offloads_parameters:  # and with them whatever is made of them
         host, parameters, gradients, optimizer = parameters + gradients + optimizer, 0.0, 0.0, 0.0
-    elif "optimizer" in plan.offload:
+    elif sizes.settled.offloads_optimizer:
         # The host updates a copy of its own, from a copy of the gradients.
         copies = (parameters + gradients) / (1 if sizes.wrapped else sizes.shard)
         host, optimizer = optimizer + copies, 0.0

@@ -77,7 +77,7 @@ def rank_moments(
     behind = waiting * (flight - 1)  # of micro-batches whose turn comes later
     moments = [replace(m, activations=m.activations + behind) for m in walk.moments()]
     away = 0.0
-    if "activations" in plan.offload:
+    if sizes.settled.offloads_activations:
         largest = max((max(run.kept, run.full) for run in walk.runs), default=0.0)
         near = min(2 * largest, waiting * flight)  # one leaves or returns while one is used
         away = waiting * flight - near

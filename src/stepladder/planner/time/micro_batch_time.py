@@ -27,11 +27,14 @@ UNHIDDEN = 0.4  # of tensor-parallel talk cut into pieces: the first piece, and 
 class Setting:
     """A plan on a cluster, as the formulas read it."""
 
-    settled: SettledPlan
     sizes: Sizes
     share: Share
     speed: Speed
     network: Network
+
+    @property
+    def settled(self) -> SettledPlan:
+        return self.sizes.settled
 
     @property
     def plan(self) -> Plan:
@@ -69,7 +72,7 @@ def setting_of(
         1 / sizes.passes if software.casts_once else 1.0,
         software,
     )
-    return Setting(settled, sizes, share, speed, network)
+    return Setting(sizes, share, speed, network)
 
 
 def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:

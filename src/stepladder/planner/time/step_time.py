@@ -204,10 +204,10 @@ def offload_seconds(stage: Stage, one: Pass, setting: Setting, host_link: float)
     """What travels to host memory and back beside the work, where it is longer than the work."""
     sizes, plan = setting.sizes, setting.plan
     size = 0.0
-    if "parameters" in plan.offload:
+    if setting.settled.offloads_parameters:
         held = stage.parameters(sizes.tensor) / sizes.shard
         size += 3 * held * sizes.parameter  # in for forward, in for backward, gradients out
-    if "activations" in plan.offload:
+    if setting.settled.offloads_activations:
         for part, count in stage.blocks:
             depths = block_depths(part, plan.recompute, stage.num_blocks, sizes)
             size += 2 * mean_bytes(part, depths, sizes) * count
