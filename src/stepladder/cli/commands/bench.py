@@ -32,10 +32,8 @@ from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.errors import StepladderError
 
 if TYPE_CHECKING:
-    from stepladder.bench.time_plans import Row
+    from stepladder.bench.plan_tables import TableSettings
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "bf16-pure", "fp8")
-RECOMPUTES = ("none", "selective", "every:4", "every:2", "blocks")
 LOADERS = ("0", "1", "2", "4", "auto")
 TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation")
@@ -92,23 +90,19 @@ def refuse_unread(options: argparse.Namespace) -> None:
             )
 
 
-def common(options: argparse.Namespace) -> dict[str, Any]:
-    """The workload's defaults for the device at hand."""
-    from stepladder.world import pick_device
+def settings_of(options: argparse.Namespace) -> TableSettings:
+    from stepladder.bench.plan_tables import TableSettings
 
-    on_gpu = pick_device(options.device).type == "cuda"
-    return {
-        "name": options.model or ("gpt2" if on_gpu else "gpt-tiny"),
-        "batch": options.batch or (16 if on_gpu else 8),
-        "sequence": options.sequence or (1024 if on_gpu else 128),
-        "device": options.device,
-    }
+    return TableSettings.fill(
+        options.device, model=options.model, batch=options.batch, sequence=options.sequence
+    )
 
 
 def bench_precision(options: argparse.Namespace) -> int:
-    from stepladder.plan import Plan
+    from stepladder.bench.plan_tables import PRECISIONS, measure_precisions
 
-    rows = measure(options, [(name, Plan.parse(f"{name} {options.plan}")) for name in PRECISIONS])
+    found = measure_precisions(settings_of(options), options.plan, steps=options.steps)
+    rows = list(progress(found, "precisions", len(PRECISIONS)))
     first = next((row for row in rows if row.step_ms), None)
     cells = [
         [
@@ -129,19 +123,14 @@ def bench_precision(options: argparse.Namespace) -> int:
 
 
 def bench_batch(options: argparse.Namespace) -> int:
-    from stepladder.bench import make_workload
-    from stepladder.bench.time_plans import best_batch, measure_plans, with_batch
-    from stepladder.plan import Plan
+    from stepladder.bench.plan_tables import LARGEST_BATCH, batch_sizes, measure_batch_sizes
+    from stepladder.bench.time_plans import best_batch
 
-    settings = common(options)
-    largest = options.batch or 64
-    sizes = [2**power for power in range(largest.bit_length())]
-    base = Plan.parse(options.plan or "fp32")
-    rows: list[Row] = []
-    for size in progress(sizes, "batch sizes"):
-        workload = make_workload(**{**settings, "batch": size})
-        plans = [(str(size), with_batch(base, size))]
-        rows += measure_plans(workload, plans, steps=options.steps)
+    largest = options.batch or LARGEST_BATCH
+    found = measure_batch_sizes(
+        settings_of(options), options.plan, largest=largest, steps=options.steps
+    )
+    rows = list(progress(found, "batch sizes", len(batch_sizes(largest))))
     best = best_batch(rows)
     cells = [
         [row.name, row.step_ms, row.tokens_per_second, row.peak_gib, row.mfu,
@@ -154,10 +143,10 @@ def bench_batch(options: argparse.Namespace) -> int:
 
 
 def bench_recompute(options: argparse.Namespace) -> int:
-    from stepladder.plan import Plan
+    from stepladder.bench.plan_tables import RECOMPUTES, measure_recomputes
 
-    plans = [(how, Plan.parse(f"{options.plan} recompute={how}")) for how in RECOMPUTES]
-    rows = measure(options, plans)
+    found = measure_recomputes(settings_of(options), options.plan, steps=options.steps)
+    rows = list(progress(found, "rows", len(RECOMPUTES)))
     first = rows[0]
     activations = [None if row.memory is None else row.memory.activations / 2**20 for row in rows]
     cells = [
@@ -174,9 +163,9 @@ def bench_data(options: argparse.Namespace) -> int:
     from stepladder.bench.data_loading import measure_loaders
     from stepladder.data import text_corpus
 
-    settings = common(options)
-    source = text_corpus(length=settings["sequence"])
-    found = measure_loaders(source, LOADERS, size=settings["batch"])
+    settings = settings_of(options)
+    source = text_corpus(length=settings.sequence)
+    found = measure_loaders(source, LOADERS, size=settings.batch)
     rows = list(progress(found, "loader settings", len(LOADERS)))
     cells = [
         [
@@ -227,14 +216,6 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
-def measure(options: argparse.Namespace, plans: list[tuple[str, Any]]) -> list[Row]:
-    from stepladder.bench import make_workload
-    from stepladder.bench.time_plans import measure_plans
-
-    workload = make_workload(**common(options))
-    return list(progress(measure_plans(workload, plans, steps=options.steps), "rows", len(plans)))
-
-
 def show(
     options: argparse.Namespace,
     title: str,
@@ -251,8 +232,8 @@ def show(
     else:
         from stepladder.bench import device_name
 
-        settings = common(options)
-        where = f"{settings['name']}, batch {settings['batch']}, on {device_name(options.device)}"
+        settings = settings_of(options)
+        where = f"{settings.name}, batch {settings.batch}, on {device_name(options.device)}"
         table(f"{title}: {where}", columns, cells)
     return 0 if any(not row[-1] or row[1] for row in cells) else 1
 
