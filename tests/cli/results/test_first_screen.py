@@ -70,3 +70,9 @@ def test_the_commands_that_prove_sameness_are_there():
 def test_memory_on_a_gpu_counts_the_runtime_too():
     taken = replace(PLANNED, memory=Memory(parameters=2**29, context=2**29))
     assert forecast_lines(start(taken))[0].startswith("Forecast: 1 GiB of memory, ")
+
+
+def test_a_device_that_nobody_knows_has_its_time_from_the_probe():
+    unknown = SimpleNamespace(unknown="X1 is not in the device table")
+    first, *_ = forecast_lines(start(None, replace(sized(), comparison=unknown)))
+    assert first.startswith("Forecast: 90 ms a step, no memory (X1 is not in the device table); ")

@@ -8,7 +8,7 @@ from .tables import GIB
 
 if TYPE_CHECKING:
     from stepladder.job import JobStart, TrainResult
-    from stepladder.record import Memory
+    from stepladder.record import Forecast, Memory
 
 SAMENESS = (
     "To prove sameness: 'stepladder verify parity' (other plans compute what one device computes), "
@@ -18,9 +18,25 @@ SAMENESS = (
 
 def forecast_lines(start: JobStart) -> list[str]:
     """What is forecast before the first step, and where the forecast comes from."""
-    planned, sized = start.forecast, start.sized
-    if planned is None:
-        return []
+    sized = start.sized
+    if sized is None:
+        return [f"Forecast: {quantities(start.forecast)}."] if start.forecast else []
+    if start.forecast:
+        known = quantities(start.forecast)
+    else:  # a device or a module that the planner knows nothing of
+        known = f"{duration(sized.gradients.median)} a step, no memory ({sized.comparison.unknown})"
+    steps, seconds = sized.recipe.train.steps, sized.forecast_seconds
+    return [
+        f"Forecast: {known}; {steps:,} steps in {seconds:.0f} s, about a minute of this machine "
+        "in all.",
+        f"From a probe of {sized.probe.seconds:.1f} s: {probe_rates(start)}; forward and backward "
+        f"of the first batch, timed: {duration(sized.gradients.median)} "
+        f"({duration(sized.gradients.first)} the first time).",
+        SAMENESS,
+    ]
+
+
+def quantities(planned: Forecast) -> str:
     found = [memory_text(planned.memory)]
     if planned.time is None:
         found.append("a step time that is unknown until 'stepladder calibrate' has run here")
@@ -29,17 +45,7 @@ def forecast_lines(start: JobStart) -> list[str]:
         found.append(f"{planned.tokens_per_second or 0.0:,.0f} tokens/s")
     if planned.mfu is not None:
         found.append(f"MFU {planned.mfu:.0%}")
-    line = f"Forecast: {', '.join(found)}"
-    if sized is None:
-        return [f"{line}."]
-    steps, seconds = sized.recipe.train.steps, sized.forecast_seconds
-    return [
-        f"{line}; {steps:,} steps in {seconds:.0f} s, about a minute of this machine in all.",
-        f"From a probe of {sized.probe.seconds:.1f} s: {probe_rates(start)}; forward and backward "
-        f"of the first batch, timed: {duration(sized.gradients.median)} "
-        f"({duration(sized.gradients.first)} the first time).",
-        SAMENESS,
-    ]
+    return ", ".join(found)
 
 
 def memory_text(memory: Memory) -> str:
