@@ -8,7 +8,7 @@ import pytest
 from stepladder.cli.main import main
 from stepladder.plan.foreign.accelerate import read_accelerate
 from stepladder.plan.foreign.deepspeed import read_deepspeed
-from tests.cli.commands.foreign_runs import take_steps
+from tests.cli.foreign_runs import take_steps
 from tests.ranks import run
 from tests.soak import soak_after
 

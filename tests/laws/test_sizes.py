@@ -37,6 +37,26 @@ def test_a_docstring_does_not_count_and_code_does():
     assert lines_of(node) == 2
 
 
+def folders() -> list[Path]:
+    # Not benchmarks: its scripts are run one by one, and are sorted by subject.
+    tests = Path(__file__).parents[1]
+    return sorted({path.parent for top in (ROOT, tests) for path in top.rglob("*.py")})
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda path: "/".join(path.parts[-3:]))
+def test_a_folder_shows_at_most_15_files(folder):
+    names = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(names) <= 15, sorted(names)
+
+
+def test_a_file_name_stands_in_at_most_two_packages():
+    packages: dict[str, set[str]] = {}
+    for path in FILES:
+        if path.stem != "__init__" and path.parent != ROOT:
+            packages.setdefault(path.stem, set()).add(path.relative_to(ROOT).parts[0])
+    assert {stem: found for stem, found in packages.items() if len(found) > 2} == {}
+
+
 def test_there_is_no_drawer():
     names = {part.removesuffix(".py") for path in FILES for part in path.relative_to(ROOT).parts}
     assert not names & DRAWERS

@@ -17,6 +17,13 @@ from .link import Link
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
+    """Devices, nodes and links: where a plan runs.
+
+    >>> cluster = Cluster.parse("8 nodes x 8 H100-80GB, 400 Gb/s")
+    >>> cluster.num_devices
+    64
+    """
+
     device: Device
     num_nodes: int
     devices_per_node: int

@@ -28,6 +28,8 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
+    """One device as its vendor states it: memory, bandwidth, peaks by type, power, price."""
+
     name: str
     vendor: str
     board: Board  # where it usually sits

@@ -26,6 +26,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Link:
+    """A connection between devices or nodes: its bandwidth and latency."""
+
     kind: str
     latency_seconds: float
     bytes_per_second: float  # one direction

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stepladder.measure import MemoryTimeline, measure_fragmentation, record_timeline
-from stepladder.plan import Plan, Recipe
+from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.planner import forecast_moments
 from stepladder.record import Forecast, Memory, Profile
 from stepladder.train.profile_steps import Glance, outlook_of
 
 from .open_job import open_job
+from .train_recipe import change
 from .training_job import TrainingJob
 
 FINISH_SECONDS = 600  # for rank 0 to draw and print
@@ -33,21 +34,38 @@ class ProfileResult:
 
 
 def profile(
-    recipe: Recipe,
+    recipe: Recipe | str | Path | None = None,
     *,
-    plan: Plan | None = None,
+    settings: Sequence[str] = (),
+    plan: Plan | str | None = None,
     steps: int = 4,
     memory: bool = False,
     show: Callable[[ProfileResult], None] | None = None,
 ) -> ProfileResult:
     """Take a few real steps of a recipe under the profiler, as the one rank this process is.
 
+    A run of your own has the same: `run.profile(batches)`.
+
     Args:
+        recipe: a file, a `Recipe`, or nothing for the built-in run.
+        settings: keys of the recipe to change, such as ["--train.batch", "4"].
+        plan: instead of the recipe's.
+        steps: how many are profiled; as many are timed without a profiler.
         memory: also record memory over one step, by owner.
         show: called with the result on rank 0, while the other ranks wait.
+
+    >>> import tempfile, stepladder as sl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     small = ["--model.name", "gpt-tiny", "--model.sequence", "16", "--train.batch", "2"]
+    ...     result = sl.profile(settings=[*small, "--run.folder", folder], plan="fp32", steps=1)
+    >>> result.profile.steps
+    1
     """
+    read = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+    read = change(read, settings)
+    asked = Plan.parse(plan) if isinstance(plan, str) else plan or read.plan_choice()
     with ExitStack() as stack:
-        job = open_job(recipe, plan or recipe.plan_choice(), stack)
+        job = open_job(read, asked, stack)
         folder = job.folder / "profile"
         with job.run.world.explain_hangs(), job.batches() as feed:
             found = job.run.profile(feed, steps=steps, folder=folder)

@@ -29,10 +29,8 @@ def train(
 ) -> TrainResult:
     """Train what a recipe says, as the one rank that this process is.
 
-        result = sl.train("RUN.toml")
-        result.validation_loss, result.mfu, result.checkpoint
-
-    Started by torchrun or `stepladder train --ranks N`, each process calls it and is one rank.
+    `sl.train("RUN.toml")` is what `stepladder train RUN.toml` does, without its screen. Started by
+    torchrun or `stepladder train --ranks N`, each process calls it and is one rank.
 
     Args:
         recipe: a file, a `Recipe`, or nothing for the built-in run, which takes about a minute of
@@ -42,6 +40,13 @@ def train(
         elastic: resume from what `run.folder` holds, if anything, with a plan for the ranks there
             are.
         display: follows the run; without one nothing is shown.
+
+    >>> import tempfile, stepladder as sl
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     small = ["--model.name", "gpt-tiny", "--model.sequence", "16", "--train.steps", "2"]
+    ...     result = sl.train(settings=[*small, "--run.folder", folder], plan="fp32")
+    >>> result.steps, result.stopped
+    (2, False)
     """
     chosen = read_run(recipe, settings, plan=plan, elastic=elastic)
     read = chosen.recipe

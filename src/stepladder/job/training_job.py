@@ -37,6 +37,8 @@ FINISH_SECONDS = 1800  # for rank 0 to write and display the result
 
 @dataclass
 class TrainingJob:
+    """A recipe that was opened: its run, data, journal, and what is known of it beforehand."""
+
     recipe: Recipe
     run: Run
     folder: Path

@@ -174,6 +174,7 @@ COURSES = (FOUNDATIONS, FIRST, BONUS, MANY_DEVICES, MANY_DEVICES_BONUS)
 
 
 def all_labs() -> tuple[Lab, ...]:
+    """Every lab, in the order of the courses."""
     return tuple(lab for course in COURSES for lab in course.labs)
 
 

@@ -39,6 +39,8 @@ class Elsewhere(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OnSlurm:
+    """A run as a Slurm job, or inside an allocation that is there already."""
+
     request: Request
     choice: SlurmChoice = SlurmChoice()
     allocation: Allocation | None = field(default_factory=Allocation.from_environment)
@@ -72,6 +74,8 @@ class OnHosts:
 
 @dataclass(frozen=True, slots=True)
 class OnKubernetes:
+    """A run as Kubernetes objects, applied with kubectl."""
+
     request: Request
     choice: KubernetesChoice
 

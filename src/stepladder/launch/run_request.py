@@ -32,6 +32,8 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """What a place is given: the command of a machine, how many of them, where."""
+
     words: tuple[str, ...]  # of one machine's launcher after `python`, but for where they meet
     rank_words: tuple[str, ...]  # of one rank after `python`, for a place that starts ranks itself
     folder: Path  # the run's, which every machine sees

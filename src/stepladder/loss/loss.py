@@ -27,6 +27,8 @@ SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
+    """How outputs and targets become a mean loss, and over how many targets it is one."""
+
     function: Callable[[Any, Any], torch.Tensor]
     shifted: bool = False  # the first label of every row is not a target
     kind: Literal["cross_entropy", "own", "other"] = "other"  # what rungs may know of the function

@@ -41,6 +41,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
+    """Memory by owner at every moment of one step."""
+
     owners: dict[str, list[int]]  # bytes at each point
     moments: list[float]  # of each point, as a share of the step's births and deaths
     marks: dict[str, float]  # where backward and the update begin, and the peak

@@ -52,6 +52,10 @@ def build(
     """Build the named model on a device with initial values; on "meta" without any.
 
     A folder with a config.json is a Hugging Face model; `weights` is the folder it starts from.
+
+    >>> import stepladder as sl
+    >>> type(sl.build("gpt-tiny", sequence=32)).__name__
+    'GPT'
     """
     if isinstance(model, str) and is_pretrained_path(model) and not options:
         return build_pretrained(

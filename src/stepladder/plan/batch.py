@@ -13,6 +13,8 @@ from stepladder.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """How a global batch is split: sequences, rows of a micro-batch, micro-batches a step."""
+
     sequences: int | None = None  # in one optimizer step, over all ranks
     micro: int | None = None  # in one forward pass of one rank
     passes: int | None = None  # forward-backward passes of each rank before one step

@@ -19,6 +19,8 @@ REST = -1  # "whatever is left", settled once the number of ranks is known
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """Ranks as a box: how many along pipeline, replicate, shard, context and tensor."""
+
     pipeline: int = 1  # stages of consecutive blocks
     replicate: int = 1  # whole copies of the training state
     shard: int = 1  # slices of the training state

@@ -19,6 +19,8 @@ KINDS = ("constant", "linear", "cosine", "wsd")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
+    """A learning-rate schedule: a factor by step."""
+
     kind: str = "constant"
     warmup: int = 0  # steps of linear rise
     steps: int = 0  # where the schedule ends; constant needs none

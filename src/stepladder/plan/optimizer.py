@@ -37,6 +37,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
+    """An optimizer in words: its name, learning rate, and the settings that differ from usual."""
+
     name: str = "adamw"
     lr: float = 3e-4
     wd: float = 0.0  # decoupled weight decay

@@ -22,6 +22,15 @@ from .precision import FP32, Precision
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """How a model is trained: precision, layout, batch, recomputation, and the rest of the ladder.
+
+    >>> plan = Plan.parse("bf16 zero3 shard=8 micro=2 recompute=blocks")
+    >>> plan.zero, plan.layout.num_ranks, str(plan.precision)
+    (3, 8, 'bf16')
+    >>> str(plan)
+    'bf16 zero3 shard=8 micro=2 recompute=blocks'
+    """
+
     precision: Precision = FP32
     keep: tuple[str, ...] = ()  # modules that stay in fp32, by name or its last part
     layout: Layout = Layout()

@@ -15,6 +15,8 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
+    """The types that parameters are stored in, computed in and reduced in."""
+
     name: str
     store: str  # the type of parameters, their gradients and the optimizer's state
     work: str  # the type of activations between matrix products

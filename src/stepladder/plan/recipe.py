@@ -102,6 +102,8 @@ LEAST = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
+    """A run file: model, data, plan, optimizer, schedule and where it all goes."""
+
     model: ModelChoice = ModelChoice()
     data: DataChoice = DataChoice()
     train: TrainChoice = TrainChoice()

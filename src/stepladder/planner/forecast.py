@@ -34,6 +34,11 @@ def forecast(
 
     Args:
         facts: of the workload; a model's name, as for `plan` and `cluster` their text, will do.
+
+    >>> import stepladder as sl
+    >>> said = sl.forecast("llama3-8b", "bf16 zero3 micro=1 batch=8", "8 x H100-80GB")
+    >>> said.fits, said.memory.peak_bytes < 80 * 2**30
+    (True, True)
     """
     facts, plan, cluster = facts_of(facts), plan_of(plan), cluster_of(cluster)
     settled = plan.settle(cluster.num_devices)

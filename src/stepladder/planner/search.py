@@ -45,7 +45,18 @@ def search(
     start: Plan | None = None,
     calibration: Calibration | None = None,
 ) -> Choices:
-    """Rank every legal plan that fits by its throughput; `start` gives what is not searched."""
+    """Rank every legal plan that fits by its throughput; the others are kept with their reasons.
+
+    Args:
+        facts: of the workload, or a model's name.
+        batch: sequences of one step; None: usual for the model.
+        start: what is not searched: precision, optimizer, compilation.
+
+    >>> import stepladder as sl
+    >>> choices = sl.search("gpt2", "8 x H100-80GB", batch=64)
+    >>> choices.best.plan.layout.num_ranks, choices.num_plans > 10
+    (8, True)
+    """
     check_batch(batch)
     facts, cluster = facts_of(facts), cluster_of(cluster)
     base = start or usual_start(cluster)

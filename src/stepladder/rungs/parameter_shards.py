@@ -21,6 +21,8 @@ JOINT = "_"  # between the axes in the name of a mesh dimension made of several
 
 @dataclass(frozen=True, slots=True)
 class Piece:
+    """The part of one parameter that this rank holds, with its gradient."""
+
     name: str  # the parameter's
     parameter: nn.Parameter  # as the module holds it
     held: nn.Parameter  # this rank's own numbers of it

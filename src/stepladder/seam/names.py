@@ -4,8 +4,6 @@ All were seen in torch 2.13 and used with torch 2.11 on a GPU machine, unless an
 otherwise. A name with a feature refuses that feature alone, in one line; any other has a fallback.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 VERSIONS = ("2.11", "2.13")
@@ -13,6 +11,8 @@ VERSIONS = ("2.11", "2.13")
 
 @dataclass(frozen=True, slots=True)
 class PrivateName:
+    """One private name of torch: where it is, what for, and what is done without it."""
+
     path: str
     use: str
     fallback: str = ""  # what is done without it; empty: the feature is refused

@@ -30,6 +30,8 @@ Made = tuple[nn.Module, Any, Any]  # a module, its samples, its loss
 
 @dataclass(frozen=True, slots=True)
 class Subject:
+    """A function that makes a module, its samples and its loss, and its name."""
+
     name: str
     make: Callable[[], Made]
     dropout: bool = False  # left on

@@ -121,6 +121,8 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """What one kind of part of a model costs."""
+
     name: str
     parameters: int
     whole_parameters: int = 0  # of them, held whole by every rank of the tensor axis
@@ -154,6 +156,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
+    """What a model costs to train, part by part: parameters, FLOPs, activations."""
+
     name: str
     parts: tuple[Part, ...]  # entry, blocks, exit: two at least, where there are no blocks
     tokens: int = 1  # in one sample

@@ -23,6 +23,8 @@ UNUSUAL = ("head", "experts", *MIXTURE, "extra")  # 0 in most models, and left o
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """A transformer in numbers: layers, hidden size, heads, vocabulary."""
+
     family: str  # "llama" or "gpt"
     layers: int
     hidden: int

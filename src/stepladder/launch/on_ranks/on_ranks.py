@@ -60,6 +60,10 @@ def on_ranks(
 
     Args:
         timeout_seconds: end all ranks after so long; None: wait until they are done.
+
+    >>> import os, stepladder as sl
+    >>> sl.on_ranks(lambda: int(os.environ["RANK"]), 2)
+    [0, 1]
     """
     check(ranks)
     call = packed(function, args)

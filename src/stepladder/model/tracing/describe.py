@@ -66,6 +66,12 @@ def describe(
             needs only `sequence`.
         probe: run a copy of the module with real tensors on the CPU, if it cannot be traced.
         device: "cpu" counts what torch's CPU kernels save, which may differ from CUDA's.
+
+    >>> import torch, stepladder as sl
+    >>> sl.describe("llama3-8b", sequence=4096).parameters
+    8030261248
+    >>> sl.describe(torch.nn.Linear(4, 2), sample=torch.randn(1, 4)).parameters
+    10
     """
     if isinstance(what, Shape):
         return facts_of_shape(what, sequence)

@@ -1,0 +1,125 @@
+"""`launch`: what `stepladder launch` does, as a function that a program can call."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TextIO
+
+from stepladder.errors import PlanError, nearest
+
+from .launch_options import LaunchRequest, start_script
+from .launch_targets import read_place
+from .main import run_command
+from .rank_options import read_nodes
+
+Place = Literal["local", "ssh", "slurm", "kubernetes", "ray"]
+PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run that was started elsewhere, or what would be submitted."""
+
+    on: str
+    folder: str  # of the run, where it is known before it starts
+    text: str  # exactly what is submitted
+    exit_code: int | None = None  # None: nothing was started
+
+
+def launch(
+    what: str | Path | None = None,
+    *,
+    on: Place = "local",
+    nodes: int | str | None = None,
+    ranks_per_node: int | None = None,
+    restarts: int | None = None,
+    plan: str | None = None,
+    settings: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    rendezvous: str | None = None,
+    gpus_per_node: int | None = None,
+    cpus_per_node: int | None = None,
+    memory_per_node: str | None = None,
+    python: str | None = None,
+    hosts: Sequence[str] = (),
+    ssh: str | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    time: str | None = None,
+    sbatch: Sequence[str] = (),
+    sweep: Sequence[str] = (),
+    kind: str | None = None,
+    image: str | None = None,
+    namespace: str | None = None,
+    claim: str | None = None,
+    storage: str | None = None,
+    shared_memory: str | None = None,
+    detach: bool = False,
+    dry_run: bool = False,
+) -> Launch:
+    """Start a run on this machine, on machines by ssh, or with Slurm, Kubernetes or Ray.
+
+    Args:
+        what: RUN.toml or script.py; None: the built-in run.
+        nodes: machines, such as 2 or "1:4" where some may leave and come back.
+        plan: such as "bf16 zero3"; a script has its own.
+        settings: keys of the recipe, such as ["--train.steps", "50"].
+        arguments: of a script.
+        hosts, ssh: for ssh.
+        partition, account, time, sbatch, sweep: for slurm.
+        kind, image, namespace, claim, storage, shared_memory: for kubernetes.
+        detach: submit, and do not follow.
+        dry_run: only return what would be submitted.
+
+    >>> import stepladder as sl
+    >>> planned = sl.launch(on="slurm", nodes=2, gpus_per_node=8, plan="bf16 zero3", dry_run=True)
+    >>> "#SBATCH --nodes=2" in planned.text, planned.exit_code
+    (True, None)
+    """
+    if on not in PLACES:
+        raise PlanError("on", f"'{on}' is not a place to start a run", nearest(on, PLACES))
+    given = {**locals(), "json": False}
+    several = ("settings", "sbatch", "sweep")
+    words = {name: value if name in several else text_of(value) for name, value in given.items()}
+    options = argparse.Namespace(**{**words, "detach": detach, "dry_run": dry_run, "json": False})
+    options.settings = list(settings)
+    options.hosts, options.arguments = ",".join(hosts), shlex.join(arguments)
+    request = LaunchRequest.read(options)
+    if on == "local":
+        return launch_here(options, request)
+    place = read_place(options, request)
+    folder, text = str(place.request.folder), place.text()
+    if dry_run:
+        return Launch(on, folder, text)
+    return Launch(on, folder, text, place.start(tell, stdout(), detach=detach))
+
+
+def launch_here(options: argparse.Namespace, request: LaunchRequest) -> Launch:
+    """On this machine: a recipe by `stepladder train`, a script by the launcher under it."""
+    words = request.local_words()
+    text = shlex.join([sys.executable, "-m", "stepladder.cli.main", *words]) + "\n"
+    folder = request.recipe.run.folder
+    if options.dry_run:
+        read_nodes(options, request.recipe)
+        request.check_plan()
+        return Launch("local", folder, text)
+    code = run_command("train", words[1:]) if words[0] == "train" else start_script(options)
+    return Launch("local", folder, text, code)
+
+
+def text_of(value: object) -> str | None:
+    """A number or a path as the command line would have it."""
+    return None if value is None else str(value)
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def stdout() -> TextIO:
+    return sys.stdout

@@ -1,0 +1,107 @@
+"""`plan`: what `stepladder plan` does, as a function: the best plan for a model on a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stepladder.errors import PlanError
+from stepladder.hardware import Cluster
+from stepladder.plan import Batch, Plan
+from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.workload import Facts, find_facts
+
+from .explain import Explanation, explain
+from .forecast import forecast
+from .legality import check
+from .parse_inputs import check_batch, cluster_of, plan_of
+from .search import search
+from .search_result import GIB, Choices
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """A plan for a model on a cluster, what it would do, and why the others lose."""
+
+    plan: Plan  # the fastest that fits, or the one that was asked about
+    forecast: Forecast
+    choices: Choices | None = None  # every plan that was tried; None where one was given
+    explanation: Explanation | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan fits the devices' memory and breaks no rule."""
+        return self.forecast.fits
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan and its forecast as plain values."""
+        why = self.explanation.why if self.explanation else ()
+        return {"plan": str(self.plan), **self.forecast.to_dict(), "why": list(why)}
+
+    def __str__(self) -> str:
+        said, time = self.forecast, self.forecast.time
+        lines = [said.plan, f"memory {said.memory.peak_bytes / GIB:.1f} GiB a device"]
+        if time is not None and said.tokens_per_second is not None:
+            mfu = "unknown" if said.mfu is None else f"{said.mfu:.1%}"
+            rate = f"{said.tokens_per_second:,.0f} tokens/s"
+            lines.append(f"step {time.step_seconds:.3g} s, {rate}, MFU {mfu}")
+        why = self.explanation.why if self.explanation else ()
+        return "\n".join([*lines, *said.reasons, *why])
+
+
+def plan(
+    model: Facts | str,
+    on: Cluster | str,
+    *,
+    plan: Plan | str | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    calibration: Calibration | str | Path | None = None,
+) -> PlanResult:
+    """The fastest plan that fits, with its forecast and why the others lose; no device is needed.
+
+    Args:
+        model: a preset, a shape, a config.json; or `sl.describe(module, sample=batch)`.
+        on: a cluster, such as "8 x H100-80GB", or "here".
+        plan: forecast this one instead of searching.
+        batch: sequences of one step; None: usual for the model.
+        sequence: tokens of a sequence; None: the model's own.
+        calibration: what `stepladder calibrate` wrote; None: of this user for such a device.
+
+    >>> import stepladder as sl
+    >>> result = sl.plan("llama3.2-1b", on="8 x H100-80GB", batch=64)
+    >>> result.fits, result.plan.layout.num_ranks
+    (True, 8)
+    >>> sl.plan("llama3-8b", on="1 x H100-80GB", plan="bf16 micro=1 batch=1").fits
+    False
+    """
+    check_batch(batch)
+    facts = find_facts(model, sequence) if isinstance(model, str) else model
+    if not isinstance(facts, Facts):
+        raise PlanError(
+            "model",
+            f"a {type(model).__name__} is neither a name nor the facts of a workload",
+            "Give sl.describe(module, sample=batch).",
+        )
+    cluster = Cluster.detect() if on == "here" else cluster_of(on)
+    speeds = speeds_of(cluster, calibration)
+    if plan is None:
+        choices = search(facts, cluster, batch=batch, calibration=speeds)
+        return PlanResult(choices.best.plan, choices.forecasts[0], choices, explain(choices))
+    asked = plan_of(plan)
+    if batch is not None:
+        asked = replace(asked, batch=Batch(batch, asked.batch.micro, asked.batch.passes))
+    settled = check(facts, asked, cluster)
+    return PlanResult(settled, forecast(facts, settled, cluster, speeds))
+
+
+def speeds_of(cluster: Cluster, given: Calibration | str | Path | None) -> Calibration | None:
+    """What was measured: as given, in the file that was named, or by this user on such a device."""
+    if given is None:
+        return load_calibration(cluster.device.name)
+    named = given if isinstance(given, Calibration) else Calibration.load(given)
+    if named.device not in ("", cluster.device.name):
+        problem = f"was measured on {named.device}, not {cluster.device}"
+        raise PlanError("calibration", problem, "Name one that was measured there, or none.")
+    return named
