@@ -20,7 +20,7 @@ import torch
 from stepladder.bench import Trial, every_use, fit_line, fit_link, measure_data_parallel
 from stepladder.bench.collectives import measure_collective
 from stepladder.bench.ring_all_reduce import measure_ring
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.plan import Layout
 
 HERE = Path(__file__).parent
@@ -33,9 +33,9 @@ RING_SIZES = [2**10, 2**16, 2**20, 2**20 + 12, 2**24, 2**26]
 
 def measure() -> dict[str, Any]:
     load_before = os.getloadavg()[0]
-    with Team(4) as team:
+    with Ranks(4) as pool:
         layout = Layout(replicate=2)
-        with Team(2) as pair:
+        with Ranks(2) as pair:
             found = [
                 measure_collective(pair, use, layout, SIZES, device="cpu", steps=20)
                 for use in every_use()
@@ -43,7 +43,7 @@ def measure() -> dict[str, Any]:
             two = list(measure_ring(pair, RING_SIZES, device="cpu", steps=20))
             trial = Trial("gpt-tiny", 8, 128, 2, "cpu", 20)
             ways = list(measure_data_parallel(pair, trial))
-        four = list(measure_ring(team, RING_SIZES, device="cpu", steps=20))
+        four = list(measure_ring(pool, RING_SIZES, device="cpu", steps=20))
     rows = [row for some in found for row in some]
     return {
         "date": date.today().isoformat(),

@@ -28,7 +28,7 @@ import torch
 from parity_plans import MODELS, every_plan
 from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import ModelError
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.model import describe
 from stepladder.plan import Plan
 from stepladder.planner import forecast_state
@@ -80,12 +80,12 @@ class Bench:
         """Plans of few ranks first, so that processes are started only when they are needed."""
         sizes = {pair: self.course(*pair, SGD).plan.layout.num_ranks for pair in pairs}
         for ranks in sorted(set(sizes.values())):
-            with Team(ranks) as team:
-                yield from (self.row(team, *pair) for pair in pairs if sizes[pair] == ranks)
+            with Ranks(ranks) as pool:
+                yield from (self.row(pool, *pair) for pair in pairs if sizes[pair] == ranks)
 
-    def row(self, team: Team, model: str, plan: str) -> Row:
+    def row(self, pool: Ranks, model: str, plan: str) -> Row:
         began = time.perf_counter()
-        sgd, adamw = (self.compare(team, model, plan, optimizer) for optimizer in (SGD, ADAMW))
+        sgd, adamw = (self.compare(pool, model, plan, optimizer) for optimizer in (SGD, ADAMW))
         verdicts = [found.verdict for found in (sgd, adamw)]
         verdict = next((word for word in verdicts if word != "same"), "same")
         return {
@@ -104,11 +104,11 @@ class Bench:
     def course(self, model: str, plan: str, optimizer: str) -> Course:
         return make_course(find_subject(MODELS[model]), plan, optimizer, steps=self.steps)
 
-    def compare(self, team: Team, model: str, plan: str, optimizer: str) -> Sameness:
+    def compare(self, pool: Ranks, model: str, plan: str, optimizer: str) -> Sameness:
         place = self.folder / model
         place.mkdir(exist_ok=True)
         known = self.known.setdefault(model, {})
-        return compare_course(team, self.course(model, plan, optimizer), place, known)
+        return compare_course(pool, self.course(model, plan, optimizer), place, known)
 
     def state(self, model: str, plan: str, found: Sameness) -> dict[str, Any]:
         """Measured bytes of the fullest rank of each stage beside the planner's, by owner."""

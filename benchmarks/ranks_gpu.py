@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.verify import Sameness, find_subject
 from stepladder.verify.parity import SGD, learn_plain, learn_rank, make_course, plain_of
 from stepladder.verify.parity_verdict import Plain, judge
@@ -54,8 +54,8 @@ def main() -> int:
     cuda = options.device == "cuda"
     name = torch.cuda.get_device_name() if cuda else options.device
     rows: list[dict[str, object]] = []
-    with Team(4) as team, tempfile.TemporaryDirectory() as folder:
-        for found in compare(team, Path(folder), options):
+    with Ranks(4) as pool, tempfile.TemporaryDirectory() as folder:
+        for found in compare(pool, Path(folder), options):
             backend = "nccl" if cuda and found.ranks == 1 else "gloo"
             rows.append({"backend": backend, **describe(found)})
             print(json.dumps(rows[-1]), flush=True)
@@ -66,7 +66,7 @@ def main() -> int:
     return 0 if all(row["same"] for row in rows) else 1
 
 
-def compare(team: Team, folder: Path, options: argparse.Namespace) -> Iterator[Sameness]:
+def compare(pool: Ranks, folder: Path, options: argparse.Namespace) -> Iterator[Sameness]:
     known: dict[str, Plain] = {}
     for plan in PLANS:
         course = make_course(find_subject(MODEL), plan, SGD, steps=options.steps)
@@ -76,7 +76,7 @@ def compare(team: Team, folder: Path, options: argparse.Namespace) -> Iterator[S
         shown = Sameness(course.name, str(course.plan.optimizer), course.plan.layout.num_ranks)
         there = replace(course, device=options.device)
         try:
-            found = team.run(learn_rank, there, known[key].weights, ranks=shown.ranks)
+            found = pool.call(learn_rank, there, known[key].weights, ranks=shown.ranks)
         except Exception as error:
             yield replace(shown, problem=f"{type(error).__name__}: {error}".splitlines()[0])
             continue

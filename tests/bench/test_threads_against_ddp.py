@@ -6,20 +6,13 @@ import torch
 from stepladder.bench import Trial, measure_data_parallel
 from stepladder.bench.threads_against_ddp import run_threads
 from stepladder.errors import PlanError
-from tests.ranks import run
-
-
-class Pool:
-    """The session's ranks, used as a team is."""
-
-    def run(self, function, *args, ranks):
-        return run(function, ranks, *args, init=False)
+from tests.ranks import POOL
 
 
 @pytest.mark.skipif(torch.cuda.device_count() >= 2, reason="nn.DataParallel itself runs there")
 def test_the_three_ways_train_to_the_same_loss_and_say_what_they_are():
     trial = Trial("gpt:layers=1,hidden=16,heads=2,vocab=256", 4, 16, 2, "cpu", 6)
-    rows = list(measure_data_parallel(Pool(), trial))
+    rows = list(measure_data_parallel(POOL, trial))
     assert [row.name for row in rows] == [
         "one process",
         "2 threads by hand, as nn.DataParallel does",
@@ -38,6 +31,6 @@ def test_images_are_trained_too():
 
 def test_a_batch_that_does_not_divide_names_the_nearest():
     with pytest.raises(PlanError, match=r"7 samples do not divide over 2 ranks. Nearest .* 6 or 8"):
-        list(measure_data_parallel(Pool(), Trial("mlp-tiny", 7, 16, 2)))
+        list(measure_data_parallel(POOL, Trial("mlp-tiny", 7, 16, 2)))
     with pytest.raises(PlanError, match=r"1 samples do not divide over 2 ranks. Nearest .*: 2\."):
-        list(measure_data_parallel(Pool(), Trial("mlp-tiny", 1, 16, 2)))
+        list(measure_data_parallel(POOL, Trial("mlp-tiny", 1, 16, 2)))

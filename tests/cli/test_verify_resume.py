@@ -6,7 +6,7 @@ import pytest
 
 from stepladder.cli import verify_resume as resumption
 from stepladder.cli.main import main
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.verify.resume_verdict import Resumption
 
 TINY = "gpt:layers=1,hidden=16,heads=2,vocab=32"
@@ -94,7 +94,7 @@ def test_a_mistake_is_one_line(capsys, words, said):
 
 
 def test_every_plan_is_judged_before_a_rank_starts_and_all_problems_are_told(capsys, monkeypatch):
-    monkeypatch.setattr(Team, "__enter__", lambda team: pytest.fail("ranks were started"))
+    monkeypatch.setattr(Ranks, "__enter__", lambda ranks: pytest.fail("ranks were started"))
     plans = "fp32 tensor=7; fp32 ddp replicate=3 batch=4 micro=2; fp32 pipeline=5"
     words = ["--model", TINY, "--plans", plans, "--then", "fp32 context=3"]
     assert main(["verify", "resume", *words]) == 2

@@ -10,11 +10,8 @@ from stepladder.cli.main import main
 ROOT = Path(__file__).parents[2] / "src" / "stepladder"
 FILES = sorted(ROOT.rglob("*.py"))
 UNPICKLING = {  # reading what this very program sent to itself, never a file
-    "measure/local_ranks.py": "calls and answers between a command and the ranks it started",
-    "labs/equipment/lab_ranks.py": "answers of the ranks that a lab started",
-    "launch/on_ranks/call.py": "the call that the process which started this rank sends it",
-    "launch/on_ranks/on_ranks.py": "answers of the ranks that a cell started",
-    "launch/on_ranks/rank_output.py": "answers of the ranks that a cell started",
+    "launch/on_ranks/worker.py": "the call that the process which started this rank sends it",
+    "launch/on_ranks/worker_process.py": "answers of the ranks that this process started",
     "world/ranks/flight_recorder.py": "torch's record of collectives, from this process's memory",
 }
 PICKLING = {
@@ -25,8 +22,8 @@ EXECUTING = {
     "labs": "a learner's own file, which the user named to be run",
 }
 BY_VALUE = {  # a function without a file, sent through a pipe to a process of our own
-    "launch/on_ranks/call.py": "cloudpickle",
-    "launch/on_ranks/on_ranks.py": "cloudpickle",
+    "launch/on_ranks/worker.py": "cloudpickle",
+    "launch/on_ranks/worker_process.py": "cloudpickle",
 }
 MODULES = {"dill", "cloudpickle", "shelve", "marshal", "joblib"}
 DOWNLOADS = {"requests", "httpx", "aiohttp", "urllib.request", "ftplib", "huggingface_hub"}

@@ -4,19 +4,12 @@ from pathlib import Path
 
 from stepladder.verify import Subject, find_subject
 from stepladder.verify.parity import compare_course, make_course
-from tests.ranks import run
+from tests.ranks import POOL
 
 SGD, CLIPPED = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"  # so low that it bites in every step
 LLAMA = "llama:layers=2,hidden=32,heads=2,vocab=64"
 FOREIGN = Path(__file__).parents[2] / "benchmarks" / "parity_models.py"
 PLAIN: dict[Path, dict] = {}  # plain runs, beside whose weights their folder names
-
-
-class Pool:
-    """Runs a function on kept processes, as a `Team` does."""
-
-    def run(self, function, *args, ranks):
-        return run(function, ranks, *args, init=False)
 
 
 def compare(folder: Path, model: str | Subject, plan: str, optimizer=SGD, *, steps=3, learn=None):
@@ -25,4 +18,4 @@ def compare(folder: Path, model: str | Subject, plan: str, optimizer=SGD, *, ste
     course = make_course(subject, plan, optimizer, steps=steps)
     place = folder / f"{subject.name}-{steps}".replace("/", "-")
     place.mkdir(exist_ok=True)
-    return compare_course(Pool(), course, place, PLAIN.setdefault(place, {}), learn)
+    return compare_course(POOL, course, place, PLAIN.setdefault(place, {}), learn)

@@ -21,14 +21,12 @@ GPT = "gpt:layers=1,hidden=16,heads=2,vocab=32"
 
 
 class Here:
-    """A team of this process: what a test of many journeys can afford."""
+    """Ranks that are this process: what a test of many journeys can afford."""
 
-    workers = ()
-
-    def run(self, function, leg, ranks):
+    def call(self, function, leg, ranks):
         function(leg)
 
-    def replace(self, ranks):
+    def restart(self):
         pass
 
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from stepladder.errors import WorldError
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.plan import Layout, Plan, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.world import join_world, synchronize
@@ -196,7 +196,7 @@ def every_use() -> list[Use]:
 
 
 def measure_collective(
-    team: Team,
+    pool: Ranks,
     use: Use,
     layout: Layout,
     sizes: Sequence[int] = SIZES,
@@ -205,7 +205,7 @@ def measure_collective(
     steps: int = 10,
 ) -> list[CollectiveRow]:
     """A row a size. All groups of the axes talk at once, as in a run."""
-    answers = team.run(time_collective, use, layout, tuple(sizes), device, steps)
+    answers = pool.call(time_collective, use, layout, tuple(sizes), device, steps)
     ways = answers[0][0][0]
     axes = "x".join(use.axes) if ways < layout.num_ranks else "all"
     return [

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.plan import Plan, Schedule
 from stepladder.planner import bubble_share
 from stepladder.rungs.pipeline.pipeline import Pipeline
@@ -74,10 +74,10 @@ class Timeline:
         return max(event.end for row in self.events for event in row)
 
 
-def measure_schedules(team: Team, cases: Sequence[Case], *, steps: int) -> Iterator[Timeline]:
+def measure_schedules(pool: Ranks, cases: Sequence[Case], *, steps: int) -> Iterator[Timeline]:
     """One timeline a case, as each is done: the step whose idle time is the median."""
     for case in cases:
-        found = team.run(follow, case, steps, ranks=case.ranks)
+        found = pool.call(follow, case, steps, ranks=case.ranks)
         loss = found[0][-1][1]
         whole = [timeline(case, [rank[step][0] for rank in found], loss) for step in range(steps)]
         ordered = sorted(whole, key=lambda one: one.idle)

@@ -24,7 +24,8 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
-from stepladder.measure import Team, sent_since, wire_bytes
+from stepladder.launch import Ranks
+from stepladder.measure import sent_since, wire_bytes
 from stepladder.plan import Layout
 from stepladder.world import join_world
 
@@ -150,12 +151,12 @@ class RingRow:
 
 
 def measure_ring(
-    team: Team, sizes: Iterable[int], *, device: str = "auto", steps: int = 10
+    pool: Ranks, sizes: Iterable[int], *, device: str = "auto", steps: int = 10
 ) -> Iterable[RingRow]:
     """One row a size in bytes, of fp32, as each is done."""
     for size in sizes:
         elements = max(size // 4, 1)
-        shares = team.run(ring_share, team.ranks, elements, device, steps)
+        shares = pool.call(ring_share, pool.ranks, elements, device, steps)
         yield row_of(elements * 4, shares)
 
 

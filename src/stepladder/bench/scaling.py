@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from stepladder.data import Batch
 from stepladder.errors import PlanError
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.plan import Plan
 from stepladder.train import Run, climb
 from stepladder.world import Place, synchronize
@@ -65,11 +65,11 @@ class ScalingRow:
     note: str = ""
 
 
-def measure_scaling(team: Team, load: Load, *, rounds: int = 3) -> Iterator[ScalingRow]:
-    """One row a kind and number of ranks: 1, 2, 4 … up to the team's."""
-    sizes = [size for size in (2**power for power in range(12)) if size <= team.ranks]
-    if team.ranks not in sizes:
-        sizes.append(team.ranks)
+def measure_scaling(pool: Ranks, load: Load, *, rounds: int = 3) -> Iterator[ScalingRow]:
+    """One row a kind and number of ranks: 1, 2, 4 … up to the pool's."""
+    sizes = [size for size in (2**power for power in range(12)) if size <= pool.ranks]
+    if pool.ranks not in sizes:
+        sizes.append(pool.ranks)
     if any(load.batch % size for size in sizes):
         problem = f"{load.batch} samples do not divide over {', '.join(map(str, sizes))} ranks"
         raise PlanError("batch", problem, f"Use a multiple of {math.lcm(*sizes)}.")
@@ -77,11 +77,11 @@ def measure_scaling(team: Team, load: Load, *, rounds: int = 3) -> Iterator[Scal
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for kind, ranks in cases:
-            answers = team.run(time_rank, load, kind, ranks=ranks)
+            answers = pool.call(time_rank, load, kind, ranks=ranks)
             # A step is over when the slowest rank's is.
             seconds[kind, ranks].append(max(statistics.median(answer) for answer in answers))
     best = {case: min(values) for case, values in seconds.items()}
-    spent = {case: mean_causes(team.run(profile_rank, load, case[0], ranks=case[1]))
+    spent = {case: mean_causes(pool.call(profile_rank, load, case[0], ranks=case[1]))
              for case in cases}  # fmt: skip
     for kind, ranks in cases:
         fair = {c: each / (1 if kind == "weak" else ranks) for c, each in spent[kind, 1].items()}

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.data import Batch
 from stepladder.errors import PlanError
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.plan import Layout
 from stepladder.world import join_world, pick_device, synchronize
 
@@ -66,20 +66,20 @@ class DataParallelRow:
     loss: float  # of the last step
 
 
-def measure_data_parallel(team: Team, trial: Trial) -> Iterator[DataParallelRow]:
+def measure_data_parallel(pool: Ranks, trial: Trial) -> Iterator[DataParallelRow]:
     """One process alone, one process with threads, one process a rank."""
     if trial.batch % trial.ways:
         below = trial.batch - trial.batch % trial.ways
         near = " or ".join(str(size) for size in (below, below + trial.ways) if size)
         problem = f"{trial.batch} samples do not divide over {trial.ways} ranks"
         raise PlanError("batch", problem, f"Nearest that do: {near}.")
-    yield row_of("one process", trial, team.run(run_alone, trial, ranks=1))
+    yield row_of("one process", trial, pool.call(run_alone, trial, ranks=1))
     if enough_gpus(trial):
-        yield row_of("nn.DataParallel", trial, team.run(run_data_parallel, trial, ranks=1))
+        yield row_of("nn.DataParallel", trial, pool.call(run_data_parallel, trial, ranks=1))
     else:
         name = f"{trial.ways} threads by hand, as nn.DataParallel does"
-        yield row_of(name, trial, team.run(run_threads, trial, ranks=1))
-    yield row_of("DistributedDataParallel", trial, team.run(run_ranks, trial, ranks=trial.ways))
+        yield row_of(name, trial, pool.call(run_threads, trial, ranks=1))
+    yield row_of("DistributedDataParallel", trial, pool.call(run_ranks, trial, ranks=trial.ways))
 
 
 def row_of(name: str, trial: Trial, answers: list[tuple[float, float]]) -> DataParallelRow:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from stepladder.data import Batch
-from stepladder.measure import Team, held_state, measure_memory
+from stepladder.launch import Ranks
+from stepladder.measure import held_state, measure_memory
 from stepladder.plan import Plan
 from stepladder.planner import forecast_state
 from stepladder.record import Memory
@@ -46,14 +47,14 @@ def apart(measured: int, theory: int) -> float:
     return abs(measured - theory) / theory if theory else float(measured > 0)
 
 
-def measure_zero(team: Team, work: Workload, *, ranks: int, words: str = "") -> Iterator[ZeroRow]:
+def measure_zero(pool: Ranks, work: Workload, *, ranks: int, words: str = "") -> Iterator[ZeroRow]:
     """DDP and the three stages, each on all ranks; `words` are the plan's others."""
     facts = facts_for(work.make(), work.batches[0])
     for name in WORDS:
         axis = "replicate" if name == "ddp" else "shard"
         plan = Plan.parse(f"{words} {name} {axis}={ranks} micro={work.batches[0].num_rows}")
         settled = plan.settle(ranks)
-        answers = team.run(state_and_peak, work, plan, ranks=ranks)
+        answers = pool.call(state_and_peak, work, plan, ranks=ranks)
         (theory,) = forecast_state(facts, settled)
         states = [state for state, _ in answers]
         fullest = Memory(**{o: max(getattr(state, o) for state in states) for o in OWNERS})

@@ -4,15 +4,19 @@ from .kubernetes.manifests import KubernetesChoice
 from .launchers import Elsewhere, OnKubernetes, OnSlurm
 from .local.rendezvous import parse_nodes
 from .local.start_local import launch_local
+from .on_ranks.failure import Failure
 from .on_ranks.on_ranks import on_ranks
+from .on_ranks.ranks import Ranks
 from .run_request import Request, Resources
 from .slurm.slurm_script import SlurmChoice
 
 __all__ = [
     "Elsewhere",
+    "Failure",
     "KubernetesChoice",
     "OnKubernetes",
     "OnSlurm",
+    "Ranks",
     "Request",
     "Resources",
     "SlurmChoice",

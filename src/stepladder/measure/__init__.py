@@ -1,7 +1,6 @@
 """Where memory, time and network bytes go, measured."""
 
 from .leaks import measure_fragmentation
-from .local_ranks import Team
 from .memory_by_owner import MemoryMeter, measure_memory
 from .memory_timeline import MemoryTimeline, record_timeline
 from .network_bytes import sent_since, wire_bytes
@@ -12,7 +11,6 @@ __all__ = [
     "Cable",
     "MemoryMeter",
     "MemoryTimeline",
-    "Team",
     "held_state",
     "measure_fragmentation",
     "measure_memory",

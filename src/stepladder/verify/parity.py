@@ -28,7 +28,8 @@ from torch.distributed.tensor import DTensor
 
 from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import NonFinite, PlanError, StepladderError
-from stepladder.measure import Team, held_state
+from stepladder.launch import Ranks
+from stepladder.measure import held_state
 from stepladder.plan import Batch, Layout, Optimizer, Plan
 from stepladder.train import Run, climb, fit
 
@@ -66,10 +67,10 @@ def compare_plans(
         for optimizer in optimizers
     ]
     ranks = max(course.plan.layout.num_ranks for course in courses)
-    with Team(ranks) as team, tempfile.TemporaryDirectory(prefix="parity-") as folder:
+    with Ranks(ranks) as pool, tempfile.TemporaryDirectory(prefix="parity-") as folder:
         known: dict[str, Plain] = {}
         for course in courses:
-            yield compare_course(team, course, Path(folder), known)
+            yield compare_course(pool, course, Path(folder), known)
 
 
 def make_course(
@@ -111,7 +112,7 @@ def plain_of(plan: Plan) -> Plan:
 
 
 def compare_course(
-    team: Team,
+    pool: Ranks,
     course: Course,
     folder: Path,
     known: dict[str, Plain],
@@ -125,7 +126,7 @@ def compare_course(
     try:
         if key not in known:
             known[key] = learn_plain(course, folder / f"{len(known)}.pt")
-        found = team.run(learn or learn_rank, course, known[key].weights, ranks=ranks)
+        found = pool.call(learn or learn_rank, course, known[key].weights, ranks=ranks)
     except Exception as error:  # of a module nobody has seen: one plan's end is not the others'
         ours = isinstance(error, StepladderError)
         problem = str(error) if ours else f"{type(error).__name__}: {error}"

@@ -29,7 +29,7 @@ import torch
 
 from stepladder.data import Batch, SampleOrder, load_batch
 from stepladder.errors import PlanError, StepladderError
-from stepladder.measure import Team
+from stepladder.launch import Ranks
 from stepladder.plan import Optimizer, Plan
 from stepladder.train import Run, climb
 from stepladder.train.batch_rows import rows_of
@@ -148,24 +148,24 @@ def compare_journeys(
 ) -> Iterator[Resumption]:
     """One finding a journey, as each is done; one that cannot begin says why."""
     ranks = max(plan.layout.num_ranks for journey in journeys for plan in journey.plans)
-    with Team(ranks) as team:
+    with Ranks(ranks) as pool:
         for journey in journeys:
             with tempfile.TemporaryDirectory(prefix="resume-") as folder:
-                yield compare_journey(team, journey, Path(folder), travel or travel_leg)
+                yield compare_journey(pool, journey, Path(folder), travel or travel_leg)
 
 
 def compare_journey(
-    team: Team, journey: Journey, folder: Path, travel: Callable[[Leg], None]
+    pool: Ranks, journey: Journey, folder: Path, travel: Callable[[Leg], None]
 ) -> Resumption:
     """Run undisturbed, run again killed and resumed, and hold one against the other."""
     ranks = tuple(plan.layout.num_ranks for plan in journey.plans)
     shown = Resumption(journey.name, ranks, journey.exact)
     straight = Leg(journey, 0, folder / "straight", folder / "undisturbed", dies=False)
     try:
-        team.run(travel, straight, ranks=ranks[0])
+        pool.call(travel, straight, ranks=ranks[0])
         for index in range(len(ranks)):
             leg = Leg(journey, index, folder / "run", folder / f"{index}")
-            run_leg(team, travel, leg)
+            run_leg(pool, travel, leg)
     except Exception as error:  # of a module nobody has seen: one journey's end is not the others'
         ours = isinstance(error, StepladderError)
         problem = str(error) if ours else f"{type(error).__name__}: {error}"
@@ -175,14 +175,14 @@ def compare_journey(
     return judge(shown, journey.plans, expected, legs, folder / "run")
 
 
-def run_leg(team: Team, travel: Callable[[Leg], None], leg: Leg) -> None:
+def run_leg(pool: Ranks, travel: Callable[[Leg], None], leg: Leg) -> None:
     """Let a leg run to its end, which for one that saves on the way is to be killed."""
     try:
-        team.run(travel, leg, ranks=leg.plan.layout.num_ranks)
+        pool.call(travel, leg, ranks=leg.plan.layout.num_ranks)
     except StepladderError:
         if not killed(leg).exists():
             raise
-        team.replace(range(len(team.workers)))  # nothing of what ran before is left in new ones
+        pool.restart()  # nothing of what ran before is left in new ones
 
 
 def killed(leg: Leg) -> Path:

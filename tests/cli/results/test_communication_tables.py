@@ -44,7 +44,7 @@ def test_collectives_have_rows_lines_and_a_picture(capsys, tmp_path):
 def measured(monkeypatch):
     """A backend of known speed without point to point: a busy machine's times show no rate."""
 
-    def measure(team, use, layout, sizes, **settings):
+    def measure(pool, use, layout, sizes, **settings):
         if use.collective == "send_receive":
             raise WorldError("device", "not here")
         return [CollectiveRow(use.collective, "all", 2, size, 1e-3 + size / 1e9) for size in sizes]

@@ -14,7 +14,7 @@ import pytest
 
 from stepladder.errors import LostRank, PlanError, StepladderError, WorldError
 from stepladder.launch import on_ranks
-from stepladder.launch.on_ranks.rank_output import start
+from stepladder.launch.on_ranks.worker_process import spawn
 from tests.processes import ended
 
 NAME = "cell-of-the-test"
@@ -131,6 +131,7 @@ def gone(folder: Path) -> bool:
 def test_time_that_is_up_ends_all_ranks(cell, tmp_path):
     error = raises(cell, "sleep", str(tmp_path), ranks=1, timeout_seconds=1)
     assert str(error).startswith("ranks: rank 0 of 1 did not finish within 1 s. ")
+    assert "in sleep" in error.__notes__[0]
     assert gone(tmp_path)
 
 
@@ -149,14 +150,14 @@ def test_an_interrupt_ends_all_ranks(cell, tmp_path):
 
 
 def test_a_rank_ends_when_its_starter_is_gone(cell, tmp_path):
-    rank = start(0, dict(os.environ))
+    worker = spawn(None, pipe_output=False)
     call = cloudpickle.dumps((cell["sleep"], (str(tmp_path),)))
-    rank.connection.send_bytes(pickle.dumps((sys.path, call)))
+    worker.send(pickle.dumps({"call": call, "environment": {}, "path": sys.path}))
     while not list(tmp_path.iterdir()):
         time.sleep(0.01)
-    rank.connection.close()  # as the end of a process does
-    assert rank.process.wait(120) == 1
-    rank.close()
+    worker.connection.close()  # as the end of a process does
+    assert worker.process.wait() == 1
+    worker.kill()
 
 
 def test_a_users_mistake_comes_back_as_it_is():

@@ -4,15 +4,14 @@ import gc
 import mmap
 import os
 import pickle
-import sys
 
 import psutil
 import pytest
 import torch
 
+from stepladder.launch import Ranks
 from stepladder.world import device_memory_bytes, peak_memory_bytes
 from stepladder.world.machine.process_memory import memory_bytes_in_use, reset_peak
-from tests.ranks import Job, Worker
 
 CPU = torch.device("cpu")
 
@@ -46,16 +45,8 @@ def peak() -> int:
 
 def test_a_process_started_by_a_large_one_does_not_inherit_its_peak():
     held = torch.ones(2**30, dtype=torch.uint8)
-    worker = Worker()
-    try:
-        worker.await_ready()
-        worker.connection.send_bytes(
-            pickle.dumps(Job(pickle.dumps((peak, ())), (*sys.path,), {}, None))
-        )
-        answer = pickle.loads(worker.connection.recv_bytes())
-    finally:
-        worker.kill()
-    assert pickle.loads(answer.value) < held.numel()
+    with Ranks(1) as ranks:
+        assert ranks.call(peak)[0] < held.numel()
 
 
 @pytest.mark.gpu

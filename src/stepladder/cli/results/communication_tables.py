@@ -29,17 +29,17 @@ ODD_BYTES = 2**20 + 12  # a number of elements that 2 to 10 ranks do not divide
 def bench_collectives(options: argparse.Namespace) -> int:
     from stepladder.bench import device_name, fit_line, fit_link
     from stepladder.bench.collectives import measure_collective
-    from stepladder.measure import Team
+    from stepladder.launch import Ranks
 
     plan, uses = asked(options)
     rows: list[CollectiveRow] = []
     lines: list[tuple[CollectiveRow, Line | None]] = []
     problems: list[str] = []
     settings: dict[str, Any] = {"device": options.device, "steps": options.steps}
-    with Team(plan.layout.num_ranks) as team:
+    with Ranks(plan.layout.num_ranks) as pool:
         for use in progress(uses, "collectives"):
             try:
-                some = measure_collective(team, use, plan.layout, sizes(options), **settings)
+                some = measure_collective(pool, use, plan.layout, sizes(options), **settings)
             except WorldError as refused:  # by this backend; the others may well run
                 problems.append(f"{use.collective}: {refused}")
                 continue
@@ -159,11 +159,11 @@ def keep_link(link: Line | None, options: argparse.Namespace) -> str:
 def bench_ring(options: argparse.Namespace) -> int:
     from stepladder.bench import device_name
     from stepladder.bench.ring_all_reduce import measure_ring
-    from stepladder.measure import Team
+    from stepladder.launch import Ranks
 
     ranks, wanted = options.ranks or RANKS, with_odd(sizes(options))
-    with Team(ranks) as team:
-        found = measure_ring(team, wanted, device=options.device, steps=options.steps)
+    with Ranks(ranks) as pool:
+        found = measure_ring(pool, wanted, device=options.device, steps=options.steps)
         rows = list(progress(found, "sizes", len(wanted)))
     if options.plot:
         plot_ring(options.plot, ranks, rows)
@@ -185,7 +185,7 @@ def bench_ring(options: argparse.Namespace) -> int:
 
 def bench_dp(options: argparse.Namespace) -> int:
     from stepladder.bench import Trial, device_name, measure_data_parallel
-    from stepladder.measure import Team
+    from stepladder.launch import Ranks
     from stepladder.world import pick_device
 
     on_gpu = pick_device(options.device).type == "cuda"
@@ -197,8 +197,8 @@ def bench_dp(options: argparse.Namespace) -> int:
         options.device,
         options.steps,
     )
-    with Team(trial.ways) as team:
-        rows = list(progress(measure_data_parallel(team, trial), "ways", 3))
+    with Ranks(trial.ways) as pool:
+        rows = list(progress(measure_data_parallel(pool, trial), "ways", 3))
     first = rows[0]
     if options.plot:
         names = ["one process", "threads", "DDP"]

@@ -20,7 +20,7 @@ SHADES = {"forward": 1.0, "backward": 0.55, "input": 0.55, "weight": 0.25}
 
 def bench_pipeline(options: argparse.Namespace) -> int:
     from stepladder.bench.pipeline_schedules import SCHEDULES, Case, measure_schedules
-    from stepladder.measure import Team
+    from stepladder.launch import Ranks
 
     ranks = options.ranks or RANKS
     micros = options.batch or max(MICROS, ranks)
@@ -29,8 +29,8 @@ def bench_pipeline(options: argparse.Namespace) -> int:
         for work in ("waiting", "matrix")
         for schedule in SCHEDULES
     ]
-    with Team(ranks) as team:
-        found = measure_schedules(team, cases, steps=options.steps)
+    with Ranks(ranks) as pool:
+        found = measure_schedules(pool, cases, steps=options.steps)
         rows = list(progress(found, "schedules", len(cases)))
     if options.plot:
         plot_timelines(options.plot, [row for row in rows if row.case.work == "waiting"])

@@ -30,11 +30,11 @@ def workload(options: argparse.Namespace, num_batches: int = 4) -> Any:
 def bench_zero(options: argparse.Namespace) -> int:
     """Memory a rank under DDP and ZeRO; 1 where the state is not what the arithmetic says."""
     from stepladder.bench.zero import ENOUGH, measure_zero
-    from stepladder.measure import Team
+    from stepladder.launch import Ranks
 
     ranks, work = options.ranks or RANKS, workload(options)
-    with Team(ranks) as team:
-        found = measure_zero(team, work, ranks=ranks, words=options.plan)
+    with Ranks(ranks) as pool:
+        found = measure_zero(pool, work, ranks=ranks, words=options.plan)
         rows = list(progress(found, "stages", 4))
     whole = sum(getattr(rows[0].theory, owner) for owner in OWNERS)
     cells = []
@@ -58,7 +58,7 @@ def bench_zero(options: argparse.Namespace) -> int:
 
 def bench_scaling(options: argparse.Namespace) -> int:
     from stepladder.bench.scaling import Load, measure_scaling
-    from stepladder.measure import Team
+    from stepladder.launch import Ranks
 
     ranks = options.ranks or RANKS
     load = Load(
@@ -69,8 +69,8 @@ def bench_scaling(options: argparse.Namespace) -> int:
         options.device,
         options.steps,
     )
-    with Team(ranks) as team:
-        rows = list(progress(measure_scaling(team, load), "sizes"))
+    with Ranks(ranks) as pool:
+        rows = list(progress(measure_scaling(pool, load), "sizes"))
     cells = [
         [row.kind, row.ranks, row.batch, row.step_ms, row.samples_per_second,
          f"{row.efficiency:.1%}", lost_to(row.lost), row.note]
