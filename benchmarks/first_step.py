@@ -5,8 +5,8 @@
 Clones this repository into an empty folder, runs what `make train` runs, reads the clock when the
 journal of the run has its first step, then writes a lab's starter, puts our solution in its place
 and lets the lab check it. pip's cache is switched off, so that everything is downloaded, unless
---keep-cache is given. Writes results/first_step.json; `python benchmarks/readme.py` puts it into
-the README. Run it on a machine that does nothing else.
+--keep-cache is given. Writes results/first_step.json; `python benchmarks/readme_figures.py` puts it
+into the README. Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations

@@ -109,7 +109,9 @@ def precision() -> str:
                 ]
             )
     columns = ["model, batch", "plan", "ms a step", "against fp32", "peak GiB"]
-    return origin(kept, "python benchmarks/precisions_gpu.py") + "\n\n" + lines(columns, rows)
+    return (
+        origin(kept, "python benchmarks/training/precisions_gpu.py") + "\n\n" + lines(columns, rows)
+    )
 
 
 def accumulation() -> str:
@@ -151,7 +153,7 @@ def recomputation() -> str:
                 ]
             )
     columns = ["model", "plan", "allocated GiB", "ms a sample", "time"]
-    command = "python benchmarks/planner_gpu.py --out benchmarks/results"
+    command = "python benchmarks/planner/forecast_gpu.py --out benchmarks/results"
     return origin(kept, command) + "\n\n" + lines(columns, rows)
 
 
@@ -222,7 +224,7 @@ def kernels() -> str:
         for row in kept["rows"]
         if row["ours_ms"]
     ]
-    head = origin({**kept, "machine": kept["device"]}, "python benchmarks/kernels.py")
+    head = origin({**kept, "machine": kept["device"]}, "python benchmarks/kernels/kernels.py")
     columns = ["kernel", "shape", "against eager", "against compiled"]
     return f"{head} Above 1 is faster than torch.\n\n{lines(columns, rows)}"
 
@@ -243,7 +245,7 @@ def parity(word: str) -> str:
         if word in row["plan"]
     ]
     columns = ["model", "plan", "ranks", "loss, SGD", "gradient norm", "bytes against forecast"]
-    return origin(kept, "python benchmarks/parity.py") + "\n\n" + lines(columns, rows)
+    return origin(kept, "python benchmarks/parity/parity_table.py") + "\n\n" + lines(columns, rows)
 
 
 def launchers() -> str:
@@ -273,7 +275,7 @@ def loader() -> str:
     )
     table = lines(["loader", "M tokens/s", "against torch's fastest"], rows)
     says = f"From opening the source to the first batch, slowest of 7 positions: {resumed}."
-    return f"{origin(kept, 'python benchmarks/loader.py')}\n\n{table}\n\n{says}"
+    return f"{origin(kept, 'python benchmarks/data/loader.py')}\n\n{table}\n\n{says}"
 
 
 MEASURED: dict[str, Callable[[], str]] = {

@@ -9,10 +9,12 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_every_figure_is_what_the_benchmarks_left():
-    spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
+    spec = importlib.util.spec_from_file_location(
+        "readme_figures", ROOT / "benchmarks" / "readme_figures.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.filled(README) == README, "run: python benchmarks/readme.py"
+    assert module.filled(README) == README, "run: python benchmarks/readme_figures.py"
 
 
 def test_the_two_commands_open_it():

@@ -1,7 +1,7 @@
 """Hugging Face's models and peft's adapters compute on two ranks what they compute on one.
 
-A short form of those rows of benchmarks/parity.py. The batches are dicts as their models read
-them, most with masks and rows of very different lengths.
+A short form of those rows of benchmarks/parity/parity_table.py. The batches are dicts as their
+models read them, most with masks and rows of very different lengths.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Every rung computes what one device computes: losses, gradient norms and parameters.
 
-A short form of benchmarks/parity.py, which runs every plan for ten steps.
+A short form of benchmarks/parity/parity_table.py, which runs every plan for ten steps.
 """
 
 import pytest

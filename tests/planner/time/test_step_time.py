@@ -1,4 +1,7 @@
-"""Time by cause moves the way physics says; how well it hits is benchmarks/planner_published.py."""
+"""Time by cause moves the way physics says.
+
+How well it hits is in benchmarks/planner/published_runs.py.
+"""
 
 from math import log, sqrt
 

@@ -29,7 +29,7 @@ KEPT = Depths()  # nothing is computed again
 
 # Of tiny blocks on two H200s, whose hosts took 26 and 31 µs a launch. How the costs of recomputing
 # divide into a block's and its launches' is torch's doing, the same on every host, and was timed on
-# a processor (benchmarks/host_costs.py): a block for 50 launches, and one that chooses for 23.
+# a processor (benchmarks/planner/host_costs.py): a block for 50 launches, one that chooses for 23.
 HOST_FACTORS = {
     "product": 2.3, "cheap": 0.6, "block again": 80.0, "launch again": 1.6,
     "block chosen": 100.0, "launch chosen": 4.4, "compiled": 0.8, "tensor": 0.3, "step": 30.0,

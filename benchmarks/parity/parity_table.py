@@ -1,6 +1,6 @@
 """Whether every plan computes what one device computes, and holds the bytes that are forecast.
 
-    python benchmarks/parity.py [--only TEXT] [--go-on] [--steps 10]
+    python benchmarks/parity/parity_table.py [--only TEXT] [--go-on] [--steps 10]
 
 Each row runs one plan on real processes (gloo, on this machine's processor) under plain SGD and
 under AdamW with clipping, and holds losses, gradient norms and parameters against one device's.
@@ -38,7 +38,7 @@ from stepladder.verify import Sameness, find_subject
 from stepladder.verify.parity import ADAMW, SGD, Course, Plain, compare_course, make_course
 from stepladder.workload import Facts
 
-RESULTS = Path(__file__).parent / "results" / "parity.json"
+RESULTS = Path(__file__).parents[1] / "results" / "parity.json"
 OWNERS = ("parameters", "gradients", "optimizer")
 WORDS = ("exact", "frozen", "padding", "off")  # of measured bytes beside forecast ones
 Row = dict[str, Any]

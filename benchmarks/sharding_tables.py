@@ -1,6 +1,6 @@
 """The tables people quote about sharing work, measured in one go and kept with date and machine.
 
-    python benchmarks/tables.py [zero scaling accumulation compression]
+    python benchmarks/sharding_tables.py [zero scaling accumulation compression]
 
 Writes results/NAME.json for each. Run it on a machine that does nothing else: times of ranks that
 share a core with something else say nothing.

@@ -1,8 +1,8 @@
 """Peak memory forecast against peak memory measured, on this machine's processor.
 
-    python benchmarks/planner_memory.py [--write]
+    python benchmarks/planner/forecast_memory_cpu.py [--write]
 
-Every case of planner_cases trains a few real steps; a diary of storages says what stood at the
+Every case of forecast_cases trains a few real steps; a diary of storages says what stood at the
 peak and who owned it. The forecast sees the module on the meta device and the plan, nothing else.
 Errors are (forecast - measured) / measured: a forecast may be high, never low.
 """
@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
-from planner_cases import CASES, Case, forecast_case, measure_case
+from forecast_cases import CASES, Case, forecast_case, measure_case
 from stepladder.hardware import Cluster
 from stepladder.record import Memory
 
-RESULTS = Path(__file__).parent / "results" / "planner_memory.md"
+RESULTS = Path(__file__).parents[1] / "results" / "planner_memory.md"
 MIB = 2**20
 ONE = Cluster.parse("1 x CPU")
 
@@ -74,7 +74,8 @@ def summary(rows: list[tuple[Case, Memory, Memory]], seconds: float) -> str:
 def heading() -> str:
     return (
         f"# Peak memory, forecast against measured\n\n{date.today()}, {processor()}, one core, "
-        f"torch {torch.__version__}. Command: `python benchmarks/planner_memory.py --write`."
+        f"torch {torch.__version__}. "
+        "Command: `python benchmarks/planner/forecast_memory_cpu.py --write`."
     )
 
 

@@ -1,6 +1,6 @@
 """A ResNet's first convolution and pooling on one GPU: cuDNN's and the compiler's, and ours.
 
-    PYTHONPATH=src python3 benchmarks/first_convolution_gpu.py [--out FOLDER]
+    PYTHONPATH=src python3 benchmarks/kernels/first_convolution_gpu.py [--out FOLDER]
 
 256 images of 224 x 224, bfloat16 by autocast, channels-last, each compiled by itself. Printed and
 written to first_convolution_gpu.json: milliseconds, and the bandwidth of the bytes that must move.
@@ -22,7 +22,7 @@ from torch.nn import functional
 from stepladder.kernels import max_pool  # noqa: F401  registers the operators
 from stepladder.kernels.folded_convolution import fold_first_convolutions
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TIMES = 20
 

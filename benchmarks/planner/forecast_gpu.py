@@ -1,7 +1,7 @@
 """The planner held against one GPU: calibrate, measure cases, sweep plans, compare.
 
-    PYTHONPATH=src:benchmarks python3 benchmarks/planner_gpu.py --out DIR --budget 420
-    PYTHONPATH=src:benchmarks python3 benchmarks/planner_gpu.py --report DIR/planner_gpu.json
+    PYTHONPATH=src python3 benchmarks/planner/forecast_gpu.py --out DIR --budget 420
+    PYTHONPATH=src python3 benchmarks/planner/forecast_gpu.py --report DIR/planner_gpu.json
 
 The first needs the GPU and writes after every measurement, so that nothing is lost when time runs
 out; a case that fails leaves its error. The second needs none: it makes every forecast anew from
@@ -237,13 +237,13 @@ def measure_cases(
     first: list[str],
 ) -> None:  # fmt: skip
     try:
-        import planner_cases
+        import forecast_cases
     except Exception as error:
         results.table["cases_error"] = f"{type(error).__name__}: {error}"
         print("cases left out:", results.table["cases_error"], flush=True)
         return
     originals: dict[str, nn.Module] = {}
-    chosen = list(ordered(planner_cases.cases(device), compiled, first))[:most]
+    chosen = list(ordered(forecast_cases.cases(device), compiled, first))[:most]
     size = 1 if compiled else GROUP  # what is compiled is forgotten before the next
     for index in range(0, len(chosen), size):
         group = chosen[index : index + size]
@@ -501,10 +501,10 @@ def refitted(table: Any) -> Calibration | None:
 def case_entries(table: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
     if not table["cases"]:
         return
-    import planner_cases
+    import forecast_cases
 
     device = "cpu" if table["device"] == "CPU" else "cuda"
-    known = {str(case): case for case in planner_cases.cases(device)}
+    known = {str(case): case for case in forecast_cases.cases(device)}
     for entry in table["cases"]:
         yield entry, known.get(entry["case"])
 
@@ -513,11 +513,11 @@ FACTS: dict[str, Any] = {}  # a model is traced once
 
 
 def forecast_entry(case: Any, cluster: Cluster, calibration: Calibration | None) -> Forecast:
-    import planner_cases
+    import forecast_cases
 
     device = "cpu" if cluster.device.is_cpu else "cuda"
     if case.model not in FACTS:
-        FACTS[case.model] = planner_cases.facts_case(case, device)
+        FACTS[case.model] = forecast_cases.facts_case(case, device)
     return forecast(FACTS[case.model], case.plan(device), cluster, calibration)
 
 

@@ -1,6 +1,6 @@
 """Are the planner's constants physics, or a fit to the rows they were chosen on?
 
-    python benchmarks/planner_crossvalidation.py [--write]
+    python benchmarks/planner/cross_validation.py [--write]
 
 Each source is held out in turn, then each kind of hardware. The constants that a fit could bend
 are chosen anew on the other rows, by walking along one constant after another to the smallest
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from planner_published import HERE, RESULTS, markdown, read_run, summarise
-from planner_rows import device_of_row
+from published_rows import device_of_row
+from published_runs import HERE, RESULTS, markdown, read_run, summarise
 from stepladder.planner.time import collective_time as collectives
 from stepladder.planner.time import device_speed as speed
 from stepladder.planner.time import step_time as time
@@ -116,7 +116,7 @@ def main() -> int:
 
 def cross_validate(rows: list[dict[str, str]]) -> str:
     title = "# The planner's constants, chosen without the rows they are tried on"
-    when = f"{datetime.date.today()}, `python benchmarks/planner_crossvalidation.py --write`."
+    when = f"{datetime.date.today()}, `python benchmarks/planner/cross_validation.py --write`."
     by_source = held_out(rows, lambda row: row["source"])
     by_hardware = held_out(rows, device_of_row)
     pieces = (title, when, "## By source", by_source, "## By hardware", by_hardware)

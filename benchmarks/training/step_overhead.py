@@ -3,7 +3,7 @@
 The same weights, batches, optimizer (fused AdamW) and clipping; the loop below is what people write
 by hand. The two take turns step by step, so that a noisy machine disturbs both alike. Prints the
 ratio of median step times of each repeat, all of them.
-Run: python benchmarks/step_overhead.py [--json FILE]
+Run: python benchmarks/training/step_overhead.py [--json FILE]
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ def timed(step, batch) -> tuple[float, float]:
 
 def repeat(data) -> tuple[float, dict[str, float]]:
     """One repeat from fresh weights: the ratio of median step times, step by step in turn."""
-    contestants = {"plain loop": Plain().step, "run.step": ours()}
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    loops = {"plain loop": Plain().step, "run.step": ours()}
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
     losses = {}
     for index in range(WARMUP + STEPS):
-        order = list(contestants) if index % 2 else list(contestants)[::-1]
+        order = list(loops) if index % 2 else list(loops)[::-1]
         for name in order:
-            spent, losses[name] = timed(contestants[name], data[index % len(data)])
+            spent, losses[name] = timed(loops[name], data[index % len(data)])
             if index >= WARMUP:
                 seconds[name].append(spent)
-    plain, ours_ = (statistics.median(seconds[name]) for name in contestants)
+    plain, ours_ = (statistics.median(seconds[name]) for name in loops)
     return ours_ / plain, losses
 
 

@@ -1,6 +1,6 @@
 """The profiler's figures on this machine: unexplained share, overhead, causes beside the forecast.
 
-Run: python benchmarks/profile_gpu.py --out FILE.json [--pictures FOLDER]
+Run: python benchmarks/training/profile_gpu.py --out FILE.json [--pictures FOLDER]
 On a machine without a GPU the same with small models, so that it can be tried out.
 """
 

@@ -1,6 +1,6 @@
 """stepladder against its peers on two CPU ranks: the same model, data and optimizer, side by side.
 
-    python benchmarks/peers_cpu.py [--rounds 12] [--write] [--only NAMES]
+    python benchmarks/peers/peers_cpu.py [--rounds 12] [--write] [--only NAMES]
 
 Every contender has two processes of its own, kept for the whole run; in each round each of them in
 turn takes a few steps while all others stand still, so that a slow moment of the machine hits all
@@ -16,7 +16,7 @@ project's environment:
         > $(echo peers/lib/python3*/site-packages)/shared.pth
     grep -o '^[a-z][^ ]*==[^ ]*' requirements/dev.txt > pins.txt
     peers/bin/pip install -c pins.txt deepspeed accelerate lightning
-    peers/bin/python benchmarks/peers_cpu.py
+    peers/bin/python benchmarks/peers/peers_cpu.py
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from peers_cpu_runs import CONTENDERS
+from peers_cpu_rank import CONTENDERS
 
-RESULTS = Path(__file__).parent / "results" / "peers_cpu.json"
+RESULTS = Path(__file__).parents[1] / "results" / "peers_cpu.json"
 RANKS = 2
-WORKER = Path(__file__).with_name("peers_cpu_runs.py")
+WORKER = Path(__file__).with_name("peers_cpu_rank.py")
 START_SECONDS = 900  # DeepSpeed compiles an extension when it is first used
 SAME_LOSS = 2e-4  # relative, over the first steps
 NOT_WORSE = 0.95  # of the fastest peer's speed

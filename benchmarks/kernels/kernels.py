@@ -1,7 +1,7 @@
 """Our kernels beside eager torch and torch.compile, forward and backward, on this GPU.
 
-    PYTHONPATH=src python3 benchmarks/kernels.py [--json PATH] [--timer device|host] [--no-compile]
-    PYTHONPATH=src python3 benchmarks/kernels.py --sweep      # which blocks and warps suit this GPU
+    python benchmarks/kernels/kernels.py [--json PATH] [--timer device|host] [--no-compile]
+    python benchmarks/kernels/kernels.py --sweep      # which blocks and warps suit this GPU
 
 Each kernel is first compared with torch in float64. `device` times leave out how long Python takes
 to ask; `host` times (triton.testing.do_bench) include it when the device has to wait for it.
@@ -31,7 +31,7 @@ from stepladder.bench.kernel_timings import (
 )
 from stepladder.errors import StepladderError
 
-RESULTS = Path(__file__).parent / "results" / "kernels.json"
+RESULTS = Path(__file__).parents[1] / "results" / "kernels.json"
 SWEPT = {  # module: (constants to try together, cases to try them on)
     "triton_cross_entropy": (
         {"BLOCK": (2048, 4096, 8192, 16384), "WARPS": (4, 8, 16)},

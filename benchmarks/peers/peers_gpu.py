@@ -1,6 +1,6 @@
 """Ours and the peers on one GPU: the same module, the same batches, turn by turn.
 
-    PYTHONPATH=src python3 benchmarks/peers_gpu.py [CONTEST ...] [--rounds 3] [--steps 10]
+    PYTHONPATH=src python3 benchmarks/peers/peers_gpu.py [CONTEST ...] [--rounds 3] [--steps 10]
 
 Contests: gpt, llama1b, fp8, memory, hf, resnet, llama8b; without a name, all of them. Each runs in
 a process of its own, so one that fails or is killed costs only itself. Contestants take turns of a
@@ -30,10 +30,10 @@ sys.path[:0] = [p for p in os.environ.get("STEPLADDER_EXTRAS", "").split(os.path
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-import contestants as who  # noqa: E402
+import peer_frameworks as frameworks  # noqa: E402
 
 PEAK = 989.4e12  # dense bf16 of an H100 or H200, by NVIDIA's datasheet
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TINY = os.environ.get("STEPLADDER_TINY") == "1"  # the same code on toy shapes, to try it on a CPU
 
@@ -136,9 +136,9 @@ def make_batches(contest: Contest, number: int = 4) -> list[Any]:
 
 @dataclass
 class Entry:
-    """One contestant's turns."""
+    """One framework's turns."""
 
-    contestant: who.Contestant
+    framework: frameworks.Framework
     first_step_seconds: float
     resident: int  # bytes it keeps between turns
     seconds: list[float] = field(default_factory=list)
@@ -148,49 +148,49 @@ class Entry:
 
 
 def enter(name: str, contest: Contest, batches: list[Any]) -> Entry:
-    """Build a contestant and have it take its first steps."""
+    """Build a framework and have it take its first steps."""
     held = allocated()
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     module = make_module(contest)
     makers = {
-        "hand": lambda: who.hand_written(module, DEVICE),
-        "images": lambda: who.hand_written(module, DEVICE, images=True),
-        "timed": lambda: who.hand_written(module, DEVICE, images=True, timed=True),
-        "accelerate": lambda: who.accelerate(module, DEVICE),
-        "lightning": lambda: who.lightning(module, DEVICE),
+        "hand": lambda: frameworks.hand_written(module, DEVICE),
+        "images": lambda: frameworks.hand_written(module, DEVICE, images=True),
+        "timed": lambda: frameworks.hand_written(module, DEVICE, images=True, timed=True),
+        "accelerate": lambda: frameworks.accelerate(module, DEVICE),
+        "lightning": lambda: frameworks.lightning(module, DEVICE),
     }
     if name not in makers:
         own = contest.model == "hf"
-        makers[name] = lambda: who.ours(module, DEVICE, name, batches, own_loss=own)
-    contestant = makers[name]()
+        makers[name] = lambda: frameworks.ours(module, DEVICE, name, batches, own_loss=own)
+    framework = makers[name]()
     if name in ("images", "timed"):
-        contestant.name += " channels_last" + (", cudnn.benchmark" if name == "timed" else "")
+        framework.name += " channels_last" + (", cudnn.benchmark" if name == "timed" else "")
     begun = time.perf_counter()
-    contestant.step(batches[0])
-    who.wait(DEVICE)
+    framework.step(batches[0])
+    frameworks.wait(DEVICE)
     first = time.perf_counter() - begun
     for batch in batches[1:3]:
-        contestant.step(batch)
-    who.wait(DEVICE)
+        framework.step(batch)
+    frameworks.wait(DEVICE)
     # A replay works in memory that is counted only while its steps are recorded: here.
     recorded = "graphs=on" in name and DEVICE == "cuda"
     peak = torch.cuda.max_memory_allocated() - held if recorded else 0
     collect()
-    return Entry(contestant, first, allocated() - held, peak_bytes=peak)
+    return Entry(framework, first, allocated() - held, peak_bytes=peak)
 
 
 def take_turn(entry: Entry, batches: list[Any], steps: int) -> None:
     """Some steps, timed as a whole: nobody is made to wait after each."""
-    entry.contestant.step(batches[-1])
-    who.wait(DEVICE)
+    entry.framework.step(batches[-1])
+    frameworks.wait(DEVICE)
     others = allocated() - entry.resident
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begun = time.perf_counter()
     for index in range(steps):
-        last = entry.contestant.step(batches[index % len(batches)])
-    who.wait(DEVICE)
+        last = entry.framework.step(batches[index % len(batches)])
+    frameworks.wait(DEVICE)
     entry.seconds.append((time.perf_counter() - begun) / steps)
     del last
     if DEVICE == "cuda":
@@ -204,8 +204,8 @@ def look_inside(entry: Entry, batches: list[Any]) -> None:
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         begun = time.perf_counter()
         for batch in batches[:3]:
-            entry.contestant.step(batch)
-        who.wait(DEVICE)
+            entry.framework.step(batch)
+        frameworks.wait(DEVICE)
         wall = time.perf_counter() - begun
     rows = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)
     total = sum(e.self_device_time_total for e in rows)
@@ -244,8 +244,8 @@ def row_of(entry: Entry, contest: Contest) -> dict[str, Any]:
     spread = (max(entry.seconds) - min(entry.seconds)) / seconds
     return {
         "contest": contest.name,
-        "name": entry.contestant.name,
-        "ran": entry.contestant.ran,
+        "name": entry.framework.name,
+        "ran": entry.framework.ran,
         "step_ms": 1e3 * seconds,
         "per_second": units / seconds,
         "spread": spread,
@@ -289,11 +289,11 @@ def run_contest(contest: Contest, options: argparse.Namespace) -> None:
 
 
 def try_enter(name: str, contest: Contest, batches: list[Any]) -> Entry | None:
-    """A contestant; None for a peer that is not here or does not run, which is said."""
+    """A framework; None for a peer that is not here or does not run, which is said."""
     found = None
     try:
         found = enter(name, contest, batches)
-        took = f"{found.contestant.name}: first step {found.first_step_seconds:.1f} s"
+        took = f"{found.framework.name}: first step {found.first_step_seconds:.1f} s"
         print(f"{contest.name}: {took}", flush=True)
     except Exception:
         print(f"{contest.name}: {name}: {traceback.format_exc()[-1200:]}", flush=True)
@@ -302,11 +302,11 @@ def try_enter(name: str, contest: Contest, batches: list[Any]) -> Entry | None:
 
 
 def run_trainer(contest: Contest, batches: list[Any], options: Any) -> dict[str, Any]:
-    turn, contestant = who.hugging_face(make_module(contest), DEVICE, batches, options.steps)
+    turn, framework = frameworks.hugging_face(make_module(contest), DEVICE, batches, options.steps)
     begun = time.perf_counter()
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    entry = Entry(contestant, 0.0, 0, [turn()])
+    entry = Entry(framework, 0.0, 0, [turn()])
     entry.first_step_seconds = time.perf_counter() - begun  # of the whole first turn
     entry.seconds.append(turn())
     if DEVICE == "cuda":
@@ -385,7 +385,7 @@ def write(rows: list[dict[str, Any]], folder: Path) -> None:
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     about = {"date": time.strftime("%Y-%m-%d"), "machine": device, "torch": torch.__version__}
     (folder / "peers_gpu.json").write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    heading = f"{about['date']}, {device}, torch {about['torch']}, `benchmarks/peers_gpu.py`."
+    heading = f"{about['date']}, {device}, torch {about['torch']}, `benchmarks/peers/peers_gpu.py`."
     (folder / "peers_gpu.md").write_text(table(rows, heading))
     plot(rows, folder / "peers_gpu.png")
 
@@ -397,7 +397,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--profile", action="store_true", help="GPU busy share and kernels")
     parser.add_argument("--alone", action="store_true", help="one after another: less memory")
-    parser.add_argument("--only", default="", help="words; contestants without one stay away")
+    parser.add_argument("--only", default="", help="words; frameworks without one stay away")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # a contest's own process
     options = parser.parse_args()

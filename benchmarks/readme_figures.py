@@ -1,6 +1,6 @@
 """The README's figures, written from the results that the benchmarks left.
 
-Run: python benchmarks/readme.py   (a test holds the README against it)
+Run: python benchmarks/readme_figures.py   (a test holds the README against it)
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def overhead() -> str:
     ratios, steps = found["ratios"], found["steps_a_repeat"]
     low, high = min(ratios), max(ratios)
     return (
-        f"{found['machine']}, {found['date']}, `python benchmarks/step_overhead.py`:\n"
+        f"{found['machine']}, {found['date']}, `python benchmarks/training/step_overhead.py`:\n"
         f"`run.step` takes {found['median_ratio']:.3f} × the time of the plainest hand-written "
         f"loop doing the same work\n(median of {len(ratios)} repeats, which lie between {low:.3f} "
         f"and {high:.3f}; {steps} steps each, taking turns)."

@@ -5,7 +5,7 @@ that repeats ten thousand steps), starts `stepladder watch` on it as a user woul
 page asks: at once, while the journal is being read, and afterwards for ranges wide and narrow.
 Where there is a chromium, a browser then opens the page, and the curves' being drawn is timed.
 Exit 1 where an answer takes 300 ms, the page a second, or the server 200 MB.
-Run: python benchmarks/watch.py [--steps N] [--json FILE]
+Run: python benchmarks/dashboard_server.py [--steps N] [--json FILE]
 """
 
 from __future__ import annotations

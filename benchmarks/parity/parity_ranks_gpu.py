@@ -1,6 +1,6 @@
 """Plans of several ranks on a real GPU, against the same training on one CPU.
 
-    PYTHONPATH=src python benchmarks/ranks_gpu.py [--device cuda] [--out FILE.json]
+    PYTHONPATH=src python benchmarks/parity/parity_ranks_gpu.py [--device cuda] [--out FILE.json]
 
 NCCL refuses two ranks on one GPU, so several ranks share it over gloo, and one rank alone uses
 NCCL. Losses, gradient norms and parameters are held against a plain run on the CPU from the same

@@ -1,5 +1,5 @@
 """Models of other people's making, for the parity table: each function returns what
-`stepladder verify parity --model benchmarks/parity_models.py:FUNCTION` asks for."""
+`stepladder verify parity --model benchmarks/parity/parity_models.py:FUNCTION` asks for."""
 
 from __future__ import annotations
 

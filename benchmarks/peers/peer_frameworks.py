@@ -1,6 +1,6 @@
-"""Who runs in benchmarks/peers_gpu.py: each takes one optimizer step on one batch when asked.
+"""The frameworks of peers_gpu.py: each takes one optimizer step on one batch when asked.
 
-Every contestant gets the same module, seeds and batches (pinned host memory, copied ahead by
+Every framework gets the same module, seeds and batches (pinned host memory, copied ahead by
 `non_blocking`), AdamW at the same rate and clipping at 1. `ran` says what it really did, read off
 the objects it built rather than off what was asked for.
 """
@@ -20,7 +20,7 @@ RATE, CLIP = 1e-4, 1.0
 
 
 @dataclass
-class Contestant:
+class Framework:
     name: str
     step: Callable[[Any], Any]  # one update from a host batch; returns the loss, on the device
     ran: str
@@ -54,7 +54,7 @@ def kernels_of(optimizer: torch.optim.Optimizer) -> str:
 
 def hand_written(
     module: nn.Module, device: str, *, images: bool = False, timed: bool = False
-) -> Contestant:
+) -> Framework:
     """The tuned loop of the tutorials: autocast, the forward and its loss compiled as one.
 
     Args:
@@ -78,7 +78,7 @@ def hand_written(
         with torch.autocast(device, torch.bfloat16):
             loss = forward(inputs, targets)
         loss.backward()
-        torch.backends.cudnn.benchmark = False  # contestants share a process
+        torch.backends.cudnn.benchmark = False  # frameworks share a process
         nn.utils.clip_grad_norm_(module.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -86,10 +86,10 @@ def hand_written(
 
     ran = f"autocast bf16, torch.compile of forward and loss, {kernels_of(optimizer)}, clip {CLIP}"
     ran += (", channels_last" if images else "") + (", cudnn.benchmark" if timed else "")
-    return Contestant("hand-written", step, ran, [module])
+    return Framework("hand-written", step, ran, [module])
 
 
-def accelerate(module: nn.Module, device: str) -> Contestant:
+def accelerate(module: nn.Module, device: str) -> Framework:
     from accelerate import Accelerator, __version__
 
     host = Accelerator(mixed_precision="bf16", dynamo_backend="inductor", cpu=device == "cpu")
@@ -107,10 +107,10 @@ def accelerate(module: nn.Module, device: str) -> Contestant:
         f"Accelerate {__version__}, {host.mixed_precision}, {type(model).__name__}, "
         f"{kernels_of(optimizer.optimizer)}, clip {CLIP}"
     )
-    return Contestant("Accelerate", step, ran, [model, host])
+    return Framework("Accelerate", step, ran, [model, host])
 
 
-def lightning(module: nn.Module, device: str) -> Contestant:
+def lightning(module: nn.Module, device: str) -> Framework:
     """Lightning's Fabric, whose loop is one's own; the Trainer's clipping refuses fused AdamW."""
     from lightning_fabric import Fabric, __version__
 
@@ -132,12 +132,12 @@ def lightning(module: nn.Module, device: str) -> Contestant:
         f"Lightning Fabric {__version__}, {fabric._precision.precision}, {inner}, "
         f"{kernels_of(getattr(optimizer, 'optimizer', optimizer))}, clip {CLIP}"
     )
-    return Contestant("Lightning", step, ran, [model, fabric])
+    return Framework("Lightning", step, ran, [model, fabric])
 
 
 def ours(
     module: nn.Module, device: str, plan: str, batches: list[Any], *, own_loss: bool = False
-) -> Contestant:
+) -> Framework:
     import stepladder as sl
     from stepladder.data import Batch, Prefetcher
 
@@ -161,7 +161,7 @@ def ours(
         return run.step(next(feed))
 
     because = run.because or "as asked"
-    return Contestant(f"stepladder {plan}", step, f"{run.plan} ({because})", [run, feed])
+    return Framework(f"stepladder {plan}", step, f"{run.plan} ({because})", [run, feed])
 
 
 def hugging_face(module: nn.Module, device: str, batches: list[Any], turn: int) -> Any:
@@ -207,7 +207,7 @@ def hugging_face(module: nn.Module, device: str, batches: list[Any], turn: int) 
         f"Trainer of transformers {__version__}, bf16 {arguments.bf16}, compile "
         f"{arguments.torch_compile}, {arguments.optim}, clip {arguments.max_grad_norm}"
     )
-    return take_turn, Contestant("Hugging Face Trainer", lambda batch: None, ran, [trainer])
+    return take_turn, Framework("Hugging Face Trainer", lambda batch: None, ran, [trainer])
 
 
 def wait(device: str) -> None:

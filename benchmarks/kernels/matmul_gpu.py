@@ -1,8 +1,8 @@
 """What autotuning cuBLASLt's algorithms gains in a training step, and what it costs in power.
 
-    PYTHONPATH=src python3 benchmarks/matmul_gpu.py [llama1b gpt] [--turns 4] [--out FILE]
+    PYTHONPATH=src python3 benchmarks/kernels/matmul_gpu.py [llama1b gpt] [--turns 4] [--out FILE]
 
-One run of benchmarks/peers_gpu.py's shapes alternates between the tuned algorithms and torch's own
+One run of peers_gpu.py's shapes alternates between the tuned algorithms and torch's own
 matmuls, in one process, with the same compiled code. Beside each turn stand the watts and the clock
 that `nvidia-smi` reads: a GPU at its power limit lowers its clock for an algorithm that is faster
 and draws more, so a gain in a matmul alone may be none in a step.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,8 +22,10 @@ from typing import Any
 
 import torch
 
-import peers_gpu as contests
 from stepladder.kernels.matmul import autotune, matmul
+
+sys.path.append(str(Path(__file__).parents[1] / "peers"))
+import peers_gpu as contests
 
 PLAN = "bf16-master compile=on kernels=on"
 

@@ -2,7 +2,7 @@
 
 Prints the tables the README quotes and writes benchmarks/results/precisions_gpu.json: time per
 step, speed-up, memory by owner with its sum against the allocator's peak, loss after the same
-steps. Run: PYTHONPATH=src python3 benchmarks/precisions_gpu.py [--out FOLDER]
+steps. Run: PYTHONPATH=src python3 benchmarks/training/precisions_gpu.py [--out FOLDER]
 """
 
 from __future__ import annotations

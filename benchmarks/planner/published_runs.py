@@ -1,8 +1,8 @@
 """How far the planner is from training runs that other teams measured and published.
 
-    python benchmarks/planner_published.py [--rows FILE.csv] [--write] [--list]
+    python benchmarks/planner/published_runs.py [--rows FILE.csv] [--write] [--list]
 
-Every row becomes a workload, a plan and a cluster (`planner_rows.py`), and its forecast step time
+Every row becomes a workload, a plan and a cluster (`published_rows.py`), and its forecast step time
 is set against the published one, its forecast memory against the published peak. The planner's
 constants know nothing of a row. A row that cannot be read is named, and the others go on.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner_rows import (
+from published_rows import (
     GIB,
     Row,
     cluster_of_row,
@@ -37,7 +37,7 @@ from stepladder.planner import forecast
 from stepladder.record import Forecast
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
+RESULTS = HERE.parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def main() -> int:
     if options.list:
         for run in runs:
             print_run(run)
-    report = write_report(runs, refused, "python benchmarks/planner_published.py --write")
+    report = write_report(runs, refused, "python benchmarks/planner/published_runs.py --write")
     print(report)
     if options.write:
         (RESULTS / "planner_published.md").write_text(report)

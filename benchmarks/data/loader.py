@@ -1,6 +1,6 @@
 """Loading, measured: tokens per second, beside torch's own DataLoader; and the time to resume.
 
-    python benchmarks/loader.py [--tokens 50000000] [--length 1024] [--size 32] [--seconds 3]
+    python benchmarks/data/loader.py [--tokens 50000000] [--length 1024] [--size 32] [--seconds 3]
 
 Each row reads the same windows of the same tokens in a shuffled order, on this machine, on one
 core, one after the other. The ratio is to the fastest of torch's loaders, with the dataset most
@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from stepladder.data import SampleOrder, TokenFile, TokenShards, batches
 from stepladder.data.mixture import Mixture
 
-RESULTS = Path(__file__).parent / "results" / "loader.json"
+RESULTS = Path(__file__).parents[1] / "results" / "loader.json"
 VOCABULARY = 50_000
 DOCUMENT = 700  # tokens of each row of the table, as documents of web text have on average
 LEAST_RATE, MOST_SECONDS = 20e6, 0.050  # what is promised of a memory map

@@ -1,6 +1,6 @@
 """What reading a tokenised file costs a GPU: the same run fed from a file and from memory.
 
-    PYTHONPATH=src python3 benchmarks/loader_gpu.py [--steps 30] [--rounds 3] [--out FILE]
+    PYTHONPATH=src python3 benchmarks/data/loader_gpu.py [--steps 30] [--rounds 3] [--out FILE]
 
 The file is the Python standard library's source, two bytes a token, written once and again until
 it holds 200 million tokens; windows are read in a shuffled order, moved to pinned memory and to
@@ -29,7 +29,7 @@ from stepladder.data import TokenFile
 from stepladder.model import build
 
 GPU = torch.cuda.is_available()
-RESULTS = Path(__file__).parent / "results" / "loader_gpu.json"
+RESULTS = Path(__file__).parents[1] / "results" / "loader_gpu.json"
 VOCABULARY = 50_304 if GPU else 512
 MODEL = (
     f"gpt:layers=12,hidden=768,heads=12,vocab={VOCABULARY},sequence=1024,tied=1"

@@ -1,6 +1,6 @@
 """Loss of every faster plan beside plain bf16 over the same steps on the same text.
 
-    PYTHONPATH=src python3 benchmarks/parity_gpu.py [MODEL ...] [--plan PLAN ...] [--out FOLDER]
+    python benchmarks/parity/parity_gpu.py [MODEL ...] [--plan PLAN ...] [--out FOLDER]
 
 Models: llama and gpt; without a name, both. Without a plan, all of a model's; its first, against
 which others are held, runs always. Rows of what does not run this time stay in the table.
@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", choices=[[], *MODELS], metavar="MODEL")
     parser.add_argument("--plan", action="append", default=[], help="one of a model's; repeatable")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"

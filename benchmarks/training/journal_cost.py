@@ -3,7 +3,7 @@
 A step is a real one of a small GPT, its rows chosen so that it takes about 20 ms here. With and
 without take turns; every step is written down, ten times as often as a run does by default.
 Printed: the time that writing took a step, by its own clock and as the difference of medians.
-Run: python benchmarks/journal_cost.py [--steps 300] [--json FILE]
+Run: python benchmarks/training/journal_cost.py [--steps 300] [--json FILE]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What recomputation costs the host, by the block and by the launch, and how the two divide.
 
-    PYTHONPATH=src python3 benchmarks/host_costs.py [--rounds 100] [--out FILE]
+    PYTHONPATH=src python3 benchmarks/planner/host_costs.py [--rounds 100] [--out FILE]
 
 Tiny blocks of two models, with autocast and without, at two depths, as `stepladder calibrate` times
 them, but all side by side and in turns, and the lower quartile counts: what disturbs a host only
@@ -70,7 +70,7 @@ def costs(timings: list[Timing]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100)
-    default = Path(__file__).parent / "results" / "host_costs.json"
+    default = Path(__file__).parents[1] / "results" / "host_costs.json"
     parser.add_argument("--out", type=Path, default=default)
     options = parser.parse_args()
     torch.set_num_threads(1)
