@@ -74,7 +74,7 @@ def look_around() -> tuple[bool, bool]:
 
 @pytest.fixture(scope="module")
 def pool():
-    with Ranks(2) as pool:
+    with Ranks(2, grace_seconds=60) as pool:  # on a busy machine too, a rank that can answer does
         yield pool
 
 
@@ -103,7 +103,7 @@ def test_the_first_failure_is_raised_with_its_own_line_and_a_note_of_its_rank(po
 
 
 def test_an_error_of_no_house_keeps_its_type_and_the_processes_live_on(pool):
-    pool.call(look_around)  # whoever was too busy to answer in an earlier test is replaced by now
+    pool.call(look_around)
     before = pids(pool)
     with pytest.raises(ZeroDivisionError):
         pool.call(divide_on_all)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from stepladder.errors import LostRank, WorldError
+from stepladder.errors import LostRank, StepladderError, WorldError
 
 from .worker_process import Worker
 
@@ -44,25 +44,26 @@ class Failure:
 
 
 def first_failure(workers: Sequence[Worker], late: str) -> Failure | None:
-    """What went wrong first. A death comes before any error: the others only noticed it.
+    """What went wrong first; a death before the errors of ranks that only noticed it.
 
     Args:
         late: what a rank did that has not answered.
     """
-    count = len(workers)
+    answered = [rank for rank, worker in enumerate(workers) if worker.failed and worker.answer]
+    answered.sort(key=lambda rank: (workers[rank].answer or {})["moment"])
+    errors = [raised(rank, workers) for rank in answered]
+    for failure in errors:  # one that says why, as where it ran out of memory and then left
+        if isinstance(failure.error, StepladderError) and not isinstance(failure.error, LostRank):
+            return failure
     for rank, worker in enumerate(workers):
         if worker.lost:
             problem, lines = ending(worker.exit_code()), tuple(worker.last_lines)
-            return Failure(rank, count, problem, lost=True, last_lines=lines)
-    failed = [rank for rank, worker in enumerate(workers) if worker.failed]
-    if failed:
-        moments = {rank: (workers[rank].answer or {})["moment"] for rank in failed}
-        return raised(min(failed, key=moments.__getitem__), workers)
+            return Failure(rank, len(workers), problem, lost=True, last_lines=lines)
     for rank, worker in enumerate(workers):
-        if worker.silent:
-            lines = tuple(worker.last_lines)
-            return Failure(rank, count, late, HUNG, True, details=worker.stack(), last_lines=lines)
-    return None
+        if worker.silent and not errors:
+            lines, stack = tuple(worker.last_lines), worker.stack()
+            return Failure(rank, len(workers), late, HUNG, True, details=stack, last_lines=lines)
+    return errors[0] if errors else None
 
 
 def raised(rank: int, workers: Sequence[Worker]) -> Failure:
