@@ -70,9 +70,9 @@ def make(size_gib: float, device: str) -> Any:
 
 def state_of(run: Any) -> dict[str, torch.Tensor]:
     named = {f"model.{name}": p.detach() for name, p in run.module.named_parameters()}
-    for piece in run.climbed.pieces:
-        for key, value in run.optimizer.state[piece.held].items():
-            named[f"optimizer.{piece.name}.{key}"] = value
+    for shard in run.climbed.shards:
+        for key, value in run.optimizer.state[shard.owned].items():
+            named[f"optimizer.{shard.name}.{key}"] = value
     return named
 
 
@@ -294,8 +294,8 @@ def stall(run: Any, batch: Any, root: Path, device: str, rounds: int) -> dict[st
         if device == "cuda":
             torch.cuda.synchronize()
         waited = timed(run.hold, device)
-        for piece in run.climbed.pieces:
-            piece.drop_gradient()
+        for shard in run.climbed.shards:
+            shard.drop_gradient()
         return waited
 
     run_batch = as_batch(batch, run.position).to(run.world.device)

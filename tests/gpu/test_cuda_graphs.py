@@ -44,7 +44,7 @@ def test_a_replayed_step_is_the_same_to_the_bit(words, optimizer):
         pytest.skip("masters are Adam's")
     plain, values, _ = train(words, optimizer, dropout=0.1)
     recorded, others, run = train(f"{words} graphs=on", optimizer, dropout=0.1)
-    assert run.climbed.forward_backward.kept, "nothing was recorded"
+    assert run.climbed.forward_backward.graphs, "nothing was recorded"
     assert recorded == plain
     assert all(torch.equal(one, other) for one, other in zip(values, others))
 
@@ -52,7 +52,7 @@ def test_a_replayed_step_is_the_same_to_the_bit(words, optimizer):
 def test_compiled_steps_are_recorded_too():
     plain, *_ = train("bf16 compile=on", "sgd lr=0.5")
     recorded, _, run = train("bf16 compile=on graphs=on", "sgd lr=0.5")
-    assert run.climbed.forward_backward.kept
+    assert run.climbed.forward_backward.graphs
     # Compiled, an embedding's gradient is summed by whoever comes first: bits differ run by run.
     assert recorded == pytest.approx(plain, rel=1e-6)
 
@@ -61,7 +61,7 @@ def test_a_new_shape_of_batch_is_taken_plainly_and_then_recorded():
     given = [*batches(4), *batches(4, rows=5), *batches(2), *batches(1, rows=3)]
     plain, *_ = train("fp32", "sgd lr=0.5", given=given)
     recorded, _, run = train("fp32 graphs=on", "sgd lr=0.5", given=given)
-    assert len(run.climbed.forward_backward.kept) == 2
+    assert len(run.climbed.forward_backward.graphs) == 2
     assert recorded == plain
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from stepladder.errors import OutOfMemory
 from stepladder.measure import measure_fragmentation, measure_memory
 from stepladder.plan import Recompute
-from stepladder.rungs import Ceiling, measure_blocks
+from stepladder.rungs import MemoryLimit, measure_blocks
 from stepladder.rungs.memory.offload_activations import offload_activations
 from stepladder.rungs.memory.recompute import recompute
 
@@ -148,7 +148,7 @@ def test_a_compiled_module_is_measured_as_compiled():
 def test_an_allocation_over_the_ceiling_is_refused_and_the_ceiling_lifts():
     torch.cuda.empty_cache()
     reached = "the ceiling of 1 GiB was reached when 2 GiB more were asked for"
-    with pytest.raises(OutOfMemory, match=reached), Ceiling(GIB, GPU):
+    with pytest.raises(OutOfMemory, match=reached), MemoryLimit(GIB, GPU):
         torch.empty(256 * MIB, dtype=torch.uint8, device=GPU)
         torch.empty(2 * GIB, dtype=torch.uint8, device=GPU)
     torch.empty(2 * GIB, dtype=torch.uint8, device=GPU)

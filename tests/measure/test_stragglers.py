@@ -28,7 +28,7 @@ def watch_rank(plan, moment):
     run.step((tokens, tokens), rows="rank")
     plain = dist.Work.wait
     seen, said, watch = [], [], StragglerWatch()
-    called = run.climbed.forward_backward.exchange.module
+    called = run.climbed.forward_backward.gradient_sync.module
     with RankNotes(run.world, called, run.index) as notes:
         run.clock.restart(run.index)
         for _ in range(REPORTS):

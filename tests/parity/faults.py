@@ -23,15 +23,15 @@ CLIMB = sys.modules["stepladder.rungs.climb"]  # the package's function of that 
 
 
 @contextmanager
-def exchange_changed(change):
-    spread = CLIMB.spread
-    with patch.object(CLIMB, "spread", lambda *args: change(spread(*args))):
+def gradient_sync_changed(change):
+    wrap = CLIMB.wrap_data_parallel
+    with patch.object(CLIMB, "wrap_data_parallel", lambda *args: change(wrap(*args))):
         yield
 
 
 def missing_factor():
     """Averaged where it should be added up: every gradient a constant factor too small."""
-    return exchange_changed(lambda exchange: replace(exchange, ways=1))
+    return gradient_sync_changed(lambda gradient_sync: replace(gradient_sync, ways=1))
 
 
 def dropped_all_reduce():
@@ -42,11 +42,11 @@ def dropped_all_reduce():
         unsent.set_result(bucket.buffer())
         return unsent
 
-    def drop(exchange):
-        exchange.module.register_comm_hook(None, keep)
-        return exchange
+    def drop(gradient_sync):
+        gradient_sync.module.register_comm_hook(None, keep)
+        return gradient_sync
 
-    return exchange_changed(drop)
+    return gradient_sync_changed(drop)
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def other_weights():
                     parameter.mul_(1.01)
         return module, samples, loss
 
-    alone = patch.object(CLIMB, "start_alike", lambda *args: None)
+    alone = patch.object(CLIMB, "broadcast_parameters", lambda *args: None)
     with patch.object(Subject, "made", differently), alone:
         yield
 
@@ -102,8 +102,8 @@ def own_norm():
     """The gradient norm of a rank's own slices taken for the whole's."""
     measure = engine.measure_norms
 
-    def alone(pieces, world):
-        return measure([replace(piece, axes=()) for piece in pieces], world)
+    def alone(shards, world):
+        return measure([replace(shard, axes=()) for shard in shards], world)
 
     with patch.object(engine, "measure_norms", alone):
         yield
@@ -121,8 +121,8 @@ def share_not_added_up():
 @contextmanager
 def dropped_micro_batch():
     """A pipeline that never runs its last micro-batch."""
-    passes = Pipeline.passes
-    with patch.object(Pipeline, "passes", lambda self, batch: passes(self, batch)[:-1]):
+    passes = Pipeline.micro_batches
+    with patch.object(Pipeline, "micro_batches", lambda self, batch: passes(self, batch)[:-1]):
         yield
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from stepladder.errors import NonFinite
 from stepladder.plan import BF16, FP32, Precision
 from stepladder.plan.precision import FP16
-from stepladder.rungs.precision.precision import precision, working
+from stepladder.rungs.precision.precision import autocast_context, precision
 from stepladder.verify.compare_precisions import Trained, compare, verdict
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def train(chosen: Precision) -> Trained:
 
 def loss_on(model: nn.Module, chosen: Precision, seed: int) -> torch.Tensor:
     data = torch.randn(256, 8, generator=torch.Generator().manual_seed(seed))
-    with working(chosen, CPU):
+    with autocast_context(chosen, CPU):
         answer = model(data)
     return (answer.float() - data[:, :2].sin().sum(1, keepdim=True)).square().mean() + 0.1
 

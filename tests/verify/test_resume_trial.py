@@ -119,7 +119,7 @@ def other_dropout():
 
 
 def lost_parameter():
-    return after_loading(lambda taken: taken.climbed.pieces[0].held.view(-1)[:1].add_(1e-6))
+    return after_loading(lambda taken: taken.climbed.shards[0].owned.view(-1)[:1].add_(1e-6))
 
 
 @contextmanager

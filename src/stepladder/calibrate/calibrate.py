@@ -16,7 +16,7 @@ import torch
 from stepladder.hardware import recognise
 from stepladder.plan import FP32
 from stepladder.record import Calibration, Timing
-from stepladder.rungs import is_out_of_memory, matrix_units
+from stepladder.rungs import float32_matmul_mode, is_out_of_memory
 from stepladder.world import device_memory_bytes, synchronize
 
 from .fit_rates import fit, product_flops
@@ -87,7 +87,7 @@ def slow_types(device: torch.device) -> list[Timing]:
 def attempt(probe: Probe, device: torch.device, seconds: float) -> float | None:
     """Seconds of one probe; None where this device or this torch cannot do it."""
     try:
-        with matrix_units(PRECISIONS.get(probe.compute, FP32), device):
+        with float32_matmul_mode(PRECISIONS.get(probe.compute, FP32), device):
             return median_seconds(WORKS[probe.kind](probe, device), device, seconds)
     except Exception as error:  # what cannot be timed here is unknown, which is an answer
         if is_out_of_memory(error):

@@ -18,10 +18,10 @@ def held_state(run: Run, batch: Any) -> Memory:
     Storages are counted, each once: what padding or a bucket adds is held as well.
     """
     run.gradients(batch.to(run.world.device))
-    pieces = run.climbed.pieces
+    shards = run.climbed.shards
     gradients = storages(p.grad for p in run.module.parameters() if p.grad is not None)
-    for piece in pieces:
-        piece.drop_gradient()
+    for shard in shards:
+        shard.drop_gradient()
     state = [
         value
         for entry in run.optimizer.state.values()

@@ -1,26 +1,26 @@
-"""One technique a file, and the order they are climbed in."""
+"""The scaling ladder: one technique a folder or file, and climb.py, which applies them in order."""
 
 from .accumulate import call
 from .climb import Climbed
 from .data_parallel.broadcast_parameters import average_buffers
 from .memory.measure_saved import measure_blocks
-from .memory.memory_limit import Ceiling, is_out_of_memory
+from .memory.memory_limit import MemoryLimit, is_out_of_memory
 from .memory.recompute_budget import BlockCost
-from .parameter_shards import Piece, local, sliced_axes
+from .parameter_shards import ParameterShard, local, sliced_axes
 from .precision.loss_scale import LossScale
-from .precision.precision import matrix_units
+from .precision.precision import float32_matmul_mode
 
 __all__ = [
     "BlockCost",
-    "Ceiling",
     "Climbed",
     "LossScale",
-    "Piece",
+    "MemoryLimit",
+    "ParameterShard",
     "average_buffers",
     "call",
+    "float32_matmul_mode",
     "is_out_of_memory",
     "local",
-    "matrix_units",
     "measure_blocks",
     "sliced_axes",
 ]

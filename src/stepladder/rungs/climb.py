@@ -1,7 +1,7 @@
 """The whole ladder in order, on one screen.
 
 Each rung changes the module in place at build time; the module keeps its class and its parameter
-names. The order is not free: each line says why it stands before the next.
+names. The order matters: each line says why it comes before the next.
 """
 
 from __future__ import annotations
@@ -18,28 +18,32 @@ from stepladder.kernels import choose
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.plan import SettledPlan
-from stepladder.rungs.context.context_parallel import Sequences, context
-from stepladder.rungs.data_parallel.broadcast_parameters import fill, is_hollow, start_alike
-from stepladder.rungs.data_parallel.distribute import home, spread
-from stepladder.rungs.data_parallel.optimizer_shards import updates
+from stepladder.rungs.context.context_parallel import SequenceSplit, context
+from stepladder.rungs.data_parallel.broadcast_parameters import (
+    broadcast_parameters,
+    is_on_meta,
+    materialize,
+)
+from stepladder.rungs.data_parallel.distribute import parameter_device, wrap_data_parallel
+from stepladder.rungs.data_parallel.optimizer_shards import optimizer_shards
 from stepladder.rungs.memory.offload_activations import offload_activations
-from stepladder.rungs.memory.recompute import recompute, whole_again
+from stepladder.rungs.memory.recompute import fully_recomputed, recompute
 from stepladder.rungs.memory.recompute_budget import BlockCost
 from stepladder.rungs.pipeline.find_stages import find_stages
-from stepladder.rungs.pipeline.split_module import Line, split
+from stepladder.rungs.pipeline.split_module import RankStages, split
 from stepladder.rungs.precision.precision import (
+    accumulate_in_float32,
+    autocast_context,
+    cast_inputs,
     precision,
-    read_inputs,
-    sum_in_full,
-    working,
 )
 from stepladder.rungs.tensor.tensor_parallel import tensor
 from stepladder.world import World
 from stepladder.world.single_rank_mesh import with_mesh
 
 from .accumulate import Accumulate
-from .cuda_graph import Recorded
-from .parameter_shards import Piece
+from .cuda_graph import CudaGraphAccumulate
+from .parameter_shards import ParameterShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,13 @@ class Climbed:
     module: nn.Module  # as the user gave it, changed in place: what is saved
     anatomy: Anatomy
     forward_backward: Accumulate  # how a batch becomes gradients
-    pieces: tuple[Piece, ...]  # what this rank's optimizer updates; shared parameters once
+    shards: tuple[ParameterShard, ...]  # what this rank's optimizer updates; shared parameters once
     publish: Callable[[], None]  # tell other ranks what the optimizer changed
-    recomputed: tuple[str, ...] = ()  # blocks whose activations are not kept
-    recomputed_whole: frozenset[str] = frozenset()  # of them, those whose products run again
-    notes: list[str] = field(default_factory=list)  # what rungs found out as they ran
+    recomputed: tuple[str, ...] = ()  # blocks whose activations are not saved
+    fully_recomputed: frozenset[str] = frozenset()  # of them, those whose matmuls run again
+    notes: list[str] = field(
+        default_factory=list
+    )  # choices and their reasons, and what rungs find out as they run
 
 
 def climb(
@@ -65,47 +71,47 @@ def climb(
     seed: int = 0,
     inputs: Any = None,
 ) -> Climbed:
-    """Apply every rung the plan names; a module without values gets its first ones from `seed`.
+    """Apply every rung the plan names; a module on the meta device is initialised from `seed`.
 
     Args:
-        inputs: of one row, by which a pipeline's stages are weighed; tokens need none.
+        inputs: one row, to balance the stages of a pipeline; not needed for token models.
     """
     plan = settled.plan
     if settled.offloads_parameters:
-        world = with_mesh(world)  # the engine that fetches them wants one, even of one rank
-    held = take_share(module, settled, loss, world, costs, seed, inputs)
-    blocks, line = held.blocks, held.line
+        world = with_mesh(world)  # FSDP2, which fetches them, needs a mesh even of one rank
+    part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
+    blocks, rank_stages = part.blocks, part.rank_stages
     # After the move: memory layouts are the device's. Before compilation, which must see them.
     modules = [block for _, block in blocks]
-    chosen = choose(module, held.anatomy, modules, loss, settled)
+    chosen = choose(module, part.anatomy, modules, loss, settled)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
-        recompute(blocks, plan.recompute, costs=held.costs) if plan.recompute.kind != "none" else ()
+        recompute(blocks, plan.recompute, costs=part.costs) if plan.recompute.kind != "none" else ()
     )
     # Last: it fuses whatever the rungs below left.
     chosen.compile()
-    # Around everything: what is exchanged between ranks is what the rungs below made of it.
-    line_up = line.run if line else partial(one_stage, module, blocks)
-    run = line_up(
+    # Around everything: data parallelism wraps what the rungs below made of the module.
+    make_run = rank_stages.run if rank_stages else partial(one_stage, module, blocks)
+    run = make_run(
         settled,
         world,
-        loss=held.sequences.loss if held.sequences else chosen.loss,
-        working=chosen.around(forward_context(module, settled, world)),
-        intake=chosen.reading(partial(read_inputs, plan.precision)),
+        loss=part.sequences.loss if part.sequences else chosen.loss,
+        forward_context=chosen.around(make_forward_context(module, settled, world)),
+        read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
         micro=settled.micro_batch,
     )
-    if held.hollow:  # after slicing: no rank ever holds the whole
-        fill(module, home(settled, world), seed)
-    if held.sequences:
-        run.share = partial(held.sequences.share, run)
-    pieces, publish = updates(module, settled, world)
-    pieces = line.shared.rename(pieces) if line else pieces
-    again = recomputed, whole_again(blocks)
+    if part.on_meta:  # after sharding: no rank ever has all of it
+        materialize(module, parameter_device(settled, world), seed)
+    if part.sequences:
+        run.split_batch = partial(part.sequences.local_chunk, run)
+    shards, publish = optimizer_shards(module, settled, world)
+    shards = rank_stages.tied.rename(shards) if rank_stages else shards
+    again = recomputed, fully_recomputed(blocks)
     return Climbed(
         module,
-        held.anatomy,
+        part.anatomy,
         run,
-        pieces,
+        shards,
         publish,
         *again,
         chosen.notes if world.is_rank_zero else [],
@@ -113,18 +119,18 @@ def climb(
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a rank has of a module once its share is cut out."""
+class RankModule:
+    """A rank's part of the module, before kernels, recomputation and data parallelism."""
 
     anatomy: Anatomy
     blocks: Sequence[tuple[str, nn.Module]]
     costs: Sequence[BlockCost] | None  # of these blocks
-    line: Line | None  # its stages, in a pipeline
-    sequences: Sequences | None  # how a batch's sequences are cut, where they are
-    hollow: bool  # its parameters have no values yet
+    rank_stages: RankStages | None  # of a pipeline
+    sequences: SequenceSplit | None  # with context parallelism
+    on_meta: bool  # its parameters are not initialised yet
 
 
-def take_share(
+def cut_for_rank(
     module: nn.Module,
     settled: SettledPlan,
     loss: Loss,
@@ -132,37 +138,37 @@ def take_share(
     costs: Sequence[BlockCost] | None,
     seed: int,
     inputs: Any,
-) -> Held:
-    """The lower half of the ladder: what is computed in which type, and which part of it here."""
+) -> RankModule:
+    """The lower half of the ladder: precision, and this rank's part of the module."""
     plan = settled.plan
     anatomy = find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
 
-    # Before anything else: what a stage costs is counted on the module as it was given.
+    # Before anything else: FLOPs of a stage are counted on the module as it was given.
     piped = plan.layout.pipeline > 1
     stages = find_stages(module, anatomy, settled, world, inputs) if piped else None
-    # Before anything cuts or slices: a slice must be of the same model on every rank.
-    start_alike(module, world)
-    # First: what a block computes is settled before anything wraps the block.
+    # Before anything cuts or shards: every rank must cut the same model.
+    broadcast_parameters(module, world)
+    # Before anything wraps a block: it changes what the block computes.
     if plan.attention != "auto":
         set_attention(module, plan.attention)
-    # Before recomputation: what runs again in backward must look across ranks again.
+    # Before recomputation: what runs again in backward must gather from other ranks again.
     sequences = context(module, blocks, loss, plan, world) if plan.layout.context > 1 else None
     # Before the move: casting on the host needs no device memory for the wider copy.
     precision(module, plan.precision, plan.keep, world.device, kernels=plan.kernels)
     if settled.sums_gradients_in_float32:
-        sum_in_full(module)
-    # Before the move: no device ever holds another stage's parts.
-    line = split(module, anatomy, stages, settled, world) if stages else None
-    if line:
-        blocks, costs = anatomy.blocks_of(module), line.costs(costs, settled)
-    hollow, whole = is_hollow(module), not settled.sliced or plan.layout.tensor > 1
-    if whole:  # else it moves as it is sliced: the whole may be larger than the device
-        fill(module, world.device, seed) if hollow else module.to(world.device)
-    # Before recomputation and compilation: they wrap a block with its cuts already in it.
+        accumulate_in_float32(module)
+    # Before the move: no device ever has another stage's parts.
+    rank_stages = split(module, anatomy, stages, settled, world) if stages else None
+    if rank_stages:
+        blocks, costs = anatomy.blocks_of(module), rank_stages.costs(costs, settled)
+    on_meta, whole = is_on_meta(module), not settled.sliced or plan.layout.tensor > 1
+    if whole:  # else FSDP2 moves it as it shards: it may be larger than the device
+        materialize(module, world.device, seed) if on_meta else module.to(world.device)
+    # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
         tensor(module, anatomy, world, whole_output=loss.kind != "cross_entropy")
-    return Held(anatomy, blocks, costs, line, sequences, hollow and not whole)
+    return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta and not whole)
 
 
 def one_stage(
@@ -172,15 +178,15 @@ def one_stage(
     world: World,
     **how: Any,
 ) -> Accumulate:
-    passes = Recorded if settled.records_graphs else Accumulate
-    return passes(spread(module, blocks, settled, world), world=world, **how)
+    accumulate = CudaGraphAccumulate if settled.records_graphs else Accumulate
+    return accumulate(wrap_data_parallel(module, blocks, settled, world), world=world, **how)
 
 
-def forward_context(
+def make_forward_context(
     module: nn.Module, settled: SettledPlan, world: World
 ) -> Callable[[], AbstractContextManager[Any]]:
-    """What a forward pass runs in: the precision, and where its activations wait."""
-    work = partial(working, settled.plan.precision, world.device)
+    """The context of a forward pass: autocast, and offloading of activations."""
+    work = partial(autocast_context, settled.plan.precision, world.device)
     if not settled.offloads_activations:
         return work
     offload = offload_activations(world.device, module.parameters())

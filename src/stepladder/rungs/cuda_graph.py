@@ -1,15 +1,14 @@
-"""Rung: record how a batch becomes gradients as one CUDA graph, and replay it.
+"""Rung: capture forward and backward of a batch as one CUDA graph, and replay it.
 
-A small model's kernels end sooner than the host can start the next. Recorded, every pass of a step,
-forward and backward, is started by one call; the update's few kernels are queued behind it while it
-runs. The compiler's own graphs begin anew at each region and cost more than they save here.
+A small model's kernels end sooner than the host can launch the next. Captured, all micro-batches of
+a step, forward and backward, are launched by one call; the optimizer's few kernels are queued
+behind it. The compiler's own CUDA graphs start anew at each region and cost more than they save.
 
-What was recorded reads and writes where it did then: the batch is copied to where the recorded one
-lay, gradients appear where they appeared, and random numbers follow the seed that stands when it is
-replayed. So a replayed step computes what the same kernels would have computed one by one. Each
-shape of batch is recorded by itself, after it was taken plainly twice: compilers and libraries try
-things out in a first call that cannot be recorded. Beyond the first few shapes batches are taken
-plainly, as a recording keeps its activations' memory.
+A graph reads and writes fixed addresses: the batch is copied to where the captured one was,
+gradients appear where they appeared, and random numbers follow the generator's state at replay. So
+a replayed step computes what the same kernels would have computed one by one. Each shape of batch
+is captured by itself, after two eager warm-up batches: compilers and libraries tune themselves in
+first calls that cannot be captured. Further shapes run eagerly, since a graph keeps its memory.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from stepladder.errors import PlanError
 
 from .accumulate import Accumulate, Scale
 
-PLAINLY = 2  # times a shape is taken before it is recorded
-MOST = 2  # shapes that are recorded: full batches and what is left at the end of a source
+WARMUP_BATCHES = 2  # of a shape, run eagerly before it is captured
+MAX_GRAPHS = 2  # full batches, and the remainder at the end of an epoch
 
 Signature = tuple[Any, ...]
 
 
 @dataclass(slots=True)
-class Recording:
-    """One shape of batch: where it is read from, and where what comes of it appears."""
+class CapturedBatch:
+    """The graph of one shape of batch, and the tensors it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
     read: Batch
@@ -50,48 +49,48 @@ class Recording:
 
 
 @dataclass(slots=True)
-class Recorded(Accumulate):
-    """Turns a batch into gradients, from a recording where there is one."""
+class CudaGraphAccumulate(Accumulate):
+    """Turns a batch into gradients, by a CUDA graph where there is one."""
 
-    taken: dict[Signature, int] = field(default_factory=dict)
-    kept: dict[Signature, Recording] = field(default_factory=dict)
+    warmups: dict[Signature, int] = field(default_factory=dict)
+    graphs: dict[Signature, CapturedBatch] = field(default_factory=dict)
 
     def __call__(self, batch: Batch, scale: Scale) -> Tensor:
         """Leave the batch's gradients in `.grad`; return its mean loss."""
         shape = signature(batch, self.micro)
-        if shape not in self.kept:
-            self.taken[shape] = self.taken.get(shape, 0) + 1
-            if self.taken[shape] <= PLAINLY or len(self.kept) == MOST:
+        if shape not in self.graphs:
+            self.warmups[shape] = self.warmups.get(shape, 0) + 1
+            if self.warmups[shape] <= WARMUP_BATCHES or len(self.graphs) == MAX_GRAPHS:
                 return Accumulate.__call__(self, batch, scale)
-            self.kept[shape] = self.record(batch, scale)
+            self.graphs[shape] = self.capture(batch, scale)
         self.total = self.loss.count(batch)
-        return self.kept[shape].replay(batch)
+        return self.graphs[shape].replay(batch)
 
-    def record(self, batch: Batch, scale: Scale) -> Recording:
-        """Have the passes go by once without running, so that they can be replayed."""
-        read, parameters = batch.copy(), list(self.exchange.module.parameters())
+    def capture(self, batch: Batch, scale: Scale) -> CapturedBatch:
+        """Capture forward and backward of all micro-batches, without running them."""
+        read, parameters = batch.copy(), list(self.gradient_sync.module.parameters())
         for parameter in parameters:
-            parameter.grad = None  # else the recording would add to what is there
+            parameter.grad = None  # else the graph would accumulate into it
         graph = torch.cuda.CUDAGraph()
-        pool = next(iter(self.kept.values())).graph.pool() if self.kept else None
+        pool = next(iter(self.graphs.values())).graph.pool() if self.graphs else None
         try:
-            # Other threads fetch the next batches meanwhile: none of the recording's business.
+            # Other threads may use CUDA meanwhile, to prefetch batches.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 loss = Accumulate.__call__(self, read, scale)
         except RuntimeError as refused:
             raise PlanError(
                 "graphs",
-                f"a step of this module cannot be recorded ({reason(refused)})",
-                "Leave graphs out, or the wait for the device out of the module or its loss.",
+                f"a step of this module cannot be captured ({reason(refused)})",
+                "Leave graphs out, or remove the synchronisation from the module or its loss.",
             ) from refused
-        return Recording(graph, read, loss, [(p, p.grad) for p in parameters])
+        return CapturedBatch(graph, read, loss, [(p, p.grad) for p in parameters])
 
 
 def signature(batch: Batch, micro: int | None) -> Signature:
-    """What must be the same for a recording to serve: shapes, and the numbers the host put in."""
+    """What a graph depends on: shapes, and numbers that the host computed."""
     shapes = tuple((tuple(t.shape), t.dtype) for t in batch.tensors())
     one_pass = micro is None or micro >= batch.num_rows
-    # One pass weighs 1 whatever counts in it; several are weighed by the host against each other.
+    # A single micro-batch has weight 1; the weights of several are computed on the host.
     weights = (batch.valid > 0,) if one_pass else (batch.valid_by_row, batch.leading_by_row)
     return shapes, micro, weights
 

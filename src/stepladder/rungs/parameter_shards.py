@@ -1,8 +1,8 @@
-"""What of each parameter this rank updates: the whole, its shard, its cut, or a slice of a copy.
+"""What of each parameter this rank's optimizer updates: all of it, its shard, its cut, or a slice.
 
-The optimizer sees only pieces: plain tensors that share the parameter's storage. Its rule works
-element by element, so a piece moves exactly as it would inside the whole parameter; and torch's
-fused kernels, which refuse to mix distributed tensors with plain ones, serve every layout.
+The optimizer sees only plain tensors that share the parameter's storage. Its rule works element by
+element, so a shard is updated exactly as it would be inside the whole parameter; and torch's fused
+kernels, which refuse to mix DTensors with plain tensors, work for every layout.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ JOINT = "_"  # between the axes in the name of a mesh dimension made of several
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The part of one parameter that this rank holds, with its gradient."""
+class ParameterShard:
+    """What this rank's optimizer updates of one parameter, and its gradient."""
 
     name: str  # the parameter's
-    parameter: nn.Parameter  # as the module holds it
-    held: nn.Parameter  # this rank's own numbers of it
-    axes: tuple[str, ...] = ()  # of the layout, along which other ranks hold the other numbers
-    flat: slice | None = None  # which of the local tensor's numbers, in a row; None: all
-    copy: bool = False  # an earlier stage holds the same parameter, and its norm counts
+    parameter: nn.Parameter  # as it is in the module
+    owned: nn.Parameter  # this rank's values of it, which the optimizer updates
+    axes: tuple[str, ...] = ()  # of the layout, along which other ranks own the rest
+    flat: slice | None = None  # the slice of the flattened local tensor; None: all of it
+    copy: bool = False  # an earlier pipeline stage owns it too and counts its norm
 
     @property
     def gradient(self) -> Tensor | None:
-        """The piece's gradient, where it is fastest read."""
-        return self.held.grad
+        """The gradient, on the device that computes norms fastest."""
+        return self.owned.grad
 
     def take_gradient(self) -> None:
-        """Have the piece's gradient be the parameter's, where they are not one tensor."""
-        if self.held is self.parameter:
+        """Make `owned.grad` this rank's part of the parameter's gradient."""
+        if self.owned is self.parameter:
             return
         gradient = self.parameter.grad
-        self.held.grad = None if gradient is None else cut(local(gradient), self.flat)
+        self.owned.grad = None if gradient is None else cut(local(gradient), self.flat)
 
     def drop_gradient(self) -> None:
-        self.parameter.grad = self.held.grad = None
+        self.parameter.grad = self.owned.grad = None
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -55,20 +55,20 @@ def cut(tensor: Tensor, flat: slice | None) -> Tensor:
     return tensor if flat is None else tensor.reshape(-1)[flat]
 
 
-def make_pieces(named: Iterable[tuple[str, nn.Parameter]]) -> tuple[Piece, ...]:
-    """Every trainable parameter as this rank holds it: whole, or its part of a distributed one."""
-    return tuple(whole_piece(name, p) for name, p in named if p.requires_grad)
+def make_shards(named: Iterable[tuple[str, nn.Parameter]]) -> tuple[ParameterShard, ...]:
+    """One shard for each trainable parameter: all of it, or the local part of a DTensor."""
+    return tuple(make_shard(name, p) for name, p in named if p.requires_grad)
 
 
-def whole_piece(name: str, parameter: nn.Parameter) -> Piece:
+def make_shard(name: str, parameter: nn.Parameter) -> ParameterShard:
     if not isinstance(parameter, DTensor):
-        return Piece(name, parameter, parameter)
-    held = nn.Parameter(parameter.to_local().detach())
-    return Piece(name, parameter, held, sliced_axes(parameter))
+        return ParameterShard(name, parameter, parameter)
+    owned = nn.Parameter(parameter.to_local().detach())
+    return ParameterShard(name, parameter, owned, sliced_axes(parameter))
 
 
 def sliced_axes(tensor: DTensor) -> tuple[str, ...]:
-    """The layout's axes along which a distributed tensor is sliced rather than copied."""
+    """The layout's axes along which a DTensor is sharded rather than replicated."""
     names = tensor.device_mesh.mesh_dim_names or ()
     return tuple(
         axis
@@ -79,9 +79,9 @@ def sliced_axes(tensor: DTensor) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def squares(pieces: Iterable[Piece]) -> Tensor:
-    """The sum of squares of each piece's gradient, in fp32 whatever the gradients are."""
-    gradients = [piece.gradient for piece in pieces]
-    # A slice of a parameter with fewer rows than ranks may be empty, and has no norm.
+def squares(shards: Iterable[ParameterShard]) -> Tensor:
+    """The sum of squares of each shard's gradient, in fp32."""
+    gradients = [shard.gradient for shard in shards]
+    # A slice of a parameter with fewer rows than ranks may be empty, which has no norm.
     having = [g if g.numel() else g.new_zeros(1) for g in gradients if g is not None]
     return torch.stack(foreach_norm(having, dtype=torch.float32)).square()

@@ -19,7 +19,13 @@ from stepladder.data import Batch
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory
 from stepladder.record import Report
-from stepladder.rungs import Climbed, LossScale, average_buffers, is_out_of_memory, matrix_units
+from stepladder.rungs import (
+    Climbed,
+    LossScale,
+    average_buffers,
+    float32_matmul_mode,
+    is_out_of_memory,
+)
 from stepladder.train.checkpointing.async_copy import Copying
 from stepladder.train.health.locate_nonfinite import Scene, answer
 from stepladder.train.health.nonfinite import Health, Mark
@@ -128,7 +134,7 @@ class Engine:
             self.climbed.forward_backward.micro = self.settled.rows_per_pass(batch.num_rows)
         with (
             deterministic(self.exact),
-            matrix_units(self.plan.precision, self.world.device),
+            float32_matmul_mode(self.plan.precision, self.world.device),
             # On this thread: one for each device would find nothing of Python's work in its own
             # core's cache, and a step that waits for its host would wait longer.
             torch.autograd.set_multithreading_enabled(False),
@@ -143,7 +149,7 @@ class Engine:
                     limit = self.plan.memory_bytes or device_memory_bytes(self.world.device)
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the failed try's activations alive.
-                release(self.climbed.pieces, self.world.device)
+                release(self.climbed.shards, self.world.device)
                 several = not self.settled.one_rank
                 if several or not self._shrink(batch.num_rows):
                     blocks = len(self.climbed.anatomy.blocks) or None
@@ -180,9 +186,9 @@ class Engine:
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
         """Let the optimizer use the gradients, then clear them."""
         self.hold()
-        for piece in self.climbed.pieces:
-            piece.take_gradient()
-        norms = measure_norms(self.climbed.pieces, self.world)
+        for shard in self.climbed.shards:
+            shard.take_gradient()
+        norms = measure_norms(self.climbed.shards, self.world)
         bad, lr = norms.bad(loss), self.lr
         set_rate(self.optimizer, lr)
         clip = self.plan.optimizer.clip
@@ -193,7 +199,7 @@ class Engine:
         update(self.optimizer, divisor, bad)
         self.climbed.publish()
         self.scale.update(bad)
-        drop_gradients(self.climbed.pieces)
+        drop_gradients(self.climbed.shards)
         tokens = self.climbed.forward_backward.total
         fullest = self.peak.exchange(self.world)
         taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest)
@@ -220,7 +226,10 @@ class Engine:
         self.module.eval()
         average_buffers(self.module, self.world)
         total, count = 0.0, 0
-        with self.world.explain_hangs(), matrix_units(self.plan.precision, self.world.device):
+        with (
+            self.world.explain_hangs(),
+            float32_matmul_mode(self.plan.precision, self.world.device),
+        ):
             for given in batches:
                 batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
                 loss, valid = self.climbed.forward_backward.evaluate(batch)

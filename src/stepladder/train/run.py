@@ -98,7 +98,7 @@ class Run(Engine):
 
     def check_copies(self) -> None:
         """Raise where ranks that should hold the same parameters do not; every rank calls it."""
-        check_replicas(self.climbed.pieces, self.world, self.index)
+        check_replicas(self.climbed.shards, self.world, self.index)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on the disk; raise where it could not be written."""

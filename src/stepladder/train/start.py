@@ -15,7 +15,7 @@ from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
 from stepladder.plan import Optimizer, Plan, Rate, SettledPlan
 from stepladder.plan.settled.settle import settle
-from stepladder.rungs import BlockCost, Ceiling, LossScale, call, measure_blocks
+from stepladder.rungs import BlockCost, LossScale, MemoryLimit, call, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.train.health.nonfinite import Health
@@ -119,7 +119,7 @@ def build(
     """The run of a settled plan in a joined world."""
     plan = settled.plan
     if plan.memory_bytes is not None:
-        Ceiling(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
+        MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     costs = measure_costs(model, settled, sample)
     drawn = meta_copy(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
@@ -133,21 +133,21 @@ def build(
         events=climbed.notes,
         optimizer=build_optimizer(
             plan.optimizer,
-            [(piece.name, piece.held) for piece in climbed.pieces],
+            [(shard.name, shard.owned) for shard in climbed.shards],
             climbed.anatomy.blocks,
             masters,
         ),
         scale=LossScale(
             world.device,
             enabled=plan.precision.scaled,
-            ways=climbed.forward_backward.exchange.ways,
+            ways=climbed.forward_backward.gradient_sync.ways,
         ),
         rate=Rate.parse(rate) if isinstance(rate, str) else rate,
         flops=FlopRate(
             drawn,
             peak_flops(plan, world.device),
             sharing=settled.layout.num_ranks // settled.data_ways,
-            again=climbed.recomputed_whole,
+            again=climbed.fully_recomputed,
         ),
         seed=seed,
         health=health,

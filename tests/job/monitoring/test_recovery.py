@@ -150,7 +150,7 @@ def drift(folder: str) -> str:
         def perturbed(step, *args):
             if step == 3 and job.run.world.place.rank == 2:
                 with torch.no_grad():
-                    job.run.climbed.pieces[1].held.view(-1)[0] += 1e-3
+                    job.run.climbed.shards[1].owned.view(-1)[0] += 1e-3
             return after_step(step, *args)
 
         job.after_step = perturbed

@@ -12,7 +12,7 @@ from stepladder.data.packing import pack
 from stepladder.errors import DataError, ModelError
 from stepladder.measure.storage_ledger import Ledger
 from stepladder.model import build
-from stepladder.rungs.context.context_parallel import moved_targets
+from stepladder.rungs.context.context_parallel import shifted_cross_entropy
 from stepladder.train import climb
 from tests.ranks import run
 from tests.soak import soak_after
@@ -296,7 +296,7 @@ def test_what_cannot_be_cut_is_refused_in_one_line():
 def test_a_loss_over_whole_sequences_is_refused():
     outputs = SimpleNamespace(logits=torch.zeros(1, 4, 8), aux_loss=torch.zeros(()))
     with pytest.raises(ModelError, match="adds a loss over whole sequences"):
-        moved_targets(outputs, torch.zeros(1, 4, dtype=torch.long))
+        shifted_cross_entropy(outputs, torch.zeros(1, 4, dtype=torch.long))
 
 
 def drawn() -> list[bool]:

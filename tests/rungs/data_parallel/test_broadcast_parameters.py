@@ -13,12 +13,12 @@ from tests.rungs.rank_toys import feed, odd, start, whole
 GPT = "gpt:layers=2,hidden=32,heads=2,vocab=64,sequence=16"
 
 
-def hollow():
+def on_meta():
     return build(GPT, device="meta")
 
 
 def filled(plan):
-    taken = start(plan, hollow, seed=5)
+    taken = start(plan, on_meta, seed=5)
     held = sum(
         (p.to_local() if isinstance(p, DTensor) else p).numel() for p in taken.module.parameters()
     )

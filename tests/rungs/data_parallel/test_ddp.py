@@ -11,7 +11,7 @@ from tests.train.toys import llama, ragged
 
 
 def told(make, micro):
-    copy = start("fp32 ddp", make, micro=micro).climbed.forward_backward.exchange.module
+    copy = start("fp32 ddp", make, micro=micro).climbed.forward_backward.gradient_sync.module
     return copy.find_unused_parameters, copy.forward_sync_buffers, copy.static_graph
 
 
@@ -23,7 +23,7 @@ def test_a_known_model_uses_all_its_parameters_and_others_may_skip_some():
 def sorted_again():
     """Whether DDP still sorts its buckets in the first steps, and what was left in gradients."""
     taken = start("fp32 ddp", llama)
-    copy = taken.climbed.forward_backward.exchange.module
+    copy = taken.climbed.forward_backward.gradient_sync.module
     left = [parameter.grad is not None for parameter in copy.module.parameters()]
     feed(taken, tokens(3))
     return any(left), getattr(copy, "_has_rebuilt_buckets", False)

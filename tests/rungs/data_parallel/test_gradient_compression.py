@@ -30,17 +30,17 @@ def regression(how, steps, forget=False):
     module = nn.Linear(16, 8)
     nn.init.zeros_(module.weight), nn.init.zeros_(module.bias)
     copy = DistributedDataParallel(module, gradient_as_bucket_view=True)
-    traffic = compress(copy, Compress.parse(how), dist.group.WORLD)
+    compression = compress(copy, Compress.parse(how), dist.group.WORLD)
     for step in range(steps):
         module.zero_grad()
         quiet, loud = copy(torch.eye(16)[:2] * (1 + dist.get_rank()))
         noise = 3.0 * (-1) ** step
         ((quiet[0] - 1 - dist.get_rank()).square() + (loud[1] - noise).square()).backward()
         if forget:
-            traffic.missed.clear()
+            compression.missed.clear()
         with torch.no_grad():
             module.weight -= 0.01 * module.weight.grad
-    return module.weight[0, 0].item(), traffic.sent_bytes, traffic.whole_bytes
+    return module.weight[0, 0].item(), compression.sent_bytes, compression.whole_bytes
 
 
 def test_error_feedback_learns_what_thin_factors_miss():
@@ -62,12 +62,12 @@ def by_factors(rank):
     torch.manual_seed(dist.get_rank())
     module = nn.Linear(12, 12, bias=False)
     copy = DistributedDataParallel(module)
-    traffic = compress(copy, Compress("powersgd", rank=rank), dist.group.WORLD)
+    compression = compress(copy, Compress("powersgd", rank=rank), dist.group.WORLD)
     x = torch.randn(3, 12)  # three samples a rank: the mean of two ranks has rank six
     (copy(x) * x.square()).sum().backward()
     true = torch.autograd.grad((module(x) * x.square()).sum(), module.weight)[0]
     dist.all_reduce(true)
-    return (module.weight.grad - true / 2).norm().item() / true.norm().item(), traffic.missed
+    return (module.weight.grad - true / 2).norm().item() / true.norm().item(), compression.missed
 
 
 def test_as_many_columns_as_the_gradient_has_directions_are_exact():
@@ -82,14 +82,14 @@ def test_as_many_columns_as_the_gradient_has_directions_are_exact():
 def overflow(_):
     module = nn.Linear(16, 16, bias=False)
     copy = DistributedDataParallel(module)
-    traffic = compress(copy, Compress("powersgd", rank=1), dist.group.WORLD)
+    compression = compress(copy, Compress("powersgd", rank=1), dist.group.WORLD)
     seen = []
     for bad in (False, True, False):
         x = torch.ones(1, 16) * (torch.inf if bad and dist.get_rank() == 1 else 1.0)
         module.zero_grad()
         copy(x).sum().backward()
         seen.append(bool(torch.isfinite(module.weight.grad).all()))
-    return seen, all(torch.isfinite(t).all() for t in traffic.missed.values())
+    return seen, all(torch.isfinite(t).all() for t in compression.missed.values())
 
 
 def test_an_overflow_on_one_rank_is_seen_by_all_and_not_remembered():

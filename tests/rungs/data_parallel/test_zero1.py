@@ -58,10 +58,10 @@ def test_all_slices_travel_together():
 
 def test_buckets_are_filled_to_about_their_size():
     taken = start("fp32", steady)
-    pieces = taken.climbed.pieces
-    filled = list(buckets(pieces, size_bytes=300))
-    assert [piece for bucket in filled for piece in bucket] == list(pieces)
-    assert 1 < len(filled) < len(pieces)
+    shards = taken.climbed.shards
+    filled = list(buckets(shards, size_bytes=300))
+    assert [shard for bucket in filled for shard in bucket] == list(shards)
+    assert 1 < len(filled) < len(shards)
 
 
 def test_a_slice_is_as_large_as_the_first():

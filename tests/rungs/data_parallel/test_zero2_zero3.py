@@ -130,7 +130,7 @@ def test_zero_2_gathers_once_a_batch_and_zero_3_before_each_use():
 def on_host(plan):
     taken = start(plan, steady)
     losses = feed(taken, tokens(3))
-    devices = {piece.held.device.type for piece in taken.climbed.pieces}
+    devices = {shard.owned.device.type for shard in taken.climbed.shards}
     return losses[0], devices
 
 

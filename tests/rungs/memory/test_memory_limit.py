@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stepladder.errors import OutOfMemory, PlanError
-from stepladder.rungs import Ceiling, is_out_of_memory
+from stepladder.rungs import MemoryLimit, is_out_of_memory
 from stepladder.rungs.memory.memory_limit import process_sizes, too_high
 
 CPU = torch.device("cpu")
@@ -16,17 +16,17 @@ SCRIPT = """
 import torch
 torch.set_num_threads(1)
 from stepladder.errors import OutOfMemory
-from stepladder.rungs.memory.memory_limit import Ceiling, process_sizes
+from stepladder.rungs.memory.memory_limit import MemoryLimit, process_sizes
 a = torch.randn(64, 64, requires_grad=True)
 (a @ a).sum().backward()  # whatever torch allocates once is there
 room = 256 * 2**20
-ceiling = Ceiling(process_sizes()["VmRSS"] + room, torch.device("cpu"))
-with ceiling:
+limit = MemoryLimit(process_sizes()["VmRSS"] + room, torch.device("cpu"))
+with limit:
     under = torch.ones(room // 4 * 7 // 8)
     del under
     kept = [torch.ones(room // 16)]
 try:
-    with ceiling:
+    with limit:
         kept += [torch.ones(room // 16) for _ in range(8)]
 except OutOfMemory as refused:
     print(refused, "|", len(kept))
@@ -51,7 +51,7 @@ def test_an_allocation_over_the_ceiling_is_refused_and_one_under_it_is_not():
 def test_a_ceiling_under_what_is_held_names_what_would_do():
     held = r"a ceiling of 0.000977 GiB is under the \d+(\.\d+)? GiB that the process holds already"
     with pytest.raises(PlanError, match=held + r"\. Use \d+\.\dGiB or more\."):
-        Ceiling(MIB, CPU).__enter__()
+        MemoryLimit(MIB, CPU).__enter__()
 
 
 def test_a_ceiling_above_the_device_names_the_device():
@@ -63,13 +63,13 @@ def test_a_ceiling_above_the_device_names_the_device():
 
 def test_the_limit_that_was_there_comes_back():
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with Ceiling(process_sizes()["VmRSS"] + GIB, CPU):
+    with MemoryLimit(process_sizes()["VmRSS"] + GIB, CPU):
         assert resource.getrlimit(resource.RLIMIT_DATA)[0] != before[0]
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_other_errors_pass_through():
-    with pytest.raises(ValueError, match="mine"), Ceiling(process_sizes()["VmRSS"] + GIB, CPU):
+    with pytest.raises(ValueError, match="mine"), MemoryLimit(process_sizes()["VmRSS"] + GIB, CPU):
         raise ValueError("mine")
 
 

@@ -116,9 +116,9 @@ def test_what_was_sent_is_let_go_by_backward():
     offload = Offload(CPU, [], smallest_bytes=1)
     with offload:
         y = x.square().sum()
-    assert len(offload._parcels) == 1
+    assert len(offload._host_copies) == 1
     y.backward()
-    assert len(offload._parcels) == 0
+    assert len(offload._host_copies) == 0
 
 
 def test_backward_may_run_twice_when_the_graph_is_kept():

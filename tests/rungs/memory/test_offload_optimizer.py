@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stepladder.rungs.memory.offload_optimizer import HostPiece
+from stepladder.rungs.memory.offload_optimizer import HostShard
 from tests.ranks import run
 from tests.rungs.rank_toys import feed, learn, odd, same, start, tokens
 
@@ -25,9 +25,9 @@ def test_pieces_of_any_layout_are_updated_on_the_host(plan):
 def test_the_optimizer_holds_the_hosts_numbers_and_the_module_its_own():
     taken = start("fp32 offload=optimizer", odd, ADAM)
     feed(taken, tokens(1))
-    for piece in taken.climbed.pieces:
-        assert isinstance(piece, HostPiece)
-        assert piece.held.data_ptr() != piece.parameter.data_ptr()
-        assert torch.equal(piece.held, piece.parameter), "brought up after the update"
-        assert taken.optimizer.state[piece.held]["exp_avg"].device.type == "cpu"
-        assert piece.parameter.grad is None and piece.there.held.grad is None
+    for shard in taken.climbed.shards:
+        assert isinstance(shard, HostShard)
+        assert shard.owned.data_ptr() != shard.parameter.data_ptr()
+        assert torch.equal(shard.owned, shard.parameter), "brought up after the update"
+        assert taken.optimizer.state[shard.owned]["exp_avg"].device.type == "cpu"
+        assert shard.parameter.grad is None and shard.there.held.grad is None

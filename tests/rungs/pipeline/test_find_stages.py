@@ -8,7 +8,7 @@ from stepladder.errors import ModelError
 from stepladder.model import build, describe, find_anatomy, meta_copy
 from stepladder.plan.stage_split import cut_blocks
 from stepladder.planner.pipeline_stages import chunk_blocks
-from stepladder.rungs.pipeline.find_stages import Link, block_costs, follow
+from stepladder.rungs.pipeline.find_stages import Link, block_costs, trace_chain
 
 from .chains import CHAINS, Odd
 
@@ -31,7 +31,7 @@ def test_a_run_cuts_where_the_planner_does(text, stages):
 
 
 def links(module, inputs):
-    return follow(meta_copy(module), find_anatomy(module), inputs)
+    return trace_chain(meta_copy(module), find_anatomy(module), inputs)
 
 
 @pytest.mark.parametrize("name", CHAINS)

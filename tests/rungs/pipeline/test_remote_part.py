@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from stepladder.errors import ModelError
 from stepladder.model import meta_copy
-from stepladder.rungs.pipeline.remote_part import Glimpse, answers_of
+from stepladder.rungs.pipeline.remote_part import RemoteTensor, zeros_as_output
 
 REFUSED = "'patch' of 'entry' is read on a stage that does not hold it"
 
@@ -15,7 +15,7 @@ REFUSED = "'patch' of 'entry' is read on a stage that does not hold it"
 @pytest.fixture
 def patch():
     entry = meta_copy(nn.ModuleDict({"patch": nn.Linear(3, 5)}))
-    return Glimpse("'patch' of 'entry'", entry["patch"])
+    return RemoteTensor("'patch' of 'entry'", entry["patch"])
 
 
 def test_shapes_and_types_are_told(patch):
@@ -43,7 +43,7 @@ def test_whoever_computes_with_it_is_refused(patch, use):
 
 def test_an_answer_has_the_shape_the_part_would_give_and_the_type_that_flows():
     flowing = torch.ones(2, 10, 4, dtype=torch.bfloat16)
-    answer = answers_of(meta_copy(nn.Embedding(8, 4)), lambda: flowing)
+    answer = zeros_as_output(meta_copy(nn.Embedding(8, 4)), lambda: flowing)
     made = answer((torch.zeros(2, 9, dtype=torch.long),), {})
     assert made.shape == (2, 9, 4) and made.dtype == torch.bfloat16 and not made.any()
 
@@ -55,5 +55,5 @@ class Looking(nn.Module):
 
 def test_where_it_looks_at_numbers_what_flows_serves():
     flowing = torch.ones(2, 3)
-    made = answers_of(Looking(), lambda: flowing)((torch.zeros(2, 9),), {})
+    made = zeros_as_output(Looking(), lambda: flowing)((torch.zeros(2, 9),), {})
     assert made.shape == (2, 3) and not made.any()

@@ -7,14 +7,14 @@ from torch import nn
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.model import find_anatomy, meta_copy
-from stepladder.rungs.pipeline.find_stages import Stages, follow
+from stepladder.rungs.pipeline.find_stages import Stages, trace_chain
 from stepladder.rungs.pipeline.stage_module import keep_own
 
 from .chains import CHAINS, gpt
 
 
 def stages_of(module, inputs, *, index, chunks=(range(2), range(2, 4))):
-    links = follow(meta_copy(module), find_anatomy(module), inputs)
+    links = trace_chain(meta_copy(module), find_anatomy(module), inputs)
     return Stages(chunks, tuple(range(len(chunks))), index, links)
 
 

@@ -16,8 +16,13 @@ from stepladder.errors import PlanError
 from stepladder.plan import BF16, FP32, PRECISIONS, Plan, Precision
 from stepladder.plan.precision import BF16_PURE, FP8, FP16, TF32
 from stepladder.plan.settled.device_rules import device_multiplies
-from stepladder.rungs import matrix_units
-from stepladder.rungs.precision.precision import compute_types, device_limits, precision, working
+from stepladder.rungs import float32_matmul_mode
+from stepladder.rungs.precision.precision import (
+    autocast_context,
+    compute_types,
+    device_limits,
+    precision,
+)
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")  # its switches can be set and read without one
@@ -66,7 +71,7 @@ def tokens() -> Tensor:
 
 
 def loss_and_gradients(model: nn.Module, chosen: Precision) -> tuple[Tensor, dict[str, Tensor]]:
-    with working(chosen, CPU):
+    with autocast_context(chosen, CPU):
         logits = model(tokens())
         loss = functional.cross_entropy(logits.flatten(0, 1).float(), tokens().flatten())
     loss.backward()
@@ -164,7 +169,7 @@ def test_a_kept_module_answers_in_what_its_reader_expects(
     tiny: Tiny, chosen: Precision, answer: str
 ) -> None:
     precision(tiny, chosen, ("embed", "norm"), CPU)
-    with working(chosen, CPU):
+    with autocast_context(chosen, CPU):
         assert tiny.embed(tokens()).dtype == getattr(torch, answer)
         tiny(tokens())
 
@@ -188,7 +193,7 @@ def test_a_copy_of_a_kept_module_runs_its_own_weights(tiny: Tiny) -> None:
 def test_keeping_twice_is_keeping_once(tiny: Tiny) -> None:
     precision(tiny, BF16, ("head",), CPU)
     precision(tiny, BF16, ("head",), CPU)
-    with working(BF16, CPU):
+    with autocast_context(BF16, CPU):
         assert tiny(tokens()).dtype == torch.float32
 
 
@@ -261,7 +266,7 @@ def switches() -> tuple:
 
 def test_tf32_is_on_inside_the_block_and_as_before_after_it() -> None:
     before = switches(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    with working(TF32, CUDA):
+    with autocast_context(TF32, CUDA):
         assert switches() == ("tf32", "tf32", "tf32")
         assert torch.get_float32_matmul_precision() == "high"
     after = switches(), torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
@@ -271,7 +276,7 @@ def test_tf32_is_on_inside_the_block_and_as_before_after_it() -> None:
 def test_a_plan_of_fp32_means_it_for_convolutions_too_and_an_error_puts_back_what_was() -> None:
     before = switches()
     assert torch.backends.cudnn.allow_tf32 is True
-    with pytest.raises(ValueError), matrix_units(FP32, CUDA):
+    with pytest.raises(ValueError), float32_matmul_mode(FP32, CUDA):
         assert torch.get_float32_matmul_precision() == "highest"
         assert torch.backends.cudnn.allow_tf32 is False
         raise ValueError
@@ -283,7 +288,7 @@ def test_a_plan_of_fp32_means_it_for_convolutions_too_and_an_error_puts_back_wha
 def test_what_the_user_set_with_the_old_switches_comes_back(mode: str) -> None:
     torch.set_float32_matmul_precision(mode)
     try:
-        with working(FP32, CUDA):
+        with autocast_context(FP32, CUDA):
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == mode
     finally:
@@ -295,7 +300,7 @@ def test_what_the_user_set_with_the_new_switches_comes_back() -> None:
     before = products.fp32_precision, conv.fp32_precision
     products.fp32_precision, conv.fp32_precision = "tf32", "ieee"
     try:
-        with working(FP32, CUDA):
+        with autocast_context(FP32, CUDA):
             assert torch.get_float32_matmul_precision() == "highest"
         assert (products.fp32_precision, conv.fp32_precision) == ("tf32", "ieee")
     finally:
@@ -304,7 +309,7 @@ def test_what_the_user_set_with_the_new_switches_comes_back() -> None:
 
 def test_the_matrix_units_of_other_precisions_are_left_alone() -> None:
     before = switches()
-    with matrix_units(BF16, CUDA), matrix_units(TF32, CPU):
+    with float32_matmul_mode(BF16, CUDA), float32_matmul_mode(TF32, CPU):
         assert switches() == before
 
 
@@ -325,7 +330,7 @@ def test_a_processor_takes_what_really_runs_on_it(chosen: Precision) -> None:
     for part in (model, attention):
         precision(part, chosen, (), CPU)
     x = torch.rand(2, 8, 8, dtype=getattr(torch, chosen.store))
-    with working(chosen, CPU):
+    with autocast_context(chosen, CPU):
         y = model(x)
         out, _ = attention(y, y, y, need_weights=False)
         out.float().square().mean().backward()

@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from stepladder.rungs import Piece
+from stepladder.rungs import ParameterShard
 from stepladder.train.checkpointing.sharded_state import in_boxes
 from tests.ranks import run
 
@@ -20,8 +20,8 @@ def boxes_of(kind: str, flat: slice | None):
     parameter = nn.Parameter(distribute_tensor(WHOLE, mesh, [PLACED[kind]]))
     held = parameter.to_local().detach()
     held = held if flat is None else held.reshape(-1)[flat]
-    piece = Piece("weight", parameter, nn.Parameter(held), ("tensor",), flat)
-    return [(each.box, each.tensor) for each in in_boxes("model/weight", piece, held, True)]
+    shard = ParameterShard("weight", parameter, nn.Parameter(held), ("tensor",), flat)
+    return [(each.box, each.tensor) for each in in_boxes("model/weight", shard, held, True)]
 
 
 @pytest.mark.parametrize("flat", [(None,), (slice(0, 10), slice(10, 24))])

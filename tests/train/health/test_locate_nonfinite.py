@@ -117,7 +117,7 @@ def overflow_on(rank: int, plan: str) -> str:
     world = taken.world
     if world.place.rank == rank:
         with torch.no_grad():
-            taken.climbed.pieces[-1].held.fill_(float("inf"))
+            taken.climbed.shards[-1].owned.fill_(float("inf"))
     batch = share_of(ragged(1)[0], world.data_index, world.layout.data_ways, 2)
     try:
         taken.step(batch, rows="rank").read()

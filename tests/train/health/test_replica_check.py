@@ -46,8 +46,8 @@ def drift(plan: str, fault: str) -> str:
     taken.step((tokens[mine], targets[mine]), rows="rank")
     if fault == "one number" and rank == 1:
         with torch.no_grad():
-            piece = taken.climbed.pieces[3].held
-            piece.view(-1)[0] += 2**-20
+            shard = taken.climbed.shards[3].owned
+            shard.view(-1)[0] += 2**-20
     try:
         taken.check_copies()
     except WorldError as found:

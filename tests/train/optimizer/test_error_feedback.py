@@ -15,11 +15,13 @@ def learn(plan: str, first: int, last: int, folder: str):
     taken = climb(llama(seed=first), loss="cross_entropy", optimizer="sgd lr=0.5", plan=plan)
     if first:
         taken.load(folder)
-    traffic = taken.climbed.forward_backward.exchange.traffic
+    compression = taken.climbed.forward_backward.gradient_sync.compression
     owed = {}
-    if traffic is not None:
+    if compression is not None:
         named = dict(taken.module.named_parameters())
-        owed = {n: traffic.missed[p].clone() for n, p in named.items() if p in traffic.missed}
+        owed = {
+            n: compression.missed[p].clone() for n, p in named.items() if p in compression.missed
+        }
     world = taken.world
     losses = []
     for batch in BATCHES[first:last]:
@@ -27,7 +29,9 @@ def learn(plan: str, first: int, last: int, folder: str):
         losses.append(taken.step(mine, rows="rank").loss)
     if last < len(BATCHES):
         taken.save(folder)
-        owed = {n: traffic.missed[p].clone() for n, p in named.items() if p in traffic.missed}
+        owed = {
+            n: compression.missed[p].clone() for n, p in named.items() if p in compression.missed
+        }
     events = list(taken.events)
     world.close()
     return losses, owed, events

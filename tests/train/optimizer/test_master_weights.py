@@ -9,7 +9,7 @@ from stepladder.errors import PlanError
 from stepladder.model import build
 from stepladder.plan import Plan
 from stepladder.plan.settled.settle import broken_rules
-from stepladder.rungs.precision.precision import sum_in_full
+from stepladder.rungs.precision.precision import accumulate_in_float32
 from stepladder.train import as_batch, climb
 from tests.train.toys import llama, ragged
 
@@ -68,12 +68,12 @@ def test_gradients_of_several_passes_add_up_in_float32():
 
 def test_a_torch_that_cannot_add_up_in_float32_is_refused():
     with pytest.raises(PlanError, match="precision: passes add up in fp32, and torch .* in bf16"):
-        sum_in_full(llama(), able=False)
+        accumulate_in_float32(llama(), able=False)
 
 
 def test_a_module_without_values_begins_as_it_is_filled():
-    hollow = build("llama:layers=1,hidden=32,heads=2,vocab=64,sequence=16", device="meta")
-    run = run_of("bf16-master", model=hollow)
+    on_meta = build("llama:layers=1,hidden=32,heads=2,vocab=64,sequence=16", device="meta")
+    run = run_of("bf16-master", model=on_meta)
     for p in run.module.parameters():
         assert torch.equal(run.optimizer.state[p]["master"], p.float())
     assert run.step(ragged(1)[0]).loss < 5

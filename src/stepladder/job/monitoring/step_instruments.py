@@ -99,8 +99,8 @@ class StepInstruments:
 
 def called_module(run: Run) -> nn.Module:
     """What a step calls; a pipeline has no single one."""
-    exchange = getattr(run.climbed.forward_backward, "exchange", None)
-    module: nn.Module = getattr(exchange, "module", run.module)
+    gradient_sync = getattr(run.climbed.forward_backward, "exchange", None)
+    module: nn.Module = getattr(gradient_sync, "module", run.module)
     return module
 
 

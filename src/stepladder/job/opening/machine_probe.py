@@ -19,7 +19,7 @@ from stepladder.calibrate.probe import PRECISIONS, TYPES, Probe
 from stepladder.calibrate.probes import probes_of
 from stepladder.plan import Precision
 from stepladder.record import Calibration, Timing, load_calibration
-from stepladder.rungs import matrix_units
+from stepladder.rungs import float32_matmul_mode
 
 KINDS = ("stream", "update", "product", "attention", "norm", "activation", "loss")
 EACH_SECONDS = 0.03
@@ -85,7 +85,7 @@ def matmul_peak(device: torch.device, precision: Precision) -> float:
     """FLOP/s of the fastest square matmul: what a step of this precision could at most reach."""
     best = 0.0
     dtype = TYPES[PRECISIONS[precision.compute].work]
-    with matrix_units(precision, device):
+    with float32_matmul_mode(precision, device):
         for size in PEAK_SIZES[device.type]:
             a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
             out = torch.empty_like(a)

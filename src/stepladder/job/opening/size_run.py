@@ -121,7 +121,7 @@ def time_gradients(run: Run, batch: Any) -> GradientTime:
         run.gradients(taken)
         synchronize(device)
         found.append(time.perf_counter() - began)
-        drop_gradients(run.climbed.pieces)
+        drop_gradients(run.climbed.shards)
         run.climbed.forward_backward.parts = []
     for buffer, before in buffers:
         buffer.copy_(before)

@@ -36,34 +36,36 @@ from stepladder.seam.modules import is_compiled
 from stepladder.seam.operators import look_up_collectives
 from stepladder.world import World, seed_generators
 
-from .gather_keys_values import Across, Stretch, attend_across
+from .gather_keys_values import GatherInAttention, SequenceChunk, attend_to_all
 
 POSITIONS = ("positions", "position_ids")  # how modules call them
-TRIED = 16  # tokens a rank, of the row that is run both ways
-STRAYING = {"fp32": 1e-4, "fp8": 0.15}  # how far rounding may carry a result when cut elsewhere
-SOME = 3e-2  # in any other type
+TEST_TOKENS = 16  # tokens a rank, of the row that is run both ways
+TOLERANCES = {"fp32": 1e-4, "fp8": 0.15}  # how far rounding may carry a result when cut elsewhere
+OTHER_TOLERANCE = 3e-2  # in any other type
 
 
 def context(
     module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], loss: Loss, plan: Plan, world: World
-) -> Sequences:
+) -> SequenceSplit:
     """Have the module's attention look across the ranks that share a sequence."""
     group = world.group("context")
     look_up_collectives()
-    stretch = Stretch(group.rank(), group.size(), group.group_name)
+    chunk = SequenceChunk(group.rank(), group.size(), group.group_name)
     refuse_windows(module)
     attentions = [part for part in module.modules() if isinstance(part, Attention)]
     for attention in attentions:
-        attention.attend = partial(attend_across, attention.attend, stretch)
+        attention.attend = partial(attend_to_all, attention.attend, chunk)
     if not attentions:
         for block in [block for _, block in blocks] or [module]:
-            block.forward = update_wrapper(partial(across, block.forward, stretch), block.forward)
+            block.forward = update_wrapper(
+                partial(forward_gathering, block.forward, chunk), block.forward
+            )
     part: Any
     for part in module.modules():
         if getattr(part, "mask", None) is document_mask:
-            part.mask = partial(documents_across, stretch)
-    limit = STRAYING.get(plan.precision.compute, SOME)
-    return Sequences(module, stretch, loss, world, limit)
+            part.mask = partial(documents_of_all, chunk)
+    limit = TOLERANCES.get(plan.precision.compute, OTHER_TOLERANCE)
+    return SequenceSplit(module, chunk, loss, world, limit)
 
 
 def refuse_windows(module: nn.Module) -> None:
@@ -77,27 +79,29 @@ def refuse_windows(module: nn.Module) -> None:
         )
 
 
-def across(forward: Callable[..., Any], stretch: Stretch, *args: Any, **kwargs: Any) -> Any:
+def forward_gathering(
+    forward: Callable[..., Any], chunk: SequenceChunk, *args: Any, **kwargs: Any
+) -> Any:
     """A block's forward, with every fused attention in it looking across ranks."""
-    if not stretch.cut:
+    if not chunk.cut:
         return forward(*args, **kwargs)
-    with Across(stretch):
+    with GatherInAttention(chunk):
         return forward(*args, **kwargs)
 
 
-def documents_across(stretch: Stretch, documents: Tensor) -> Tensor:
+def documents_of_all(chunk: SequenceChunk, documents: Tensor) -> Tensor:
     """The mask of packed documents for this stretch's tokens; documents may begin on any rank."""
-    if not stretch.cut:
+    if not chunk.cut:
         return document_mask(documents)
-    return document_mask(documents, stretch.gather(documents, 1, ahead=False))
+    return document_mask(documents, chunk.gather(documents, 1, ahead=False))
 
 
 @dataclass(slots=True)
-class Sequences:
+class SequenceSplit:
     """Cuts batches along the sequence."""
 
     module: nn.Module
-    stretch: Stretch
+    chunk: SequenceChunk
     whole: Loss  # of uncut sequences
     world: World
     limit: float  # relative, between a row and its stretches
@@ -111,12 +115,12 @@ class Sequences:
     def loss(self) -> Loss:
         """Of a stretch. A module that moves its labels itself would miss each stretch's last, so
         they are moved before the cut and its loss is computed here."""
-        return Loss(moved_targets, shifted=True) if self.whole.shifted else self.whole
+        return Loss(shifted_cross_entropy, shifted=True) if self.whole.shifted else self.whole
 
     @contextmanager
-    def share(self, run: Accumulate, batch: Batch) -> Iterator[Batch]:
+    def local_chunk(self, run: Accumulate, batch: Batch) -> Iterator[Batch]:
         """Block in which the module is given this rank's stretch of the batch."""
-        length, ways = batch.length, self.stretch.ways
+        length, ways = batch.length, self.chunk.ways
         if length % ways:
             raise DataError(
                 "layout.context",
@@ -124,16 +128,16 @@ class Sequences:
                 f"Use sequences of {length // ways * ways}.",
             )
         if not self.tested:
-            row = batch.rows(slice(0, 1)).columns(slice(0, min(length, TRIED * ways)))
+            row = batch.rows(slice(0, 1)).columns(slice(0, min(length, TEST_TOKENS * ways)))
             self.test(run, row)
             self.tested = True
         # Ranks that hold the same rows were seeded alike; each stretch must draw its own dropout.
-        seed_generators(self.world.device, torch.initial_seed(), "stretch", self.stretch.index)
-        with self.stretch.cutting():
+        seed_generators(self.world.device, torch.initial_seed(), "stretch", self.chunk.index)
+        with self.chunk.cutting():
             yield self.cut(batch)
 
     def cut(self, batch: Batch) -> Batch:
-        part, inputs = self.stretch.of(batch.length), self.by_name(batch.inputs)
+        part, inputs = self.chunk.of(batch.length), self.by_name(batch.inputs)
         if self.whole.shifted:  # labels would have the module compute a loss that nobody reads
             inputs = {name: value for name, value in inputs.items() if value is not batch.targets}
         inputs = {**self.places(batch), **inputs}
@@ -154,25 +158,25 @@ class Sequences:
     @torch.no_grad()
     def test(self, run: Accumulate, row: Batch) -> None:
         """Run a short row whole and in stretches: see [Note: what may look across tokens]."""
-        part = self.stretch.of(row.length)
-        with plainly(self.module), run.working():
+        part = self.chunk.of(row.length)
+        with eager_evaluation(self.module), run.forward_context():
             outputs = run.outputs(row)
             whole, loss = per_token(outputs, row.length), summed(self.whole, outputs, row)
-            with self.stretch.cutting():
+            with self.chunk.cutting():
                 mine = self.cut(row)
                 outputs = run.outputs(mine)
                 cut, part_loss = per_token(outputs, mine.length), summed(self.loss, outputs, mine)
-        strays = distance(self.world.sum(part_loss, "context"), loss)
+        error = distance(self.world.sum(part_loss, "context"), loss)
         if whole is not None and cut is not None:
-            strays = torch.maximum(strays, distance(cut, whole[:, part]))
-        far = (strays.nan_to_num(1.0) > self.limit).float()
+            error = torch.maximum(error, distance(cut, whole[:, part]))
+        far = (error.nan_to_num(1.0) > self.limit).float()
         # Agreed by all, so that none goes on to wait for one that stopped.
-        said = torch.stack((far, far * strays.nan_to_num(1.0)))
+        said = torch.stack((far, far * error.nan_to_num(1.0)))
         num, total = self.world.sum(said, *COPIES, "tensor").tolist()
         if num:
             raise ModelError(
                 "layout.context",
-                f"{type(self.module).__name__} gives other results for {self.stretch.ways} "
+                f"{type(self.module).__name__} gives other results for {self.chunk.ways} "
                 f"stretches of a sequence than for the whole (by {total / num:.1g})",
                 "Use context=1. Only torch's fused attention may look across tokens, and positions "
                 f"must be an argument called {' or '.join(POSITIONS)}.",
@@ -180,7 +184,7 @@ class Sequences:
 
 
 @contextmanager
-def plainly(module: nn.Module) -> Iterator[None]:
+def eager_evaluation(module: nn.Module) -> Iterator[None]:
     """Block in which nothing is drawn and nothing compiled."""
     training = [part for part in module.modules() if part.training]
     compiled = any(is_compiled(part) for part in module.modules())
@@ -209,7 +213,7 @@ def distance(found: Tensor, expected: Tensor) -> Tensor:
     return (found - expected).norm() / expected.norm().clamp(min=1e-6)
 
 
-def moved_targets(outputs: Any, targets: Tensor) -> Tensor:
+def shifted_cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
     """Cross entropy with targets that stand where they are predicted."""
     if getattr(outputs, "aux_loss", None) is not None:
         raise ModelError(

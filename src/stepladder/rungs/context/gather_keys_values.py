@@ -22,12 +22,12 @@ from torch.utils.checkpoint import checkpoint
 
 from stepladder.errors import ModelError
 from stepladder.model.builtin.attention import last_query_mask
-from stepladder.rungs.memory.recompute import keep_the_dear
+from stepladder.rungs.memory.recompute import selective_contexts
 from stepladder.seam.operators import all_gather, reduce_scatter
 
 
 @dataclass(slots=True, eq=False)
-class Stretch:
+class SequenceChunk:
     """Which of `ways` equal stretches of every sequence is this rank's."""
 
     index: int
@@ -67,9 +67,9 @@ class Gather(torch.autograd.Function):
         return reduce_scatter(gradient.contiguous(), context.ways, context.group), None, None
 
 
-def attend_across(
+def attend_to_all(
     attend: Callable[..., Tensor],
-    stretch: Stretch,
+    chunk: SequenceChunk,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -78,40 +78,40 @@ def attend_across(
     causal: bool = True,
 ) -> Tensor:
     """Attend as `attend` does, to the keys and values of every stretch that may be seen."""
-    if not stretch.cut:
+    if not chunk.cut:
         return attend(query, key, value, mask=mask, causal=causal)
     inner = partial(attend, mask=mask, causal=causal)
-    return again(partial(gathered, inner, stretch, not causal), query, key, value)
+    return with_regather(partial(attend_gathered, inner, chunk, not causal), query, key, value)
 
 
-def again(attend: Callable[..., Tensor], *heads: Tensor, draws: bool = False) -> Tensor:
+def with_regather(attend: Callable[..., Tensor], *heads: Tensor, draws: bool = False) -> Tensor:
     """Attend, and gather again for backward: see [Note: keys are gathered twice]."""
     if not torch.is_grad_enabled():
         return attend(*heads)
     return checkpoint(
-        attend, *heads, use_reentrant=False, preserve_rng_state=draws, context_fn=keep_the_dear
+        attend, *heads, use_reentrant=False, preserve_rng_state=draws, context_fn=selective_contexts
     )
 
 
-def gathered(
+def attend_gathered(
     attend: Callable[..., Tensor],
-    stretch: Stretch,
+    chunk: SequenceChunk,
     ahead: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
 ) -> Tensor:
     both = torch.cat((key, value), -1)  # one message
-    keys, values = stretch.gather(both, -2, ahead=ahead).split((key.shape[-1], value.shape[-1]), -1)
+    keys, values = chunk.gather(both, -2, ahead=ahead).split((key.shape[-1], value.shape[-1]), -1)
     return attend(query, keys, values)
 
 
-class Across(TorchFunctionMode):
+class GatherInAttention(TorchFunctionMode):
     """Inside, torch's fused attention looks across ranks, whoever calls it."""
 
-    def __init__(self, stretch: Stretch) -> None:
+    def __init__(self, chunk: SequenceChunk) -> None:
         super().__init__()
-        self.stretch = stretch
+        self.chunk = chunk
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         call = self.attend if func is F.scaled_dot_product_attention else func
@@ -140,8 +140,8 @@ class Across(TorchFunctionMode):
                 "Use context=1.",
             )
         inner = partial(fused, is_causal, dropout_p=dropout_p, **options)
-        across = partial(gathered, inner, self.stretch, not is_causal)
-        return again(across, query, key, value, draws=dropout_p > 0)
+        across = partial(attend_gathered, inner, self.chunk, not is_causal)
+        return with_regather(across, query, key, value, draws=dropout_p > 0)
 
 
 def fused(causal: bool, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:

@@ -1,7 +1,7 @@
-"""All ranks begin alike, and agree on what each counted for itself.
+"""Every rank starts from rank 0's parameters and buffers, and agrees on running statistics.
 
-torch's DDP sends rank 0's parameters to the others; FSDP2 does not, and would make one model of
-slices of different ones without a word. So rank 0's values win before any rung slices or cuts.
+torch's DDP broadcasts rank 0's parameters; FSDP2 does not, and would silently build one model from
+shards of different ones. So they are broadcast before any rung shards or cuts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from stepladder.plan.layout import COPIES
 from stepladder.seam.modules import persistent_buffers
 from stepladder.world import World
 
-BUCKET_BYTES = 2**26  # of parameters or buffers that travel together
+BUCKET_BYTES = 2**26  # of parameters or buffers sent in one collective
 
 
 @torch.no_grad()
-def start_alike(module: nn.Module, world: World) -> None:
-    """Give every rank the parameters and buffers of the first.
+def broadcast_parameters(module: nn.Module, world: World) -> None:
+    """Give every rank the parameters and buffers of rank 0.
 
-    A bucket at a time passes through the device, so that a module too large for it may wait on
-    the host until it is sliced.
+    One bucket at a time passes through the device, so that a module too large for it can stay on
+    the host until it is sharded.
     """
     if world.mesh is None or world.layout.num_ranks == 1:
         return
@@ -49,14 +49,14 @@ def buckets(tensors: Iterable[Tensor], size_bytes: int = BUCKET_BYTES) -> Iterat
     yield from filling.values()
 
 
-def is_hollow(module: nn.Module) -> bool:
-    """Whether the module was laid out without values."""
+def is_on_meta(module: nn.Module) -> bool:
+    """Whether any parameter or buffer is on the meta device, without values."""
     return any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
 
 
-def fill(module: nn.Module, device: torch.device, seed: int) -> None:
-    """First values for a module laid out on the meta device, each rank its own part of them."""
-    if not declares(module):
+def materialize(module: nn.Module, device: torch.device, seed: int) -> None:
+    """Initialise a module that was built on the meta device; each rank its own part."""
+    if not declares_anatomy(module):
         raise ModelError(
             type(module).__name__,
             "is on the meta device, and how its first values are drawn is not known",
@@ -66,17 +66,17 @@ def fill(module: nn.Module, device: torch.device, seed: int) -> None:
     initialise(module, seed)
 
 
-def declares(module: nn.Module) -> bool:
-    """Whether the model says itself what it is made of: then every pass uses every parameter."""
+def declares_anatomy(module: nn.Module) -> bool:
+    """Whether the model declares its anatomy: then every pass uses every parameter."""
     return isinstance(getattr(module, "anatomy", None), Anatomy)
 
 
 @torch.no_grad()
 def average_buffers(module: nn.Module, world: World) -> None:
-    """Make running statistics the mean over all copies, which each counted other samples.
+    """Average running statistics over all copies, which saw different samples.
 
-    They are moving averages, so that the mean of all is the same whenever it is taken. Numbers on
-    which all agree stay as they are to the bit.
+    They are moving averages, so the mean over copies is the same whenever it is taken. Values that
+    are equal on all copies stay the same to the bit.
     """
     if world.mesh is None or world.group(*COPIES).size() == 1:
         return
@@ -93,7 +93,7 @@ def average_buffers(module: nn.Module, world: World) -> None:
 
 
 def state_buffers(module: nn.Module) -> Iterator[Tensor]:
-    """Buffers with fractions that belong to the model's state."""
+    """Floating-point buffers of the state dict."""
     for part in module.modules():
         for _, buffer in persistent_buffers(part):
             if buffer.is_floating_point():

@@ -1,10 +1,10 @@
-"""Which parts of a module are gathered and reduced together.
+"""Which parts of a module FSDP2 gathers and reduces together.
 
-Each block is a unit, and what lies outside the blocks is one more. Three things move a border. A
-part that is kept in float32 travels in float32, so it is a unit of its own. So do the parameters of
-norms that keep running statistics, which torch computes in the statistics' type. And a parameter
-has one home: where parts share one, they are gathered together, or a part would find in its place
-the slice that another part's unit left behind.
+Each block is a unit, and what is outside the blocks is one more. Three things move the borders. A
+part that is kept in float32 is gathered in float32, so it is a unit of its own. So are norms with
+running statistics, which torch computes in the statistics' type. And a parameter belongs to one
+unit: parts that share a parameter are gathered together, or one of them would find the shard that
+another's unit left behind.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ Holders = dict[nn.Parameter, set[nn.Module]]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    parts: list[nn.Module]  # in the order the module names them
+    parts: list[nn.Module]  # in the order of the module
     full_width: bool = False  # gathered and reduced in float32
-    last: bool = False  # no other block runs after it
+    last: bool = False  # the last block to run
 
 
 def units_of(
     module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], *, narrow: bool
 ) -> list[Unit]:
-    """Inner units before those around them; the module itself comes last.
+    """Inner units before outer ones; the module itself comes last.
 
     Args:
-        narrow: whether parameters outside `keep` are gathered in fewer bits.
+        narrow: whether parameters outside `keep` are gathered in 16 bits.
     """
     holders: Holders = {}
     for part in module.modules():
         for parameter in part.parameters(recurse=False):
             holders.setdefault(parameter, set()).add(part)
-    kept = [*full_width_units(module, holders), *counting_units(module)] if narrow else []
+    kept = [*full_width_units(module, holders), *running_statistics_units(module)] if narrow else []
     settled = {part for unit in kept for one in unit.parts for part in one.modules()}
     alone = [
         block
         for _, block in blocks
-        if block not in settled and keeps_to_itself(block, holders, settled)
+        if block not in settled and shares_nothing(block, holders, settled)
     ]
     inner = [Unit([block], last=block is alone[-1]) for block in alone if has_own(block, settled)]
     return [*kept, *inner, Unit([module])]
 
 
 def full_width_units(module: nn.Module, holders: Holders) -> list[Unit]:
-    """Kept parts, each with whoever shares its parameters; those who share are one unit."""
+    """Parts kept in float32, each together with the parts that share its parameters."""
     groups: list[set[nn.Module]] = []
     for part in kept_parts(module):
         if not any(True for _ in part.parameters()):
@@ -62,43 +62,43 @@ def full_width_units(module: nn.Module, holders: Holders) -> list[Unit]:
     return [Unit(sorted(group, key=order.__getitem__), full_width=True) for group in groups]
 
 
-COUNTING = (  # norms that may keep running statistics
+RUNNING_STATISTICS = (  # norms that may keep running statistics
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 )
 
 
-def counting_units(module: nn.Module) -> list[Unit]:
-    """The norms with running statistics, as one unit: each is tiny."""
+def running_statistics_units(module: nn.Module) -> list[Unit]:
+    """The norms with running statistics as one unit, since each is small."""
     kept = {part for one in kept_parts(module) for part in one.modules()}
     norms: list[nn.Module] = [
         part
         for part in module.modules()
-        if isinstance(part, COUNTING) and part.affine and part not in kept
+        if isinstance(part, RUNNING_STATISTICS) and part.affine and part not in kept
     ]
     return [Unit(norms, full_width=True)] if norms else []
 
 
 def kept_parts(module: nn.Module) -> list[nn.Module]:
-    """What the precision rung made compute in float32."""
+    """Parts that the precision rung keeps in float32."""
     return [part for part in module.modules() if "_full_width" in vars(part)]
 
 
 def outside(
     part: nn.Module, parameters: Iterable[nn.Parameter], holders: Holders
 ) -> set[nn.Module]:
-    """Those that hold one of a part's parameters without being inside it."""
+    """Modules outside a part that hold one of these parameters."""
     sharing = set().union(*(holders[parameter] for parameter in parameters))
     return sharing - set(part.modules())
 
 
-def keeps_to_itself(block: nn.Module, holders: Holders, settled: set[nn.Module]) -> bool:
+def shares_nothing(block: nn.Module, holders: Holders, settled: set[nn.Module]) -> bool:
     own = [p for p in block.parameters() if not holders[p] & settled]
     return not outside(block, own, holders)
 
 
 def has_own(block: nn.Module, settled: set[nn.Module]) -> bool:
-    """Whether any parameter is left to gather with the block."""
+    """Whether the block has parameters that no other unit gathers."""
     return any(
         True
         for part in block.modules()

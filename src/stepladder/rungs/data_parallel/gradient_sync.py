@@ -1,7 +1,7 @@
-"""How ranks that see other samples come to the same gradients, pass by pass.
+"""How gradients are synchronised between data-parallel ranks, micro-batch by micro-batch.
 
-Each pass is weighed by its share of the GLOBAL batch's valid targets, so gradients must be added
-up over ranks. torch's engines average; `ways` undoes that before backward.
+Each micro-batch is weighted by its share of the GLOBAL batch's valid targets, so gradients must be
+summed over ranks. torch's engines average; multiplying the loss by `ways` undoes that.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from .gradient_compression import Traffic
+from .gradient_compression import Compression
 
-Passing = Callable[[bool], AbstractContextManager[Any]]  # told whether it is the batch's last pass
+Around = Callable[[bool], AbstractContextManager[Any]]  # of the last micro-batch?
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    module: nn.Module  # what a forward pass calls
+class GradientSync:
+    module: nn.Module  # what a forward pass calls: the module, or DDP around it
     ways: int = 1  # ranks whose gradients are averaged
-    passing: Passing = lambda last: nullcontext()  # around one pass, forward and backward
-    traffic: Traffic | None = None  # of gradients that are compressed
+    around_micro_batch: Around = lambda last: nullcontext()  # context of its forward and backward
+    compression: Compression | None = None  # state of gradient compression

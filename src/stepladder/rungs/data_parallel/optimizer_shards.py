@@ -1,4 +1,4 @@
-"""What this rank's optimizer updates, and how the others hear of it."""
+"""Which shards this rank's optimizer updates, and how the updated values reach other ranks."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from torch import nn
 
 from stepladder.plan import SettledPlan
 from stepladder.plan.layout import SLICES
-from stepladder.rungs.memory.offload_optimizer import bring_up, move_to_host
-from stepladder.rungs.parameter_shards import Piece, make_pieces
+from stepladder.rungs.memory.offload_optimizer import copy_to_device, move_to_host
+from stepladder.rungs.parameter_shards import ParameterShard, make_shards
 from stepladder.world import World
 
-from .zero1 import send_slices, slice_pieces
+from .zero1 import send_slices, slice_shards
 
 Publish = Callable[[], None]
 
 
-def updates(
+def optimizer_shards(
     module: nn.Module, settled: SettledPlan, world: World
-) -> tuple[tuple[Piece, ...], Publish]:
-    """The pieces to update, and what to do after they were."""
-    pieces = make_pieces(module.named_parameters())
+) -> tuple[tuple[ParameterShard, ...], Publish]:
+    """The shards to update, and a function to call after each update."""
+    shards = make_shards(module.named_parameters())
     after: list[Publish] = []
     if settled.slices_optimizer_only:
-        pieces = slice_pieces(pieces, world)
-        after.append(partial(send_slices, pieces, world.group(*SLICES)))
+        shards = slice_shards(shards, world)
+        after.append(partial(send_slices, shards, world.group(*SLICES)))
     if settled.offloads_optimizer:
-        on_host = move_to_host(pieces)
-        pieces = on_host
-        after.insert(0, partial(bring_up, on_host))  # a slice is sent once it is up
+        on_host = move_to_host(shards)
+        shards = on_host
+        after.insert(0, partial(copy_to_device, on_host))  # before slices are sent from the device
 
     def publish() -> None:
         for tell in after:
             tell()
 
-    return pieces, publish
+    return shards, publish

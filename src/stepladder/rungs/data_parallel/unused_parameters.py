@@ -1,8 +1,8 @@
-"""Which parameters a batch used, on any rank, where torch's engine fills gaps with zeros.
+"""Which parameters a batch used on any rank, where FSDP2 fills gaps with zeros.
 
-FSDP2 reduces a group's gradients in one collective, so that a parameter one rank skipped must
-travel as zeros. One that all ranks skipped then has zeros for a gradient instead of none, and an
-optimizer with momentum or decay would move what it leaves alone on one device.
+FSDP2 reduces the gradients of a unit in one collective, so a parameter that one rank did not use is
+sent as zeros. One that no rank used then has zeros for a gradient instead of None, and an optimizer
+with momentum or weight decay would move it, which on one device it does not.
 """
 
 from __future__ import annotations
@@ -16,41 +16,45 @@ import torch.distributed as dist
 from torch import nn
 
 
-class Usage:
-    """Notes which parameters got a gradient, and takes it from those that no rank used."""
+class UsedParameters:
+    """Records which parameters got a gradient; drops gradients of those no rank used."""
 
     def __init__(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self.parameters = [parameter for _, parameter in trained]  # as they lie between passes
+        self.parameters = [
+            parameter for _, parameter in trained
+        ]  # sharded, as between forward passes
         self.index = {name: index for index, (name, _) in enumerate(trained)}
         self.used: set[int] = set()
-        self.heard = {id(parameter) for parameter in self.parameters}
-        self.asked: Any = None  # the last question, alive until the next
+        self.hooked = {id(parameter) for parameter in self.parameters}
+        self.pending: Any = None  # the last collective, kept alive until the next
         paths = {part: name for name, part in module.named_modules()}
         for unit in units:
-            unit.register_forward_pre_hook(partial(self.listen, f"{paths[unit]}.".lstrip(".")))
+            unit.register_forward_pre_hook(
+                partial(self.register_hooks, f"{paths[unit]}.".lstrip("."))
+            )
 
-    def listen(self, prefix: str, unit: nn.Module, _: Any) -> None:
-        """Hear of the gradients of gathered parameters, which exist from the first pass on."""
+    def register_hooks(self, prefix: str, unit: nn.Module, _: Any) -> None:
+        """Hook the gathered parameters, which exist from the first forward pass on."""
         for name, parameter in unit.named_parameters():
             index = self.index.get(prefix + name)
-            if index is not None and id(parameter) not in self.heard:
-                self.heard.add(id(parameter))
-                parameter.register_post_accumulate_grad_hook(partial(self.note, index))
+            if index is not None and id(parameter) not in self.hooked:
+                self.hooked.add(id(parameter))
+                parameter.register_post_accumulate_grad_hook(partial(self.mark_used, index))
 
-    def note(self, index: int, _: torch.Tensor) -> None:
+    def mark_used(self, index: int, _: torch.Tensor) -> None:
         self.used.add(index)
 
-    def settle(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """After a batch: drop the gradients of what no rank used.
+    def drop_unused(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """After a batch: drop the gradients of parameters that no rank used.
 
-        Every rank says what it used; only a rank that left something out waits for the answer.
+        Every rank takes part in the collective; only one that skipped a parameter waits for it.
         """
         flags = torch.zeros(len(self.parameters), dtype=torch.uint8)
         flags[sorted(self.used)] = 1
         anywhere = flags.to(device)
         work = dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=group, async_op=True)
-        self.asked = work, anywhere
+        self.pending = work, anywhere
         if len(self.used) < len(self.parameters):
             work.wait()
             for index in (anywhere == 0).nonzero().flatten().tolist():

@@ -31,20 +31,20 @@ def measure_blocks(
 
     The blocks must not be recomputed yet, or there is nothing to see.
     """
-    tallies = [Tally() for _ in blocks]
+    savings = [BlockSavings() for _ in blocks]
     with ExitStack() as stack:
-        for (_, block), tally in zip(blocks, tallies):
-            enter = block.register_forward_pre_hook(partial(begin, tally), with_kwargs=True)
-            leave = block.register_forward_hook(partial(end, tally), always_call=True)
+        for (_, block), saving in zip(blocks, savings):
+            enter = block.register_forward_pre_hook(partial(begin, saving), with_kwargs=True)
+            leave = block.register_forward_hook(partial(end, saving), always_call=True)
             stack.callback(enter.remove)
             stack.callback(leave.remove)
         with torch.enable_grad():
             forward()
     seen: set[int] = set()
-    return tuple(tally.cost(seen) for tally in tallies)
+    return tuple(saving.cost(seen) for saving in savings)
 
 
-class Tally(DispatchMode):
+class BlockSavings(DispatchMode):
     """The storages one block reads, keeps and would keep, alive so that no address returns."""
 
     def __init__(self) -> None:
@@ -77,16 +77,16 @@ class Tally(DispatchMode):
         return BlockCost(sum(saved.values()), sum(dear.values()), sum(inputs.values()))
 
 
-def begin(tally: Tally, block: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+def begin(saving: BlockSavings, block: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     owned = [*block.parameters(), *block.buffers()]
-    tally.owned |= storages(owned, set()).keys()
-    tally.inputs += tensors_in((args, kwargs))
-    tally.open.enter_context(saved_tensors_hooks(tally.keep, lambda kept: kept))
-    tally.open.enter_context(tally)
+    saving.owned |= storages(owned, set()).keys()
+    saving.inputs += tensors_in((args, kwargs))
+    saving.open.enter_context(saved_tensors_hooks(saving.keep, lambda kept: kept))
+    saving.open.enter_context(saving)
 
 
-def end(tally: Tally, *_: Any) -> None:
-    tally.open.close()
+def end(saving: BlockSavings, *_: Any) -> None:
+    saving.open.close()
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

@@ -42,7 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError | OSError) and bool(SIGNS.search(str(error)))
 
 
-class Ceiling:
+class MemoryLimit:
     """Within it the process cannot hold more than so many bytes on the device; a failed
     allocation leaves it as `OutOfMemory`."""
 
@@ -50,7 +50,7 @@ class Ceiling:
         self.num_bytes, self.device = num_bytes, device
         self._reserve: list[torch.Tensor] = []
 
-    def __enter__(self) -> Ceiling:
+    def __enter__(self) -> MemoryLimit:
         if self.device.type == "cuda":
             self._lower_cuda()
         else:

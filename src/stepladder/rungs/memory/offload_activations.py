@@ -41,10 +41,10 @@ class Offload(saved_tensors_hooks):
         self.device, self.smallest_bytes = device, smallest_bytes
         self.sent_bytes = 0
         self._stays = {storage_id(parameter.untyped_storage()) for parameter in parameters}
-        self._parcels: weakref.WeakValueDictionary[tuple[int, int], Parcel]
-        self._parcels = weakref.WeakValueDictionary()
-        self._road = Road(device) if device.type == "cuda" else None
-        self._last: Parcel | None = None
+        self._host_copies: weakref.WeakValueDictionary[tuple[int, int], HostCopy]
+        self._host_copies = weakref.WeakValueDictionary()
+        self._copy_stream = CopyStream(device) if device.type == "cuda" else None
+        self._last: HostCopy | None = None
 
     def __enter__(self) -> None:
         self._last = None  # each forward pass has its own order
@@ -52,8 +52,8 @@ class Offload(saved_tensors_hooks):
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        if self._road is not None:
-            self._road.settle(0)
+        if self._copy_stream is not None:
+            self._copy_stream.settle(0)
         self._last = None
 
     def _send(self, tensor: Tensor) -> Any:
@@ -61,13 +61,13 @@ class Offload(saved_tensors_hooks):
             return tensor.detach()  # cut off: a graph that holds its own result is never let go
         storage = tensor.untyped_storage()
         address = (storage_id(storage), version_of(tensor))  # written to since: another storage
-        parcel = self._parcels.get(address)
-        if parcel is None or parcel.source() is not storage:
-            parcel = Parcel(storage, self._last, self._road)
-            self._parcels[address] = parcel
+        copied = self._host_copies.get(address)
+        if copied is None or copied.source() is not storage:
+            copied = HostCopy(storage, self._last, self._copy_stream)
+            self._host_copies[address] = copied
             self.sent_bytes += storage.nbytes()
-        self._last = parcel
-        return View(parcel, tensor)
+        self._last = copied
+        return View(copied, tensor)
 
     def _leaves(self, tensor: Tensor) -> bool:
         if type(tensor) is not Tensor or tensor.layout != torch.strided:
@@ -78,35 +78,35 @@ class Offload(saved_tensors_hooks):
         return storage.nbytes() >= self.smallest_bytes and storage_id(storage) not in self._stays
 
 
-class Parcel:
+class HostCopy:
     """One storage's bytes in host memory, and the way back."""
 
     def __init__(
-        self, storage: torch.UntypedStorage, before: Parcel | None, road: Road | None
+        self, storage: torch.UntypedStorage, before: HostCopy | None, copy_stream: CopyStream | None
     ) -> None:
         self.source = weakref.ref(storage)
         self.before = weakref.ref(before) if before is not None else None  # backward needs it next
-        self.road, self.device = road, storage.device
+        self.copy_stream, self.device = copy_stream, storage.device
         there = bytes_of(storage)
-        self.host = torch.empty(there.shape, dtype=torch.uint8, pin_memory=road is not None)
+        self.host = torch.empty(there.shape, dtype=torch.uint8, pin_memory=copy_stream is not None)
         self.back: Tensor | None = None
-        if road is None:
+        if copy_stream is None:
             self.host.copy_(there)
         else:
-            road.send(there, self.host)
+            copy_stream.send(there, self.host)
 
     def fetch(self) -> None:
         if self.back is None:
             self.back = torch.empty(self.host.shape, dtype=torch.uint8, device=self.device)
-            if self.road is None:
+            if self.copy_stream is None:
                 self.back.copy_(self.host)
             else:
-                self.arrived = self.road.bring(self.host, self.back)
+                self.arrived = self.copy_stream.bring(self.host, self.back)
 
     def open(self) -> Tensor:
         """The bytes on the device again, with the one that backward needs next on its way."""
         self.fetch()
-        if self.road is not None:
+        if self.copy_stream is not None:
             torch.cuda.current_stream(self.device).wait_event(self.arrived)
             before = self.before() if self.before is not None else None
             if before is not None:
@@ -118,33 +118,33 @@ class Parcel:
 class View:
     """How one saved tensor lies in its parcel."""
 
-    def __init__(self, parcel: Parcel, tensor: Tensor) -> None:
-        self.parcel, self.dtype = parcel, tensor.dtype
+    def __init__(self, copied: HostCopy, tensor: Tensor) -> None:
+        self.copied, self.dtype = copied, tensor.dtype
         self.place = (tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def __call__(self) -> Tensor:
-        storage = self.parcel.open().untyped_storage()
+        storage = self.copied.open().untyped_storage()
         return torch.empty(0, dtype=self.dtype, device=storage.device).set_(storage, *self.place)
 
 
-class Road:
+class CopyStream:
     """The side stream that copies travel on."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
-        self.flying: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+        self.in_flight: deque[tuple[Tensor, torch.cuda.Event]] = deque()
 
     def send(self, there: Tensor, host: Tensor) -> None:
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             host.copy_(there, non_blocking=True)
-        self.flying.append((there, self.stream.record_event()))
+        self.in_flight.append((there, self.stream.record_event()))
         self.settle(AHEAD)
 
-    def settle(self, num_flying: int) -> None:
+    def settle(self, num_in_flight: int) -> None:
         """Let compute wait until no more copies than these fly; only then is their source free."""
-        while len(self.flying) > num_flying:
-            _, landed = self.flying.popleft()
+        while len(self.in_flight) > num_in_flight:
+            _, landed = self.in_flight.popleft()
             torch.cuda.current_stream(self.device).wait_event(landed)
 
     def bring(self, host: Tensor, back: Tensor) -> torch.cuda.Event:

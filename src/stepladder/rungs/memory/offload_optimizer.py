@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from stepladder.rungs.parameter_shards import Piece
+from stepladder.rungs.parameter_shards import ParameterShard
 
 
 @dataclass(frozen=True, slots=True)
-class HostPiece(Piece):
+class HostShard(ParameterShard):
     """A piece whose numbers the optimizer updates on the host."""
 
-    there: Piece | None = None  # the same on the device
+    there: ParameterShard | None = None  # the same on the device
 
     @property
     def gradient(self) -> Tensor | None:
@@ -35,38 +35,38 @@ class HostPiece(Piece):
         self.there.take_gradient()
         gradient = self.there.gradient
         if gradient is None:
-            self.held.grad = None
+            self.owned.grad = None
             return
-        if self.held.grad is None:
-            self.held.grad = host_copy(gradient)
-        self.held.grad.copy_(gradient, non_blocking=True)
+        if self.owned.grad is None:
+            self.owned.grad = host_copy(gradient)
+        self.owned.grad.copy_(gradient, non_blocking=True)
 
     def drop_gradient(self) -> None:
         """The device's gradient goes; the host's place for it stays, since pinning is slow."""
         assert self.there is not None
         self.there.drop_gradient()
 
-    def bring_up(self) -> None:
+    def copy_to_device(self) -> None:
         """Start the updated numbers on their way to the device."""
         assert self.there is not None
-        self.there.held.data.copy_(self.held.data, non_blocking=True)
+        self.there.owned.data.copy_(self.owned.data, non_blocking=True)
 
 
-def move_to_host(pieces: Sequence[Piece]) -> tuple[HostPiece, ...]:
+def move_to_host(shards: Sequence[ParameterShard]) -> tuple[HostShard, ...]:
     """The same pieces with their numbers also on the host, where the optimizer finds them."""
-    return tuple(host_piece(piece) for piece in pieces)
+    return tuple(host_shard(shard) for shard in shards)
 
 
-def host_piece(piece: Piece) -> HostPiece:
-    held = nn.Parameter(host_copy(piece.held.detach()))
-    return HostPiece(
-        name=piece.name,
-        parameter=piece.parameter,
-        held=held,
-        axes=piece.axes,
-        flat=piece.flat,
-        copy=piece.copy,
-        there=piece,
+def host_shard(shard: ParameterShard) -> HostShard:
+    owned = nn.Parameter(host_copy(shard.owned.detach()))
+    return HostShard(
+        name=shard.name,
+        parameter=shard.parameter,
+        owned=owned,
+        axes=shard.axes,
+        flat=shard.flat,
+        copy=shard.copy,
+        there=shard,
     )
 
 
@@ -77,6 +77,6 @@ def host_copy(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def bring_up(pieces: Sequence[HostPiece]) -> None:
-    for piece in pieces:
-        piece.bring_up()
+def copy_to_device(shards: Sequence[HostShard]) -> None:
+    for shard in shards:
+        shard.copy_to_device()

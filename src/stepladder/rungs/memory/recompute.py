@@ -48,9 +48,9 @@ def recompute(
     """Make the blocks that `how` picks compute themselves again in backward; return their names."""
     depths = choose(len(blocks), how, costs)
     for (_, block), depth in zip(blocks, depths, strict=True):
-        undo(block)
+        restore_forward(block)
         if depth != "kept":
-            again = partial(run_again, block.forward, depth)
+            again = partial(forward_checkpointed, block.forward, depth)
             block.forward = update_wrapper(again, block.forward)
     return tuple(name for (name, _), depth in zip(blocks, depths) if depth != "kept")
 
@@ -76,27 +76,29 @@ def choose(num_blocks: int, how: Recompute, costs: Sequence[BlockCost] | None) -
     return fit_budget(costs, how.budget_bytes)
 
 
-def whole_again(blocks: Sequence[tuple[str, nn.Module]]) -> frozenset[str]:
+def fully_recomputed(blocks: Sequence[tuple[str, nn.Module]]) -> frozenset[str]:
     """Names of the blocks that compute their products a second time."""
     forwards = ((name, block.__dict__.get("forward")) for name, block in blocks)
     return frozenset(
         name
         for name, forward in forwards
-        if isinstance(forward, partial) and forward.func is run_again and forward.args[1] == "whole"
+        if isinstance(forward, partial)
+        and forward.func is forward_checkpointed
+        and forward.args[1] == "whole"
     )
 
 
-def undo(block: nn.Module) -> None:
+def restore_forward(block: nn.Module) -> None:
     """Give the block back the forward it had before this rung."""
     again = block.__dict__.get("forward")
-    if isinstance(again, partial) and again.func is run_again:
+    if isinstance(again, partial) and again.func is forward_checkpointed:
         before = again.args[0]
         del block.forward
         if block.forward != before:  # it had already been replaced when this rung came
             block.forward = before
 
 
-def run_again(
+def forward_checkpointed(
     forward: Callable[..., Any], depth: Literal["cheap", "whole"], *args: Any, **kwargs: Any
 ) -> Any:
     """Call a block so that backward calls it again.
@@ -111,7 +113,7 @@ def run_again(
     if depth == "whole":  # in two calls: a compiler accepts a context only as a plain function
         return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
     return checkpoint(
-        call, *values, use_reentrant=False, preserve_rng_state=True, context_fn=keep_the_dear
+        call, *values, use_reentrant=False, preserve_rng_state=True, context_fn=selective_contexts
     )
 
 
@@ -120,7 +122,7 @@ def call_by_position(forward: Callable[..., Any], names: tuple[str, ...], *value
     return forward(*values[:num_positional], **dict(zip(names, values[num_positional:])))
 
 
-def keep_the_dear() -> tuple[Any, Any]:
+def selective_contexts() -> tuple[Any, Any]:
     return create_selective_checkpoint_contexts(policy)
 
 

@@ -97,7 +97,7 @@ def find_stages(
     for rank in range(settled.layout.pipeline):
         owners.update(dict.fromkeys(settled.stages_of_rank(rank), rank))
     index = world.layout.place(world.place.rank)["pipeline"]
-    links = follow(drawn, anatomy, given)
+    links = trace_chain(drawn, anatomy, given)
     return Stages(tuple(found[0]), tuple(owners.values()), index, links)
 
 
@@ -110,7 +110,7 @@ def block_costs(module: nn.Module, anatomy: Anatomy, inputs: Any) -> list[float]
     return costs
 
 
-def follow(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link, ...]:
+def trace_chain(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link, ...]:
     """Watch one pass through the blocks of a drawing; refuse what is not a chain."""
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # so that a gradient is wanted by what flows alone
@@ -164,7 +164,7 @@ class Chain:
             raise self.refusal(index, f"is not given what '{self.names[index - 1]}' returned")
         self.argument = taken[0] if index else 0
         for key, value in given.items():
-            if index and key != self.argument and key not in CACHES and wanting(value):
+            if index and key != self.argument and key not in CACHES and needs_gradient(value):
                 raise self.refusal(index, f"is also given, as {key}, what earlier parts computed")
 
     def leave(self, index: int, block: nn.Module, args: Any, output: Any) -> Any:
@@ -175,13 +175,15 @@ class Chain:
         writes = self.flowing is not None and version_of(self.flowing) > 0
         self.links.append(Link(self.argument, len(output) if several else 0, writes))
         last = index == len(self.names) - 1
-        self.flowing = first.detach() if last else marked(first)
+        self.flowing = first.detach() if last else requiring_gradient(first)
         return (self.flowing, *output[1:]) if several else self.flowing
 
     def end(self, module: nn.Module, args: Any, output: Any) -> None:
         parts = dict(output) if isinstance(output, dict) else {"": output}
         ended = len(self.links) == len(self.names)
-        if ended and any(wanting(value) for name, value in parts.items() if name not in CACHES):
+        if ended and any(
+            needs_gradient(value) for name, value in parts.items() if name not in CACHES
+        ):
             raise ModelError(
                 "layout.pipeline",
                 f"what follows the blocks of {self.model} reads more than the last one's result",
@@ -193,14 +195,14 @@ class Chain:
         return ModelError("layout.pipeline", f"block '{name}' of {self.model} {problem}", REMEDY)
 
 
-def wanting(value: Any) -> bool:
+def needs_gradient(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_leaves(value))
 
 
-def marked(tensor: Tensor) -> Tensor:
+def requiring_gradient(tensor: Tensor) -> Tensor:
     """A tensor that wants a gradient, and may be written to as a computed one may."""
     return tensor.detach().requires_grad_().clone() if tensor.is_floating_point() else tensor
 
 
 def mark(part: nn.Module, args: Any, output: Any) -> Any:
-    return marked(output) if isinstance(output, Tensor) else None
+    return requiring_gradient(output) if isinstance(output, Tensor) else None

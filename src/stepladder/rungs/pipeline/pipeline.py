@@ -22,12 +22,12 @@ from stepladder.model import uncompiled
 from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate, Scale, call
-from stepladder.rungs.data_parallel.gradient_sync import Exchange
+from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 
 from .find_stages import Stages
-from .schedule import Event, Flow, Stage, make_schedule, suits
-from .stage_module import Chunk
-from .tied_parameters import Shared
+from .schedule import Event, Stage, StageOutput, fits_schedule, make_schedule
+from .stage_module import StageModule
+from .tied_parameters import TiedParameters
 
 Shape = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
@@ -37,13 +37,13 @@ class Pipeline(Accumulate):
     """Turns a batch into gradients, stage by stage."""
 
     module: nn.Module  # this rank's part of the model
-    chunks: Sequence[Chunk]  # this rank's stages
+    chunks: Sequence[StageModule]  # this rank's stages
     stages: Stages
     schedule: Schedule
-    exchanges: Sequence[Exchange]  # of each chunk
-    shared: Shared
+    gradient_syncs: Sequence[GradientSync]  # of each chunk
+    tied: TiedParameters
     events: list[Event] | None = None  # a list, while somebody wants to know when stages work
-    flows: dict[Shape, tuple[Flow, ...]] = field(default_factory=dict)
+    stage_outputs: dict[Shape, tuple[StageOutput, ...]] = field(default_factory=dict)
     ready: tuple[Any, Any, list[Stage]] | None = None  # for which batches, the schedule, its stages
     scale: Scale = lambda loss: loss
     seen: Tensor | None = None  # the loss so far, on the last stage
@@ -58,12 +58,12 @@ class Pipeline(Accumulate):
 
     def __call__(self, batch: Batch, scale: Scale) -> Tensor:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
-        with self.share(batch) as mine, ExitStack() as around:
-            parts = self.passes(mine)
+        with self.split_batch(batch) as mine, ExitStack() as around:
+            parts = self.micro_batches(mine)
             self.begin(batch, scale)
             schedule = self.prepare(parts)
-            for exchange in self.exchanges:
-                around.enter_context(exchange.passing(True))
+            for gradient_sync in self.gradient_syncs:
+                around.enter_context(gradient_sync.around_micro_batch(True))
             ends = self.stages.last in self.stages.own
             try:
                 # Only which micro-batch it is travels with the schedule: see `Stage`.
@@ -72,20 +72,20 @@ class Pipeline(Accumulate):
                 )
             except RuntimeError as error:
                 raise cause(error) from None
-        self.shared.add_up(self.module)
+        self.tied.add_up(self.module)
         return self.result()
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[Tensor, int]:
         """The batch's mean loss without gradients, and its number of valid targets."""
-        with self.share(batch) as mine:
-            parts = self.passes(mine)
+        with self.split_batch(batch) as mine:
+            parts = self.micro_batches(mine)
             self.begin(batch, lambda loss: loss)
-            flows = self.flows_of(parts[0])
+            stage_outputs = self.stage_outputs_of(parts[0])
             sent: list[tuple[Any, Tensor]] = []
             for part in parts:
                 # Depth first: two ranks that send to each other then always take turns.
-                sent += self.pass_on(part, flows)
+                sent += self.forward_only(part, stage_outputs)
             for work, _ in sent:
                 work.wait()
         return self.result(), int(self.total)
@@ -107,31 +107,35 @@ class Pipeline(Accumulate):
         assert self.seen is not None
         return self.world.sum(self.seen, "pipeline", *COPIES)
 
-    def run(self, chunk: Chunk) -> Tensor:
+    def run(self, chunk: StageModule) -> Tensor:
         """One stage's forward: what flows on, or the last one's weighed loss."""
         part = chunk.part
         assert part is not None and self.seen is not None
         if chunk.index < self.stages.last:
-            with self.working():
-                return chunk.carry(self.intake(part.inputs))
-        weighed = self.forward(part).float() * self.weight(part, self.total)
-        self.parts.append((part.num_rows, weighed.detach()))
-        self.seen += weighed.detach()
-        return self.scale(weighed * self.exchange.ways)
+            with self.forward_context():
+                return chunk.carry(self.read_inputs(part.inputs))
+        weighted = self.forward(part).float() * self.weight(part, self.total)
+        self.parts.append((part.num_rows, weighted.detach()))
+        self.seen += weighted.detach()
+        return self.scale(weighted * self.gradient_sync.ways)
 
     def outputs(self, part: Batch) -> Any:
-        return call(self.chunks[-1].view, self.intake(part.inputs))
+        return call(self.chunks[-1].view, self.read_inputs(part.inputs))
 
-    def passes(self, batch: Batch) -> list[Batch]:
+    def micro_batches(self, batch: Batch) -> list[Batch]:
         """Micro-batches of one size, as buffers between stages have one."""
         rows, stages = batch.num_rows, self.world.layout.pipeline
         enough = [
             size for size in range(1, rows + 1)
-            if rows % size == 0 and suits(self.schedule, rows // size, stages)
+            if rows % size == 0 and fits_schedule(self.schedule, rows // size, stages)
         ]  # fmt: skip
         wanted = self.micro or rows
         sizes = [size for size in enough if size <= wanted]
-        planned = not self.flows and self.micro and not suits(self.schedule, rows // wanted, stages)
+        planned = (
+            not self.stage_outputs
+            and self.micro
+            and not fits_schedule(self.schedule, rows // wanted, stages)
+        )
         if not sizes or (planned and rows % wanted == 0):
             raise DataError(
                 "batch.micro",
@@ -146,15 +150,15 @@ class Pipeline(Accumulate):
         """The schedule for batches like this one; its stages know what they send and receive."""
         key = len(parts), shape_of(parts[0])
         if self.ready is None or self.ready[0] != key:
-            flows = self.flows_of(parts[0])
-            stages = [self.make_stage(chunk, flows) for chunk in self.chunks]
+            stage_outputs = self.stage_outputs_of(parts[0])
+            stages = [self.make_stage(chunk, stage_outputs) for chunk in self.chunks]
             self.ready = key, make_schedule(self.schedule, stages, len(parts)), stages
         _, schedule, stages = self.ready
         for stage in stages:
             stage.parts, stage.events = parts, self.events
         return schedule
 
-    def make_stage(self, chunk: Chunk, flows: Sequence[Flow]) -> Stage:
+    def make_stage(self, chunk: StageModule, stage_outputs: Sequence[StageOutput]) -> Stage:
         index, last = chunk.index, self.stages.last
         loss = torch.empty((), device="meta").requires_grad_()
         return Stage(
@@ -162,45 +166,53 @@ class Pipeline(Accumulate):
             index,
             last + 1,
             self.world.device,
-            input_args=(flows[index - 1].stand_in(),) if index else (),
-            output_args=(flows[index].stand_in() if index < last else loss,),
+            input_args=(stage_outputs[index - 1].stand_in(),) if index else (),
+            output_args=(stage_outputs[index].stand_in() if index < last else loss,),
             group=self.group,
         )
 
     @torch.no_grad()
-    def flows_of(self, part: Batch) -> tuple[Flow, ...]:
+    def stage_outputs_of(self, part: Batch) -> tuple[StageOutput, ...]:
         """What flows between stages for a micro-batch of this shape.
 
         A new shape is tried out once, each stage in turn on zeros; not in training, where running
         statistics would count that pass.
         """
         shape = shape_of(part)
-        if shape in self.flows:
-            return self.flows[shape]
-        flows: list[Flow] = []
+        if shape in self.stage_outputs:
+            return self.stage_outputs[shape]
+        stage_outputs: list[StageOutput] = []
         for stage in range(self.stages.last):
-            found = [self.try_out(c, part, flows) for c in self.chunks if c.index == stage]
+            found = [
+                self.probe_output(c, part, stage_outputs) for c in self.chunks if c.index == stage
+            ]
             told: list[Any] = found or [None]
             owner = self.stages.owners[stage]
             dist.broadcast_object_list(told, group_src=owner, group=self.group)
-            flows += told
-        self.flows[shape] = tuple(flows)
-        return self.flows[shape]
+            stage_outputs += told
+        self.stage_outputs[shape] = tuple(stage_outputs)
+        return self.stage_outputs[shape]
 
-    def try_out(self, chunk: Chunk, part: Batch, flows: Sequence[Flow]) -> Flow:
+    def probe_output(
+        self, chunk: StageModule, part: Batch, stage_outputs: Sequence[StageOutput]
+    ) -> StageOutput:
         """What a stage sends on when it is given zeros."""
         chunk.part = part
-        given = [self.received(flow).zero_() for flow in flows[-1:]]
+        given = [self.received(flow).zero_() for flow in stage_outputs[-1:]]
         with uncompiled(chunk):
             sent = chunk.eval()(*given)
         chunk.train(self.module.training)
         trained = any(p.requires_grad for p in chunk.parameters())
-        return Flow(tuple(sent.shape), sent.dtype, trained or any(f.trained for f in flows[-1:]))
+        return StageOutput(
+            tuple(sent.shape), sent.dtype, trained or any(f.trained for f in stage_outputs[-1:])
+        )
 
-    def received(self, flow: Flow) -> Tensor:
+    def received(self, flow: StageOutput) -> Tensor:
         return torch.empty(flow.shape, dtype=flow.dtype, device=self.world.device)
 
-    def pass_on(self, part: Batch, flows: Sequence[Flow]) -> list[tuple[Any, Tensor]]:
+    def forward_only(
+        self, part: Batch, stage_outputs: Sequence[StageOutput]
+    ) -> list[tuple[Any, Tensor]]:
         """One micro-batch through this rank's stages, without gradients; what is on its way."""
         sent: list[tuple[Any, Tensor]] = []
         here: list[Tensor] = []  # what this rank's own stage before handed over
@@ -208,7 +220,7 @@ class Pipeline(Accumulate):
             chunk.part = part
             before, after = chunk.index - 1, chunk.index + 1
             if chunk.index and self.stages.owners[before] != self.stages.index:
-                here = [self.received(flows[before])]
+                here = [self.received(stage_outputs[before])]
                 dist.recv(here[0], group_src=self.stages.owners[before], group=self.group)
             here = [chunk(*here)]
             if after <= self.stages.last and self.stages.owners[after] != self.stages.index:

@@ -18,7 +18,7 @@ from stepladder.seam.pytree import tree_leaves, tree_map
 KNOWN = ("dtype", "shape", "ndim", "requires_grad", "size", "dim", "numel", "is_floating_point")
 
 
-class Glimpse:
+class RemoteTensor:
     """A tensor or module of a drawing, of which only what is not a number may be read."""
 
     def __init__(self, what: str, drawn: Any) -> None:
@@ -26,12 +26,12 @@ class Glimpse:
 
     def __getattr__(self, word: str) -> Any:
         if isinstance(self._drawn, Tensor) and word not in KNOWN:
-            raise unheld(self._what)
+            raise not_on_this_stage(self._what)
         value = getattr(self._drawn, word)
-        return Glimpse(self._what, value) if isinstance(value, Tensor | nn.Module) else value
+        return RemoteTensor(self._what, value) if isinstance(value, Tensor | nn.Module) else value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise unheld(self._what)
+        raise not_on_this_stage(self._what)
 
     __getitem__ = __iter__ = __call__
 
@@ -39,11 +39,11 @@ class Glimpse:
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        met = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Glimpse)]
-        raise unheld(met[0]._what)
+        met = [one for one in tree_leaves((args, kwargs)) if isinstance(one, RemoteTensor)]
+        raise not_on_this_stage(met[0]._what)
 
 
-def unheld(what: str) -> ModelError:
+def not_on_this_stage(what: str) -> ModelError:
     return ModelError(
         "layout.pipeline",
         f"{what} is read on a stage that does not hold it",
@@ -51,7 +51,7 @@ def unheld(what: str) -> ModelError:
     )
 
 
-def answers_of(drawn: nn.Module, like: Callable[[], Tensor]) -> Callable[..., Any]:
+def zeros_as_output(drawn: nn.Module, like: Callable[[], Tensor]) -> Callable[..., Any]:
     """Zeros shaped as a part would answer, for code whose result nobody reads.
 
     Args:

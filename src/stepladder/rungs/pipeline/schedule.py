@@ -24,7 +24,7 @@ from stepladder.plan.settled.schedule_rules import fills, whole_rounds
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class StageOutput:
     """What one stage sends to the next for each micro-batch."""
 
     shape: tuple[int, ...]
@@ -55,20 +55,20 @@ class Stage(PipelineStage):
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         chunk: Any = self.submod
         chunk.part = self.parts[fwd_chunk_id]
-        with self.noting(fwd_chunk_id, "forward"):
+        with self.timing(fwd_chunk_id, "forward"):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         kind = "backward" if kwargs.get("full_backward", True) else "input"
-        with self.noting(bwd_chunk_id, kind):
+        with self.timing(bwd_chunk_id, kind):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self.noting(bwd_chunk_id, "weight"):
+        with self.timing(bwd_chunk_id, "weight"):
             return super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     @contextmanager
-    def noting(self, micro: int, kind: str) -> Iterator[None]:
+    def timing(self, micro: int, kind: str) -> Iterator[None]:
         start = perf_counter()
         yield
         if self.events is not None:
@@ -90,6 +90,6 @@ def make_schedule(schedule: Schedule, stages: list[Any], passes: int) -> Any:
     return ScheduleZBVZeroBubble(stages, passes, **settings)
 
 
-def suits(schedule: Schedule, passes: int, stages: int) -> bool:
+def fits_schedule(schedule: Schedule, passes: int, stages: int) -> bool:
     """Whether so many micro-batches keep to the schedule's rules."""
     return fills(schedule, passes, stages) and whole_rounds(schedule, passes, stages)

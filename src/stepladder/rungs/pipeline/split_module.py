@@ -22,26 +22,26 @@ from stepladder.plan.layout import COPIES
 from stepladder.plan.settled.model_rules import sliced_fold
 from stepladder.planner.pipeline_stages import in_flight
 from stepladder.rungs.data_parallel.broadcast_parameters import buckets
-from stepladder.rungs.data_parallel.distribute import spread
-from stepladder.rungs.data_parallel.gradient_sync import Exchange
+from stepladder.rungs.data_parallel.distribute import wrap_data_parallel
+from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.rungs.memory.recompute_budget import BlockCost
 from stepladder.world import World
 
 from .find_stages import Stages
 from .pipeline import Pipeline
-from .stage_module import Chunk, keep_own
-from .tied_parameters import Shared, find_shared
+from .stage_module import StageModule, keep_own
+from .tied_parameters import TiedParameters, find_tied
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RankStages:
     """This rank's stages."""
 
     module: nn.Module  # what is left of the user's
     anatomy: Anatomy
     stages: Stages
-    chunks: Sequence[Chunk]
-    shared: Shared
+    chunks: Sequence[StageModule]
+    tied: TiedParameters
 
     def costs(
         self, every: Sequence[BlockCost] | None, settled: SettledPlan
@@ -57,27 +57,33 @@ class Line:
     def run(self, settled: SettledPlan, world: World, **passes: Any) -> Pipeline:
         """Spread each stage among the ranks that see other samples, and line them up."""
         if self.stages.folds_ties(self.anatomy):
-            exchanges = [Exchange(self.module, 1, partial(added_up, self.module, world))]
+            gradient_syncs = [
+                GradientSync(self.module, 1, partial(sum_gradients_after, self.module, world))
+            ]
         else:
-            exchanges = [spread(chunk, chunk.blocks, settled, world) for chunk in self.chunks]
-        ways = torch.tensor(max(exchange.ways for exchange in exchanges), device=world.device)
+            gradient_syncs = [
+                wrap_data_parallel(chunk, chunk.blocks, settled, world) for chunk in self.chunks
+            ]
+        ways = torch.tensor(
+            max(gradient_sync.ways for gradient_sync in gradient_syncs), device=world.device
+        )
         # A stage without anything to train is not spread; the loss is for those that are.
         dist.all_reduce(ways, dist.ReduceOp.MAX, group=world.group("pipeline"))
         return Pipeline(
-            exchange=Exchange(self.module, int(ways)),
+            gradient_sync=GradientSync(self.module, int(ways)),
             module=self.module,
             chunks=self.chunks,
             stages=self.stages,
             schedule=settled.plan.schedule,
-            exchanges=exchanges,
-            shared=self.shared,
+            gradient_syncs=gradient_syncs,
+            tied=self.tied,
             world=world,
             **passes,
         )
 
 
 @contextmanager
-def added_up(module: nn.Module, world: World, last: bool) -> Iterator[None]:
+def sum_gradients_after(module: nn.Module, world: World, last: bool) -> Iterator[None]:
     """Around a batch, after which the copies' gradients are added up.
 
     For a rank whose first and last stage share a matrix: torch's engines would take each stage's
@@ -96,9 +102,9 @@ def added_up(module: nn.Module, world: World, last: bool) -> Iterator[None]:
 
 def split(
     module: nn.Module, anatomy: Anatomy, stages: Stages, settled: SettledPlan, world: World
-) -> Line:
+) -> RankStages:
     """Leave in the module what this rank's stages hold."""
     if problem := sliced_fold(settled, tied=anatomy.tied):
         raise problem
-    shared = find_shared(module, anatomy, stages, world)
-    return Line(module, anatomy, stages, keep_own(module, anatomy, stages), shared)
+    tied = find_tied(module, anatomy, stages, world)
+    return RankStages(module, anatomy, stages, keep_own(module, anatomy, stages), tied)

@@ -21,23 +21,23 @@ from stepladder.rungs.accumulate import call
 from stepladder.seam.modules import children_of, names_in, shallow_copy
 
 from .find_stages import Link, Stages
-from .remote_part import Glimpse, answers_of, unheld
+from .remote_part import RemoteTensor, not_on_this_stage, zeros_as_output
 
 
-class Leaving(BaseException):
+class StageEnd(BaseException):
     """Carries what flows out of a forward pass. Not an Exception: no author means to catch it."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.hidden = hidden
 
 
-class Gate:
+class ReceivedInput:
     """Where what was received waits for the stage's first block."""
 
     hidden: Tensor | None = None
 
 
-class StandIn(nn.Module):
+class RemotePart(nn.Module):
     """In place of a part that lives on another stage; it answers to the part's plain attributes,
     and where there is a drawing of the part, to questions about its shapes and types."""
 
@@ -65,12 +65,12 @@ class StandIn(nn.Module):
         if word in self.__dict__.get("_held", ()):
             what = f"'{word}' of '{self._part}'"
             if self._drawn is None:
-                raise unheld(what)
-            return Glimpse(what, getattr(self._drawn, word))
+                raise not_on_this_stage(what)
+            return RemoteTensor(what, getattr(self._drawn, word))
         return super().__getattr__(word)
 
 
-class Chunk(nn.Module):
+class StageModule(nn.Module):
     """The stretch of a model that one stage runs.
 
     Called with what the stage before it sent, it returns what the next is sent; `run` decides in
@@ -78,14 +78,14 @@ class Chunk(nn.Module):
     """
 
     def __init__(
-        self, index: int, view: nn.Module, gate: Gate, anatomy: Anatomy, blocks: list[str]
+        self, index: int, view: nn.Module, gate: ReceivedInput, anatomy: Anatomy, blocks: list[str]
     ) -> None:
         super().__init__()
         self.index, self.view, self.gate = index, view, gate
         self.anatomy = anatomy
         self.blocks = [(name, view.get_submodule(name)) for name in blocks]
         self.part: Batch | None = None  # the micro-batch whose turn it is
-        self.run: Callable[[Chunk], Tensor] | None = None
+        self.run: Callable[[StageModule], Tensor] | None = None
 
     def forward(self, *received: Tensor) -> Tensor:
         assert self.run is not None
@@ -99,8 +99,8 @@ class Chunk(nn.Module):
         """Run up to the next stage's first block; what it would be given."""
         try:
             call(self.view, inputs)
-        except Leaving as leaving:
-            return leaving.hidden.contiguous()
+        except StageEnd as end_of_stage:
+            return end_of_stage.hidden.contiguous()
         name = type(self.view).__name__
         raise ModelError(
             "layout.pipeline",
@@ -109,16 +109,16 @@ class Chunk(nn.Module):
         )
 
 
-def keep_own(module: nn.Module, anatomy: Anatomy, stages: Stages) -> list[Chunk]:
+def keep_own(module: nn.Module, anatomy: Anatomy, stages: Stages) -> list[StageModule]:
     """Leave in the module only what this rank's stages hold; those stages, ready to run."""
-    chunks = [make_chunk(module, anatomy, stages, stage) for stage in stages.own]
+    chunks = [make_stage_module(module, anatomy, stages, stage) for stage in stages.own]
     held = [anatomy.blocks[index] for stage in stages.own for index in stages.chunks[stage]]
     for name in anatomy.blocks:
         if name not in held:
             drop(module, name)
     for names, stage in ((anatomy.entry, 0), (anatomy.exit, stages.last)):
         if stage not in stages.own:
-            for name in weighty(module, names):
+            for name in with_parameters(module, names):
                 drop(module, name)
     return chunks
 
@@ -128,31 +128,33 @@ def drop(module: nn.Module, name: str) -> None:
     children_of(module.get_submodule(parent))[word] = None
 
 
-def weighty(module: nn.Module, names: tuple[str, ...]) -> list[str]:
+def with_parameters(module: nn.Module, names: tuple[str, ...]) -> list[str]:
     """Those parts that hold parameters: the others cost nothing, and any stage may ask them."""
     return [name for name in names if any(True for _ in module.get_submodule(name).parameters())]
 
 
-def make_chunk(module: nn.Module, anatomy: Anatomy, stages: Stages, stage: int) -> Chunk:
-    gate, blocks = Gate(), stages.chunks[stage]
+def make_stage_module(
+    module: nn.Module, anatomy: Anatomy, stages: Stages, stage: int
+) -> StageModule:
+    gate, blocks = ReceivedInput(), stages.chunks[stage]
     others: dict[str, nn.Module | None] = {}
     for index, name in enumerate(anatomy.blocks):
         part, link = module.get_submodule(name), stages.links[index]
         if index < blocks.start:
             writes = stages.links[blocks.start].writes
-            others[name] = StandIn(name, part, received(gate, link, writes))
+            others[name] = RemotePart(name, part, received(gate, link, writes))
         elif index >= blocks.stop:
-            others[name] = StandIn(name, part, leaving(link))
+            others[name] = RemotePart(name, part, end_of_stage(link))
     if stage != 0:
-        for name in weighty(module, anatomy.entry):
+        for name in with_parameters(module, anatomy.entry):
             part = module.get_submodule(name)
             drawn = meta_copy(part).eval()
-            answer = answers_of(drawn, partial(flowing, gate))
-            others[name] = StandIn(name, part, answer, drawn)
+            answer = zeros_as_output(drawn, partial(flowing, gate))
+            others[name] = RemotePart(name, part, answer, drawn)
     if stage != stages.last:
-        others.update(dict.fromkeys(weighty(module, anatomy.exit)))
+        others.update(dict.fromkeys(with_parameters(module, anatomy.exit)))
     own = [anatomy.blocks[index] for index in blocks]
-    return Chunk(stage, with_parts(module, others), gate, anatomy, own)
+    return StageModule(stage, with_parts(module, others), gate, anatomy, own)
 
 
 def with_parts(module: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
@@ -172,7 +174,7 @@ def with_parts(module: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.M
     return same
 
 
-def received(gate: Gate, link: Link, writes: bool) -> Callable[..., Any]:
+def received(gate: ReceivedInput, link: Link, writes: bool) -> Callable[..., Any]:
     """The answer of a block that ran on an earlier stage, in the form that block gives it.
 
     Args:
@@ -187,14 +189,14 @@ def received(gate: Gate, link: Link, writes: bool) -> Callable[..., Any]:
     return answer
 
 
-def flowing(gate: Gate) -> Tensor:
+def flowing(gate: ReceivedInput) -> Tensor:
     assert gate.hidden is not None
     return gate.hidden
 
 
-def leaving(link: Link) -> Callable[..., Any]:
+def end_of_stage(link: Link) -> Callable[..., Any]:
     def answer(args: Any, kwargs: Any) -> None:
         taken = args[link.argument] if isinstance(link.argument, int) else kwargs[link.argument]
-        raise Leaving(taken)
+        raise StageEnd(taken)
 
     return answer

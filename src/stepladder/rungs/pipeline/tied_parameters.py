@@ -15,14 +15,14 @@ import torch.distributed as dist
 from torch import nn
 
 from stepladder.model import Anatomy
-from stepladder.rungs.parameter_shards import Piece, local
+from stepladder.rungs.parameter_shards import ParameterShard, local
 from stepladder.world import World
 
 from .find_stages import Stages
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class TiedParameters:
     """The parameters that this rank holds together with other stages' ranks."""
 
     names: dict[str, str] = field(default_factory=dict)  # here, to the whole model's first
@@ -38,18 +38,18 @@ class Shared:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(local(parameter.grad), group=self.groups[first])
 
-    def rename(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    def rename(self, shards: Sequence[ParameterShard]) -> tuple[ParameterShard, ...]:
         """Pieces under the names they have in the whole model, so that all copies are treated
         alike; only the first is counted."""
         return tuple(
-            replace(piece, name=first, copy=first in self.copies)
-            if (first := self.names.get(piece.name))
-            else piece
-            for piece in pieces
+            replace(shard, name=first, copy=first in self.copies)
+            if (first := self.names.get(shard.name))
+            else shard
+            for shard in shards
         )
 
 
-def find_shared(module: nn.Module, anatomy: Anatomy, stages: Stages, world: World) -> Shared:
+def find_tied(module: nn.Module, anatomy: Anatomy, stages: Stages, world: World) -> TiedParameters:
     """Look through a whole module for parameters that will live on several ranks."""
     first: dict[int, str] = {}
     aliases: dict[str, list[str]] = {}
@@ -72,7 +72,7 @@ def find_shared(module: nn.Module, anatomy: Anatomy, stages: Stages, world: Worl
             names[here], groups[name] = name, known[ranks]
             if stages.index != ranks[0]:
                 copies.add(name)
-    return Shared(names, groups, frozenset(copies))
+    return TiedParameters(names, groups, frozenset(copies))
 
 
 def group_of(stages: tuple[int, ...], world: World) -> dist.ProcessGroup:

@@ -60,20 +60,20 @@ def precision(
         _compute_in_float32(one, device, answer=torch.float32 if precision.mixed else work)
 
 
-def working(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+def autocast_context(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """The block in which a forward pass and its loss run."""
     if precision.mixed:
         return torch.autocast(device.type, dtype=_dtype(precision.work))
-    return matrix_units(precision, device)
+    return float32_matmul_mode(precision, device)
 
 
-def read_inputs(precision: Precision, inputs: Any) -> Any:
+def cast_inputs(precision: Precision, inputs: Any) -> Any:
     """Inputs in the type the module reads: autocast casts them itself, a module stored in fewer
     bits and worked in them does not."""
     return inputs if precision.mixed else _floats_to(inputs, _dtype(precision.work))
 
 
-def sum_in_full(module: nn.Module, *, able: bool = hasattr(Tensor, "grad_dtype")) -> None:
+def accumulate_in_float32(module: nn.Module, *, able: bool = hasattr(Tensor, "grad_dtype")) -> None:
     """Have the gradients of several passes add up in float32, whatever each is computed in."""
     if not able:  # an attribute torch does not know would be set and change nothing
         problem = f"passes add up in fp32, and torch {torch.__version__} adds them up in bf16"
@@ -84,7 +84,7 @@ def sum_in_full(module: nn.Module, *, able: bool = hasattr(Tensor, "grad_dtype")
 
 
 @contextmanager
-def matrix_units(precision: Precision, device: torch.device) -> Iterator[None]:
+def float32_matmul_mode(precision: Precision, device: torch.device) -> Iterator[None]:
     """Have float32 multiplied as planned inside the block, whatever was set, and put that back."""
     mode = MATRIX_MODES.get(precision.compute)
     if mode is None or device.type != "cuda":

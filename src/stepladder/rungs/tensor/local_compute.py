@@ -29,12 +29,12 @@ def move(
 ) -> Tensor:
     """A local tensor that lies over the ranks as `source`, as `target`; its gradient comes back
     as `gradient`."""
-    spread = DTensor.from_local(tensor, mesh, [source], run_check=False)
-    return spread.redistribute(placements=[target]).to_local(grad_placements=[gradient])
+    distributed = DTensor.from_local(tensor, mesh, [source], run_check=False)
+    return distributed.redistribute(placements=[target]).to_local(grad_placements=[gradient])
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LocalForward:
     """How a module runs on its part."""
 
     forward: Callable[..., Any]  # what it had before
@@ -42,7 +42,7 @@ class Work:
     shares: bool  # gradients of its whole parameters are this rank's share of a sum
     enter: Change | None = None  # for what flows in
     leave: Change | None = None  # for what flows out
-    apart: frozenset[str] = frozenset()  # parameters, in it or below, added after `leave`
+    added_after: frozenset[str] = frozenset()  # parameters, in it or below, added after `leave`
     pick: Mapping[str, Change] = field(default_factory=dict)  # of a whole parameter, what is used
 
 
@@ -59,24 +59,24 @@ def distribute(
         made = nn.Parameter(placed, requires_grad=parameter.requires_grad)
         owner.register_parameter(name, made)
         if made.requires_grad and shares and name not in placements:
-            made.register_hook(add_up)
+            made.register_hook(sum_gradient)
 
 
-def add_up(gradient: DTensor) -> DTensor:
+def sum_gradient(gradient: DTensor) -> DTensor:
     """The gradient of a parameter that every rank holds, when each saw a part of the work."""
     return gradient.redistribute(placements=[Replicate()] * gradient.device_mesh.ndim)
 
 
-def run_on_part(module: Any, owners: Sequence[nn.Module], *, shares: bool, **how: Any) -> None:
+def run_on_local(module: Any, owners: Sequence[nn.Module], *, shares: bool, **how: Any) -> None:
     """Have a module compute on this rank's part of its parameters."""
     how = {"forward": module.forward, **how}
-    module._work = Work(owners=tuple(owners), shares=shares, **how)
+    module._local_forward = LocalForward(owners=tuple(owners), shares=shares, **how)
     # A bound method and not a closure, so that a copy of the module runs its own parameters.
-    module.forward = MethodType(forward_on_part, module)
+    module.forward = MethodType(forward_on_local, module)
 
 
-def forward_on_part(module: Any, *args: Any, **kwargs: Any) -> Any:
-    work: Work = module._work
+def forward_on_local(module: Any, *args: Any, **kwargs: Any) -> Any:
+    work: LocalForward = module._local_forward
     if work.enter is not None:
         args, kwargs = change_first(work.enter, args, kwargs)
     with local_parameters(work):
@@ -84,7 +84,7 @@ def forward_on_part(module: Any, *args: Any, **kwargs: Any) -> Any:
     if work.leave is None:
         return made
     made = work.leave(made)
-    for name in work.apart:
+    for name in work.added_after:
         made = made + local_of(module.get_parameter(name), work.shares).to(made.dtype)
     return made
 
@@ -105,14 +105,14 @@ def flows(value: Any) -> bool:
 
 
 @contextmanager
-def local_parameters(work: Work) -> Iterator[None]:
+def local_parameters(work: LocalForward) -> Iterator[None]:
     """The owners' parameters as plain tensors inside the block."""
     before = [parameters_of(owner) for owner in work.owners]
     for owner in work.owners:
         plain = {
             name: without(owner, parameter)
-            if name in work.apart
-            else work.pick.get(name, as_it_is)(local_of(parameter, work.shares))
+            if name in work.added_after
+            else work.pick.get(name, unchanged)(local_of(parameter, work.shares))
             for name, parameter in parameters_of(owner).items()
         }
         set_parameters(owner, plain)
@@ -123,7 +123,7 @@ def local_parameters(work: Work) -> Iterator[None]:
             set_parameters(owner, parameters)
 
 
-def as_it_is(value: Any) -> Any:
+def unchanged(value: Any) -> Any:
     return value
 
 

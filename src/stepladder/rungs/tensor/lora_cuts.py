@@ -18,7 +18,7 @@ from stepladder.errors import ModelError
 from stepladder.model import base_layer
 from stepladder.seam.modules import parameters_of
 
-from .local_compute import Change, distribute, run_on_part
+from .local_compute import Change, distribute, run_on_local
 
 REMEDY = "Use plain LoRA of linears, or shard or pipeline."
 
@@ -41,14 +41,14 @@ def cut_widening(layer: Any, mesh: DeviceMesh, pick: Change | None, enter: Chang
         pick: this rank's of columns that do not lie together; their matrix is then held whole.
     """
     for narrow, wide in pairs(layer):
-        hold(narrow, mesh)
+        replicate(narrow, mesh)
         if pick is not None:
-            hold(wide, mesh, pick={name: pick for name, _ in wide.named_parameters()})
+            replicate(wide, mesh, pick={name: pick for name, _ in wide.named_parameters()})
             continue
         distribute(wide, mesh, {"weight": Shard(0), "bias": Shard(0)}, shares=False)
-        run_on_part(wide, [wide], shares=False)
+        run_on_local(wide, [wide], shares=False)
     if enter is not None:
-        run_on_part(layer, (), shares=False, enter=enter)
+        run_on_local(layer, (), shares=False, enter=enter)
 
 
 def cut_narrowing(name: str, layer: Any, mesh: DeviceMesh, leave: Change, *, sliced: bool) -> None:
@@ -57,17 +57,17 @@ def cut_narrowing(name: str, layer: Any, mesh: DeviceMesh, leave: Change, *, sli
         if wide.bias is not None:
             raise ModelError(name, "its adapters have a bias, which every rank would add", REMEDY)
         distribute(narrow, mesh, {"weight": Shard(1)}, shares=False)
-        run_on_part(narrow, [narrow], shares=False)
-        hold(wide, mesh)
+        run_on_local(narrow, [narrow], shares=False)
+        replicate(wide, mesh)
     bias = {"base_layer.bias"} if parameters_of(layer.base_layer).get("bias") is not None else set()
-    run_on_part(layer, (), shares=sliced, leave=leave, apart=frozenset(bias))
+    run_on_local(layer, (), shares=sliced, leave=leave, added_after=frozenset(bias))
 
 
 def pairs(layer: Any) -> list[tuple[Any, Any]]:
     return [(layer.lora_A[name], layer.lora_B[name]) for name in layer.lora_A]
 
 
-def hold(matrix: nn.Module, mesh: DeviceMesh, **how: Any) -> None:
+def replicate(matrix: nn.Module, mesh: DeviceMesh, **how: Any) -> None:
     """Hold a matrix whole on every rank, each of which sees a part of its work."""
     distribute(matrix, mesh, {}, shares=True)
-    run_on_part(matrix, [matrix], shares=True, **how)
+    run_on_local(matrix, [matrix], shares=True, **how)

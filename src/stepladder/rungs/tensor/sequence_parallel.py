@@ -23,9 +23,11 @@ from .local_compute import change_first, move
 SEQUENCE = Shard(1)  # of (batch, length, width)
 
 
-def slice_stream(first: nn.Module, last: nn.Module, mesh: DeviceMesh, device: torch.device) -> None:
+def slice_residual_stream(
+    first: nn.Module, last: nn.Module, mesh: DeviceMesh, device: torch.device
+) -> None:
     """Slice what flows into the first block, and gather what flows out of the last."""
-    draws = OwnDraws(mesh, device)
+    draws = PerRankRandom(mesh, device)
     gather = partial(move, mesh=mesh, source=SEQUENCE, target=Replicate(), gradient=Replicate())
 
     def start(block: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -55,7 +57,7 @@ def slice_sequence(stream: Tensor, mesh: DeviceMesh) -> Tensor:
     return move(stream, mesh, Replicate(), SEQUENCE, SEQUENCE)
 
 
-class OwnDraws:
+class PerRankRandom:
     """Random numbers of each rank's own between start and end, and everybody's same outside."""
 
     def __init__(self, mesh: DeviceMesh, device: torch.device) -> None:

@@ -31,9 +31,9 @@ from stepladder.seam.sharding import strided_shard
 from stepladder.world import World
 
 from .check_cuts import try_cuts
-from .local_compute import change_first, distribute, move, run_on_part
+from .local_compute import change_first, distribute, move, run_on_local
 from .lora_cuts import check_adapters, cut_narrowing, cut_widening
-from .sequence_parallel import SEQUENCE, slice_stream
+from .sequence_parallel import SEQUENCE, slice_residual_stream
 from .vocabulary_parallel import cut_embedding, cut_head
 
 # What attentions call the counts that a cut divides.
@@ -65,9 +65,9 @@ def tensor(module: nn.Module, anatomy: Anatomy, world: World, *, whole_output: b
     for name, block in blocks:
         cut_block(name, block, anatomy.cuts, mesh, sliced=sliced, at_owner=not anatomy.guessed)
     if sliced:
-        slice_stream(blocks[0][1], blocks[-1][1], mesh, world.device)
+        slice_residual_stream(blocks[0][1], blocks[-1][1], mesh, world.device)
     cut_ends(module, anatomy, mesh, whole_output=whole_output)
-    hold_rest(module, mesh, shares=False)
+    replicate_rest(module, mesh, shares=False)
     tie(module, ties)
     if trial is not None:
         trial.check()
@@ -114,9 +114,9 @@ def cut_block(
                     f"{name}.{cut}", part, kind, mesh, None if once else enter, leave, sliced
                 )
         if once:
-            hold_rest(owner, mesh, shares=True)
+            replicate_rest(owner, mesh, shares=True)
             enter_at(owner, enter)
-    hold_rest(block, mesh, shares=sliced)
+    replicate_rest(block, mesh, shares=sliced)
 
 
 def cut_linear(
@@ -129,7 +129,7 @@ def cut_linear(
     if kind == "row":
         distribute(linear, mesh, {"weight": Shard(along)}, shares=sliced)
         own = {"leave": leave} if plain else {}  # adapters add to it before it leaves
-        run_on_part(linear, [linear], shares=sliced, apart=biases(linear), **own)
+        run_on_local(linear, [linear], shares=sliced, added_after=biases(linear), **own)
         if not plain:
             cut_narrowing(name, part, mesh, leave, sliced=sliced)
         return
@@ -141,10 +141,10 @@ def cut_linear(
         # row of numbers cannot be cut in thirds and then sliced again by a shard axis.
         weight, pick = strided_shard(across, 3), partial(pick_thirds, mesh=mesh)
         distribute(linear, mesh, {"weight": weight}, shares=True)
-        run_on_part(linear, [linear], shares=True, pick={"bias": pick}, **own)
+        run_on_local(linear, [linear], shares=True, pick={"bias": pick}, **own)
     else:
         distribute(linear, mesh, {"weight": Shard(across), "bias": Shard(0)}, shares=False)
-        run_on_part(linear, [linear], shares=False, **own)
+        run_on_local(linear, [linear], shares=False, **own)
     if not plain:
         cut_widening(part, mesh, pick, enter)
 
@@ -178,18 +178,18 @@ def cut_ends(module: nn.Module, anatomy: Anatomy, mesh: DeviceMesh, *, whole_out
         cut_head(str(anatomy.head), head, mesh, whole_output=whole_output)
 
 
-def hold_rest(module: nn.Module, mesh: DeviceMesh, *, shares: bool) -> None:
+def replicate_rest(module: nn.Module, mesh: DeviceMesh, *, shares: bool) -> None:
     """Hold whole, on every rank, the parameters that nobody has cut."""
     for part in module.modules():
-        if is_held(part):
+        if is_distributed(part):
             continue
         owners = [p for p in part.modules() if parameters_of(p)] if reaches(part) else [part]
         for owner in owners:
             distribute(owner, mesh, {}, shares=shares)
-        run_on_part(part, owners, shares=shares)
+        run_on_local(part, owners, shares=shares)
 
 
-def is_held(part: nn.Module) -> bool:
+def is_distributed(part: nn.Module) -> bool:
     """Whether there is nothing left to do: no parameters, or all of them distributed."""
     mine = [p for p in parameters_of(part).values() if p is not None]
     return all(isinstance(p, DTensor) for p in mine)

@@ -18,7 +18,7 @@ from stepladder.errors import ModelError, PlanError
 from stepladder.loss.sliced_cross_entropy import first_class
 from stepladder.rungs.parameter_shards import local
 
-from .local_compute import distribute, move, run_on_part
+from .local_compute import distribute, move, run_on_local
 
 TRIED = 64  # tokens that a table of a class of its own is asked for, whole and cut
 
@@ -44,7 +44,7 @@ def cut_embedding(name: str, table: nn.Embedding, mesh: DeviceMesh) -> None:
     padding = -1 if table.padding_idx is None else table.padding_idx - first
     table.padding_idx = padding if 0 <= padding < held else None
     read = partial(look_up, table.forward, mesh, first, held)
-    run_on_part(table, [table], shares=False, forward=read)
+    run_on_local(table, [table], shares=False, forward=read)
     if whole is not None and not torch.equal(whole, table(asked)):
         raise more
 
@@ -67,7 +67,7 @@ def cut_head(name: str, head: nn.Linear, mesh: DeviceMesh, *, whole_output: bool
         return (as_slice if kept else whole_logits)(logits, num_classes, mesh)
 
     enter = partial(move, mesh=mesh, source=Replicate(), target=Replicate(), gradient=Partial())
-    run_on_part(head, [head], shares=False, enter=enter, leave=leave)
+    run_on_local(head, [head], shares=False, enter=enter, leave=leave)
 
 
 def check_classes(name: str, num_classes: int, ways: int) -> None:

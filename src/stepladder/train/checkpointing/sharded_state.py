@@ -20,7 +20,7 @@ from stepladder.checkpoint import TensorSlice, whole_slice
 from stepladder.checkpoint.tensor_slice import slices_of_range
 from stepladder.model import Anatomy
 from stepladder.plan import AXES
-from stepladder.rungs import Climbed, Piece, local, sliced_axes
+from stepladder.rungs import Climbed, ParameterShard, local, sliced_axes
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.sharding import is_strided, local_box
 from stepladder.world import World
@@ -46,44 +46,44 @@ class Holding:
 
 def holdings(climbed: Climbed, optimizer: torch.optim.Optimizer, world: World) -> Iterator[Holding]:
     """All that this rank holds of the model and of the optimizer's state."""
-    for index, piece in enumerate(climbed.pieces):
-        name = canonical(piece.name, climbed.anatomy)
-        mine = writes(piece.axes, index, world) and not is_second_copy(piece.name, name, world)
-        yield from in_boxes(f"model/{name}", piece, piece.held, mine)
-        for key, value in optimizer.state.get(piece.held, {}).items():
+    for index, shard in enumerate(climbed.shards):
+        name = canonical(shard.name, climbed.anatomy)
+        mine = writes(shard.axes, index, world) and not is_second_copy(shard.name, name, world)
+        yield from in_boxes(f"model/{name}", shard, shard.owned, mine)
+        for key, value in optimizer.state.get(shard.owned, {}).items():
             if isinstance(value, Tensor):
-                yield from state_boxes(f"optimizer/{name}/{key}", piece, value, mine, world)
-    trained = {id(piece.parameter) for piece in climbed.pieces}
+                yield from state_boxes(f"optimizer/{name}/{key}", shard, value, mine, world)
+    trained = {id(shard.parameter) for shard in climbed.shards}
     for index, (name, tensor) in enumerate(untrained(climbed.module)):
         if id(tensor) not in trained:
             kept = canonical(name, climbed.anatomy)
             mine = writes(axes_of(tensor), index, world) and not is_second_copy(name, kept, world)
-            piece = Piece(name, tensor, tensor)  # type: ignore[arg-type]
-            yield from in_boxes(f"model/{kept}", piece, local(tensor), mine)
+            shard = ParameterShard(name, tensor, tensor)  # type: ignore[arg-type]
+            yield from in_boxes(f"model/{kept}", shard, local(tensor), mine)
 
 
 def state_boxes(
-    name: str, piece: Piece, value: Tensor, mine: bool, world: World
+    name: str, shard: ParameterShard, value: Tensor, mine: bool, world: World
 ) -> Iterator[Holding]:
-    if value.shape == piece.held.shape:
-        yield from in_boxes(name, piece, value, mine)
+    if value.shape == shard.owned.shape:
+        yield from in_boxes(name, shard, value, mine)
         return
     # A count of steps, or a row of averages: the same on all that hold slices of the parameter.
     place = world.layout.place(world.place.rank)
-    first = all(place[axis] == 0 for axis in piece.axes)
+    first = all(place[axis] == 0 for axis in shard.axes)
     yield Holding(name, tuple(value.shape), whole_slice(value.shape), value, mine and first)
 
 
-def in_boxes(name: str, piece: Piece, held: Tensor, mine: bool) -> Iterator[Holding]:
+def in_boxes(name: str, shard: ParameterShard, held: Tensor, mine: bool) -> Iterator[Holding]:
     """A tensor laid out as its piece is, as boxes of the whole parameter."""
-    whole = piece.parameter
+    whole = shard.parameter
     shape, size = tuple(whole.shape), tuple(local(whole).shape)
-    if piece.flat is None:
+    if shard.flat is None:
         boxes = [(whole_slice(size), held.detach())] if prod(size) else []
     else:
         boxes = [
             (box, held.detach()[row].view(box.size))
-            for box, row in slices_of_range(size, piece.flat.start, piece.flat.stop)
+            for box, row in slices_of_range(size, shard.flat.start, shard.flat.stop)
         ]
     for start, part in stretches(whole):
         for box, numbers in boxes:

@@ -53,7 +53,7 @@ class Scene:
     """What a rank needs to look for a fault's cause."""
 
     module: nn.Module
-    passes: Accumulate
+    accumulate: Accumulate
     world: World
     plan: Plan
 
@@ -91,11 +91,11 @@ class Scene:
 
     def first_bad(self, part: Batch) -> str | None:
         """The module that first puts out what is not finite; "" where only gradients are bad."""
-        with watching(self.module) as seen, self.passes.working():
-            outputs = call(self.module, self.passes.intake(part.inputs))
-            if not self.passes.loss.count(part):
+        with watching(self.module) as seen, self.accumulate.forward_context():
+            outputs = call(self.module, self.accumulate.read_inputs(part.inputs))
+            if not self.accumulate.loss.count(part):
                 return None
-            loss = self.passes.loss.mean(outputs, part)
+            loss = self.accumulate.loss.mean(outputs, part)
         if seen:
             return f"module '{seen[0]}'"
         if not torch.isfinite(loss):

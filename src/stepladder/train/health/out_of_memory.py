@@ -18,20 +18,20 @@ from torch import nn
 
 from stepladder.errors import OutOfMemory, RankOutOfMemory
 from stepladder.record import Memory
-from stepladder.rungs import Piece
+from stepladder.rungs import ParameterShard
 from stepladder.world import World, peak_memory_bytes
 
 NOTE, NOTE_SECONDS = "out of memory", 60
 
 
-def drop_gradients(pieces: Iterable[Piece]) -> None:
-    for piece in pieces:
-        piece.drop_gradient()
+def drop_gradients(shards: Iterable[ParameterShard]) -> None:
+    for shard in shards:
+        shard.drop_gradient()
 
 
-def release(pieces: Iterable[Piece], device: torch.device) -> None:
+def release(shards: Iterable[ParameterShard], device: torch.device) -> None:
     """Drop what the failed try left: its gradients and its activations."""
-    drop_gradients(pieces)
+    drop_gradients(shards)
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

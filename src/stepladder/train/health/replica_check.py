@@ -17,18 +17,18 @@ from torch.distributed.tensor import DTensor
 
 from stepladder.errors import WorldError
 from stepladder.plan import Layout
-from stepladder.rungs import Piece, local, sliced_axes
+from stepladder.rungs import ParameterShard, local, sliced_axes
 from stepladder.world import World
 
 PRIME = 1_000_003  # weighs each number by its place, so that two that changed places are seen
 
 
 @torch.no_grad()
-def check_replicas(pieces: Iterable[Piece], world: World, step: int) -> None:
+def check_replicas(shards: Iterable[ParameterShard], world: World, step: int) -> None:
     """Raise on every rank, naming those whose parameters differ from their copies'."""
     if world.mesh is None:
         return
-    parameters = [piece.parameter for piece in pieces]
+    parameters = [shard.parameter for shard in shards]
     mine = fingerprint(map(local, parameters))
     every = [torch.zeros_like(mine) for _ in range(world.place.num_ranks)]
     dist.all_gather(every, mine)

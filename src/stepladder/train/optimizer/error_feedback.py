@@ -19,11 +19,11 @@ FACTOR, MISSED = "compress/factor/", "compress/missed/"
 
 def read_owed(climbed: Climbed) -> dict[str, Tensor]:
     """Copies of this rank's factors and of what their products missed."""
-    traffic = climbed.forward_backward.exchange.traffic
-    if traffic is None:
+    compression = climbed.forward_backward.gradient_sync.compression
+    if compression is None:
         return {}
     names: dict[Tensor, str] = {p: name for name, p in climbed.module.named_parameters()}
-    kinds = ((FACTOR, traffic.factors), (MISSED, traffic.missed))
+    kinds = ((FACTOR, compression.factors), (MISSED, compression.missed))
     return {
         f"{kind}{names[parameter]}": value.detach().to("cpu", copy=True)
         for kind, values in kinds
@@ -36,26 +36,26 @@ def set_owed(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
     files = sorted(name for name in manifest.files if name.startswith("rank-"))
     if not files:
         return  # made from a model alone
-    place, traffic = run.world.place, run.climbed.forward_backward.exchange.traffic
+    place, compression = run.world.place, run.climbed.forward_backward.gradient_sync.compression
     if manifest.ranks == place.num_ranks:
         files = files[place.rank : place.rank + 1]
     owed = [name for name in reader.file(files[0]).names() if name.startswith(MISSED)]
-    if traffic is None:
+    if compression is None:
         if owed:
             run.events.append(
                 f"gradients of {len(owed)} matrices that compression had not sent yet are lost: "
                 f"the plan '{run.plan}' does not compress by factors"
             )
         return
-    traffic.factors.clear()
-    traffic.missed.clear()
+    compression.factors.clear()
+    compression.missed.clear()
     rank = run.plan.compress.rank
     named = dict(run.module.named_parameters())
     for key in owed:
         name = key.removeprefix(MISSED)
         parameter = named[name]
         kept = torch.stack([reader.file(file).tensor(key) for file in files]).mean(0)
-        traffic.missed[parameter] = kept.to(parameter.device)
+        compression.missed[parameter] = kept.to(parameter.device)
         factor = reader.file(files[0]).tensor(FACTOR + name)
         if factor.shape[1] == rank:  # else the first step draws one of its own width
-            traffic.factors[parameter] = factor.to(parameter.device, copy=True)
+            compression.factors[parameter] = factor.to(parameter.device, copy=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stepladder.rungs import Piece
+from stepladder.rungs import ParameterShard
 from stepladder.rungs.parameter_shards import squares
 from stepladder.world import World
 
@@ -40,17 +40,17 @@ class Norms:
         return self.names[bad[-1 if last else 0]] if bad and self.names else ""
 
 
-def measure_norms(pieces: Sequence[Piece], world: World) -> Norms:
+def measure_norms(shards: Sequence[ParameterShard], world: World) -> Norms:
     """Norms of the whole parameters' gradients as they are, loss scale included.
 
     A piece's squares are added up over the ranks that hold the rest of its parameter, and over
     no rank that holds a copy; stages hold other parameters and add up to the whole.
     """
-    having = [piece for piece in pieces if piece.gradient is not None]
+    having = [shard for shard in shards if shard.gradient is not None]
     each = squares(having).to(world.device) if having else torch.zeros(1, device=world.device)
-    for axes in sorted({piece.axes for piece in having if piece.axes}):
-        mine = [index for index, piece in enumerate(having) if piece.axes == axes]
+    for axes in sorted({shard.axes for shard in having if shard.axes}):
+        mine = [index for index, shard in enumerate(having) if shard.axes == axes]
         each[mine] = world.sum(each[mine], *axes)
-    counted = [index for index, piece in enumerate(having) if not piece.copy]
+    counted = [index for index, shard in enumerate(having) if not shard.copy]
     whole = world.sum((each if len(counted) == len(having) else each[counted]).sum(), "pipeline")
-    return Norms([piece.name for piece in having], each.sqrt(), whole.sqrt())
+    return Norms([shard.name for shard in having], each.sqrt(), whole.sqrt())

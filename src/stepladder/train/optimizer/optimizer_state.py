@@ -17,7 +17,7 @@ from torch import Tensor
 from stepladder.checkpoint import Manifest, TensorSlice
 from stepladder.errors import RecordError
 from stepladder.plan import Optimizer
-from stepladder.rungs import Piece
+from stepladder.rungs import ParameterShard
 from stepladder.train.checkpointing.sharded_state import canonical, in_boxes
 from stepladder.train.engine import Engine
 
@@ -38,26 +38,26 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
     kept = saved_keys(manifest, run.plan.optimizer)
     whole: dict[Tensor, Any] = {}
     taken: set[str] = set()
-    for piece in run.climbed.pieces:
-        name = canonical(piece.name, run.climbed.anatomy)
-        own, saved = dict(run.optimizer.state.get(piece.held, {})), kept.get(name, [])
+    for shard in run.climbed.shards:
+        name = canonical(shard.name, run.climbed.anatomy)
+        own, saved = dict(run.optimizer.state.get(shard.owned, {})), kept.get(name, [])
         if saved:
             check_whole(
-                path, name, set(saved), needed(run.plan.optimizer, len(piece.parameter.shape))
+                path, name, set(saved), needed(run.plan.optimizer, len(shard.parameter.shape))
             )
         for key in saved:  # in the order they were made: the next file has it too
             if key == MASTER and MASTER not in own:
                 continue
             full = f"optimizer/{name}/{key}"
             shape = manifest.tensors[full].shape
-            check_shape(path, full, shape, piece)
-            made = empty_state(piece, shape, on_device or key != "step")
+            check_shape(path, full, shape, shard)
+            made = empty_state(shard, shape, on_device or key != "step")
             there = own.get(key)
             fits = isinstance(there, Tensor) and there.shape == made.shape
             own[key] = there if fits else made
             taken.add(full)
         if own:
-            whole[piece.held] = own
+            whole[shard.owned] = own
     run.optimizer.state.clear()
     run.optimizer.state.update(whole)  # only now: a checkpoint that is refused changes nothing
     return taken
@@ -90,9 +90,9 @@ def check_whole(path: Path, name: str, saved: set[str], wanted: set[str]) -> Non
         )
 
 
-def check_shape(path: Path, full: str, shape: tuple[int, ...], piece: Piece) -> None:
+def check_shape(path: Path, full: str, shape: tuple[int, ...], shard: ParameterShard) -> None:
     """A kernel would believe it, and read beyond the tensor's end."""
-    whole, key = tuple(piece.parameter.shape), full.rpartition("/")[2]
+    whole, key = tuple(shard.parameter.shape), full.rpartition("/")[2]
     factor = len(shape) == len(whole) and all(n in (1, m) for n, m in zip(shape, whole))
     if shape == whole or (key == "step" and not shape) or (key in FACTORS and factor):
         return
@@ -104,22 +104,22 @@ def check_shape(path: Path, full: str, shape: tuple[int, ...], piece: Piece) -> 
     )
 
 
-def empty_state(piece: Piece, shape: tuple[int, ...], on_device: bool) -> Tensor:
-    if shape == tuple(piece.parameter.shape):
-        return torch.empty_like(piece.held)
-    device = piece.held.device if on_device else torch.device("cpu")
+def empty_state(shard: ParameterShard, shape: tuple[int, ...], on_device: bool) -> Tensor:
+    if shape == tuple(shard.parameter.shape):
+        return torch.empty_like(shard.owned)
+    device = shard.owned.device if on_device else torch.device("cpu")
     return torch.empty(shape, device=device)
 
 
 def begin_anew(run: Engine, taken: set[str]) -> Iterator[Wanted]:
     """Set to zero what the checkpoint holds nothing of; masters are filled as their parameters."""
-    for piece in run.climbed.pieces:
-        name = canonical(piece.name, run.climbed.anatomy)
-        for key, value in run.optimizer.state.get(piece.held, {}).items():
+    for shard in run.climbed.shards:
+        name = canonical(shard.name, run.climbed.anatomy)
+        for key, value in run.optimizer.state.get(shard.owned, {}).items():
             if not isinstance(value, Tensor) or f"optimizer/{name}/{key}" in taken:
                 continue
             if key == MASTER:
-                boxes = in_boxes(f"model/{name}", piece, value, mine=False)
+                boxes = in_boxes(f"model/{name}", shard, value, mine=False)
                 yield from ((box.name, box.box, box.tensor) for box in boxes)
             else:
                 value.zero_()
