@@ -78,12 +78,25 @@ class CudaGraphAccumulate(Accumulate):
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 loss = Accumulate.__call__(self, read, scale)
         except RuntimeError as refused:
+            leave_capture(self.world.device)
             raise PlanError(
                 "graphs",
                 f"a step of this module cannot be captured ({reason(refused)})",
                 "Leave graphs out, or remove the synchronisation from the module or its loss.",
             ) from refused
         return CapturedBatch(graph, read, loss, [(p, p.grad) for p in parameters])
+
+
+def leave_capture(device: torch.device) -> None:
+    """Let random numbers be drawn again: a capture that failed leaves the generator capturing.
+
+    torch ends the capture of the stream and, where that raises, not that of the generator; every
+    later draw of the process would be refused.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator, fresh = torch.cuda.default_generators[index], torch.Generator(device)
+    fresh.manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def signature(batch: Batch, micro: int | None) -> Signature:
