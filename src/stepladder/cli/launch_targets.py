@@ -12,10 +12,10 @@ from stepladder.cli.rank_options import read_number
 from stepladder.errors import PlanError, nearest
 from stepladder.job.opening.run_folder import choose_folder
 from stepladder.launch import (
-    Elsewhere,
     KubernetesChoice,
     OnKubernetes,
     OnSlurm,
+    RemoteLauncher,
     Request,
     Resources,
     SlurmChoice,
@@ -29,7 +29,7 @@ from stepladder.plan import read_recipe
 from .launch_options import LaunchRequest
 
 
-def read_place(options: argparse.Namespace, asked: LaunchRequest) -> Elsewhere:
+def read_place(options: argparse.Namespace, asked: LaunchRequest) -> RemoteLauncher:
     """The place, with all it is to be given."""
     asked.check_plan()
     resources = Resources(

@@ -1,7 +1,7 @@
 """Starting the ranks of a run: this machine's by torchrun's own agent, others' by what is there."""
 
 from .kubernetes.manifests import KubernetesChoice
-from .launchers import Elsewhere, OnKubernetes, OnSlurm
+from .launchers import OnKubernetes, OnSlurm, RemoteLauncher
 from .local.rendezvous import parse_nodes
 from .local.start_local import launch_local
 from .on_ranks.failure import Failure
@@ -11,12 +11,12 @@ from .run_request import Request, Resources
 from .slurm.slurm_script import SlurmChoice
 
 __all__ = [
-    "Elsewhere",
     "Failure",
     "KubernetesChoice",
     "OnKubernetes",
     "OnSlurm",
     "Ranks",
+    "RemoteLauncher",
     "Request",
     "Resources",
     "SlurmChoice",

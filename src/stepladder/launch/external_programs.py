@@ -1,4 +1,4 @@
-"""Programs of other people that a launcher calls: found, asked, and heard in one line."""
+"""Runs the programs a launcher needs (sbatch, kubectl, ssh) and reads their error in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that somebody else writes, shown on the terminal as they grow."""
+"""Follows files that another process writes, and prints their new lines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 from stepladder.launch.local.rank_logs import Screen
 
 
-class Shown:
+class FollowedFiles:
     """Context in which the lines of some files appear; a file may come later, or never.
 
     Args:
         labels: what stands before a file's lines, in the order of the files; none: nothing.
-        complaints: whether the lines are what ranks complain of, of which some are noise.
+        stderr: whether the lines are error output, of which some are noise.
     """
 
     def __init__(
@@ -26,14 +26,14 @@ class Shown:
         stream: TextIO,
         labels: Mapping[int, str] | None = None,
         *,
-        complaints: bool = False,
+        stderr: bool = False,
     ) -> None:
         named = {index: str(path) for index, path in enumerate(files)}
         whose = {index: (labels or {}).get(index, "") for index in named}
-        screen = Screen(stream, complaints=complaints)
+        screen = Screen(stream, stderr=stderr)
         self._tail = TailLog("shown", named, screen, whose)  # type: ignore[arg-type]
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> FollowedFiles:
         self._tail.start()
         return self
 

@@ -26,7 +26,7 @@ from .ssh import ssh_hosts as ssh
 Tell = Callable[[str], None]
 
 
-class Elsewhere(Protocol):
+class RemoteLauncher(Protocol):
     """A place: what it would be given, and the exit code of a run that was started there."""
 
     @property

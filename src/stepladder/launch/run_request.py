@@ -1,4 +1,4 @@
-"""One run to be started elsewhere: what each machine is told, and what it is to have.
+"""A run to be started on other machines: the command of each, and the resources it needs.
 
 Every place is asked for the same: one command a machine, which is the launcher of that machine's
 ranks, and an address where these launchers meet. So a run behaves the same wherever it runs: ranks

@@ -54,14 +54,14 @@ def answering(tmp_path, monkeypatch, states, pods_said="{}"):
 
 def test_a_job_is_applied_followed_and_heard(tmp_path, monkeypatch, capfd):
     answering(tmp_path, monkeypatch, [job(), job(active=1), job(active=1), job("Complete")])
-    told = []
-    assert PLACE.start(told.append, sys.stdout) == 0
-    assert told == [
+    reported = []
+    assert PLACE.start(reported.append, sys.stdout) == 0
+    assert reported == [
         "job run: applied", "job run: Pending", "job run: Running", "job run: Complete"
     ]  # fmt: skip
     assert capfd.readouterr().out.startswith("step 1\n")
     assert (tmp_path / "given").read_text() == PLACE.text()
-    assert PLACE.start(told.append, sys.stdout, detach=True) == 0
+    assert PLACE.start(reported.append, sys.stdout, detach=True) == 0
 
 
 @pytest.mark.parametrize(("codes", "code"), [((143, 2), 2), ((137, 1), 1), ((), 1), ((7,), 7)])
@@ -72,16 +72,16 @@ def test_a_failed_job_ends_with_its_pods_code(tmp_path, monkeypatch, codes, code
 
 def test_a_launcher_that_is_asked_to_stop_deletes_the_job(tmp_path, monkeypatch):
     answering(tmp_path, monkeypatch, [job(active=1)])
-    told = []
+    reported = []
 
     def interrupt():
-        while "job run: Running" not in told:
+        while "job run: Running" not in reported:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    assert PLACE.start(told.append, sys.stdout) == 143
-    assert told[-1] == "deleting job run"
+    assert PLACE.start(reported.append, sys.stdout) == 143
+    assert reported[-1] == "deleting job run"
     assert (
         tmp_path / "deleted"
     ).read_text() == "delete job run --cascade=foreground --wait=false\n"

@@ -56,7 +56,7 @@ def test_memory_that_ran_out_is_worth_another_start_with_less(tmp_path, monkeypa
         found = {rank: failure(logs, monkeypatch, rank, short) for rank in (1, 0)}
         ending = first_failure(found, logs)
         said = ("step 3: out of memory on rank 1. Go on with less.",)
-        assert (ending.code, ending.lines, ending.told) == (code, said, True)
+        assert (ending.code, ending.lines, ending.reported) == (code, said, True)
 
 
 def test_the_cause_counts_and_not_who_lost_it(tmp_path, monkeypatch):
@@ -64,7 +64,7 @@ def test_the_cause_counts_and_not_who_lost_it(tmp_path, monkeypatch):
     cause = failure(logs, monkeypatch, 1, ValueError("boom\nsecond line"))
     ending = first_failure({0: failure(logs, monkeypatch, 0, LOST), 1: cause}, logs)
     line, trace = ending.lines
-    assert line.startswith("[rank 1] ValueError: boom (test_failure.py:")
+    assert line.startswith("[rank 1] ValueError: boom (test_first_failure.py:")
     assert trace == f"Its traceback: {tmp_path}/rank-1.traceback"
     assert "second line" in (tmp_path / "rank-1.traceback").read_text()
     assert ending.code == 1
@@ -82,7 +82,7 @@ def test_a_rank_that_hung_is_told_by_the_one_that_waited(tmp_path, monkeypatch):
     found = {0: failure(logs, monkeypatch, 0, LOST), 1: failure(logs, monkeypatch, 1, code=-9)}
     ending = first_failure(found, logs)
     assert ending.lines[0] == "rank 1: did not join. See why."
-    assert ending.code == 1 and not ending.told
+    assert ending.code == 1 and not ending.reported
 
 
 def test_a_rank_killed_before_it_was_missed_is_the_first(tmp_path, monkeypatch):

@@ -18,8 +18,8 @@ from stepladder.launch.local.rendezvous import (
     hosts_store,
     own_addresses,
     rendezvous,
+    route_to,
     unreachable,
-    way_to,
 )
 from tests.ports import free_port
 
@@ -52,7 +52,7 @@ def test_what_is_no_such_thing_is_one_line_with_the_way_out(nodes, where, said):
 
 def test_a_name_nobody_has_and_a_host_nobody_answers_at_are_said():
     with pytest.raises(WorldError, match=r"^rendezvous: no machine is known as 'no\.such\.host'"):
-        way_to(parse_nodes("2", "no.such.host:1", "x"))
+        route_to(parse_nodes("2", "no.such.host:1", "x"))
     assert str(unreachable(Nodes(1, 2, "h", 7, "x"), "refused")) == (
         "rendezvous: nobody answers at h:7 (refused). "
         "Start the command on h too, and see that the port is open."
@@ -66,7 +66,7 @@ def test_the_store_is_kept_where_its_address_is_and_nobody_keeps_it_yet():
         assert not hosts_store(Nodes(1, 2, "127.0.0.1", port, "x"))
     assert hosts_store(Nodes(1, 2, "127.0.0.1", port, "x"))
     assert not hosts_store(Nodes(1, 2, "192.0.2.1", port, "x"))
-    assert way_to(Nodes(1, 2, "127.0.0.1", port, "x")) == (
+    assert route_to(Nodes(1, 2, "127.0.0.1", port, "x")) == (
         "127.0.0.1",
         own_addresses()["127.0.0.1"],
     )

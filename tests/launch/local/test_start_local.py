@@ -15,7 +15,7 @@ import pytest
 from stepladder.errors import RecordError
 from stepladder.launch import launch_local
 from stepladder.launch.local.rank_logs import Screen
-from stepladder.launch.local.start_local import surroundings
+from stepladder.launch.local.start_local import rank_environment
 from tests.processes import ended
 
 pytestmark = pytest.mark.timeout(600)  # ranks that import torch start in minutes in a crowd
@@ -56,7 +56,7 @@ class Slow(set):
 
 def test_a_complaint_that_two_ranks_make_at_once_is_shown_once():
     shown = io.StringIO()
-    screen = Screen(shown, complaints=True)
+    screen = Screen(shown, stderr=True)
     screen.seen = Slow()
     lines = ["all of us complain\n", "[rank 1] all of us complain\n"]
     threads = [threading.Thread(target=screen.write, args=(line,)) for line in lines]
@@ -168,15 +168,15 @@ def test_ranks_end_with_their_launcher(tmp_path):
 def test_threads_are_shared_out_unless_the_user_said_how_many(monkeypatch):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 12)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert surroundings(3, {})["OMP_NUM_THREADS"] == "2"
-    assert surroundings(100, {})["OMP_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in surroundings(3, {"OMP_NUM_THREADS": "5"})
+    assert rank_environment(3, {})["OMP_NUM_THREADS"] == "2"
+    assert rank_environment(100, {})["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in rank_environment(3, {"OMP_NUM_THREADS": "5"})
 
 
 def test_the_ranks_see_what_was_set_for_them(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert launch(tmp_path, "print(os.environ['OMP_NUM_THREADS'])", ranks=1) == 0
-    assert capsys.readouterr().out == surroundings(1, {})["OMP_NUM_THREADS"] + "\n"
+    assert capsys.readouterr().out == rank_environment(1, {})["OMP_NUM_THREADS"] + "\n"
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_starts(tmp_path):

@@ -106,15 +106,15 @@ def test_a_job_is_submitted_followed_and_its_code_returned(monkeypatch, tmp_path
     job = job_of(tmp_path, monkeypatch, scontrol)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "slurm-7.out").write_text("step 1\n")
-    told = []
-    assert job.start(told.append, sys.stdout) == 3
-    assert told == [
+    reported = []
+    assert job.start(reported.append, sys.stdout) == 3
+    assert reported == [
         f"job 7: submitted; it writes to {tmp_path}/run",
         "job 7: PENDING (Priority)", "job 7: RUNNING", "job 7: FAILED",
     ]  # fmt: skip
     assert capsys.readouterr().out == "step 1\n"
     assert (tmp_path / "given").read_text() == job.text()
-    assert job.start(told.append, sys.stdout, detach=True) == 0
+    assert job.start(reported.append, sys.stdout, detach=True) == 0
 
 
 def test_a_job_that_would_wait_for_ever_is_taken_back(monkeypatch, tmp_path):
@@ -122,16 +122,16 @@ def test_a_job_that_would_wait_for_ever_is_taken_back(monkeypatch, tmp_path):
     states.write_text(line("PENDING", "PartitionConfig") + "\n" + line("PENDING", "Priority"))
     forever = line("PENDING", "PartitionConfig")
     scontrol = f"head -n 1 {states} | grep . || echo '{forever}'; sed -i 1d {states}"
-    job, told = job_of(tmp_path, monkeypatch, scontrol), []
+    job, reported = job_of(tmp_path, monkeypatch, scontrol), []
     with pytest.raises(WorldError) as refused:
-        job.start(told.append, sys.stdout)
+        job.start(reported.append, sys.stdout)
     assert str(refused.value) == (
         "slurm: job 7 would wait for ever (PartitionConfig), and was cancelled. "
         "'sinfo --long' lists what partitions have; --dry-run shows the script."
     )
-    assert told[1:] == [f"job 7: PENDING ({why})" for why in ("PartitionConfig", "Priority")] + [
-        "job 7: PENDING (PartitionConfig)"
-    ]
+    assert reported[1:] == [
+        f"job 7: PENDING ({why})" for why in ("PartitionConfig", "Priority")
+    ] + ["job 7: PENDING (PartitionConfig)"]
     assert (tmp_path / "cancelled").read_text() == "7\n"
 
 
@@ -139,35 +139,35 @@ def test_a_job_that_would_wait_for_ever_is_taken_back(monkeypatch, tmp_path):
 def test_a_launcher_that_is_asked_to_stop_cancels_the_job_once(monkeypatch, tmp_path, number, code):
     ended, running = line("CANCELLED", code="0:15"), line("RUNNING")
     scontrol = f"test -e {tmp_path}/cancelled && echo '{ended}' || echo '{running}'"
-    job, told = job_of(tmp_path, monkeypatch, scontrol), []
+    job, reported = job_of(tmp_path, monkeypatch, scontrol), []
 
     def interrupt():
-        while "job 7: RUNNING" not in told:
+        while "job 7: RUNNING" not in reported:
             time.sleep(0.02)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt, daemon=True).start()
     before = signal.getsignal(number)
-    assert job.start(told.append, sys.stdout) == code
-    assert told[-2:] == ["cancelling job 7", "job 7: CANCELLED"]
+    assert job.start(reported.append, sys.stdout) == code
+    assert reported[-2:] == ["cancelling job 7", "job 7: CANCELLED"]
     assert (tmp_path / "cancelled").read_text() == "7\n"
     assert signal.getsignal(number) is before
 
 
 def test_a_second_interrupt_leaves_at_once(monkeypatch, tmp_path):
-    job, told = job_of(tmp_path, monkeypatch, f"echo '{line('RUNNING')}'"), []
+    job, reported = job_of(tmp_path, monkeypatch, f"echo '{line('RUNNING')}'"), []
 
     def interrupt():
-        while "job 7: RUNNING" not in told:
+        while "job 7: RUNNING" not in reported:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
-        while "cancelling job 7" not in told:
+        while "cancelling job 7" not in reported:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        job.start(told.append, sys.stdout)
+        job.start(reported.append, sys.stdout)
 
 
 def test_a_launcher_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_gone(
@@ -175,7 +175,7 @@ def test_a_launcher_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_gon
 ):
     monkeypatch.setattr(queue_of, "SILENT_LOOKS", 2)
     gone = f"touch {tmp_path}/looked; echo 'Unable to contact slurm controller' >&2; exit 1"
-    job, told = job_of(tmp_path, monkeypatch, gone), []
+    job, reported = job_of(tmp_path, monkeypatch, gone), []
 
     def interrupt():
         while not (tmp_path / "looked").exists():  # who looks hears signals already
@@ -183,5 +183,5 @@ def test_a_launcher_that_is_asked_to_stop_does_not_wait_for_a_server_that_is_gon
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    assert job.start(told.append, sys.stdout) == 130
-    assert told[-1] == "slurm does not answer: 'scancel 7' when it does again"
+    assert job.start(reported.append, sys.stdout) == 130
+    assert reported[-1] == "slurm does not answer: 'scancel 7' when it does again"

@@ -14,7 +14,7 @@ from stepladder.cli.results.tables import as_json
 
 if TYPE_CHECKING:
     from stepladder.cli.launch_options import LaunchRequest
-    from stepladder.launch import Elsewhere
+    from stepladder.launch import RemoteLauncher
 
 PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
 
@@ -100,7 +100,7 @@ def show_text(options: argparse.Namespace, folder: str, text: str) -> int:
     return 0
 
 
-def start(options: argparse.Namespace, place: Elsewhere) -> int:
+def start(options: argparse.Namespace, place: RemoteLauncher) -> int:
     """Submit, follow, and say how it ended."""
     from stepladder.record import read_journal
 

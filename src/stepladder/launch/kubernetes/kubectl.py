@@ -1,4 +1,4 @@
-"""A Kubernetes job followed to its end by kubectl: applied, heard, told of, deleted when asked."""
+"""Follows a Kubernetes job with kubectl: applies it, prints its logs, deletes it on a signal."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def follow_pods(
     request: Request, choice: KubernetesChoice, tell: Callable[[str], None], stream: TextIO
 ) -> int:
     """Show what the first machine says until the job ends; its exit code."""
-    told = ""
+    reported = ""
     voice: subprocess.Popen[bytes] | None = None
     with Asked() as asked:
         deleted = False
         while True:
             state = condition(request, choice)
-            if state != told and state:
+            if state != reported and state:
                 tell(f"{choice.kind} {request.name}: {state}")
-                told = state
+                reported = state
             if state in (*GOOD, *BAD) or (deleted and not state):
                 break
             if asked and not deleted:
@@ -95,7 +95,7 @@ def condition(request: Request, choice: KubernetesChoice) -> str:
 def listen(
     request: Request, choice: KubernetesChoice, stream: TextIO, *, again: bool
 ) -> subprocess.Popen[bytes]:
-    """What the pods say: all of it, or where it was heard already, from now on."""
+    """The logs of the pods: all of them, or only new lines if some were printed before."""
     which = f"--selector=app.kubernetes.io/instance={request.name}"
     begin = f"--since={POLL_SECONDS + 1:.0f}s" if again else "--tail=-1"
     words = ("logs", "--follow", "--ignore-errors", begin, "--max-log-requests=200", which)

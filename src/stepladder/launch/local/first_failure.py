@@ -23,39 +23,41 @@ FAILED, MISTAKE, STOPPED = 1, 2, 128  # from 128 on: ended by a signal, as shell
 class Ending:
     code: int = 0
     lines: tuple[str, ...] = ()
-    told: bool = False  # by the rank itself, which is worth hearing even of a run asked to stop
+    reported: bool = False  # by the rank itself: printed even if the run was being stopped
 
 
 def first_failure(failures: Mapping[int, ProcessFailure], logs: RankLogs) -> Ending:
     """How the run ended; the failures in the order in which the agent saw them."""
     words = {rank: failure.error_file_data for rank, failure in failures.items()}
-    told = {rank: word for rank, word in words.items() if "moment" in word}
+    reported = {rank: word for rank, word in words.items() if "moment" in word}
     first = next(iter(failures))
-    causes = [rank for rank, word in told.items() if not word["follows"]]
-    if first in told and causes:
-        first = min(causes, key=lambda rank: told[rank]["moment"])
-    if first in told:
-        return of_word(first, told[first], told, logs)
+    causes = [rank for rank, word in reported.items() if not word["follows"]]
+    if first in reported and causes:
+        first = min(causes, key=lambda rank: reported[rank]["moment"])
+    if first in reported:
+        return of_word(first, reported[first], reported, logs)
     return of_code(first, failures[first], logs)
 
 
-def of_word(rank: int, word: Mapping[str, Any], told: Mapping[int, Any], logs: RankLogs) -> Ending:
-    shared = len(told) > 1 and all(other["line"] == word["line"] for other in told.values())
+def of_word(
+    rank: int, word: Mapping[str, Any], reported: Mapping[int, Any], logs: RankLogs
+) -> Ending:
+    shared = len(reported) > 1 and all(other["line"] == word["line"] for other in reported.values())
     line = word["line"] if shared or word["follows"] else f"[rank {rank}] {word['line']}"
     if word.get("again"):  # it would not fail the same way: the next start takes less
-        return Ending(FAILED, (line,), told=True)
+        return Ending(FAILED, (line,), reported=True)
     if word["mistake"]:
-        return Ending(MISTAKE, (line,), told=True)
+        return Ending(MISTAKE, (line,), reported=True)
     trace = logs.path(rank, "traceback")
     trace.write_text(word["message"]["extraInfo"]["py_callstack"])
-    return Ending(FAILED, (line, f"Its traceback: {trace}"), told=not word["follows"])
+    return Ending(FAILED, (line, f"Its traceback: {trace}"), reported=not word["follows"])
 
 
 def of_code(rank: int, failure: ProcessFailure, logs: RankLogs) -> Ending:
     """A rank that left no word: what ended it, and its last complaint."""
     if failure.exitcode > STOPPED:
         return Ending(failure.exitcode)  # it was asked to stop, and did
-    line, last = f"ended with exit code {failure.exitcode}.", logs.last_words(rank)
+    line, last = f"ended with exit code {failure.exitcode}.", logs.last_error_line(rank)
     if failure.exitcode < 0:
         line = f"ended by {failure.signal_name()}."
     if failure.exitcode == -signal.SIGKILL:

@@ -23,23 +23,23 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 class Signals:
     """Context that passes signals on to the ranks; a second Ctrl-C ends them."""
 
-    asked: int = 0
+    received: int = 0  # the first signal
     _before: dict[int, object] = field(default_factory=dict)
-    _strangers: set[int] = field(default_factory=set)  # children that are no ranks
+    _other_children: set[int] = field(default_factory=set)  # children that are no ranks
 
     def __enter__(self) -> Signals:
-        self._strangers = {child.pid for child in psutil.Process().children()}
+        self._other_children = {child.pid for child in psutil.Process().children()}
         self._before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
         return self
 
     @property
     def code(self) -> int:
         """What to end with."""
-        return signal_exit_code(signal.Signals(self.asked).name)
+        return signal_exit_code(signal.Signals(self.received).name)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        again, self.asked = bool(self.asked), self.asked or number
-        ranks = {child.pid for child in psutil.Process().children()} - self._strangers
+        again, self.received = bool(self.received), self.received or number
+        ranks = {child.pid for child in psutil.Process().children()} - self._other_children
         if not ranks:
             raise SystemExit(self.code)  # nothing runs that could be saved
         now = signal.SIGKILL if again and number == signal.SIGINT else number

@@ -1,13 +1,13 @@
-"""What ranks say: every word in files of their own, and on the terminal what a reader needs.
+"""Logs of the ranks: all output in files, and on the terminal what a reader needs.
 
     run/ranks/rank-0.out         what the rank printed
-              rank-0.err         what it and the libraries under it complained of
+              rank-0.err         what it and the libraries under it wrote to stderr
               rank-0.error.json  why it failed, if it did
               restart-1/         the same of the ranks that were started again
 
 Rank 0 speaks for all, so its lines come as they are; a line of another rank carries its label.
-A complaint that several ranks share is shown once, and what torch's C++ side prints when a rank is
-lost stays in the files: the ranks themselves say it in a line.
+A line of stderr that several ranks share is printed once, and what torch's C++ side prints when a
+rank is lost stays in the files: the ranks themselves say it in a line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RankLogs(LogsSpecs):
         self.folder, self.environment = folder, dict(environment)
         self.starts = 0
         self.ranks: list[int] = []  # of this machine, as all machines count them
-        self.follow: Callable[[RankLogs], None] = lambda logs: None  # told of every start
+        self.follow: Callable[[RankLogs], None] = lambda logs: None  # called at every start
 
     @property
     def root_log_dir(self) -> str:
@@ -48,7 +48,7 @@ class RankLogs(LogsSpecs):
 
     @property
     def here(self) -> Path:
-        """Where the words of the latest start are."""
+        """Where the logs of the latest start are."""
         return self.folder / f"restart-{self.starts - 1}" if self.starts > 1 else self.folder
 
     def path(self, rank: int, kind: str) -> Path:
@@ -85,8 +85,8 @@ class RankLogs(LogsSpecs):
         for path in self.folder.glob("rank-*.*"):
             path.unlink(missing_ok=True)
 
-    def last_words(self, rank: int) -> str:
-        """The last line a rank complained in."""
+    def last_error_line(self, rank: int) -> str:
+        """The last line that a rank wrote to stderr, without noise."""
         path = self.path(rank, "err")
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         own = [line for line in lines if not NOISE.match(line) and not line.startswith(" ")]
@@ -96,17 +96,17 @@ class RankLogs(LogsSpecs):
 class Screen(io.TextIOBase):
     """Takes labelled lines and passes on those worth reading, each at once."""
 
-    def __init__(self, stream: TextIO, *, complaints: bool) -> None:
-        self.stream, self.complaints = stream, complaints
+    def __init__(self, stream: TextIO, *, stderr: bool) -> None:
+        self.stream, self.stderr = stream, stderr
         self.seen: set[str] = set()
-        self.turn = Lock()  # each rank's words are read by a thread of their own
+        self.turn = Lock()  # each rank's output is read by a thread of their own
 
     def write(self, line: str) -> int:
         words = re.sub(r"^\[rank \d+\] ", "", line)
         with self.turn:
-            if self.complaints and (NOISE.match(words) or words in self.seen):
+            if self.stderr and (NOISE.match(words) or words in self.seen):
                 return len(line)
-            self.seen.add(words if self.complaints else "")
+            self.seen.add(words if self.stderr else "")
             self.stream.write(line)
             self.stream.flush()
             return len(line)
@@ -117,12 +117,12 @@ class LiveLog:
 
     def __init__(self, logs: RankLogs) -> None:
         self.tails: list[TailLog] = []
-        self.out = Screen(sys.stdout, complaints=False)
-        self.errors = Screen(sys.stderr, complaints=True)
+        self.out = Screen(sys.stdout, stderr=False)
+        self.errors = Screen(sys.stderr, stderr=True)
         logs.follow = self.follow
 
     def follow(self, logs: RankLogs) -> None:
-        """Show the latest start's words, once the last one's are shown to their end."""
+        """Print the latest start's output, after the rest of the one before."""
         self.stop()
         self.tails = [
             TailLog("out", logs.files("out"), self.out, logs.labels()),  # type: ignore[arg-type]

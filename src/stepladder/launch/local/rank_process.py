@@ -51,14 +51,14 @@ class FailureFile(ErrorHandler):
             "message": str(e),
             "extraInfo": {"py_callstack": trace, "timestamp": str(int(moment))},
         }
-        told = {
+        reported = {
             "moment": moment,
             "line": in_a_line(e),
             "mistake": isinstance(e, StepladderError) and not isinstance(e, LostRank),
             "again": isinstance(e, RankOutOfMemory) and e.micro > 0,
             "follows": isinstance(e, LostRank),
         }
-        Path(file).write_text(json.dumps({"message": message, **told}))
+        Path(file).write_text(json.dumps({"message": message, **reported}))
 
 
 def in_a_line(error: BaseException) -> str:

@@ -92,7 +92,7 @@ def resolve(nodes: Nodes) -> tuple[int, tuple[str, int]]:
     return family, (str(found[0]), int(found[1]))
 
 
-def way_to(nodes: Nodes) -> tuple[str, str]:
+def route_to(nodes: Nodes) -> tuple[str, str]:
     """The address by which the others reach this machine, and its interface."""
     family, target = resolve(nodes)
     try:

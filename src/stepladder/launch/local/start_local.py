@@ -33,7 +33,7 @@ from stepladder.errors import LostRank, RecordError
 from .first_failure import FAILED, Ending
 from .launcher_signals import Signals
 from .rank_logs import LiveLog, RankLogs
-from .rendezvous import JOIN_SECONDS, Nodes, own_stores, rendezvous, unreachable, way_to
+from .rendezvous import JOIN_SECONDS, Nodes, own_stores, rendezvous, route_to, unreachable
 from .torchrun_agent import Agent, Policy
 
 LOOPBACK = ("lo", "lo0")
@@ -69,8 +69,8 @@ def launch_local(
         nodes: the machines that meet, each of which starts so many ranks; None: this one alone.
     """
     met = nodes or Nodes(run_id=uuid4().hex)
-    address, interface = way_to(met) if met.host else ("localhost", "")
-    logs = RankLogs(folder / "ranks", surroundings(ranks, os.environ, interface))
+    address, interface = route_to(met) if met.host else ("localhost", "")
+    logs = RankLogs(folder / "ranks", rank_environment(ranks, os.environ, interface))
     prepare(logs, alone=not met.host)
     policy = Policy(folder, restarts, met.elastic, grace_seconds, wait_seconds)
     job = Job(words, ranks, policy, met, wait_seconds, address)
@@ -79,9 +79,9 @@ def launch_local(
         for context in (quiet_agent(), own_stores(), own_signals(), LiveLog(logs)):
             stack.enter_context(context)
         ending = keep_running(job, logs, signals)
-    for line in ending.lines if ending.told or not signals.asked else ():
+    for line in ending.lines if ending.reported or not signals.received else ():
         print(line, file=sys.stderr)  # noqa: T201
-    return signals.code if signals.asked else ending.code
+    return signals.code if signals.received else ending.code
 
 
 def prepare(logs: RankLogs, *, alone: bool) -> None:
@@ -106,7 +106,7 @@ def keep_running(job: Job, logs: RankLogs, signals: Signals) -> Ending:
         try:
             return run_agent(job, logs, signals)
         except RendezvousClosedError:
-            if signals.asked:
+            if signals.received:
                 return Ending(signals.code)
             return Ending(FAILED, ("The run was ended by another machine; its log says why.",))
         except RendezvousTimeoutError as waited:
@@ -118,7 +118,7 @@ def keep_running(job: Job, logs: RankLogs, signals: Signals) -> Ending:
             ) from waited
         except (RendezvousError, dist.DistError) as cut:
             now = time.monotonic()
-            if signals.asked:  # the others left first
+            if signals.received:  # the others left first
                 return Ending(signals.code)
             if not job.nodes.host:
                 raise
@@ -148,12 +148,12 @@ def run_agent(job: Job, logs: RankLogs, signals: Signals) -> Ending:
     )
     agent = Agent(spec, logs, job.policy, signals)
     result = agent.run()  # where it raises, the place to meet is out of reach, or closed already
-    if not signals.asked:  # closed, nobody may come back to it: not so where this machine leaves
+    if not signals.received:  # closed, nobody may come back to it: not so where this machine leaves
         handler.shutdown()
     return agent.ending if result is None or result.is_failed() else Ending()
 
 
-def surroundings(ranks: int, environ: Mapping[str, str], interface: str = "") -> dict[str, str]:
+def rank_environment(ranks: int, environ: Mapping[str, str], interface: str = "") -> dict[str, str]:
     """What ranks of one machine need in their environment, where nobody has said otherwise."""
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):

@@ -125,10 +125,10 @@ class Agent(ElasticAgent):
     def _judge(self, ending: Ending) -> None:
         """Decide whether to start again; torch's own count of what is left is the decision."""
         failure = (*ending.lines[:1], newest(self.policy.folder))
-        hopeless = ending.code == MISTAKE or (ending.told and failure == self._last)
+        hopeless = ending.code == MISTAKE or (ending.reported and failure == self._last)
         self._last = failure
         stopped = ending.code > STOPPED
-        if self.signals.asked or hopeless or (stopped and not self.policy.elastic):
+        if self.signals.received or hopeless or (stopped and not self.policy.elastic):
             self.restarts_left = 0
         elif stopped:
             self.restarts_left += 1  # nothing failed

@@ -49,8 +49,8 @@ class Listener:
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.streams = DefaultSelector()
-        out = Screen(sys.stdout, complaints=False)
-        errors = Screen(sys.stderr, complaints=True)
+        out = Screen(sys.stdout, stderr=False)
+        errors = Screen(sys.stderr, stderr=True)
         for rank, worker in enumerate(workers):
             label = f"[rank {rank}] " if rank else ""
             self.streams.register(worker.connection, EVENT_READ, worker.receive)

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from stepladder.errors import WorldError
-from stepladder.launch.local.start_local import surroundings
+from stepladder.launch.local.start_local import rank_environment
 
 from .failure import Failure, first_failure
 from .in_rank import call_with_torch, import_torch
@@ -250,7 +250,7 @@ def environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     """What torchrun sets, and what ranks of one machine need."""
     place = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
     return {
-        **surroundings(ranks, os.environ),
+        **rank_environment(ranks, os.environ),
         **{name: str(number) for name, number in place.items()},
         "MASTER_ADDR": ADDRESS,
         "MASTER_PORT": str(port),

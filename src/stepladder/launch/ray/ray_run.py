@@ -1,4 +1,4 @@
-"""A Ray job followed to its end: its script run here, its ranks shown, all ended when asked.
+"""Follows a Ray job: runs its script, prints the ranks' output, ends them on a signal.
 
 The script is a process of its own, in a session of its own: Ray takes Ctrl-C for itself and would
 kill the workers, and what it has to say is a log and not what a reader of a run looks for.
@@ -20,7 +20,7 @@ from typing import TextIO
 
 from stepladder.errors import WorldError
 from stepladder.launch.cancel_job import Asked
-from stepladder.launch.follow_files import Shown
+from stepladder.launch.follow_files import FollowedFiles
 from stepladder.launch.local.rank_logs import RankLogs
 from stepladder.launch.run_request import Request
 from stepladder.launch.slurm.slurm_job import make_folder
@@ -72,7 +72,7 @@ def run_ray(request: Request, tell: Callable[[str], None], stream: TextIO) -> in
         asked = stack.enter_context(Asked())
         for kind, where in (("out", stream), ("err", sys.stderr)):
             shown = [logs.path(rank, kind) for rank in logs.ranks]
-            stack.enter_context(Shown(shown, where, logs.labels(), complaints=kind == "err"))
+            stack.enter_context(FollowedFiles(shown, where, logs.labels(), stderr=kind == "err"))
         process = subprocess.Popen(
             [request.python, str(file)],
             cwd=request.directory,

@@ -45,7 +45,7 @@ def ray_script(request: Request) -> str:
         share["GPU"] = held.gpus / request.ranks
     if held.memory_bytes:
         share["memory"] = held.memory_bytes // request.ranks
-    told = {
+    settings = {
         "words": list(request.rank_words),
         "folder": str(request.folder),
         "directory": str(request.directory),
@@ -59,7 +59,7 @@ def ray_script(request: Request) -> str:
             "",
             "trainer = TorchTrainer(",
             "    ray_worker,",
-            f"    train_loop_config={told!r},",
+            f"    train_loop_config={settings!r},",
             "    torch_config=TorchConfig(backend='gloo'),  # carries the port where ranks meet",
             "    scaling_config=ScalingConfig(",
             f"        num_workers={most if least == most else (least, most)},",
@@ -84,9 +84,9 @@ def ray_script(request: Request) -> str:
     )
 
 
-def ray_worker(told: Mapping[str, Any]) -> None:
+def ray_worker(settings: Mapping[str, Any]) -> None:
     """One worker's share: its rank, started beside it and waited for."""
-    rank, logs = dist.get_rank(), Path(told["folder"]) / "ranks"
+    rank, logs = dist.get_rank(), Path(settings["folder"]) / "ranks"
     if rank == 0:
         forget_failures(logs)
     store = meeting_place() if rank == 0 else None
@@ -102,8 +102,8 @@ def ray_worker(told: Mapping[str, Any]) -> None:
     words = {kind: (logs / f"rank-{rank}.{kind}").open("ab") for kind in ("out", "err")}
     with words["out"] as out, words["err"] as err:
         process = subprocess.Popen(
-            [sys.executable, *told["words"]],
-            cwd=told["directory"],
+            [sys.executable, *settings["words"]],
+            cwd=settings["directory"],
             env=environment,
             stdout=out,
             stderr=err,
@@ -149,8 +149,8 @@ def ray_exit_code(folder: str, *, failed: bool) -> int:
     if (logs / STOP).exists():
         return STOPPED + signal.SIGTERM
     words = [json.loads(path.read_text()) for path in sorted(logs.glob("rank-*.error.json"))]
-    told = [word for word in words if "line" in word]
-    causes = [word for word in told if not word["follows"]] or told
+    reported = [word for word in words if "line" in word]
+    causes = [word for word in reported if not word["follows"]] or reported
     if not causes:
         return FAILED if failed else 0
     first = min(causes, key=lambda word: word["moment"])

@@ -1,4 +1,4 @@
-"""A Slurm job followed to its end: submitted, told of when its state changes, cancelled when asked.
+"""Follows a Slurm job: submits it, prints its state when that changes, cancels it on a signal.
 
 What it says is what scontrol says. A job that scontrol has forgotten is asked after in sacct, where
 the cluster keeps accounts.
@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO
 from stepladder.errors import WorldError
 from stepladder.launch.cancel_job import Asked
 from stepladder.launch.external_programs import ask, find_program, reason
-from stepladder.launch.follow_files import Shown
+from stepladder.launch.follow_files import FollowedFiles
 from stepladder.launch.run_request import Request
 
 from .slurm_script import Allocation, SlurmChoice, script, within
@@ -92,17 +92,17 @@ def follow(
     job: str, request: Request, choice: SlurmChoice, tell: Callable[[str], None], stream: TextIO
 ) -> int:
     """Show the job's words and changes to its end; its exit code."""
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     with ExitStack() as stack:
         asked = stack.enter_context(Asked())
         if not choice.points:  # the words of a sweep's runs are in their files
-            stack.enter_context(Shown([request.folder / f"slurm-{job}.out"], stream))
+            stack.enter_context(FollowedFiles([request.folder / f"slurm-{job}.out"], stream))
         cancelled, hopeless, silent = False, 0, 0
         while True:
             states = look(job)
             for state in states:
-                if told.get(state.name) != str(state):
-                    told[state.name] = str(state)
+                if reported.get(state.name) != str(state):
+                    reported[state.name] = str(state)
                     tell(str(state))
             if states and all(state.ended for state in states):
                 break

@@ -207,6 +207,6 @@ def first_node(allocation: Allocation) -> str:
             "See that this shell is inside a job that still runs.",
         )
     first = names.stdout.split()[0]
-    told = ask(["scontrol", "--oneliner", "show", "node", first]).stdout.split()
-    addresses = [word.partition("=")[2] for word in told if word.startswith("NodeAddr=")]
+    answer = ask(["scontrol", "--oneliner", "show", "node", first]).stdout.split()
+    addresses = [word.partition("=")[2] for word in answer if word.startswith("NodeAddr=")]
     return addresses[0] if addresses else first

@@ -22,7 +22,7 @@ from typing import TextIO
 from stepladder.errors import PlanError, raise_all
 from stepladder.launch.cancel_job import Asked
 from stepladder.launch.external_programs import ask, find_program, reason
-from stepladder.launch.follow_files import Shown
+from stepladder.launch.follow_files import FollowedFiles
 from stepladder.launch.local.first_failure import FAILED
 from stepladder.launch.local.rendezvous import PORT, parse_nodes
 from stepladder.launch.run_request import Request, read_words
@@ -66,7 +66,7 @@ def parse_hosts(text: str, ssh: str, rendezvous: str) -> Hosts:
 
 
 def leashed(request: Request, hosts: Hosts) -> str:
-    """What each machine's shell is told: start the launcher, and end it with the connection."""
+    """The shell command of each machine: start the launcher, and end it with the connection."""
     command = request.line(*request.meeting(request.nodes, hosts.meeting))
     return (
         f"cd {shlex.quote(str(request.directory))} || exit {NO_FOLDER}; "
@@ -90,7 +90,7 @@ def question(request: Request, hosts: Hosts, host: str) -> str:
 
 
 def check_hosts(request: Request, hosts: Hosts) -> None:
-    """Ask all machines at once; everything that is wrong is told."""
+    """Ask all machines at once; every problem is reported."""
 
     def one(host: str) -> PlanError | None:
         answer = ask(hosts.to(host, question(request, hosts, host)))
@@ -134,8 +134,8 @@ def run_hosts(request: Request, hosts: Hosts, tell: Callable[[str], None], strea
     errors = [logs / f"{host}.err" for host in hosts.names]
     with ExitStack() as stack:
         asked = stack.enter_context(Asked())
-        stack.enter_context(Shown(outs, stream))
-        stack.enter_context(Shown(errors, sys.stderr, complaints=True))
+        stack.enter_context(FollowedFiles(outs, stream))
+        stack.enter_context(FollowedFiles(errors, sys.stderr, stderr=True))
         leashes = [
             subprocess.Popen(
                 hosts.to(host, line),
