@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 
 from stepladder.errors import StepladderError
-from stepladder.hardware import Cluster, find
+from stepladder.hardware import Cluster, find_device
 from stepladder.plan import (
     PRECISIONS,
     Batch,
@@ -79,7 +79,7 @@ def device_of_row(row: Row) -> str:
     words = re.sub(r"\(.*?\)|\bSXM\d?\b|,", " ", row["hardware"]).split()
     for last in range(min(len(words), 4), 0, -1):
         try:
-            return find(" ".join(words[:last])).name
+            return find_device(" ".join(words[:last])).name
         except StepladderError:
             continue
     raise unreadable(row, "hardware")
@@ -101,7 +101,7 @@ def facts_of_row(row: Row) -> Facts:
 
 def cluster_of_row(row: Row, device: str) -> Cluster:
     ranks = number(row, "n_gpus")
-    board = find(device).devices_per_node
+    board = find_device(device).devices_per_node
     each = max(n for n in range(1, max(board, 1) + 1) if ranks % n == 0)
     text = f"{ranks // each} nodes x {each} {device}"
     known = row["interconnect_if_known"]
@@ -193,7 +193,7 @@ def precision_of_row(row: Row) -> Precision:
 
 def half_of(row: Row) -> str:
     """The 16-bit type of somebody who names none: the one that needs no scaling, if it has one."""
-    return "bf16" if find(device_of_row(row)).peak("bf16") else "fp16"
+    return "bf16" if find_device(device_of_row(row)).peak("bf16") else "fp16"
 
 
 def recompute_of_row(row: Row) -> Recompute:

@@ -13,7 +13,7 @@ from stepladder.calibrate.calibrate import SMALL_MATMUL, attempt
 from stepladder.calibrate.fit_rates import STEP_MODEL, fit
 from stepladder.calibrate.launch_costs import TINY
 from stepladder.calibrate.probes import PRODUCTS, WORKS, Probe, probes_of
-from stepladder.hardware import Cluster, find
+from stepladder.hardware import Cluster, find_device
 from stepladder.plan import BF16, FP32, Plan
 from stepladder.planner import forecast, part_asking
 from stepladder.planner.memory.recompute_depths import Depths
@@ -44,7 +44,7 @@ def test_the_fit_finds_the_rate_and_the_edges_that_made_the_timings(rate, edges)
 
 def test_the_planner_forecasts_the_very_products_that_were_timed():
     timings = products("bf16", 6e14, 2.0, 2)
-    speed = speed_of(find("H200"), BF16, fit("H200", [STREAM, *timings]))
+    speed = speed_of(find_device("H200"), BF16, fit("H200", [STREAM, *timings]))
     for timing in timings:
         rows, inner, columns = timing.shape
         elements = rows * inner + rows * columns + inner * columns

@@ -36,7 +36,7 @@ def test_there_are_ten_and_more():
 def test_each_is_forecast(path, capsys):
     ranks = RANKS.get(path.stem, 2)
     words = ["plan", "gpt2", "--on", f"{ranks} x H100-80GB", option(path), str(path), "--json"]
-    missing = any(one.why == "unsupported" for one in carried(path).left)
+    missing = any(one.why == "unsupported" for one in carried(path).unmapped)
     assert main(words) == int(missing)
     told = json.loads(capsys.readouterr().out)
     assert told["fits"] and told["whole"] is not missing

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepladder.hardware import Cluster, Link, find
+from stepladder.hardware import Cluster, Link, find_device
 from stepladder.hardware.device_table import DEVICES
 from stepladder.hardware.link import KINDS
 
@@ -26,7 +26,7 @@ def _latency(name: str) -> st.SearchStrategy[float]:
 
 clusters = st.builds(
     Cluster,
-    device=st.sampled_from(sorted(DEVICES)).map(find),
+    device=st.sampled_from(sorted(DEVICES)).map(find_device),
     num_nodes=st.integers(1, 4096),
     devices_per_node=st.integers(1, 72),
     inside=links(True),
@@ -51,7 +51,7 @@ def test_a_cluster_of_any_device_reads_back(name):
 
 def test_the_designs_own_example_is_understood():
     cluster = Cluster.parse("8 nodes x 8 H100-80GB, 400 Gb/s")
-    assert cluster.device is find("H100-80GB")
+    assert cluster.device is find_device("H100-80GB")
     assert (cluster.num_nodes, cluster.devices_per_node, cluster.num_devices) == (8, 8, 64)
     assert cluster.between.bytes_per_second == 50e9
     assert cluster.assumptions == ("NVLink 900 GB/s inside a node, usual for H100-80GB",)

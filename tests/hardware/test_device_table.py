@@ -7,7 +7,7 @@ import re
 import pytest
 
 from stepladder.errors import PlanError
-from stepladder.hardware import find, recognise
+from stepladder.hardware import find_device, recognise_device
 from stepladder.hardware.device import COMPUTE_TYPES
 from stepladder.hardware.device_names import SHORT, SHOWN
 from stepladder.hardware.device_table import DEVICES, USUAL
@@ -146,12 +146,12 @@ def test_prices_carry_their_source_and_name_devices_that_exist():
     ],
 )
 def test_a_device_is_found_by_what_people_and_torch_call_it(written, name):
-    assert find(written).name == name
+    assert find_device(written).name == name
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_every_device_is_found_by_its_own_name(name):
-    assert find(name) is DEVICES[name]
+    assert find_device(name) is DEVICES[name]
 
 
 def test_every_other_name_leads_to_a_row():
@@ -160,7 +160,7 @@ def test_every_other_name_leads_to_a_row():
 
 def test_a_misspelt_device_is_answered_with_the_nearest():
     with pytest.raises(PlanError) as error:
-        find("H1000-80GB")
+        find_device("H1000-80GB")
     message = str(error.value)
     assert message.startswith("device: 'H1000-80GB' is not in the device table. Nearest: H100-80GB")
     assert len(message) < 160
@@ -168,7 +168,7 @@ def test_a_misspelt_device_is_answered_with_the_nearest():
 
 def test_a_device_like_no_other_is_answered_with_the_usual_ones():
     with pytest.raises(PlanError) as error:
-        find("abacus")
+        find_device("abacus")
     assert str(error.value).startswith("device: 'abacus' is not in the device table. Known: T4, ")
     assert "MI300X" in str(error.value) and "more, all in stepladder" in str(error.value)
     assert set(USUAL) <= set(DEVICES)
@@ -185,13 +185,13 @@ def test_a_device_like_no_other_is_answered_with_the_usual_ones():
     ],
 )
 def test_a_plural_a_socket_or_the_memory_may_stand_behind_a_name(written, name):
-    assert find(written).name == name
+    assert find_device(written).name == name
 
 
 @pytest.mark.parametrize("written", ["H200 PCIe", "RTX4090 48GB", "A100 60GB"])
 def test_a_slot_or_a_memory_that_it_does_not_have_makes_another_device(written):
     with pytest.raises(PlanError, match="Nearest"):
-        find(written)
+        find_device(written)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_slot_or_a_memory_that_it_does_not_have_makes_another_device(written):
     ],
 )
 def test_torchs_name_and_memory_together_are_recognised(shown, gib, name):
-    assert recognise(shown, int(gib * 2**30)) is DEVICES[name]
+    assert recognise_device(shown, int(gib * 2**30)) is DEVICES[name]
 
 
 @pytest.mark.parametrize(
@@ -224,4 +224,4 @@ def test_torchs_name_and_memory_together_are_recognised(shown, gib, name):
     ],
 )
 def test_a_device_that_is_not_surely_known_is_not_guessed(shown, gib):
-    assert recognise(shown, int(gib * 2**30)) is None
+    assert recognise_device(shown, int(gib * 2**30)) is None

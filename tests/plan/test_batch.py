@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
 from stepladder.plan import Batch, Plan
-from stepladder.plan.batch import share, uneven_share
+from stepladder.plan.batch import rank_positions, uneven_rank_rows
 
 few = st.integers(1, 12)
 
@@ -36,7 +36,7 @@ def test_a_batch_alone_is_taken_in_one_pass():
 @given(step=st.integers(0, 100), micro=few, passes=few, ways=few)
 def test_the_shares_of_all_data_ranks_partition_the_global_batch(step, micro, passes, ways):
     batch = Batch(micro * passes * ways, micro, passes)
-    shares = [share(step, batch, index, ways) for index in range(ways)]
+    shares = [rank_positions(step, batch, index, ways) for index in range(ways)]
     assert all([len(part) for part in parts] == [micro] * passes for parts in shares)
     read = sorted(position for parts in shares for part in parts for position in part)
     first = step * batch.sequences
@@ -46,7 +46,7 @@ def test_the_shares_of_all_data_ranks_partition_the_global_batch(step, micro, pa
 @given(micro=few, passes=few, ways=few)
 def test_a_pass_of_all_ranks_is_one_stretch_of_the_batch(micro, passes, ways):
     batch = Batch(micro * passes * ways, micro, passes)
-    shares = [share(0, batch, index, ways) for index in range(ways)]
+    shares = [rank_positions(0, batch, index, ways) for index in range(ways)]
     for number in range(passes):
         stretch = sorted(position for parts in shares for position in parts[number])
         assert stretch == list(range(number * micro * ways, (number + 1) * micro * ways))
@@ -107,8 +107,8 @@ def test_numbers_under_one_are_all_reported():
 def test_uneven_shares_are_the_batch_and_differ_by_one_row_at_most(size, ways):
     if size < ways:
         with pytest.raises(PlanError, match=f"{size} rows are fewer than the {ways} ranks"):
-            uneven_share(size, 0, ways)
+            uneven_rank_rows(size, 0, ways)
         return
-    shares = [uneven_share(size, index, ways) for index in range(ways)]
+    shares = [uneven_rank_rows(size, index, ways) for index in range(ways)]
     assert [row for rows in shares for row in rows] == list(range(size))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1

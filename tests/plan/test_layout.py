@@ -28,8 +28,8 @@ def test_a_place_names_every_axis_in_order():
 @given(some.layouts)
 def test_each_data_index_is_held_by_equally_many_ranks(layout):
     held = [layout.data_index(rank) for rank in range(layout.num_ranks)]
-    each = layout.num_ranks // layout.data_ways
-    assert sorted(held) == sorted(list(range(layout.data_ways)) * each)
+    each = layout.num_ranks // layout.data_ranks
+    assert sorted(held) == sorted(list(range(layout.data_ranks)) * each)
 
 
 @given(some.layouts)

@@ -104,7 +104,7 @@ def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
     assert fitted.check() is fitted and broken_rules(fitted) == []
     assert fitted.layout.num_ranks == ranks
     assert fitted.batch.sequences == plan.batch.sequences
-    if fitted.batch.sequences % fitted.layout.data_ways == 0:
+    if fitted.batch.sequences % fitted.layout.data_ranks == 0:
         fitted.settle(ranks)
     assert (fitted.batch.micro or 0) <= plan.batch.micro
     for axis in ("tensor", "context", "pipeline"):

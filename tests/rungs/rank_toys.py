@@ -90,7 +90,7 @@ def feed(taken, batches, micro: int = 3):
     world = taken.world
     reports = [
         taken.step(
-            share_of(batch, world.data_index, world.layout.data_ways, micro), rows="rank"
+            share_of(batch, world.data_index, world.layout.data_ranks, micro), rows="rank"
         ).read()
         for batch in batches
     ]

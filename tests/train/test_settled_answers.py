@@ -40,8 +40,8 @@ def test_the_run_reads_the_answers_that_are_forecast(text):
     assert run.on_gpu is forecast.on_gpu is False
     facts = describe(SMALL)
     sizes = sizes_of(facts, forecast)
-    assert (run.sliced, run.state_ways, run.gradient_ways) == (
-        sizes.wrapped, sizes.shard, sizes.gradient_ways,
+    assert (run.sliced, run.state_ranks, run.gradient_ranks) == (
+        sizes.wrapped, sizes.shard, sizes.gradient_ranks,
     )  # fmt: skip
     assert run.micro_batch in (None, sizes.samples)
     assert run.fuses_head(facts.vocab) is sizes.fused_head

@@ -3,7 +3,7 @@
 import pytest
 
 from stepladder.data import Batch
-from stepladder.plan.batch import uneven_share
+from stepladder.plan.batch import uneven_rank_rows
 from stepladder.train import climb
 from tests.ranks import run
 
@@ -16,9 +16,9 @@ def learn(plan: str):
     taken = climb(
         llama(), loss="cross_entropy", optimizer="sgd lr=0.5", plan=f"{plan} micro=1", device="cpu"
     )
-    ways, losses = taken.world.layout.data_ways, []
+    ways, losses = taken.world.layout.data_ranks, []
     for size, (tokens, targets) in zip(SIZES, ragged(len(SIZES))):
-        rows = uneven_share(size, taken.world.data_index, ways)
+        rows = uneven_rank_rows(size, taken.world.data_index, ways)
         mine = slice(rows.start, rows.stop)
         batch = Batch.of((tokens[mine], targets[mine]), position=taken.position, size=size)
         losses.append(taken.step(batch).loss)

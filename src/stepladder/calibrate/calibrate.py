@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from stepladder.hardware import recognise
+from stepladder.hardware import recognise_device
 from stepladder.plan import FP32
 from stepladder.record import Calibration, Timing
 from stepladder.rungs import float32_matmul_mode, is_out_of_memory
@@ -145,5 +145,5 @@ def device_name(device: torch.device) -> str:
     if device.type != "cuda":
         return "CPU"
     shown = torch.cuda.get_device_name(device)
-    known = recognise(shown, device_memory_bytes(device))
+    known = recognise_device(shown, device_memory_bytes(device))
     return known.name if known else shown

@@ -12,7 +12,7 @@ from stepladder.cli.results.tables import table
 from stepladder.errors import PlanError, RecordError
 from stepladder.plan import Plan
 from stepladder.plan.foreign.accelerate import read_accelerate
-from stepladder.plan.foreign.conversion import Carried
+from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.foreign.deepspeed import read_deepspeed
 
 FILE = "deepspeed_config.deepspeed_config_file"  # where an Accelerate file names DeepSpeed's
@@ -26,31 +26,31 @@ def configure_foreign(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--from-accelerate", metavar="CONFIG.yaml", help="the same of this")
 
 
-def read_foreign(options: argparse.Namespace) -> Carried | None:
+def read_foreign(options: argparse.Namespace) -> ConvertedPlan | None:
     """The plan of the file that was named, if one was."""
     if options.from_deepspeed:
         return deepspeed_file(options.from_deepspeed)
     if options.from_accelerate:
         config = load(options.from_accelerate, yaml_reader(), "YAML")
         carried = read_accelerate(config)
-        if any(one.key == FILE for one in carried.left):
+        if any(one.key == FILE for one in carried.unmapped):
             return follow(carried, config["deepspeed_config"]["deepspeed_config_file"])
         return carried
     return None
 
 
-def deepspeed_file(name: str) -> Carried:
+def deepspeed_file(name: str) -> ConvertedPlan:
     return read_deepspeed(load(name, json_reader, "JSON"))
 
 
-def follow(outer: Carried, name: str) -> Carried:
+def follow(outer: ConvertedPlan, name: str) -> ConvertedPlan:
     """The plan of the DeepSpeed file that an Accelerate file names, as its launcher does."""
     inner = deepspeed_file(name)
     if outer.plan != Plan():
         problem = f"the plan is in {name}, and beside it stands '{outer.plan}'"
         raise PlanError(FILE, problem, "Say it in that file.")
-    left = [one for one in outer.left if one.key != FILE]
-    return Carried(inner.plan, inner.rate, (*left, *inner.left))
+    left = [one for one in outer.unmapped if one.key != FILE]
+    return ConvertedPlan(inner.plan, inner.rate, (*left, *inner.unmapped))
 
 
 def json_reader(text: str) -> Any:
@@ -93,15 +93,15 @@ def yaml_reader() -> Callable[[str], Any]:
     return read
 
 
-def show_left(carried: Carried) -> None:
+def show_left(carried: ConvertedPlan) -> None:
     """What the file says that the plan does not."""
     if carried.rate:
         print(f"Learning rate: --rate '{carried.rate}' of a recipe")
-    if carried.left:
-        rows = [[one.key, one.why, one.words] for one in carried.left]
+    if carried.unmapped:
+        rows = [[one.key, one.why, one.words] for one in carried.unmapped]
         table("Not in the plan", ["key", "why", "what to know"], rows)
 
 
-def left_json(carried: Carried) -> dict[str, Any]:
-    left = [{"key": one.key, "why": one.why, "words": one.words} for one in carried.left]
-    return {"rate": carried.rate, "left": left, "whole": carried.whole}
+def left_json(carried: ConvertedPlan) -> dict[str, Any]:
+    left = [{"key": one.key, "why": one.why, "words": one.words} for one in carried.unmapped]
+    return {"rate": carried.rate, "left": left, "whole": carried.complete}

@@ -1,4 +1,4 @@
-"""The machine a device usually sits in: its neighbours, its way to the host, the next node.
+"""The board a device usually sits on: its links to other devices, to the host and to other nodes.
 
 A row of the device table states its own numbers and names its board; the board's are assumed when
 a cluster does not state its links, and the cluster says so. All figures are one direction.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .link import Link, usual
+from .link import Link, usual_link
 
 GIGABIT = 1e9 / 8
 
@@ -25,17 +25,17 @@ class Board:
 
 def nvlink(total: float, host: float, num_devices: int, network_gigabits: float) -> Board:
     """Describe a node joined by NVLink; `total` adds both directions, as NVIDIA quotes it."""
-    network = usual("InfiniBand", network_gigabits * GIGABIT)
-    return Board(usual("NVLink", total / 2), host, num_devices, network)
+    network = usual_link("InfiniBand", network_gigabits * GIGABIT)
+    return Board(usual_link("NVLink", total / 2), host, num_devices, network)
 
 
-def infinity(total: float, host: float, num_devices: int, network_gigabits: float) -> Board:
+def infinity_fabric(total: float, host: float, num_devices: int, network_gigabits: float) -> Board:
     """Describe a node joined by Infinity Fabric; `total` adds both directions, as AMD quotes it."""
-    network = usual("InfiniBand", network_gigabits * GIGABIT)
-    return Board(usual("Infinity Fabric", total / 2), host, num_devices, network)
+    network = usual_link("InfiniBand", network_gigabits * GIGABIT)
+    return Board(usual_link("Infinity Fabric", total / 2), host, num_devices, network)
 
 
-def cards(lane: float, num_devices: int, network_gigabits: float) -> Board:
+def pcie_cards(lane: float, num_devices: int, network_gigabits: float) -> Board:
     """Describe a server or workstation of plain PCIe cards on Ethernet."""
-    network = usual("Ethernet", network_gigabits * GIGABIT)
-    return Board(usual("PCIe", lane), lane, num_devices, network)
+    network = usual_link("Ethernet", network_gigabits * GIGABIT)
+    return Board(usual_link("PCIe", lane), lane, num_devices, network)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
-from .cluster_text import Pieces, read, write_link, write_memory
+from .cluster_text import ClusterText, parse_cluster_text, write_link, write_memory
 from .device import Device
 from .link import Link
 
@@ -48,7 +48,7 @@ class Cluster:
     @classmethod
     def parse(cls, text: str) -> Cluster:
         """Read a cluster from text such as '8 nodes x 8 H100-80GB, 400 Gb/s'."""
-        return from_pieces(read(text))
+        return complete_cluster(parse_cluster_text(text))
 
     @classmethod
     def detect(cls) -> Cluster:
@@ -68,8 +68,8 @@ class Cluster:
         return ", ".join(parts)
 
 
-def from_pieces(pieces: Pieces) -> Cluster:
-    """Complete what a text says with what is usual, and say what was added."""
+def complete_cluster(pieces: ClusterText) -> Cluster:
+    """Fill in what the text leaves out with the device's usual links, and list what was assumed."""
     device, per_node = pieces.device, pieces.devices_per_node
     inside, between = pieces.inside or device.link, pieces.between or device.network
     if pieces.between_per_device:

@@ -1,4 +1,4 @@
-"""A cluster's text: the words people write, read into pieces, and pieces written back.
+"""Parsing and writing the text that describes a cluster.
 
     8 nodes x 8 H100-80GB, NVLink 900 GB/s, 400 Gb/s per GPU, 2048 GiB host
 
@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from stepladder.errors import PlanError, raise_all
 
 from .device import Device
-from .device_table import find, known
-from .link import KINDS, Kind, Link, usual
-from .machines import Machine, machine_of
+from .device_table import find_device, is_known_device
+from .link import KINDS, Link, LinkKind, usual_link
+from .machines import Machine, find_machine
 from .units import read_size, read_speed, write_latency, write_size, write_speed
 
 EXAMPLES = "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'"
@@ -58,8 +58,8 @@ Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """What a text says; None where it says nothing."""
+class ClusterText:
+    """What a cluster's text states; None where it does not say."""
 
     device: Device
     num_nodes: int
@@ -71,8 +71,8 @@ class Pieces:
     host_memory_bytes: int | None = None
 
 
-def read(text: str) -> Pieces:
-    """Read a cluster's text, or raise every problem it has."""
+def parse_cluster_text(text: str) -> ClusterText:
+    """Parse a cluster's text, or raise every problem it has."""
     text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     head, *tail = [" ".join(re.sub("[()]", " ", part).split()) for part in text.split(",")]
     _refuse_half(head)
@@ -101,17 +101,21 @@ def _twice(name: str, part: str) -> PlanError:
     return PlanError("cluster", problem, "Keep one of them.")
 
 
-def _read_head(part: str) -> Pieces:
+def _read_head(part: str) -> ClusterText:
     first, _, rest = re.sub("^an? ", "", part, flags=re.I).partition(" ")
     written = f"{_WORDS[first.lower()]} {rest}" if first.lower() in _WORDS and rest else part
-    if known(written) or machine_of(written):  # before "4090" is read as a number
+    if is_known_device(written) or find_machine(written):  # before "4090" is read as a number
         return _of_name(written, 1)
     if found := _NODES.fullmatch(written) or _GRID.fullmatch(written):
         nodes, each, name = found.groups()
-        return Pieces(_device(part, name), _some(part, nodes), _some(part, each), nodes_stated=True)
+        return ClusterText(
+            _device(part, name), _some(part, nodes), _some(part, each), nodes_stated=True
+        )
     if found := _LAST.fullmatch(written):
         each, name, nodes = found.groups()
-        return Pieces(_device(part, name), _some(part, nodes), _some(part, each), nodes_stated=True)
+        return ClusterText(
+            _device(part, name), _some(part, nodes), _some(part, each), nodes_stated=True
+        )
     if found := _COUNT.fullmatch(written):
         count, name = found.groups()
         return _of_name(_checked(part, name), _some(part, count))
@@ -125,7 +129,7 @@ def _read_head(part: str) -> Pieces:
 
 
 def _refuse_half(part: str) -> None:
-    """A text that counts and names nothing."""
+    """Refuse a text that has a count and no device."""
     if _NODES_ALONE.fullmatch(part) or _DEVICES_ALONE.fullmatch(part):
         problem = f"'{part}' counts and does not say which device"
         raise PlanError("cluster", problem, f"Write, for example, {EXAMPLES}.")
@@ -134,7 +138,7 @@ def _refuse_half(part: str) -> None:
 def _checked(part: str, name: str) -> str:
     """The name, if no link or memory was written behind it without a comma."""
     further = _NUMBER_WITH_UNIT.search(name)
-    if further and not known(name) and known(name[: further.start()]):
+    if further and not is_known_device(name) and is_known_device(name[: further.start()]):
         device = name[: further.start()].strip()
         remedy = f"Write a comma behind the device: '{part.replace(device, device + ',', 1)}'."
         raise PlanError("cluster", f"'{name}' names more than a device", remedy)
@@ -142,19 +146,19 @@ def _checked(part: str, name: str) -> str:
 
 
 def _device(part: str, name: str) -> Device:
-    return find(_checked(part, name))
+    return find_device(_checked(part, name))
 
 
-def _of_name(name: str, count: int) -> Pieces:
-    machine = machine_of(name)
+def _of_name(name: str, count: int) -> ClusterText:
+    machine = find_machine(name)
     if machine is None:
-        return _in_usual_nodes(find(name), count)
+        return _in_usual_nodes(find_device(name), count)
     return _of_machines(machine, count)
 
 
-def _of_machines(machine: Machine, count: int) -> Pieces:
+def _of_machines(machine: Machine, count: int) -> ClusterText:
     number = machine.num_devices
-    return Pieces(machine.device, count, number, nodes_stated=True, between=machine.network)
+    return ClusterText(machine.device, count, number, nodes_stated=True, between=machine.network)
 
 
 def _some(part: str, digits: str) -> int:
@@ -163,11 +167,11 @@ def _some(part: str, digits: str) -> int:
     return int(digits)
 
 
-def _in_usual_nodes(device: Device, num_devices: int) -> Pieces:
+def _in_usual_nodes(device: Device, num_devices: int) -> ClusterText:
     """Put devices into nodes of the usual size; one node that is not full is usual too."""
     size = min(device.devices_per_node, num_devices)
     if num_devices % size == 0:
-        return Pieces(device, num_devices // size, size, nodes_stated=False)
+        return ClusterText(device, num_devices // size, size, nodes_stated=False)
     even = max(ways for ways in range(1, size) if num_devices % ways == 0)
     raise PlanError(
         "cluster",
@@ -190,7 +194,7 @@ def _read_fact(part: str) -> dict[str, object]:
     raise PlanError("cluster", f"'{part}' is not understood", remedy)
 
 
-def _kind(part: str, written: str) -> Kind:
+def _kind(part: str, written: str) -> LinkKind:
     spelled = {name.lower(): kind for name, kind in KINDS.items()}
     spelled |= {"": KINDS["network"], "xgmi": KINDS["Infinity Fabric"], "ib": KINDS["InfiniBand"]}
     if written.lower() not in spelled:
@@ -199,7 +203,7 @@ def _kind(part: str, written: str) -> Kind:
     return spelled[written.lower()]
 
 
-def _read_link(part: str, kind: Kind, quoted: float, rest: str) -> dict[str, object]:
+def _read_link(part: str, kind: LinkKind, quoted: float, rest: str) -> dict[str, object]:
     latency = _LATENCY.search(rest)
     rest, one_way = _take(_LATENCY.sub("", rest), _PER_DIRECTION)
     rest, per_device = _take(rest, _PER_DEVICE)
@@ -208,7 +212,7 @@ def _read_link(part: str, kind: Kind, quoted: float, rest: str) -> dict[str, obj
     if rest:
         remedy = "After a speed may stand: per GPU, per direction, at 5 us; for networks, per node."
         raise PlanError("cluster.link", f"'{rest.strip()}' in '{part}' is not understood", remedy)
-    link = usual(kind.name, quoted / (1 if one_way else kind.quoted_directions))
+    link = usual_link(kind.name, quoted / (1 if one_way else kind.quoted_directions))
     if latency:
         link = replace(link, latency_seconds=float(latency[1]) / (1e6 if latency[2] == "us" else 1))
     if kind.inside:

@@ -1,4 +1,4 @@
-"""A device: what one rank drives, as the numbers a forecast needs.
+"""A device, as the numbers that a forecast needs: memory, bandwidth, peak FLOP/s, power, price.
 
 [Note: which peak] A peak is dense, never the "with sparsity" figure, and counts a multiply-add as
 two. `tf32`, `bf16`, `fp16`, `fp8` and `int8` are the matrix units' with 32-bit accumulation;

@@ -1,4 +1,4 @@
-"""The names devices go by: what people write, and what torch and its driver show."""
+"""Names of devices: what people write, and what torch and the driver report."""
 
 from __future__ import annotations
 

@@ -63,11 +63,11 @@ _MORE = re.compile(r"(?:sxm\d?|hbm\de?)(?=\d*(?:gb)?$)|(?<=\d)s$")
 _MEMORY = re.compile(r"[\s_-](\d+) ?gi?b$", re.I)
 
 
-def known(name: str) -> bool:
+def is_known_device(name: str) -> bool:
     return _spelled(name) is not None
 
 
-def find(name: str) -> Device:
+def find_device(name: str) -> Device:
     """Return the device a person means by a name."""
     spelled = _spelled(name)
     if spelled is None:
@@ -102,8 +102,8 @@ def _remedy(name: str) -> str:
     return f"Known: {', '.join(USUAL)} and {more}."
 
 
-def recognise(shown: str, memory_bytes: int) -> Device | None:
-    """Return the device torch shows under a name, or None: a card is never guessed.
+def recognise_device(shown: str, memory_bytes: int) -> Device | None:
+    """The device that torch reports under a name, or None: an unknown card is never guessed.
 
     The memory must agree too, within what drivers and check bits keep for themselves: one name
     is used for several sizes, and a partition shows less than the whole.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LinkKind:
     """What is true of every link of one technology."""
 
     name: str
@@ -45,21 +45,21 @@ _BOOK = "How to Scale Your Model, 2025: about a microsecond a hop"
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("NVLink", True, 2, 3.4e-6, _NCCL),
-        Kind("Infinity Fabric", True, 2, 3.6e-6, _RCCL),
-        Kind("PCIe", True, 2, 5.7e-6, _NCCL),
-        Kind("ICI", True, 1, 1e-6, _BOOK),
-        Kind("on-board RoCE", True, 1, 14e-6, f"as a network: {_NCCL}"),
-        Kind("shared memory", True, 1, 20e-6, _GUESS),
-        Kind("InfiniBand", False, 1, 14e-6, _NCCL),
-        Kind("RoCE", False, 1, 14e-6, _NCCL),
-        Kind("EFA", False, 1, 30e-6, _GUESS),
-        Kind("Ethernet", False, 1, 50e-6, _GUESS),
-        Kind("network", False, 1, 14e-6, f"unnamed, taken for RDMA: {_NCCL}"),
+        LinkKind("NVLink", True, 2, 3.4e-6, _NCCL),
+        LinkKind("Infinity Fabric", True, 2, 3.6e-6, _RCCL),
+        LinkKind("PCIe", True, 2, 5.7e-6, _NCCL),
+        LinkKind("ICI", True, 1, 1e-6, _BOOK),
+        LinkKind("on-board RoCE", True, 1, 14e-6, f"as a network: {_NCCL}"),
+        LinkKind("shared memory", True, 1, 20e-6, _GUESS),
+        LinkKind("InfiniBand", False, 1, 14e-6, _NCCL),
+        LinkKind("RoCE", False, 1, 14e-6, _NCCL),
+        LinkKind("EFA", False, 1, 30e-6, _GUESS),
+        LinkKind("Ethernet", False, 1, 50e-6, _GUESS),
+        LinkKind("network", False, 1, 14e-6, f"unnamed, taken for RDMA: {_NCCL}"),
     )
 }
 
 
-def usual(kind: str, bytes_per_second: float) -> Link:
+def usual_link(kind: str, bytes_per_second: float) -> Link:
     """Make a link of that kind with the latency its kind usually has."""
     return Link(kind, KINDS[kind].latency_seconds, bytes_per_second)

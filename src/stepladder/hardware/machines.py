@@ -1,4 +1,4 @@
-"""Whole machines that people name instead of what is in them: rented ones, and NVIDIA's own.
+"""Machines named as a whole: cloud instance types, and NVIDIA's DGX and HGX.
 
 Networks are those of the machine, one direction, as its seller states them; where a row has none,
 the device's usual one is assumed, and said. A DGX or HGX of a device is a node of eight.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from .board import GIGABIT
 from .device import Device
-from .device_table import find, known
-from .link import Link, usual
+from .device_table import find_device, is_known_device
+from .link import Link, usual_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ _RENTED = {
 _OWN = re.compile(r"[dh]gx[- ]?(.+)", re.I)
 
 
-def machine_of(name: str) -> Machine | None:
+def find_machine(name: str) -> Machine | None:
     """The machine a person means by a name; None: it is none that is known."""
     if rented := _RENTED.get(name.strip().lower()):
         device, number, kind, gigabits = rented
-        return Machine(find(device), number, usual(kind, gigabits * GIGABIT))
+        return Machine(find_device(device), number, usual_link(kind, gigabits * GIGABIT))
     own = _OWN.fullmatch(name.strip())
     device_name = own[1].strip() if own else ""
-    return Machine(find(device_name), 8) if known(device_name) else None
+    return Machine(find_device(device_name), 8) if is_known_device(device_name) else None

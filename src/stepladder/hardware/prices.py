@@ -1,4 +1,4 @@
-"""What renting a device costs: public on-demand list prices, in dollars an hour, with their dates.
+"""Rental prices of devices: public on-demand list prices in dollars an hour, with their dates.
 
 Prices move faster than releases, so they stand apart from what does not change. One provider is
 used for as many devices as it rents, so that ratios between devices mean something. A device

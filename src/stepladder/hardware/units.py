@@ -1,4 +1,4 @@
-"""Speeds and sizes with their units, read and written without losing a bit.
+"""Bandwidths and memory sizes with units, parsed and written without loss.
 
 A small b is bits and a capital B bytes; "gb/s" could be either, so it is refused.
 """

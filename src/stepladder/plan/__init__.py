@@ -1,4 +1,7 @@
-"""What we intend: a plan is a frozen value, and is text. Standard library only."""
+"""Training plans: precision, layout, batch and optimizer as frozen values with a text form.
+
+Standard library only.
+"""
 
 from .batch import Batch
 from .layout import AXES, Layout

@@ -1,7 +1,7 @@
-"""How many sequences one optimizer step sees, and in how many passes.
+"""The global batch: its size, the micro-batch size, and how many micro-batches a rank accumulates.
 
-The identity `sequences = micro × passes × data ways` holds always. Any of the three may be left
-open; `settle` fills in the rest or says which sizes would work.
+`sequences = micro × passes × data ranks` always holds. Any of the first three may be left open:
+`settle` computes it, or says which sizes would work.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ class Batch:
     """How a global batch is split: sequences, rows of a micro-batch, micro-batches a step."""
 
     sequences: int | None = None  # in one optimizer step, over all ranks
-    micro: int | None = None  # in one forward pass of one rank
-    passes: int | None = None  # forward-backward passes of each rank before one step
+    micro: int | None = None  # sequences in one micro-batch of one rank
+    passes: int | None = None  # micro-batches that each rank accumulates before one step
 
-    def settle(self, data_ways: int) -> Batch:
-        """All three numbers, checked against each other."""
+    def settle(self, data_ranks: int) -> Batch:
+        """Fill in the open numbers and check all three against each other."""
         sequences, micro, passes = self.sequences, self.micro, self.passes
         if sequences is None:
             micro, passes = micro or 1, passes or 1
-            return Batch(micro * passes * data_ways, micro, passes)
+            return Batch(micro * passes * data_ranks, micro, passes)
         if micro is None:
-            micro = self._divide("batch.sequences", sequences, (passes or 1) * data_ways)
-        per_pass = micro * data_ways
+            micro = self._divide("batch.sequences", sequences, (passes or 1) * data_ranks)
+        per_pass = micro * data_ranks
         if sequences % per_pass:
-            raise self._misfit(sequences, micro, data_ways)
+            raise self._misfit(sequences, micro, data_ranks)
         if passes is not None and passes * per_pass != sequences:
             raise PlanError(
                 "batch.accumulate",
@@ -51,14 +51,14 @@ class Batch:
         return sequences // ways
 
     @staticmethod
-    def _misfit(sequences: int, micro: int, data_ways: int) -> PlanError:
-        per_pass = micro * data_ways
+    def _misfit(sequences: int, micro: int, data_ranks: int) -> PlanError:
+        per_pass = micro * data_ranks
         below = sequences // per_pass * per_pass
         near = f"{below} or {below + per_pass}" if below else f"{per_pass}"
         return PlanError(
             "batch.sequences",
             f"{sequences} does not divide into passes of {per_pass} "
-            f"({micro} per micro-batch x {data_ways} data ranks)",
+            f"({micro} per micro-batch x {data_ranks} data ranks)",
             f"Nearest that do: {near}.",
         )
 
@@ -71,29 +71,29 @@ class Batch:
         ]
 
 
-def share(step: int, batch: Batch, data_index: int, data_ways: int) -> list[range]:
-    """The positions this data rank reads in one step, one range a pass.
+def rank_positions(step: int, batch: Batch, data_index: int, data_ranks: int) -> list[range]:
+    """The dataset positions that this data rank reads in one step: one range per micro-batch.
 
-    Pass p takes the p-th stretch of the global batch and the ranks divide that stretch, so the
-    global batch is the same set of positions on any number of ranks.
+    The p-th micro-batches of all ranks are the p-th chunk of the global batch, so the global batch
+    is the same set of positions on any number of ranks.
     """
-    settled = batch.settle(data_ways)
+    settled = batch.settle(data_ranks)
     assert settled.sequences and settled.micro and settled.passes
     first = step * settled.sequences + data_index * settled.micro
-    stride = settled.micro * data_ways
+    stride = settled.micro * data_ranks
     return [
         range(first + p * stride, first + p * stride + settled.micro) for p in range(settled.passes)
     ]
 
 
-def uneven_share(size: int, data_index: int, data_ways: int) -> range:
-    """The rows of a data rank of a batch that does not divide: shares differ by at most one."""
-    if size < data_ways:
+def uneven_rank_rows(size: int, data_index: int, data_ranks: int) -> range:
+    """One rank's rows of a batch that does not divide evenly: ranks differ by at most a row."""
+    if size < data_ranks:
         raise PlanError(
             "batch",
-            f"{size} rows are fewer than the {data_ways} ranks that share them",
-            f"Use at most {size} data ranks, or a batch of {data_ways} or more.",
+            f"{size} rows are fewer than the {data_ranks} ranks that share them",
+            f"Use at most {size} data ranks, or a batch of {data_ranks} or more.",
         )
-    least, extra = divmod(size, data_ways)
+    least, extra = divmod(size, data_ranks)
     first = data_index * least + min(data_index, extra)
     return range(first, first + least + (data_index < extra))

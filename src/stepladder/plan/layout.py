@@ -1,7 +1,7 @@
-"""How ranks are arranged: a box whose axes run from the slowest link to the fastest.
+"""The layout of ranks: a grid whose axes run from the slowest link to the fastest.
 
-A rank's coordinates are a divmod. Ranks that differ only along `tensor` are neighbours, so they
-share the fastest link; ranks that differ along `pipeline` are farthest apart.
+A rank's coordinates follow from its number by divmod. Ranks that differ only along `tensor` are
+neighbours, so they share the fastest link; ranks that differ along `pipeline` are farthest apart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REST = -1  # "whatever is left", settled once the number of ranks is known
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Ranks as a box: how many along pipeline, replicate, shard, context and tensor."""
+    """A grid of ranks: how many along pipeline, replicate, shard, context and tensor."""
 
     pipeline: int = 1  # stages of consecutive blocks
     replicate: int = 1  # whole copies of the training state
@@ -36,24 +36,24 @@ class Layout:
         return prod(self.shape)
 
     @property
-    def data_ways(self) -> int:
-        """Ranks that each see other samples."""
+    def data_ranks(self) -> int:
+        """Ranks that read different samples (data parallelism)."""
         return self.replicate * self.shard
 
     def place(self, rank: int) -> dict[str, int]:
-        """The rank's index on every axis."""
+        """The rank's coordinate on every axis."""
         indices: dict[str, int] = {}
         for axis, ways in zip(reversed(AXES), reversed(self.shape)):
             rank, indices[axis] = divmod(rank, ways)
         return {axis: indices[axis] for axis in AXES}
 
     def data_index(self, rank: int) -> int:
-        """Which share of the data is this rank's."""
+        """This rank's index among the data-parallel ranks."""
         place = self.place(rank)
         return place["replicate"] * self.shard + place["shard"]
 
     def settle(self, num_ranks: int) -> Layout:
-        """The layout of exactly so many ranks: the axis given as the rest filled in."""
+        """The layout for `num_ranks` ranks, with an axis of -1 replaced by the remaining ranks."""
         open_axes = [axis for axis in AXES if getattr(self, axis) == REST]
         known = prod(ways for ways in self.shape if ways != REST)
         if not open_axes:
@@ -76,7 +76,7 @@ class Layout:
         return self
 
     def problems(self) -> list[PlanError]:
-        """What is wrong with these numbers whatever the model."""
+        """Errors in the axis sizes that no model could make right."""
         found = [
             PlanError(
                 f"layout.{axis}",

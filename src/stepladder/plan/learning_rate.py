@@ -1,4 +1,4 @@
-"""How the learning rate moves: a pure function from the step to a factor of the top rate.
+"""Learning-rate schedules: a pure function from the step to a factor of the peak learning rate.
 
 Text form: `cosine warmup=100 steps=1000 floor=0.1`. The rate is 0 < factor <= 1 during warm-up (so
 step 0 learns something), 1 at its top, `floor` at `steps`.

@@ -1,4 +1,4 @@
-"""Which optimizer, with which numbers, as a value the planner can count and the run can build.
+"""The optimizer of a plan: its name and hyperparameters, as the planner and the run read them.
 
 Text form: `adamw lr=3e-4 wd=0.1 betas=0.9,0.95 clip=1`. Groups are rules over parameter names,
 first match wins: `group=*.bias:wd=0`, `layers=0.8` shrinks the rate by that factor per block from
@@ -23,7 +23,7 @@ OWN = {"momentum": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Other numbers for the parameters whose name matches a pattern."""
+    """A parameter group: other hyperparameters for parameters whose name matches a pattern."""
 
     pattern: str  # a shell pattern over the parameter's full name
     lr_factor: float = 1.0
@@ -51,7 +51,7 @@ class Optimizer:
 
     @property
     def moments(self) -> int:
-        """Tensors as large as the parameters that the optimizer remembers."""
+        """State tensors per parameter, each as large as the parameter."""
         return 1 if self.name == "sgd" and self.momentum else MOMENTS[self.name]
 
     @classmethod

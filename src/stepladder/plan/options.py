@@ -1,4 +1,4 @@
-"""The plan's smaller choices, each parsed once from the field's own word for it."""
+"""A plan's activation checkpointing, gradient compression and pipeline schedule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse_count(field: str, text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What the backward pass computes again instead of keeping."""
+    """Activation checkpointing: what the backward pass recomputes instead of saving."""
 
     kind: Literal["none", "blocks", "selective", "every", "budget"] = "none"
     every: int = 1  # with "every": one block in so many is recomputed
@@ -42,7 +42,7 @@ class Recompute:
 
     @property
     def chooses(self) -> bool:
-        """Whether blocks may keep what their products gave, and make only the rest again."""
+        """Whether blocks save the outputs of their matmuls and recompute only the rest."""
         return self.kind in ("selective", "budget")
 
     def repeats(self, index: int) -> bool:
@@ -71,7 +71,7 @@ class Recompute:
 
 @dataclass(frozen=True, slots=True)
 class Compress:
-    """How gradients shrink before they travel."""
+    """How gradients are compressed before they are reduced."""
 
     kind: Literal["none", "bf16", "fp16", "powersgd"] = "none"
     rank: int = 0  # with "powersgd": columns of each factor
@@ -94,7 +94,7 @@ class Compress:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """In which order a pipeline's stages work."""
+    """The pipeline schedule: the order in which stages run micro-batches."""
 
     kind: Literal["gpipe", "1f1b", "interleaved", "zero-bubble"] = "1f1b"
     virtual: int = 1  # stages each rank holds

@@ -1,4 +1,4 @@
-"""A plan: everything that is decided about a run's mathematics, memory and layout, as one value.
+"""A plan: precision, layout, batch, memory savings and optimizer of a run, as one frozen value.
 
 A plan is frozen and is text: `Plan.parse(str(plan)) == plan`. It imports nothing that computes and
 does nothing; rungs read its fields, the planner counts them, the run folder keeps it.
@@ -48,9 +48,9 @@ class Plan:
     optimizer: Optimizer = Optimizer()
 
     def settle(self, num_ranks: int) -> Plan:
-        """The plan for a known number of ranks: no axis or batch number left open."""
+        """The plan for `num_ranks` ranks, with every open axis and batch size filled in."""
         layout = self.layout.settle(num_ranks)
-        settled = replace(self, layout=layout, batch=self.batch.settle(layout.data_ways))
+        settled = replace(self, layout=layout, batch=self.batch.settle(layout.data_ranks))
         return settled.check()
 
     def check(self) -> Plan:
@@ -81,16 +81,16 @@ class Plan:
     @classmethod
     def parse(cls, text: str) -> Plan:
         """A plan from its shorthand, such as `bf16 zero3 shard=8 micro=2 recompute=blocks`."""
-        return cls(**words.read(words.words_of(text))).check()
+        return cls(**words.parse_fields(words.split_shorthand(text))).check()
 
     @classmethod
     def from_toml(cls, text: str) -> Plan:
-        return cls(**words.read(words.words_of_toml(text))).check()
+        return cls(**words.parse_fields(words.words_of_toml(text))).check()
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Plan:
         """A plan from a table of its words, as a run file holds it."""
-        return cls(**words.read(words.words_of_table(table))).check()
+        return cls(**words.parse_fields(words.words_of_table(table))).check()
 
     def to_toml(self) -> str:
         return words.write_toml(self._words())

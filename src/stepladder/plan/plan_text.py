@@ -1,7 +1,7 @@
-"""The plan's words: the shorthand people type and the TOML that is stored beside a run.
+"""The text of a plan: the shorthand people type, and the TOML that is stored beside a run.
 
-Both are the same list of words. `read` turns words into the plan's fields, reporting every
-mistake at once; `write` turns fields into the shortest words that read back the same.
+Both hold the same words. `parse_fields` turns words into the plan's fields, reporting every
+mistake at once; `plan_words` turns fields into the shortest words that parse to the same plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ATTENTIONS = ("auto", "flash", "plain")
 BATCH_KEYS = {"batch": "sequences", "micro": "micro", "accumulate": "passes"}
 
 
-def parse_ways(axis: str, text: str) -> int:
+def parse_axis_size(axis: str, text: str) -> int:
     return REST if text == str(REST) else parse_count(f"layout.{axis}", text)
 
 
@@ -77,7 +77,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
 KEYS = (*FIELDS, *AXES, *BATCH_KEYS)
 
 
-def words_of(text: str) -> Iterator[tuple[str, str]]:
+def split_shorthand(text: str) -> Iterator[tuple[str, str]]:
     """Each word of the shorthand as (key, value); bare words name a precision or a data rung."""
     try:
         words = shlex.split(text)
@@ -97,7 +97,7 @@ def bare_key(word: str) -> str:
 ALL_WORDS = (*PRECISIONS, *DATA_WORDS, *KEYS)
 
 
-def read(words: Iterator[tuple[str, str]]) -> dict[str, Any]:
+def parse_fields(words: Iterator[tuple[str, str]]) -> dict[str, Any]:
     """The plan's fields from its words."""
     problems: list[PlanError] = []
     fields: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def read(words: Iterator[tuple[str, str]]) -> dict[str, Any]:
                 name, reader = FIELDS[key]
                 fields[name] = reader(value)
             elif key in AXES:
-                axes[key] = parse_ways(key, value)
+                axes[key] = parse_axis_size(key, value)
             elif key in BATCH_KEYS:
                 batch[BATCH_KEYS[key]] = parse_count(f"batch.{key}", value)
             elif key != "data" or value not in DATA_WORDS:
@@ -125,7 +125,10 @@ def read(words: Iterator[tuple[str, str]]) -> dict[str, Any]:
         except PlanError as problem:
             problems.append(problem)
     if "data" in seen and seen["data"] in DATA_WORDS:
-        axes, fields["zero"] = spread(seen["data"], axes, problems), DATA_WORDS[seen["data"]]
+        axes, fields["zero"] = (
+            open_data_axes(seen["data"], axes, problems),
+            DATA_WORDS[seen["data"]],
+        )
     raise_all(problems)
     return {**fields, "layout": Layout(**axes), "batch": Batch(**batch)}
 
@@ -137,8 +140,8 @@ def unknown(key: str, value: str) -> PlanError:
     return PlanError("plan", f"'{word}' is not a word of a plan", nearest(word, ALL_WORDS))
 
 
-def spread(word: str, axes: dict[str, int], problems: list[PlanError]) -> dict[str, int]:
-    """The axes a data word opens when it is not told how wide they are."""
+def open_data_axes(word: str, axes: dict[str, int], problems: list[PlanError]) -> dict[str, int]:
+    """The axes, with the one that a data word implies left open where its size is not given."""
     if word == "hsdp":
         if "shard" not in axes and "replicate" not in axes:
             problems.append(

@@ -1,4 +1,4 @@
-"""Which number formats a plan uses, as an agreement between the parties that must keep it.
+"""Precisions: the types that parameters are stored in, computed in and reduced in.
 
 A precision's name is parsed once, here. From then on each party reads the field that answers its
 question: the optimizer `store`, autocast `work`, the matrix units `compute`, the network `reduce`.

@@ -1,4 +1,4 @@
-"""A recipe: a whole run as text. `RUN.toml` is one; `--section.key value` changes one.
+"""A recipe: everything `RUN.toml` says about a run, and the `--section.key value` overrides.
 
 Every key has a default, so an empty file trains the built-in model on the built-in text. The
 `plan`, `optimizer` and `rate` sections hold the same words as their shorthands.
@@ -238,7 +238,7 @@ def convert(value: Any, kind: type) -> Any:
 
 
 def read_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a file, or the default one, with `--section.key value` words applied."""
+    """Read a recipe from a file (or take the default) and apply `--section.key value` overrides."""
     table: dict[str, Any] = {}
     if path is not None:
         table = read_toml(Path(path))

@@ -1,4 +1,4 @@
-"""A plan refitted to another number of ranks: a node was lost, or has come back.
+"""Elastic training: refit a plan to another number of ranks when a node is lost or returns.
 
 The mathematics stays: global batch, precision, optimizer and learning rate are the plan's own. How
 the work is divided follows the ranks that are left, by one rule. Tensor, context and pipeline
@@ -31,12 +31,14 @@ CUTS = ("tensor", "context", "pipeline")  # axes that cut the model, dearest fir
 
 @dataclass(frozen=True, slots=True)
 class Refit:
+    """A plan for another number of ranks, and what changed."""
+
     plan: Plan
     said: str = ""  # what changed, in a sentence; nothing where the plan fits as it is
 
 
 def refit(plan: Plan, num_ranks: int) -> Refit:
-    """The plan for so many ranks, with the same global batch, and what had to change for it."""
+    """The plan for `num_ranks` ranks with the same global batch, and what had to change."""
     if fits(plan, num_ranks):
         return Refit(plan)
     broken: list[PlanError] = []
@@ -44,7 +46,7 @@ def refit(plan: Plan, num_ranks: int) -> Refit:
         for candidate in candidates(plan, layout):
             broken = legality_problems(candidate, num_ranks, open_batch=True)
             if not broken:
-                return Refit(candidate, sentence(plan, candidate, num_ranks))
+                return Refit(candidate, describe_changes(plan, candidate, num_ranks))
     raise_all(broken)  # of the last: what even data parallel ranks with a plain schedule break
     raise PlanError(
         "ranks",
@@ -78,7 +80,7 @@ def layouts(plan: Plan, num_ranks: int) -> Iterator[Layout]:
 
 
 def data_axes(plan: Plan, data: int) -> tuple[int, int]:
-    """Copies and slices of so many data ranks: slices as before where there were also copies."""
+    """Sizes of the replicate and shard axes; a hybrid-sharded plan keeps its shard size."""
     if not plan.zero:
         return data, 1
     slices = plan.layout.shard
@@ -105,8 +107,8 @@ def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
 
 
 def fit_batch(batch: Batch, layout: Layout, schedule: Schedule) -> Batch | None:
-    """The same global batch in passes no larger than before; None where it cannot be."""
-    sequences, ways, stages = batch.sequences, layout.data_ways, layout.pipeline
+    """The same global batch in micro-batches no larger than before; None where it cannot be."""
+    sequences, ways, stages = batch.sequences, layout.data_ranks, layout.pipeline
     if sequences is None:
         return Batch(micro=batch.micro)
     if sequences % ways:  # shares differ by a row, which a pipeline cannot do
@@ -126,7 +128,7 @@ def divisors(number: int) -> list[int]:
     return sorted({*low, *(number // n for n in low)})
 
 
-def sentence(before: Plan, after: Plan, num_ranks: int) -> str:
+def describe_changes(before: Plan, after: Plan, num_ranks: int) -> str:
     """What changed, with its numbers."""
     changes = []
     for axis in AXES:
@@ -143,7 +145,7 @@ def sentence(before: Plan, after: Plan, num_ranks: int) -> str:
         if getattr(before, name) != getattr(after, name)
     ]
     changes += [f"{name} left out" for name in gone]
-    uneven = after.batch.sequences and after.batch.sequences % after.layout.data_ways
+    uneven = after.batch.sequences and after.batch.sequences % after.layout.data_ranks
     if uneven:
         changes.append("shares that differ by a row")
     same = f"the global batch stays {after.batch.sequences}" if after.batch.sequences else ""

@@ -1,4 +1,4 @@
-"""Numbers that a run and its forecast must agree on; each stands here and nowhere else.
+"""Constants shared by training and forecasting, each defined here and nowhere else.
 
 A rung that changed one of them alone would leave the planner forecasting another program.
 """

@@ -1,4 +1,4 @@
-"""Which blocks each pipeline stage holds: the one split that both the run and the forecast use."""
+"""The split of blocks into pipeline stages, used by both training and forecasting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def split_blocks(num_blocks: int, num_stages: int) -> list[range]:
 
 
 def cut_blocks(costs: Sequence[float], num_chunks: int) -> list[range]:
-    """The blocks of every stretch, in as many stretches as there are stages on all ranks.
+    """The blocks of every stage, counting the stages of all ranks.
 
     Args:
         costs: of each block; the first carries the entry's too, and the last the exit's.
@@ -25,7 +25,7 @@ def cut_blocks(costs: Sequence[float], num_chunks: int) -> list[range]:
 
 
 def chunk_indices(index: int, pipeline: int, virtual: int, folded: bool) -> list[int]:
-    """Which stretches of blocks a rank holds: in turn, or there and back for a folded schedule."""
+    """Which stages a rank holds: round-robin, or folded back (first and last on one rank)."""
     if folded:
         return [index, 2 * pipeline - 1 - index]
     return [index + turn * pipeline for turn in range(virtual)]

@@ -1,4 +1,4 @@
-"""Values as people type them, read strictly, so that whatever is accepted can be written back.
+"""Strict parsing of typed values: whatever is accepted can be written back unchanged.
 
 Python's own `int` and `float` take digits of every alphabet and refuse numbers of thousands of
 digits with an error of their own; file systems and TOML refuse NUL and half a surrogate pair. All

@@ -83,14 +83,14 @@ def powers(limit: int) -> list[int]:
     return [2**n for n in range(limit.bit_length()) if 2**n <= limit]
 
 
-def micro_batches(batch: int, data_ways: int) -> list[int]:
+def micro_batches(batch: int, data_ranks: int) -> list[int]:
     """Sizes that cut each rank's share evenly, from the smallest."""
-    share, rest = divmod(batch, data_ways)
+    share, rest = divmod(batch, data_ranks)
     return [] if rest or not share else [n for n in powers(share) if share % n == 0] or [1]
 
 
 def fill(base: Plan, frame: Frame, batch: int, micro: int, recompute: Recompute) -> Plan:
-    passes = batch // (micro * frame.layout.data_ways)
+    passes = batch // (micro * frame.layout.data_ranks)
     return replace(
         base,
         layout=frame.layout,

@@ -80,7 +80,7 @@ class Search:
     def run(self) -> Iterator[Choice | Rejected]:
         speed = speed_of(self.cluster.device, self.base.precision, self.calibration)
         for frame in frames(self.facts, self.cluster):
-            ways = frame.layout.data_ways
+            ways = frame.layout.data_ranks
             sizes = micro_batches(self.batch, ways)
             yield from self.fill_frame(frame, sizes, speed)
             if not sizes:

@@ -94,7 +94,7 @@ class Accumulate:
         Where a batch does not divide evenly, a rank may have one micro-batch fewer than others,
         which would wait for it in a collective; so it repeats its last one, with weight 0.
         """
-        parts, ways = self.micro_batches(mine), self.world.layout.data_ways
+        parts, ways = self.micro_batches(mine), self.world.layout.data_ranks
         most = -(-batch.size // ways)  # rows of the fullest rank
         idle = -(-most // (self.micro or most)) - len(parts) if ways > 1 else 0
         return [(part, True) for part in parts] + [(parts[-1], False)] * idle
@@ -106,7 +106,7 @@ class Accumulate:
     def start_count(self, batch: Batch) -> Callable[[], int | torch.Tensor]:
         """The count as a call: ranks add theirs up during the first forward pass."""
         mine = self.loss.count(batch)
-        if self.world.layout.data_ways == 1:
+        if self.world.layout.data_ranks == 1:
             return lambda: mine
         count = torch.tensor(float(mine), device=self.world.device)
         return self.world.sum_async(count, "replicate", "shard")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.hardware import Cluster, find, recognise
+from stepladder.hardware import Cluster, find_device, recognise_device
 from stepladder.model import builtin_shape, describe
 from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
 from stepladder.planner import forecast, search
@@ -176,10 +176,10 @@ def cluster_for(device: torch.device) -> Cluster:
     """One device of this machine; raises where the table does not know it."""
     host = device_memory_bytes(torch.device("cpu"))
     if device.type != "cuda":
-        cpu = find("CPU")
+        cpu = find_device("CPU")
         return Cluster(cpu, 1, 1, cpu.link, cpu.network, host)
     shown = torch.cuda.get_device_name(device)
-    known = recognise(shown, device_memory_bytes(device))
+    known = recognise_device(shown, device_memory_bytes(device))
     if known is None:
         raise LookupError(f"{shown} is not in the device table")
     return Cluster(known, 1, 1, known.link, known.network, host)

@@ -70,7 +70,7 @@ def feed(
     reading: ReadPolicy | None,
 ) -> Prefetcher:
     """This rank's part of the global batches, from where the run stands: see `Run.batches`."""
-    ways = run.settled.data_ways
+    ways = run.settled.data_ranks
     planned = run.plan.batch
     passes = planned.passes if planned.micro is None else None
     settled = BatchPlan(size or planned.sequences, planned.micro, passes)

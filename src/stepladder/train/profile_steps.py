@@ -19,7 +19,7 @@ from torch.profiler import record_function
 
 from stepladder.data import Batch
 from stepladder.errors import DataError, RecordError
-from stepladder.hardware import recognise
+from stepladder.hardware import recognise_device
 from stepladder.model import uncompiled
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
@@ -177,7 +177,7 @@ def summary(
     detail: OperationDetail | None,
 ) -> Profile:
     device = run.world.device
-    known = recognise(device_name(run.world), device_memory_bytes(device))
+    known = recognise_device(device_name(run.world), device_memory_bytes(device))
     streaming = found.causes["memory_bound"] + found.causes["optimizer"]
     counted = detail is not None and not run.plan.compile and streaming > 0
     return Profile(

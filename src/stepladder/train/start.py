@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stepladder.errors import PlanError
-from stepladder.hardware import recognise
+from stepladder.hardware import recognise_device
 from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
 from stepladder.plan import Optimizer, Plan, Rate, SettledPlan
@@ -146,7 +146,7 @@ def build(
         flops=FlopRate(
             drawn,
             peak_flops(plan, world.device),
-            sharing=settled.layout.num_ranks // settled.data_ways,
+            sharing=settled.layout.num_ranks // settled.data_ranks,
             again=climbed.fully_recomputed,
         ),
         seed=seed,
@@ -165,7 +165,7 @@ def peak_flops(plan: Plan, device: torch.device) -> float | None:
     """The device's peak in the plan's compute type; None for a device nobody has looked up."""
     if device.type != "cuda":
         return None
-    known = recognise(torch.cuda.get_device_name(device), device_memory_bytes(device))
+    known = recognise_device(torch.cuda.get_device_name(device), device_memory_bytes(device))
     return known.peak(plan.precision.compute) if known else None
 
 

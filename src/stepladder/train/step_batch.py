@@ -37,7 +37,7 @@ def rank_batch(
     every rank and one that reads other rows on each look alike, and the wrong guess would train on
     rows twice, or on half of them.
     """
-    ways = plan.layout.data_ways
+    ways = plan.layout.data_ranks
     if isinstance(given, Batch) or (ways == 1 and rows is None):
         return as_batch(given, position)
     if rows is None:

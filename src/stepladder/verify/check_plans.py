@@ -9,7 +9,7 @@ import numpy as np
 
 from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import PlanError, StepladderError, raise_all
-from stepladder.hardware import Cluster, find
+from stepladder.hardware import Cluster, find_device
 from stepladder.model import describe
 from stepladder.plan import Batch, Plan
 from stepladder.plan.settled.settle import legality_problems
@@ -57,5 +57,5 @@ def problems_of(facts: Facts | None, plan: Plan, device: str) -> Iterator[PlanEr
 def cluster_of(device: str, ranks: int) -> Cluster:
     if device != "cpu":
         return detect_cluster(processes=ranks)
-    cpu = find("CPU")
+    cpu = find_device("CPU")
     return Cluster(cpu, 1, ranks, cpu.link, cpu.network)

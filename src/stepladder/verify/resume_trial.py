@@ -117,7 +117,7 @@ def make_journey(
         replace(
             plan,
             batch=replace(plan.batch, sequences=rows, micro=plan.batch.micro or MICRO).settle(
-                plan.layout.data_ways
+                plan.layout.data_ranks
             ),
             optimizer=chosen,
         )
@@ -129,7 +129,7 @@ def make_journey(
 def shared_rows(plans: Sequence[Plan]) -> int:
     """Rows of a global batch that all of these plans can share; as the first says, if it does."""
     first = plans[0]
-    each = [(plan.batch.micro or MICRO) * plan.layout.data_ways for plan in plans]
+    each = [(plan.batch.micro or MICRO) * plan.layout.data_ranks for plan in plans]
     if first.batch.sequences or first.batch.passes:
         return first.batch.sequences or each[0] * (first.batch.passes or 1)
     fits = math.lcm(*each)

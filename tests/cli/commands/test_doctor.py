@@ -9,7 +9,7 @@ import pytest
 from stepladder.cli.commands import doctor
 from stepladder.cli.main import main
 from stepladder.cli.results import tables as show
-from stepladder.hardware import find
+from stepladder.hardware import find_device
 from stepladder.world import MachineCheck, detect_machine
 from stepladder.world.machine.machine_checks import ABSENT, CHECKS, FAILED, OK
 from stepladder.world.machine.precision_support import PrecisionSupport
@@ -57,7 +57,9 @@ def test_a_peak_is_shown_in_teraflops_or_as_unknown(machine):
     assert doctor.peak_words(yes, machine) == 989.4
     assert doctor.peak_words(PrecisionSupport("fp8", "no", "", None), machine) == "-"
     on_cpu = doctor.peak_words(PrecisionSupport("bf16", "yes", "", None), machine)
-    assert on_cpu == ("unknown" if machine.cluster.device is find("CPU") else "unknown device")
+    assert on_cpu == (
+        "unknown" if machine.cluster.device is find_device("CPU") else "unknown device"
+    )
 
 
 def test_a_machine_without_a_gpu_is_told_so_plainly(machine):

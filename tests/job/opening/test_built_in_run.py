@@ -17,11 +17,11 @@ def gpu(monkeypatch):
 
     def pretend(name: str, memory_bytes: int) -> None:
         def cluster(_):
-            from stepladder.hardware import Cluster, find
+            from stepladder.hardware import Cluster, find_device
 
             if name == "unheard of":
                 raise LookupError(name)
-            device = find(name)
+            device = find_device(name)
             return Cluster(device, 1, 1, device.link, device.network, 64 * GIB)
 
         monkeypatch.setattr(built_in_run, "pick_device", lambda _: CUDA)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stepladder.hardware import find
+from stepladder.hardware import find_device
 from stepladder.job.opening.machine_probe import MachineProbe, complete, probe_machine, wanted
 from stepladder.job.opening.size_run import (
     LEAST_SECONDS,
@@ -85,7 +85,7 @@ def test_the_forecast_is_the_timed_gradients_and_the_planners_update():
 
 def test_a_device_of_the_table_keeps_its_own_peak():
     facts, cluster = find_facts("gpt2", 1024), cluster_for(torch.device("cpu"))
-    h200 = find("H200")
+    h200 = find_device("H200")
     planned = forecast(
         facts, Plan.parse("bf16 batch=8 micro=8").settle(1), replace(cluster, device=h200)
     )

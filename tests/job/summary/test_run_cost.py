@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stepladder.cli.results.run_plots import plot_devices
-from stepladder.hardware import find
+from stepladder.hardware import find_device
 from stepladder.job.summary import run_cost as costs
 from stepladder.job.summary.run_cost import cost_of, measured_watts
 from stepladder.record import Journal
@@ -17,7 +17,7 @@ def world(ranks=8):
 
 
 def test_a_million_tokens_cost_rent_and_energy(monkeypatch):
-    h100 = find("H100-80GB")
+    h100 = find_device("H100-80GB")
     monkeypatch.setattr(costs, "device_of", lambda _: h100)
     found = cost_of(world(), 100_000.0).figures()
     seconds = 10.0

@@ -36,7 +36,7 @@ def read(name):
 def test_a_file_becomes_a_plan(name, plan):
     carried = read(name)
     assert str(carried.plan) == plan
-    assert carried.whole
+    assert carried.complete
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_every_strategy_has_a_word(strategy, words):
 )
 def test_what_is_not_here_is_named_and_the_plan_is_not_whole(config, key):
     carried = read_accelerate(config)
-    assert [one.key for one in carried.left if one.why == "unsupported"] == [key]
-    assert not carried.whole
+    assert [one.key for one in carried.unmapped if one.why == "unsupported"] == [key]
+    assert not carried.complete
 
 
 def test_a_section_of_another_kind_is_told_as_not_needed():
     carried = read_accelerate({"distributed_type": "NO", "fsdp_config": {"fsdp_version": 2}})
-    assert [str(one) for one in carried.left] == [
+    assert [str(one) for one in carried.unmapped] == [
         "fsdp_config (not needed): distributed_type is NO"
     ]
 

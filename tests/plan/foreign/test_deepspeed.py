@@ -66,7 +66,7 @@ def test_a_file_becomes_a_plan(name, plan, rate):
     carried = read(name)
     assert str(carried.plan) == plan
     assert carried.rate == rate
-    missing = [one.key for one in carried.left if one.why == "unsupported"]
+    missing = [one.key for one in carried.unmapped if one.why == "unsupported"]
     assert missing == NOT_HERE.get(name, [])
 
 
@@ -84,7 +84,7 @@ def test_a_schedule_without_an_end_is_told_as_open():
     rate = {"type": "WarmupDecayLR", "params": {"warmup_type": "linear", "warmup_num_steps": 10}}
     carried = read_deepspeed({"scheduler": rate})
     words = "where it ends is not in the file; write rate 'linear warmup=10 steps=N'"
-    assert [str(one) for one in carried.left] == [f"scheduler.type (open): {words}"]
+    assert [str(one) for one in carried.unmapped] == [f"scheduler.type (open): {words}"]
 
 
 def test_what_deepspeed_would_not_move_stays_where_it_is():
@@ -97,15 +97,15 @@ def test_what_deepspeed_would_not_move_stays_where_it_is():
 def test_a_section_that_is_switched_off_does_not_count():
     off = {"amp": {"enabled": False}, "eigenvalue": {"enabled": False}, "tensorboard": {}}
     carried = read_deepspeed(off | {"fp16": {"enabled": False, "loss_scale": 128}})
-    assert carried.whole
-    assert {one.key: one.words for one in carried.left} == {
+    assert carried.complete
+    assert {one.key: one.words for one in carried.unmapped} == {
         "amp": "switched off in the file",
         "eigenvalue": "switched off in the file",
     }
 
 
 def test_what_its_trainer_would_fill_in_is_told_as_open():
-    left = {one.key: one.why for one in read("zero2_auto").left}
+    left = {one.key: one.why for one in read("zero2_auto").unmapped}
     assert left["optimizer.params.lr"] == left["train_batch_size"] == "open"
     assert left["scheduler.params.total_num_steps"] == "open"
 
@@ -168,8 +168,8 @@ def test_what_its_trainer_would_fill_in_is_told_as_open():
 )
 def test_what_is_not_here_is_named_and_the_plan_is_not_whole(config, key):
     carried = read_deepspeed(config)
-    assert [one.key for one in carried.left if one.why == "unsupported"] == [key]
-    assert not carried.whole
+    assert [one.key for one in carried.unmapped if one.why == "unsupported"] == [key]
+    assert not carried.complete
 
 
 def test_its_adam_decays_as_adamw_unless_told_not_to():

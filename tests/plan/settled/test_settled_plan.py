@@ -35,12 +35,12 @@ def test_parameters_are_sliced_where_zero_2_or_3_has_ranks_to_slice_among(text, 
 def test_zero_1_slices_the_optimizer_alone():
     one, several = settled("fp32 zero1"), settled("fp32 zero1", 4)
     assert several.slices_optimizer_only and not one.slices_optimizer_only
-    assert several.state_ways == 4 and settled("fp32 ddp", 4).state_ways == 1
+    assert several.state_ranks == 4 and settled("fp32 ddp", 4).state_ranks == 1
 
 
 def test_ranks_are_counted_by_what_they_share():
     plan = settled("fp32 replicate=2 shard=2 context=2 tensor=2 zero3", 16)
-    assert (plan.data_ways, plan.gradient_ways, plan.state_ways) == (4, 8, 4)
+    assert (plan.data_ranks, plan.gradient_ranks, plan.state_ranks) == (4, 8, 4)
 
 
 def test_only_zero_3_gathers_again_for_backward():

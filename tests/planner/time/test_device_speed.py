@@ -1,6 +1,6 @@
 import pytest
 
-from stepladder.hardware import find
+from stepladder.hardware import find_device
 from stepladder.hardware.device_table import DEVICES
 from stepladder.plan import BF16, FP32
 from stepladder.plan.precision import FP8, TF32
@@ -9,10 +9,10 @@ from stepladder.record import Calibration
 
 
 def test_watts_decide_what_a_card_holds() -> None:
-    assert sustained_share(find("A100-80GB")) == pytest.approx(0.81, abs=0.01)
-    assert sustained_share(find("H100-80GB")) == pytest.approx(0.66, abs=0.01)
-    assert sustained_share(find("H100-PCIe")) == pytest.approx(0.54, abs=0.01)
-    assert sustained_share(find("H100-96GB")) < sustained_share(find("H100-80GB"))
+    assert sustained_share(find_device("A100-80GB")) == pytest.approx(0.81, abs=0.01)
+    assert sustained_share(find_device("H100-80GB")) == pytest.approx(0.66, abs=0.01)
+    assert sustained_share(find_device("H100-PCIe")) == pytest.approx(0.54, abs=0.01)
+    assert sustained_share(find_device("H100-96GB")) < sustained_share(find_device("H100-80GB"))
 
 
 def test_no_card_holds_more_than_kernels_can_issue() -> None:
@@ -26,7 +26,7 @@ def test_the_longest_family_name_decides() -> None:
 
 
 def test_narrow_products_are_slower_per_operation() -> None:
-    speed = speed_of(find("H100-80GB"), BF16)
+    speed = speed_of(find_device("H100-80GB"), BF16)
 
     def rate(width: int) -> float:
         elements = 2 * 8192 * width + width * width
@@ -36,13 +36,13 @@ def test_narrow_products_are_slower_per_operation() -> None:
 
 
 def test_fp8_doubles_products_but_not_the_head() -> None:
-    eight, sixteen = (speed_of(find("H100-80GB"), p) for p in (FP8, BF16))
+    eight, sixteen = (speed_of(find_device("H100-80GB"), p) for p in (FP8, BF16))
     assert eight.matrix == pytest.approx(2 * sixteen.matrix, rel=1e-3)
     assert eight.wide == sixteen.matrix and eight.casts and not sixteen.casts
 
 
 def test_wide_types_attend_no_faster_than_they_multiply() -> None:
-    device = find("A100-80GB")
+    device = find_device("A100-80GB")
     assert speed_of(device, FP32).attention < speed_of(device, TF32).attention
     assert speed_of(device, TF32).attention < speed_of(device, BF16).attention
 
@@ -54,12 +54,12 @@ def test_what_was_measured_replaces_what_was_assumed() -> None:
         attention_flops_per_second={"bf16": 3e14},
         launch_seconds=1e-6,
     )
-    speed = speed_of(find("H100-80GB"), BF16, found)
+    speed = speed_of(find_device("H100-80GB"), BF16, found)
     assert (speed.matrix, speed.bandwidth, speed.attention) == (5e14, 2e12, 3e14)
     assert speed.launch_seconds == 1e-6
 
 
 def test_an_unknown_speed_is_said() -> None:
-    assert not speed_of(find("CPU"), FP32).known
+    assert not speed_of(find_device("CPU"), FP32).known
     measured = Calibration(matrix_flops_per_second={"fp32": 1e12}, bandwidth_bytes_per_second=1e10)
-    assert speed_of(find("CPU"), FP32, measured).known
+    assert speed_of(find_device("CPU"), FP32, measured).known

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepladder.hardware import find
+from stepladder.hardware import find_device
 from stepladder.plan import BF16, FP32
 from stepladder.plan.precision import FP8
 from stepladder.planner.memory.recompute_depths import Depths
@@ -13,7 +13,7 @@ from stepladder.workload import Kept, Matrix, Moved, Part, find_facts
 from stepladder.workload.facts import Slow
 
 BLOCK = find_facts("llama3-8b", 4096).parts[1]
-SPEED = speed_of(find("H100-80GB"), BF16)
+SPEED = speed_of(find_device("H100-80GB"), BF16)
 STARTS = BLOCK.launches.eager * SPEED.kernel_seconds  # of kernels, whatever they move
 
 
@@ -49,14 +49,14 @@ def test_the_last_product_of_a_block_is_its_way_down() -> None:
 
 
 def test_fp8_casts_are_memory_bound() -> None:
-    eight = speed_of(find("H100-80GB"), FP8)
+    eight = speed_of(find_device("H100-80GB"), FP8)
     assert part_work(BLOCK, Share(1), eight)[0].memory_bound > (
         part_work(BLOCK, Share(1), eight, wide=True)[0].memory_bound
     )
 
 
 def test_float32_moves_twice_the_bytes() -> None:
-    wide = part_work(BLOCK, Share(1), speed_of(find("H100-80GB"), FP32))[0]
+    wide = part_work(BLOCK, Share(1), speed_of(find_device("H100-80GB"), FP32))[0]
     narrow = part_work(BLOCK, Share(1), SPEED)[0]
     assert wide.memory_bound - STARTS == pytest.approx(2 * (narrow.memory_bound - STARTS))
 
@@ -116,7 +116,7 @@ def test_fewer_bytes_a_score_take_less_time() -> None:
 
 
 def test_weights_cast_once_a_batch_leave_the_activations() -> None:
-    eight = speed_of(find("H100-80GB"), FP8)
+    eight = speed_of(find_device("H100-80GB"), FP8)
     every, once = (
         part_work(BLOCK, Share(1, weight_casts=share), eight)[0].memory_bound for share in (1, 0)
     )
@@ -132,7 +132,7 @@ def test_images_with_channels_innermost_are_not_moved_about() -> None:
         part_work(many, Share(64, innermost=each), SPEED)[0].matrix for each in (False, True)
     )
     assert stored < 0.6 * rows
-    plain = speed_of(find("H100-80GB"), FP32)
+    plain = speed_of(find_device("H100-80GB"), FP32)
     product = Part("", 0, matrices=(Matrix(196, 4608, 512),))
     paces = [part_work(part, Share(64), plain)[0].matrix for part in (many, product)]
     assert paces[0] <= paces[1], "vector units read them as they are"
@@ -167,12 +167,12 @@ def test_experts_read_every_weight_and_fill_no_last_tile() -> None:
 
 
 def test_experts_stay_in_the_work_type_and_under_autocast_in_fp32() -> None:
-    eight = speed_of(find("H100-80GB"), FP8)
+    eight = speed_of(find_device("H100-80GB"), FP8)
     wide, narrow = (part_work(experts(8), Share(1), speed)[0] for speed in (SPEED, eight))
     assert narrow.matrix == pytest.approx(wide.matrix)
     assert narrow.memory_bound == wide.memory_bound, "nothing is cast"
     single = part_work(experts(8), Share(1, autocast=True), SPEED)[0]
-    alone = part_work(experts(8), Share(1), speed_of(find("H100-80GB"), FP32))[0]
+    alone = part_work(experts(8), Share(1), speed_of(find_device("H100-80GB"), FP32))[0]
     assert single.matrix == pytest.approx(alone.matrix)
 
 

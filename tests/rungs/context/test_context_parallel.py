@@ -90,7 +90,7 @@ def learn(plan: str, subject: str, optimizer: str, steps: int = 3):
         make(), loss=loss, optimizer=optimizer, plan=f"{plan} micro={MICRO}", device="cpu"
     )
     *batches, held_out = data(steps + 1)
-    ways, index = taken.world.layout.data_ways, taken.world.data_index
+    ways, index = taken.world.layout.data_ranks, taken.world.data_index
     mine = torch.arange(8) // MICRO % ways == index
     reports = [taken.step(rows_of(batch, mine), rows="rank") for batch in batches]
     found = [report.loss for report in reports], [report.grad_norm for report in reports]

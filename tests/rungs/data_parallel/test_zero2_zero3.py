@@ -91,7 +91,7 @@ def after_evaluation(plan):
     """A step, an evaluation, a step: what lies between them, and what the second step sees."""
     taken = start(plan, odd)
     first = feed(taken, tokens(1))
-    mine = share_of(tokens(2)[1], taken.world.data_index, taken.world.layout.data_ways, 3)
+    mine = share_of(tokens(2)[1], taken.world.data_index, taken.world.layout.data_ranks, 3)
     evaluated = taken.evaluate([mine], rows="rank")
     sliced = all(isinstance(p, DTensor) for p in taken.module.parameters())
     return first[0] + [evaluated] + feed(taken, tokens(2)[1:])[0], sliced

@@ -17,7 +17,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble")
 
 def mine(batch, taken, micro):
     """This rank's rows: pass by pass, the stretch its data index names."""
-    ways, index = taken.world.layout.data_ways, taken.world.data_index
+    ways, index = taken.world.layout.data_ranks, taken.world.data_index
 
     def rows(tensor):
         return tensor[(torch.arange(len(tensor)) // micro) % ways == index]

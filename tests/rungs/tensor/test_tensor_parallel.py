@@ -44,7 +44,7 @@ def start(name: str, plan: str, optimizer: str = SGD):
 def learn(name: str, plan: str, optimizer: str = SGD, steps: int = 2):
     """Losses, norms, and every parameter whole."""
     taken = start(name, plan, optimizer)
-    ways, mine = taken.world.layout.data_ways, taken.world.data_index
+    ways, mine = taken.world.layout.data_ranks, taken.world.data_index
     reports = []
     for batch in batches(name, steps):
         part = Batch.of(batch, position=0, size=12)

@@ -22,7 +22,7 @@ def learn(plan: str, optimizer: str, first: int, last: int, folder: str, wait: b
     world = taken.world
     losses = []
     for batch in BATCHES[first:last]:
-        mine = share_of(batch, world.data_index, world.layout.data_ways, 1)
+        mine = share_of(batch, world.data_index, world.layout.data_ranks, 1)
         losses.append(taken.step(mine, rows="rank").loss)
     taken.save(folder, wait=wait)
     taken.finish_saving()

@@ -74,7 +74,7 @@ def test_looking_for_the_cause_leaves_the_module_as_it_was():
 
 
 def poisoned_on(rank: int, world) -> tuple:
-    inputs, targets = share_of(pairs(1, rows=12)[0], world.data_index, world.layout.data_ways, 2)
+    inputs, targets = share_of(pairs(1, rows=12)[0], world.data_index, world.layout.data_ranks, 2)
     if world.place.rank == rank:
         inputs[3] = float("nan")
     return inputs, targets
@@ -118,7 +118,7 @@ def overflow_on(rank: int, plan: str) -> str:
     if world.place.rank == rank:
         with torch.no_grad():
             taken.climbed.shards[-1].owned.fill_(float("inf"))
-    batch = share_of(ragged(1)[0], world.data_index, world.layout.data_ways, 2)
+    batch = share_of(ragged(1)[0], world.data_index, world.layout.data_ranks, 2)
     try:
         taken.step(batch, rows="rank").read()
     except NonFinite as stopped:

@@ -47,7 +47,7 @@ def learn(plan: str, where: str, short: tuple[int, ...], leaves: bool):
     world = taken.world
     if world.place.rank in short:
         plant(taken.module, where, rows=0)
-    mine = share_of(BATCHES[0], world.data_index, world.layout.data_ways, 1)
+    mine = share_of(BATCHES[0], world.data_index, world.layout.data_ranks, 1)
     try:
         taken.step(mine, rows="rank")
     except RankOutOfMemory:

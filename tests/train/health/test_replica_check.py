@@ -40,7 +40,7 @@ def test_of_two_copies_that_differ_both_are_named():
 
 def drift(plan: str, fault: str) -> str:
     taken = climb(llama(), loss="cross_entropy", optimizer="adamw lr=0.01", plan=plan, device="cpu")
-    rank, ways = taken.world.place.rank, taken.world.layout.data_ways
+    rank, ways = taken.world.place.rank, taken.world.layout.data_ranks
     (tokens, targets) = ragged(1)[0]
     mine = slice(taken.world.data_index, None, ways)
     taken.step((tokens[mine], targets[mine]), rows="rank")

@@ -25,7 +25,7 @@ def learn(plan: str, first: int, last: int, folder: str):
     world = taken.world
     losses = []
     for batch in BATCHES[first:last]:
-        mine = share_of(batch, world.data_index, world.layout.data_ways, 1)
+        mine = share_of(batch, world.data_index, world.layout.data_ranks, 1)
         losses.append(taken.step(mine, rows="rank").loss)
     if last < len(BATCHES):
         taken.save(folder)

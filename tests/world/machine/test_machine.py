@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from stepladder.hardware import Cluster, find, unknown_device
+from stepladder.hardware import Cluster, find_device, unknown_device
 from stepladder.world import detect_cluster, detect_machine
 from stepladder.world.machine import machine as module
 from stepladder.world.machine.machine import Accelerator, identify, inside_link, read_topology
@@ -34,7 +34,7 @@ on_a_processor = pytest.mark.skipif(torch.cuda.is_available(), reason="this mach
 
 
 def seen(name: str) -> Accelerator:
-    row = find(name)
+    row = find_device(name)
     return Accelerator(f"NVIDIA {name}", row.memory_bytes, "9.0", row)
 
 
@@ -50,7 +50,7 @@ def test_this_machine_is_what_the_system_says():
 def test_a_machine_without_a_gpu_is_one_processor_with_all_its_memory():
     machine = detect_machine()
     assert machine.seen == () and machine.driver is None and machine.nccl is None
-    assert machine.cluster.device is find("CPU") and machine.cluster.num_devices == 1
+    assert machine.cluster.device is find_device("CPU") and machine.cluster.num_devices == 1
     assert machine.cluster.memory_bytes_per_device == machine.host_memory_bytes
 
 
@@ -68,7 +68,7 @@ def test_several_nodes_are_an_assumption_and_one_is_not():
 
 
 def test_a_card_in_the_table_is_its_row_and_another_has_no_peak():
-    h200 = find("H200")
+    h200 = find_device("H200")
     assert identify("NVIDIA H200", h200.memory_bytes) is h200
     other = identify("NVIDIA Foo", 10 * 2**30)
     assert (other.name, other.memory_bytes, dict(other.peaks)) == ("NVIDIA Foo", 10 * 2**30, {})
@@ -83,7 +83,7 @@ def test_several_like_cards_are_one_node_and_their_link_is_assumed():
 
 def test_unlike_cards_are_left_out_and_that_is_said():
     cluster = module._cluster((seen("H200"), seen("L4"), seen("L4")), joined="PCIe")
-    assert cluster.device is find("H200") and cluster.num_devices == 1
+    assert cluster.device is find_device("H200") and cluster.num_devices == 1
     assert cluster.assumptions == ("2 of 3 devices left out: not a H200",)
 
 
@@ -95,7 +95,7 @@ def test_the_drivers_matrix_says_what_joins_every_pair(topology, link):
 
 
 def test_cards_the_driver_shows_on_pcie_are_not_given_nvlink():
-    h200, l4 = find("H200"), find("L4")
+    h200, l4 = find_device("H200"), find_device("L4")
     assert inside_link(h200, "NVLink") == inside_link(h200, None) == h200.link
     assert inside_link(h200, "PCIe").kind == "PCIe"
     assert inside_link(h200, "PCIe").bytes_per_second == h200.host_bytes_per_second

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepladder.hardware import find
+from stepladder.hardware import find_device
 from stepladder.world import detect_machine
 from stepladder.world.machine.machine import Accelerator, Machine
 from stepladder.world.machine.precision_support import expected, precision_support, try_matmul
@@ -20,7 +20,7 @@ def machine() -> Machine:
 
 
 def card(architecture: str) -> Accelerator:
-    return Accelerator("card", 1, architecture, find("H200"))
+    return Accelerator("card", 1, architecture, find_device("H200"))
 
 
 def answers(architecture: str) -> dict[str, str]:
@@ -72,7 +72,7 @@ def test_every_row_was_tried_on_this_machine(machine):
 
 
 def test_the_peak_comes_from_the_table_and_only_for_what_is_supported(machine):
-    h200 = find("H200")
+    h200 = find_device("H200")
     there = replace(machine, cluster=replace(machine.cluster, device=h200))
     rows = {row.precision: row for row in precision_support(there)}
     assert rows["fp32"].peak == h200.peak("fp32")

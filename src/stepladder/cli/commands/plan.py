@@ -23,7 +23,7 @@ from stepladder.cli.results.tables import GIB, as_json, percent, table
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
 from stepladder.plan import Batch, Plan
-from stepladder.plan.foreign.conversion import Carried
+from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.planner import check, forecast, search
 from stepladder.planner.explain import Explanation, explain
 from stepladder.planner.search_result import Choices
@@ -94,7 +94,7 @@ def run_one(
     cluster: Cluster,
     calibration: Calibration | None,
     plan: Plan,
-    carried: Carried | None,
+    carried: ConvertedPlan | None,
 ) -> int:
     """Forecast the plan that was given."""
     if options.batch is not None:
@@ -111,7 +111,7 @@ def run_one(
         if carried:
             show_left(carried)
         show_forecast(found, options.tokens, unit_of(facts))
-    if carried and not carried.whole:
+    if carried and not carried.complete:
         return NOT_WHOLE
     return 0 if found.fits else DOES_NOT_FIT
 

@@ -5,13 +5,15 @@ An MI250X is two dies and torch shows each as a device of its own, so its row is
 
 from __future__ import annotations
 
-from stepladder.hardware.board import PCIE4, PCIE5, cards, infinity
+from stepladder.hardware.board import PCIE4, PCIE5, infinity_fabric, pcie_cards
 from stepladder.hardware.device import Device, hbm, tera
 
-_FRONTIER = infinity(200e9, 36e9, 8, network_gigabits=800)  # a die's slowest links to its peers
-_UBB3 = infinity(896e9, PCIE5, 8, network_gigabits=3200)
-_UBB4 = infinity(1075e9, PCIE5, 8, network_gigabits=3200)
-_SERVER = cards(PCIE4, 8, network_gigabits=100)
+_FRONTIER = infinity_fabric(
+    200e9, 36e9, 8, network_gigabits=800
+)  # a die's slowest links to its peers
+_UBB3 = infinity_fabric(896e9, PCIE5, 8, network_gigabits=3200)
+_UBB4 = infinity_fabric(1075e9, PCIE5, 8, network_gigabits=3200)
+_SERVER = pcie_cards(PCIE4, 8, network_gigabits=100)
 
 ROWS = (
     Device(

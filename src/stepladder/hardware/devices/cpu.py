@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from stepladder.hardware.board import GIGABIT, Board
 from stepladder.hardware.device import Device, tera
-from stepladder.hardware.link import usual
+from stepladder.hardware.link import usual_link
 
 _HOST = Board(
-    usual("shared memory", 10e9),  # an estimate: one core copying to another process
+    usual_link("shared memory", 10e9),  # an estimate: one core copying to another process
     host_bytes_per_second=None,  # it is the host
     devices_per_node=8,
-    network=usual("Ethernet", 10 * GIGABIT),
+    network=usual_link("Ethernet", 10 * GIGABIT),
 )
 
 CPU = Device(

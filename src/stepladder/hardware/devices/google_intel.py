@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from stepladder.hardware.board import GIGABIT, PCIE4, PCIE5, Board
 from stepladder.hardware.device import Device, hbm, tera
-from stepladder.hardware.link import usual
+from stepladder.hardware.link import usual_link
 
 
 def _tpu(interconnect_gigabits: float, num_chips: int) -> Board:
     """Describe one host's chips of a pod; the interconnect goes on past the host."""
-    link = usual("ICI", interconnect_gigabits * GIGABIT)
-    return Board(link, PCIE4, num_chips, usual("Ethernet", 200 * GIGABIT))
+    link = usual_link("ICI", interconnect_gigabits * GIGABIT)
+    return Board(link, PCIE4, num_chips, usual_link("Ethernet", 200 * GIGABIT))
 
 
 def _gaudi(port_gigabits: float, host: float) -> Board:
-    link = usual("on-board RoCE", 21 * port_gigabits * GIGABIT)
-    return Board(link, host, 8, usual("RoCE", 8 * 3 * port_gigabits * GIGABIT))
+    link = usual_link("on-board RoCE", 21 * port_gigabits * GIGABIT)
+    return Board(link, host, 8, usual_link("RoCE", 8 * 3 * port_gigabits * GIGABIT))
 
 
 ROWS = (

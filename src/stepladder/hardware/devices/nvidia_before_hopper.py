@@ -5,15 +5,15 @@ Figures are dense, see [Note: which peak] in device.py; the sources' asterisked 
 
 from __future__ import annotations
 
-from stepladder.hardware.board import PCIE3, PCIE4, cards, nvlink
+from stepladder.hardware.board import PCIE3, PCIE4, nvlink, pcie_cards
 from stepladder.hardware.device import Device, gddr_with_ecc, hbm, tera
 
 _DGX1_PASCAL = nvlink(160e9, PCIE3, 8, network_gigabits=400)
 _DGX1_VOLTA = nvlink(300e9, PCIE3, 8, network_gigabits=400)
 _DGX_A100 = nvlink(600e9, PCIE4, 8, network_gigabits=1600)
 _HGX_A800 = nvlink(400e9, PCIE4, 8, network_gigabits=1600)
-_SERVER3 = cards(PCIE3, 8, network_gigabits=100)
-_SERVER4 = cards(PCIE4, 8, network_gigabits=100)
+_SERVER3 = pcie_cards(PCIE3, 8, network_gigabits=100)
+_SERVER4 = pcie_cards(PCIE4, 8, network_gigabits=100)
 
 ROWS = (
     Device(

@@ -6,13 +6,13 @@ does: the half rate is the peak here.
 
 from __future__ import annotations
 
-from stepladder.hardware.board import PCIE4, PCIE5, cards
+from stepladder.hardware.board import PCIE4, PCIE5, pcie_cards
 from stepladder.hardware.device import GIB, Device, tera
 
 # A desk holds two or four, a rack's node eight: up to eight are taken for one machine.
-_DESK4 = cards(PCIE4, 8, network_gigabits=10)
-_DESK5 = cards(PCIE5, 8, network_gigabits=10)
-_STATION = cards(PCIE4, 8, network_gigabits=100)
+_DESK4 = pcie_cards(PCIE4, 8, network_gigabits=10)
+_DESK5 = pcie_cards(PCIE5, 8, network_gigabits=10)
+_STATION = pcie_cards(PCIE4, 8, network_gigabits=100)
 
 ROWS = (
     Device(

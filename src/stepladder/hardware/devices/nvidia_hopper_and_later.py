@@ -6,7 +6,7 @@ ones, twice as high.
 
 from __future__ import annotations
 
-from stepladder.hardware.board import PCIE4, PCIE5, cards, nvlink
+from stepladder.hardware.board import PCIE4, PCIE5, nvlink, pcie_cards
 from stepladder.hardware.device import Device, gddr_with_ecc, hbm, tera
 
 _HGX_HOPPER = nvlink(900e9, PCIE5, 8, network_gigabits=3200)
@@ -15,8 +15,8 @@ _HGX_BLACKWELL = nvlink(1800e9, PCIE5, 8, network_gigabits=3200)
 _HGX_ULTRA = nvlink(1800e9, PCIE5, 8, network_gigabits=6400)
 _GRACE = nvlink(900e9, 450e9, 1, network_gigabits=400)  # the host is reached over NVLink-C2C
 _NVL72 = nvlink(1800e9, 450e9, 72, network_gigabits=72 * 400)  # a rack is one NVLink domain
-_SERVER4 = cards(PCIE4, 8, network_gigabits=100)
-_SERVER5 = cards(PCIE5, 8, network_gigabits=400)
+_SERVER4 = pcie_cards(PCIE4, 8, network_gigabits=100)
+_SERVER5 = pcie_cards(PCIE5, 8, network_gigabits=400)
 
 ROWS = (
     Device(

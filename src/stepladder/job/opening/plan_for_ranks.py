@@ -34,7 +34,7 @@ def check_for_ranks(plan: Plan | None, recipe: Recipe, ranks: int, *, uneven: bo
     size = plan.batch.sequences or recipe.train.batch
     plan = replace(plan, batch=replace(plan.batch, sequences=size))
     facts = facts_of_model(recipe)
-    if uneven and plan.layout.num_ranks == ranks and size % plan.layout.data_ways:
+    if uneven and plan.layout.num_ranks == ranks and size % plan.layout.data_ranks:
         return settle(plan, ranks, open_batch=True).plan  # refitted: shares differ by a row
     if facts is None:
         return settle(plan, ranks).plan

@@ -114,7 +114,7 @@ def time_gradients(run: Run, batch: Any) -> GradientTime:
     """Compute the first batch's gradients several times, and leave nothing of them."""
     buffers = [(buffer, buffer.clone()) for buffer in run.module.buffers()]  # running statistics
     device = run.world.device
-    taken = as_batch(batch, run.position, run.plan.layout.data_ways).to(device)
+    taken = as_batch(batch, run.position, run.plan.layout.data_ranks).to(device)
     found: list[float] = []
     while len(found) < 2 or sum(found[1:]) < TIMED_SECONDS[device.type]:
         began = time.perf_counter()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from stepladder.hardware import Device, recognise
+from stepladder.hardware import Device, recognise_device
 from stepladder.record import Report, read_journal
 from stepladder.record.cost import dollars, kilowatt_hours
 from stepladder.world import World, device_memory_bytes
@@ -65,7 +65,9 @@ def cost_of_run(world: World, folder: Path, reports: Sequence[Report]) -> RunCos
 def device_of(world: World) -> Device | None:
     if world.device.type != "cuda":
         return None
-    return recognise(torch.cuda.get_device_name(world.device), device_memory_bytes(world.device))
+    return recognise_device(
+        torch.cuda.get_device_name(world.device), device_memory_bytes(world.device)
+    )
 
 
 def measured_watts(folder: Path) -> list[float]:

@@ -7,7 +7,16 @@ from typing import Any
 
 from stepladder.errors import PlanError
 
-from .conversion import Carried, Left, Section, as_table, data_word, device, make_plan, shown
+from .conversion import (
+    ConvertedPlan,
+    Section,
+    UnmappedKey,
+    as_table,
+    format_value,
+    is_on_host,
+    make_plan,
+    zero_word,
+)
 
 STRATEGIES = {
     "1": "FULL_SHARD",
@@ -29,14 +38,14 @@ PLAIN = ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "None")
 LAUNCH = "where and how ranks are started: 'stepladder train --ranks' or 'launch'"
 
 
-def read_accelerate(config: Any) -> Carried:
+def read_accelerate(config: Any) -> ConvertedPlan:
     """A plan from the table of an Accelerate YAML file."""
-    left: list[Left] = []
+    unmapped: list[UnmappedKey] = []
     wrong: list[PlanError] = []
-    top = Section("", as_table(config, "accelerate"), left, wrong)
+    top = Section("", as_table(config, "accelerate"), unmapped, wrong)
     kind = "NO" if top.table.get("distributed_type") is False else top.word("distributed_type")
     kind = kind.upper() or "NO"
-    top.asked.add("distributed_type")
+    top.used.add("distributed_type")
     words = [*precision(top), *compilation(top)]
     if passes := top.count("gradient_accumulation_steps"):
         words.append(f"accumulate={passes}")
@@ -54,51 +63,51 @@ def read_accelerate(config: Any) -> Carried:
     elif kind in PLAIN:
         words.append("ddp")
     else:
-        top.leave("distributed_type", "unsupported", f"{kind} is not here; ddp stands in its place")
+        top.skip("distributed_type", "unsupported", f"{kind} is not here; ddp stands in its place")
         words.append("ddp")
     unused = [key for key in SECTIONS if key != chosen.name]
-    top.leave_all("not needed", f"distributed_type is {kind}", *unused)
-    top.leave_all(
+    top.skip_all("not needed", f"distributed_type is {kind}", *unused)
+    top.skip_all(
         "elsewhere", LAUNCH, "compute_environment", "debug", "enable_cpu_affinity", "gpu_ids",
         "machine_rank", "main_process_ip", "main_process_port", "main_training_function",
         "rdzv_backend", "same_network", "use_cpu", "num_cpu_threads_per_process", "ipex_config",
         "mpirun_config", "monitor_interval", "max_restarts", "num_processes", "num_machines",
     )  # fmt: skip
-    top.leave_all(
+    top.skip_all(
         "unsupported", "TPUs and other services", "tpu_env", "tpu_use_cluster", "tpu_use_sudo",
         "tpu_name", "tpu_zone", "downcast_bf16", "commands", "command_file",
     )  # fmt: skip
-    top.rest()
-    return Carried(make_plan([*words, *axes], wrong), "", tuple(left))
+    top.skip_unread()
+    return ConvertedPlan(make_plan([*words, *axes], wrong), "", tuple(unmapped))
 
 
 def precision(top: Section) -> Iterator[str]:
-    top.asked.add("mixed_precision")
+    top.used.add("mixed_precision")
     bare = top.table.get("mixed_precision") is False  # YAML reads a bare no as false
     word = "no" if bare else top.word("mixed_precision", "no")
     if word not in PRECISIONS:
-        top.leave("mixed_precision", "unsupported", f"{word} is not a precision; fp32 stands in")
+        top.skip("mixed_precision", "unsupported", f"{word} is not a precision; fp32 stands in")
     if word == "fp8":
-        top.leave_all("unsupported", "ours is torchao's, scaled by tensor", "fp8_config")
+        top.skip_all("unsupported", "ours is torchao's, scaled by tensor", "fp8_config")
     else:
-        top.leave_all("not needed", f"mixed_precision is {word}", "fp8_config")
+        top.skip_all("not needed", f"mixed_precision is {word}", "fp8_config")
     yield PRECISIONS.get(word, "fp32")
 
 
 def compilation(top: Section) -> Iterator[str]:
     section = top.section("dynamo_config")
-    section.asked.add("dynamo_backend")
+    section.used.add("dynamo_backend")
     bare = section.table.get("dynamo_backend") is False  # as above
     backend = "NO" if bare else section.word("dynamo_backend", "NO").upper()
     if backend == "INDUCTOR":
         yield "compile=on"
     elif backend != "NO":
-        section.leave("dynamo_backend", "unsupported", f"{backend}; compile=on is inductor")
-    section.leave_all(
+        section.skip("dynamo_backend", "unsupported", f"{backend}; compile=on is inductor")
+    section.skip_all(
         "not needed", "regions are chosen by the size of blocks", "dynamo_mode",
         "dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation",
     )  # fmt: skip
-    section.rest()
+    section.skip_unread()
 
 
 def parallelism(section: Section) -> list[str]:
@@ -108,11 +117,11 @@ def parallelism(section: Section) -> list[str]:
         ways = section.count(f"parallelism_config_{theirs}_size")
         if ways and ways > 1:
             words.append(f"{ours}={ways}")
-    section.leave_all(
+    section.skip_all(
         "not needed", "keys and values are gathered, or heads exchanged, as the model allows",
         "parallelism_config_cp_comm_strategy", "parallelism_config_cp_backend",
     )  # fmt: skip
-    section.rest()
+    section.skip_unread()
     return words
 
 
@@ -122,12 +131,12 @@ def strategy(section: Section) -> str:
     if section.take(key) is None:
         key = "fsdp_reshard_after_forward"  # the second version's
     else:
-        section.leave_all("not needed", f"{key} says it", "fsdp_reshard_after_forward")
+        section.skip_all("not needed", f"{key} says it", "fsdp_reshard_after_forward")
     given = section.take(key, True)
     named = str(given).upper()
     named = STRATEGIES.get(named, named)
     if named not in STRATEGIES.values():
-        section.leave(key, "unsupported", f"{shown(given)}; zero3 stands in")
+        section.skip(key, "unsupported", f"{format_value(given)}; zero3 stands in")
         return "FULL_SHARD"
     return named
 
@@ -142,7 +151,7 @@ def fsdp(section: Section, ranks: int, nodes: int) -> Iterator[str]:
         elif ranks and nodes > 1:
             yield from (f"shard={ranks // nodes}", f"replicate={nodes}")
         else:
-            section.leave(
+            section.skip(
                 "fsdp_sharding_strategy", "open", "copies between nodes: write shard= and "
                 "replicate= once there are several",
             )  # fmt: skip
@@ -153,25 +162,25 @@ def fsdp(section: Section, ranks: int, nodes: int) -> Iterator[str]:
         yield "offload=parameters"
     if section.switch("fsdp_activation_checkpointing"):
         yield "recompute=blocks"
-    section.leave_all(
+    section.skip_all(
         "not needed", "blocks are found in the model", "fsdp_auto_wrap_policy",
         "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params",
     )  # fmt: skip
-    section.leave_all(
+    section.skip_all(
         "not needed", PREFETCH, "fsdp_backward_prefetch", "fsdp_backward_prefetch_policy",
         "fsdp_forward_prefetch", "fsdp_enable_memory_efficient_optimization",
     )  # fmt: skip
-    section.leave_all(
+    section.skip_all(
         "not needed", "FSDP2 always: parameters keep their names, no rank ever holds the whole "
         "model", "fsdp_version", "fsdp_use_orig_params", "fsdp_sync_module_states",
         "fsdp_cpu_ram_efficient_loading",
     )  # fmt: skip
-    section.leave_all(
+    section.skip_all(
         "elsewhere", "checkpoints are written by all ranks and read by any layout",
         "fsdp_state_dict_type",
     )  # fmt: skip
-    section.leave_all("unsupported", "modules left out of sharding", "fsdp_ignored_modules")
-    section.rest()
+    section.skip_all("unsupported", "modules left out of sharding", "fsdp_ignored_modules")
+    section.skip_unread()
 
 
 def deepspeed(section: Section) -> Iterator[str]:
@@ -180,32 +189,32 @@ def deepspeed(section: Section) -> Iterator[str]:
             if section.take(key) is not None:
                 problem = f"stands beside deepspeed_config_file ({name})"
                 section.refuse(key, problem, "Accelerate takes one of them.")
-        section.leave("deepspeed_config_file", "open", "read that file with --from-deepspeed")
+        section.skip("deepspeed_config_file", "open", "read that file with --from-deepspeed")
     else:
         yield from stage(section)
-    section.leave_all(
+    section.skip_all(
         "not needed", "no rank ever holds the whole model", "zero3_init_flag",
         "zero3_save_16bit_model", "deepspeed_moe_layer_cls_names",
     )  # fmt: skip
-    section.leave_all("elsewhere", LAUNCH, "deepspeed_multinode_launcher", "deepspeed_hostfile")
-    section.rest()
+    section.skip_all("elsewhere", LAUNCH, "deepspeed_multinode_launcher", "deepspeed_hostfile")
+    section.skip_unread()
 
 
 def stage(section: Section) -> Iterator[str]:
     """The words of a file without a DeepSpeed file of its own."""
-    yield data_word(section, "zero_stage", 2)  # 2 is Accelerate's default
+    yield zero_word(section, "zero_stage", 2)  # 2 is Accelerate's default
     if passes := section.count("gradient_accumulation_steps"):
         yield f"accumulate={passes}"
     moved = [
         what
         for what, key in (("optimizer", "optimizer"), ("parameters", "param"))
-        if device(section, f"offload_{key}_device")
+        if is_on_host(section, f"offload_{key}_device")
     ]
     if moved:
         yield f"offload={'parameters' if 'parameters' in moved else 'optimizer'}"
     if clip := section.number("gradient_clipping"):
         yield f"optimizer=adamw clip={clip!r}"
-    section.leave_all(
+    section.skip_all(
         "unsupported", "disks", "offload_optimizer_nvme_path", "offload_param_nvme_path"
     )
 
@@ -223,8 +232,8 @@ def megatron(section: Section) -> Iterator[str]:
         yield "recompute=selective"
     if clip := section.number("megatron_lm_gradient_clipping"):
         yield f"optimizer=adamw clip={clip!r}"
-    section.leave_all(
+    section.skip_all(
         "not needed", "tensor= cuts sequences between its products too",
         "megatron_lm_sequence_parallelism",
     )  # fmt: skip
-    section.rest()
+    section.skip_unread()

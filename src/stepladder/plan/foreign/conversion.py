@@ -1,7 +1,7 @@
-"""What comes of another project's configuration: a plan, and every key that is not in it, by name.
+"""Converting another project's configuration into a plan, with a list of the keys that did not map.
 
-A file is read by asking for its keys one by one; what nobody asked for is told as unknown. So a key
-can be left behind, but not without a word.
+A reader takes the keys it knows one by one; `skip_unread` reports every other key of the file. So a
+key may be ignored, but never silently.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Why = Literal["unsupported", "open", "not needed", "elsewhere"]
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A key whose meaning is not in the plan."""
+class UnmappedKey:
+    """A key of the file that the plan cannot express, and why."""
 
     key: str
     why: Why
@@ -33,50 +33,50 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
-    """A plan from another project's file."""
+class ConvertedPlan:
+    """The plan converted from another project's file, and the keys that did not map."""
 
     plan: Plan
     rate: str  # the learning rate's schedule as a recipe writes it; empty where the file has none
-    left: tuple[Left, ...]
+    unmapped: tuple[UnmappedKey, ...]
 
     @property
-    def whole(self) -> bool:
-        """Whether everything that changes what is computed came along."""
-        return not any(one.why == "unsupported" for one in self.left)
+    def complete(self) -> bool:
+        """Whether every key that changes what is computed is in the plan."""
+        return not any(one.why == "unsupported" for one in self.unmapped)
 
 
 @dataclass(slots=True)
 class Section:
-    """One table of a file; remembers what was asked for, and every value that cannot be read."""
+    """One table of a file; records which keys were used and every value that cannot be read."""
 
     name: str
     table: Mapping[str, Any]
-    left: list[Left]
+    unmapped: list[UnmappedKey]
     wrong: list[PlanError] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
     def key(self, key: str) -> str:
         return f"{self.name}.{key}" if self.name else key
 
     def take(self, key: str, otherwise: Any = None) -> Any:
-        """A value; `otherwise` where it is absent or left to be filled in."""
-        self.asked.add(key)
+        """The value of a key; `otherwise` where it is absent or "auto"."""
+        self.used.add(key)
         value = self.table.get(key)
         if value == AUTO:
-            self.leave(key, "open", "filled in by its trainer; say it in the plan")
+            self.skip(key, "open", "filled in by its trainer; say it in the plan")
             return otherwise
         return otherwise if value is None else value
 
     def refuse(self, key: str, problem: str, remedy: str = "Write one.") -> None:
-        """Hold a problem, so that all are told at once."""
+        """Record a problem; all of them are raised together."""
         self.wrong.append(PlanError(self.key(key), problem, remedy))
 
     def number(self, key: str) -> int | float | None:
         value = self.take(key)
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             return value
-        self.refuse(key, f"{shown(value)} is not a number")
+        self.refuse(key, f"{format_value(value)} is not a number")
         return None
 
     def count(self, key: str, least: int = 1) -> int | None:
@@ -85,7 +85,7 @@ class Section:
         if value is None:
             return None
         if value != value or abs(value) >= LARGEST or value != int(value) or value < least:
-            problem = f"{shown(value)} is not a whole number of {least} or more"
+            problem = f"{format_value(value)} is not a whole number of {least} or more"
             self.refuse(key, problem)
             return None
         return int(value)
@@ -93,7 +93,7 @@ class Section:
     def word(self, key: str, otherwise: str = "") -> str:
         value = self.take(key, otherwise)
         if not isinstance(value, str):
-            self.refuse(key, f"{shown(value)} is not a word")
+            self.refuse(key, f"{format_value(value)} is not a word")
             return otherwise
         return value
 
@@ -102,7 +102,7 @@ class Section:
         if value is None:
             return None
         if not (isinstance(value, list) and [type(n) in (int, float) for n in value] == [True] * 2):
-            self.refuse(key, f"{shown(value)} is not two numbers", "Write [0.9, 0.95].")
+            self.refuse(key, f"{format_value(value)} is not two numbers", "Write [0.9, 0.95].")
             return None
         return value[0], value[1]
 
@@ -111,43 +111,43 @@ class Section:
         words = {"true": True, "false": False, "yes": True, "no": False}
         value = words.get(value.lower(), value) if isinstance(value, str) else value
         if not isinstance(value, bool):
-            self.refuse(key, f"{shown(value)} is neither true nor false")
+            self.refuse(key, f"{format_value(value)} is neither true nor false")
             return otherwise
         return value
 
     def section(self, key: str) -> Section:
         value = self.take(key) or {}
         if not isinstance(value, Mapping):
-            self.refuse(key, f"{shown(value)} is not a table")
+            self.refuse(key, f"{format_value(value)} is not a table")
             value = {}
-        return Section(self.key(key), value, self.left, self.wrong)
+        return Section(self.key(key), value, self.unmapped, self.wrong)
 
-    def leave(self, key: str, why: Why, words: str) -> None:
-        self.left.append(Left(self.key(key), why, words))
+    def skip(self, key: str, why: Why, words: str) -> None:
+        self.unmapped.append(UnmappedKey(self.key(key), why, words))
 
-    def leave_all(self, why: Why, words: str, *keys: str) -> None:
-        """Tell of each of these that is in the file and says something."""
+    def skip_all(self, why: Why, words: str, *keys: str) -> None:
+        """Report each of these keys that the file sets."""
         for key in keys:
             if key in self.table:
-                self.asked.add(key)
+                self.used.add(key)
                 if self.table[key] not in (None, False, "no", "", {}, []):
-                    self.leave_unless_off(key, why, words)
+                    self.skip_unless_off(key, why, words)
 
-    def leave_unless_off(self, key: str, why: Why, words: str) -> None:
+    def skip_unless_off(self, key: str, why: Why, words: str) -> None:
         value = self.table[key]
         if isinstance(value, Mapping) and value.get("enabled", True) is False:
             why, words = "not needed", "switched off in the file"
-        self.leave(key, why, words)
+        self.skip(key, why, words)
 
-    def rest(self) -> None:
-        """Tell of every key nobody asked for."""
+    def skip_unread(self) -> None:
+        """Report every key that no reader used."""
         for key in self.table:
-            if key not in self.asked:
-                self.leave_unless_off(key, "unsupported", "not known here")
+            if key not in self.used:
+                self.skip_unless_off(key, "unsupported", "not known here")
 
 
-def shown(value: Any) -> str:
-    """A value as the file has it, short enough for a line."""
+def format_value(value: Any) -> str:
+    """A value as the file writes it, shortened to fit a line."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python writes no int of thousands of digits
@@ -155,8 +155,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def data_word(section: Section, key: str, otherwise: int = 0) -> str:
-    """The word for a stage of ZeRO."""
+def zero_word(section: Section, key: str, otherwise: int = 0) -> str:
+    """The plan's word for a ZeRO stage."""
     stage = section.number(key)
     stage = otherwise if stage is None else stage
     if stage not in range(4):
@@ -164,18 +164,18 @@ def data_word(section: Section, key: str, otherwise: int = 0) -> str:
     return f"zero{int(stage)}" if stage in range(1, 4) else "ddp"
 
 
-def device(section: Section, key: str) -> bool:
-    """Whether something lies in host memory; a disk is told as unsupported."""
+def is_on_host(section: Section, key: str) -> bool:
+    """Whether the key says host memory; NVMe is reported as unsupported."""
     home = section.word(key, "none").lower()
     if home == "nvme":
-        section.leave(key, "unsupported", "disks; host memory (cpu) is as far as it goes")
+        section.skip(key, "unsupported", "disks; host memory (cpu) is as far as it goes")
     elif home not in ("none", "cpu"):
         section.refuse(key, f"{home!r} is not a place", "Write none, cpu or nvme.")
     return home == "cpu"
 
 
 def make_plan(words: list[str], wrong: list[PlanError]) -> Plan:
-    """The plan of these words; every value of the file that could not be read, at once."""
+    """Parse the plan, or raise every value of the file that could not be read."""
     raise_all(wrong)
     return Plan.parse(" ".join(shlex.quote(word) for word in dict.fromkeys(words)))
 

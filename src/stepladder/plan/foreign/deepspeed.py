@@ -7,7 +7,15 @@ from typing import Any
 
 from stepladder.errors import PlanError
 
-from .conversion import Carried, Left, Section, as_table, data_word, device, make_plan
+from .conversion import (
+    ConvertedPlan,
+    Section,
+    UnmappedKey,
+    as_table,
+    is_on_host,
+    make_plan,
+    zero_word,
+)
 from .deepspeed_optimizer import optimizer, schedule
 
 TUNING = "a size of buffers or an order of copies; torch chooses its own here"
@@ -16,11 +24,11 @@ COMMUNICATION |= {"fp32": [], "": []}
 DTYPES = {"bfloat16": "bf16", "torch.bfloat16": "bf16", "float16": "fp16", "torch.float16": "fp16"}
 
 
-def read_deepspeed(config: Any) -> Carried:
+def read_deepspeed(config: Any) -> ConvertedPlan:
     """A plan from the table of a DeepSpeed JSON file."""
-    left: list[Left] = []
+    unmapped: list[UnmappedKey] = []
     wrong: list[PlanError] = []
-    top = Section("", as_table(config, "deepspeed"), left, wrong)
+    top = Section("", as_table(config, "deepspeed"), unmapped, wrong)
     words = [
         *precision(top),
         *zero(top.section("zero_optimization")),
@@ -32,46 +40,46 @@ def read_deepspeed(config: Any) -> Carried:
     ]
     rate, peak = schedule(top.section("scheduler"))
     words += optimizer(top, peak)
-    leave_top(top)
-    return Carried(make_plan(words, wrong), rate, tuple(left))
+    skip_top_level(top)
+    return ConvertedPlan(make_plan(words, wrong), rate, tuple(unmapped))
 
 
-def leave_top(top: Section) -> None:
-    """Tell of what a file says beside its plan."""
-    top.leave_all(
+def skip_top_level(top: Section) -> None:
+    """Report the top-level keys that no plan holds."""
+    top.skip_all(
         "elsewhere", "what is logged, and where: the recipe's [run] section",
         "steps_per_print", "wall_clock_breakdown", "dump_state", "tensorboard", "wandb",
         "csv_monitor", "comet", "memory_breakdown",
     )  # fmt: skip
-    top.leave_all("elsewhere", "measured by 'stepladder profile'", "flops_profiler", "comms_logger")
-    top.leave_all(
+    top.skip_all("elsewhere", "measured by 'stepladder profile'", "flops_profiler", "comms_logger")
+    top.skip_all(
         "not needed", "any optimizer here works with any stage",
         "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
     )  # fmt: skip
-    top.leave_all("elsewhere", "ranks may come and go by --ranks MIN:MAX", "elasticity")
-    top.leave_all("elsewhere", "'stepladder plan' searches without trials", "autotuning")
-    top.leave_all(
+    top.skip_all("elsewhere", "ranks may come and go by --ranks MIN:MAX", "elasticity")
+    top.skip_all("elsewhere", "'stepladder plan' searches without trials", "autotuning")
+    top.skip_all(
         "not needed", "gradients are averaged over valid targets",
         "prescale_gradients", "gradient_predivide_factor",
     )  # fmt: skip
-    top.leave_all("not needed", "how disks are read and written", "aio")
-    top.leave_all("elsewhere", "how checkpoints are written: always whole, by all", "checkpoint")
-    top.leave_all("not needed", "workers read ahead by themselves", "dataloader_drop_last")
-    top.rest()
+    top.skip_all("not needed", "how disks are read and written", "aio")
+    top.skip_all("elsewhere", "how checkpoints are written: always whole, by all", "checkpoint")
+    top.skip_all("not needed", "workers read ahead by themselves", "dataloader_drop_last")
+    top.skip_unread()
 
 
 def communication(top: Section) -> list[str]:
     kind = top.word("communication_data_type")
     if kind not in COMMUNICATION:
         problem = f"gradients travel as {kind}; compress=bf16 or fp16 are here"
-        top.leave("communication_data_type", "unsupported", problem)
+        top.skip("communication_data_type", "unsupported", problem)
     return COMMUNICATION.get(kind, [])
 
 
 def compilation(section: Section) -> Iterator[str]:
     if section.switch("deepcompile") or section.switch("enabled"):
         yield "compile=on"
-    section.rest()
+    section.skip_unread()
 
 
 def precision(top: Section) -> Iterator[str]:
@@ -79,39 +87,39 @@ def precision(top: Section) -> Iterator[str]:
     bf16 = top.section("bfloat16" if "bfloat16" in top.table else "bf16")  # the older name
     half, brain = fp16.switch("enabled"), bf16.switch("enabled")
     if fp16.number("loss_scale") and half:
-        fp16.leave("loss_scale", "unsupported", "a fixed scale; ours is found as it goes")
-    fp16.leave_all(
+        fp16.skip("loss_scale", "unsupported", "a fixed scale; ours is found as it goes")
+    fp16.skip_all(
         "not needed", "the rule by which the scale moves; ours starts at 65,536 and doubles after "
         "2,000 good steps", "loss_scale_window", "initial_scale_power", "hysteresis",
         "consecutive_hysteresis", "min_loss_scale",
     )  # fmt: skip
-    fp16.leave_all("not needed", "inputs are cast where a product needs it", "auto_cast")
-    bf16.leave_all(
+    fp16.skip_all("not needed", "inputs are cast where a product needs it", "auto_cast")
+    bf16.skip_all(
         "not needed", "gradients of several passes add up in fp32 here",
         "immediate_grad_update", "check_grad_overflow",
     )  # fmt: skip
     types = top.section("data_types")
-    types.leave_all("not needed", "gradients add up in fp32 here", "grad_accum_dtype")
+    types.skip_all("not needed", "gradients add up in fp32 here", "grad_accum_dtype")
     autocast = top.section("torch_autocast")
     if autocast.switch("enabled"):
         kind = autocast.word("dtype", "bfloat16")
         if kind not in DTYPES:
             autocast.refuse("dtype", f"{kind!r} is not a type", "Write bfloat16 or float16.")
         half, brain = half or DTYPES.get(kind) == "fp16", brain or DTYPES.get(kind) == "bf16"
-    autocast.leave_all("not needed", "torch's own lists", "lower_precision_safe_modules")
-    top.leave_all("unsupported", "Apex; write fp16 or bf16 instead", "amp")
+    autocast.skip_all("not needed", "torch's own lists", "lower_precision_safe_modules")
+    top.skip_all("unsupported", "Apex; write fp16 or bf16 instead", "amp")
     for section in (fp16, bf16, types, autocast):
-        section.rest()
+        section.skip_unread()
     if half and brain:
         top.refuse("fp16", "fp16 and bf16 are both asked for", "Leave one of them.")
     yield "fp16" if half else "bf16" if brain else "fp32"
 
 
 def zero(section: Section) -> Iterator[str]:
-    word = data_word(section, "stage")
+    word = zero_word(section, "stage")
     yield word
     yield from offload(section, word)
-    section.leave_all(
+    section.skip_all(
         "not needed", TUNING, "overlap_comm", "contiguous_gradients", "reduce_scatter",
         "reduce_bucket_size", "allgather_partitions", "allgather_bucket_size", "sub_group_size",
         "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
@@ -120,27 +128,27 @@ def zero(section: Section) -> Iterator[str]:
         "linear", "ignore_unused_parameters", "legacy_stage1", "stage3_use_all_reduce_for_fetch_"
         "params", "load_from_fp32_weights", "elastic_checkpoint", "use_node_local_storage",
     )  # fmt: skip
-    section.leave_all(
+    section.skip_all(
         "elsewhere", "'stepladder checkpoint convert' writes whole weights",
         "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save",
         "gather_16bit_weights_on_model_save",
     )  # fmt: skip
     if (size := section.number("zero_hpz_partition_size")) not in (None, 1):
-        section.leave(
+        section.skip(
             "zero_hpz_partition_size", "unsupported", f"write hsdp shard={size} for copies between "
             "groups of ranks",
         )  # fmt: skip
-    section.leave_all(
+    section.skip_all(
         "unsupported", "parameters or gradients travel in fewer bits than they have",
         "zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights",
     )  # fmt: skip
     if (size := section.number("mics_shard_size")) not in (None, -1):
-        section.leave(
+        section.skip(
             "mics_shard_size", "unsupported", f"write hsdp shard={size} for copies between groups "
             "of ranks",
         )  # fmt: skip
-    section.leave_all("not needed", TUNING, "mics_hierarchical_params_gather")
-    section.rest()
+    section.skip_all("not needed", TUNING, "mics_hierarchical_params_gather")
+    section.skip_unread()
 
 
 def offload(section: Section, word: str) -> Iterator[str]:
@@ -152,18 +160,18 @@ def offload(section: Section, word: str) -> Iterator[str]:
     needs = {"optimizer": ("zero1", "zero2", "zero3"), "parameters": ("zero3",)}
     moved = []
     for what, home in homes.items():
-        if device(home, "device"):
+        if is_on_host(home, "device"):
             if word in needs[what]:
                 moved.append(what)
             else:
-                home.leave("device", "not needed", "DeepSpeed does not move them at this stage")
-        home.leave_all(
+                home.skip("device", "not needed", "DeepSpeed does not move them at this stage")
+        home.skip_all(
             "not needed", TUNING, "pin_memory", "buffer_count", "buffer_size", "max_in_cpu",
             "fast_init", "pipeline_read", "pipeline_write", "nvme_path",
         )  # fmt: skip
         if home.number("ratio") not in (None, 1, 1.0):
-            home.leave("ratio", "unsupported", "part of the state; ours is moved whole")
-        home.rest()
+            home.skip("ratio", "unsupported", "part of the state; ours is moved whole")
+        home.skip_unread()
     if section.switch("cpu_offload"):  # the word of older files
         moved.append("optimizer")
     if "parameters" in moved:  # fetched with their optimizer's state, which lies beside them
@@ -187,8 +195,8 @@ def axes(top: Section) -> Iterator[str]:
     ways = tensor.count("autotp_size", 0) or tensor.count("tp_size", 0)  # 0 is none there
     if ways and ways > 1:
         yield f"tensor={ways}"
-    tensor.leave_all("not needed", "cuts are found in the model", "tp_grain_size", "preset_model")
-    tensor.rest()
+    tensor.skip_all("not needed", "cuts are found in the model", "tp_grain_size", "preset_model")
+    tensor.skip_unread()
     if (ways := top.count("sequence_parallel_size")) and ways > 1:
         yield f"context={ways}"
     line = top.section("pipeline")
@@ -199,30 +207,30 @@ def axes(top: Section) -> Iterator[str]:
         yield "recompute=blocks"
         if every > 1:
             words = f"blocks are recomputed one by one, not {every} at a time"
-            line.leave("activation_checkpoint_interval", "not needed", words)
-    line.leave_all(
+            line.skip("activation_checkpoint_interval", "not needed", words)
+    line.skip_all(
         "not needed", "stages are weighed by what they cost", "partition", "seed_layers",
         "pipe_partitioned", "grad_partitioned",
     )  # fmt: skip
-    line.rest()
+    line.skip_unread()
 
 
 def activations(top: Section) -> Iterator[str]:
     section = top.section("activation_checkpointing")
     if section.table:  # DeepSpeed itself leaves it to the model's code which blocks those are
         yield "recompute=blocks"
-        top.leave(
+        top.skip(
             "activation_checkpointing", "open", "taken for recompute=blocks; whether the model's "
             "code calls it is not in the file",
         )  # fmt: skip
     if section.switch("cpu_checkpointing"):
-        section.leave(
+        section.skip(
             "cpu_checkpointing", "unsupported", "inputs of recomputed blocks stay on the device; "
             "offload=activations moves all activations instead",
         )  # fmt: skip
-    section.leave_all(
+    section.skip_all(
         "not needed", "which blocks are recomputed is the plan's recompute=",
         "partition_activations", "contiguous_memory_optimization", "number_checkpoints",
         "synchronize_checkpoint_boundary", "profile",
     )  # fmt: skip
-    section.rest()
+    section.skip_unread()

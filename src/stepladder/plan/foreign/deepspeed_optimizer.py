@@ -1,4 +1,4 @@
-"""How a DeepSpeed file updates parameters: its optimizer and its learning rate's way.
+"""The optimizer and learning-rate schedule of a DeepSpeed file, as words of a plan and a recipe.
 
 What a file leaves out is DeepSpeed's default, not ours: a plan that trains otherwise than the file
 would be a change without a word.
@@ -19,13 +19,13 @@ WARMUP = 1000  # steps of a schedule that names none
 
 
 def optimizer(top: Section, peak: float | None) -> Iterator[str]:
-    """The optimizer's words; `peak` is the top of its learning rate's way."""
+    """The plan's words for the optimizer; `peak` is the schedule's peak learning rate."""
     section = top.section("optimizer")
     clip = top.number("gradient_clipping")
     kind = section.word("type")
     name = OPTIMIZERS.get(kind.lower())
     if kind and name is None:
-        section.leave("type", "unsupported", f"{kind} is not here; adamw stands in its place")
+        section.skip("type", "unsupported", f"{kind} is not here; adamw stands in its place")
     params = section.section("params")
     if name == "adam" and params.switch("adam_w_mode", True):
         name = "adamw"  # what DeepSpeed makes of its Adam unless told not to
@@ -38,23 +38,23 @@ def optimizer(top: Section, peak: float | None) -> Iterator[str]:
         words += setting(params, "eps")
     if clip:
         words.append(f"clip={clip!r}")
-    params.leave_all("not needed", "fused where torch has it", "torch_adam", "adam_w_mode", "fused")
-    params.leave_all("unsupported", "the largest square so far; ours forgets", "amsgrad")
+    params.skip_all("not needed", "fused where torch has it", "torch_adam", "adam_w_mode", "fused")
+    params.skip_all("unsupported", "the largest square so far; ours forgets", "amsgrad")
     if not params.switch("bias_correction", True):
-        params.leave("bias_correction", "unsupported", "the first steps' means are always mended")
-    params.rest()
-    section.leave_all("not needed", "the engine's own switch", "legacy_fusion")
-    section.rest()
+        params.skip("bias_correction", "unsupported", "the first steps' means are always mended")
+    params.skip_unread()
+    section.skip_all("not needed", "the engine's own switch", "legacy_fusion")
+    section.skip_unread()
     if len(words) > 1 or kind:
         yield f"optimizer={' '.join(words)}"
 
 
 def rate(params: Section, peak: float | None, *, named: bool) -> list[str]:
-    """The top rate: the schedule's where it says one, since it sets it at every step."""
+    """The peak learning rate: the schedule's overrides the optimizer's."""
     lr = params.number("lr")
     if peak is not None:
         if lr not in (None, peak):
-            params.leave("lr", "not needed", "the scheduler's warmup_max_lr stands in its place")
+            params.skip("lr", "not needed", "the scheduler's warmup_max_lr stands in its place")
         return [f"lr={peak!r}"]
     if lr is None and named and "lr" not in params.table:
         lr = 1e-3
@@ -62,7 +62,7 @@ def rate(params: Section, peak: float | None, *, named: bool) -> list[str]:
 
 
 def decay(params: Section, name: str | None) -> list[str]:
-    """The decay; without one DeepSpeed's own kernels have none, torch's AdamW has its default."""
+    """Weight decay; the default is 0 in DeepSpeed's own kernels and 0.01 in torch's AdamW."""
     from_torch = params.switch("torch_adam") and name == "adamw"
     if from_torch and "weight_decay" not in params.table:
         return ["wd=0.01"]
@@ -76,15 +76,15 @@ def setting(params: Section, key: str) -> list[str]:
 
 
 def schedule(section: Section) -> tuple[str, float | None]:
-    """The learning rate's way as a recipe writes it, and the top of it where the file says one."""
+    """The schedule as a recipe writes it, and its peak learning rate where the file has one."""
     kind = section.word("type")
     params = section.section("params")
-    section.rest()
+    section.skip_unread()
     if kind not in SCHEDULES:
         if kind:
             known = f"{kind}; constant, linear, cosine or wsd are here"
-            section.leave("type", "unsupported", known)
-        params.rest()
+            section.skip("type", "unsupported", known)
+        params.skip_unread()
         return "", None
     warmup = params.count("warmup_num_steps", 0)
     if "warmup_num_steps" not in params.table:
@@ -92,13 +92,13 @@ def schedule(section: Section) -> tuple[str, float | None]:
     steps = params.count("total_num_steps")
     peak = params.number("warmup_max_lr")
     floor = params.number("cos_min_ratio")
-    leave_rise(params)
+    skip_warmup_shape(params)
     words = [SCHEDULES[kind], *([f"warmup={warmup}"] if warmup else [])]
     if kind == "WarmupLR":
         return " ".join(words), peak
     if not steps:
         text = " ".join([*words, "steps=N"])
-        section.leave("type", "open", f"where it ends is not in the file; write rate '{text}'")
+        section.skip("type", "open", f"where it ends is not in the file; write rate '{text}'")
         return "", peak
     words += [f"steps={steps}", *([f"floor={floor!r}"] if floor else [])]
     try:
@@ -108,13 +108,13 @@ def schedule(section: Section) -> tuple[str, float | None]:
         return "", peak
 
 
-def leave_rise(params: Section) -> None:
-    """Tell where the way up is another than ours: a straight line from 0."""
+def skip_warmup_shape(params: Section) -> None:
+    """Report a warmup that is not ours, which is linear from 0."""
     if params.word("warmup_type", "log") != "linear":
         words = "it rises by the logarithm unless told linear; ours is a straight line"
-        params.leave("warmup_type", "unsupported", words)
+        params.skip("warmup_type", "unsupported", words)
     for key in ("warmup_min_lr", "warmup_min_ratio"):
         if params.number(key):
-            params.leave(key, "unsupported", "ours rises from 0")
-    params.leave_all("not needed", "a resumed run knows its step", "last_batch_iteration")
-    params.rest()
+            params.skip(key, "unsupported", "ours rises from 0")
+    params.skip_all("not needed", "a resumed run knows its step", "last_batch_iteration")
+    params.skip_unread()

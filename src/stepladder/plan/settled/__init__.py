@@ -1,1 +1,1 @@
-"""A plan for known ranks, model and device: whether it is legal, and every question's answer."""
+"""Settled plans: the legality rules, and the choices that follow from a plan on known ranks."""

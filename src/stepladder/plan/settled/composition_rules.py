@@ -1,4 +1,4 @@
-"""What cannot be asked for together, whatever the model and the machine.
+"""Legality rules: options that exclude each other on any model and device.
 
 Each rule looks at a plan without open axes and answers with the problem or with None.
 """
@@ -45,7 +45,7 @@ def parameters_leave_in_slices(plan: Plan) -> PlanError | None:
 
 def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     layout = plan.layout
-    sliced = SettledPlan(plan).state_ways > 1
+    sliced = SettledPlan(plan).state_ranks > 1
     if plan.optimizer.name != "adafactor" or not (sliced or layout.tensor > 1):
         return None
     problem = f"adafactor averages rows and columns of whole matrices, and {layout} slices them"

@@ -1,4 +1,4 @@
-"""What a plan asks of a device: each rule answers with the problem or with None."""
+"""Legality rules: what a plan requires of a device. Each rule returns the problem or None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules of legality ask of a model and of a device, as plain numbers.
+"""The numbers that legality rules need to know about a model and a device.
 
 Whoever knows them fills them in: the planner from `Facts` and the device table, a run from torch.
 """

@@ -1,4 +1,4 @@
-"""What a plan's layout asks of a model: each rule answers with the problem or with None."""
+"""Legality rules: what a layout requires of a model. Each rule returns the problem or None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline's schedule asks of a plan, whatever the model and the machine."""
+"""Legality rules: what a pipeline schedule requires of the rest of a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def passes_fill_stages(plan: Plan) -> PlanError | None:
     micro = plan.batch.micro or 1
     rows = passes * micro  # of one data rank
     smaller = [size for size in range(1, rows // stages + 1) if rows % size == 0]
-    ways = plan.layout.data_ways * micro
+    ways = plan.layout.data_ranks * micro
     first = f"micro={smaller[-1]}" if smaller else f"a batch of {ways * stages} or more"
     return PlanError("batch.accumulate", problem, f"Use {first}, or at most {passes} stages.")
 

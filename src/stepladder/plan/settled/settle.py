@@ -1,4 +1,4 @@
-"""Legality: one table of rules, and the one function that settles a plan or raises what it breaks.
+"""Legality: the table of rules, and `settle`, which returns a settled plan or raises every problem.
 
 Each rule has a name, looks at one thing, and answers with the problem or with None. All rules run,
 so that every problem is reported at once; none computes a forecast, so all of them together take

@@ -1,4 +1,4 @@
-"""The answers to every question that running and forecasting ask of a plan.
+"""Every choice that training and forecasting derive from a plan: what is sliced, fused, compiled.
 
 The number of ranks and the kind of device are known, so each question has one answer, and it is
 worked out here. Rungs, the engine and the planner read these fields: a forecast and a run of the
@@ -43,17 +43,17 @@ class SettledPlan:
         return self.layout.num_ranks == 1
 
     @property
-    def data_ways(self) -> int:
-        """Ranks that each read other samples."""
-        return self.layout.data_ways
+    def data_ranks(self) -> int:
+        """Ranks that read different samples."""
+        return self.layout.data_ranks
 
     @property
-    def gradient_ways(self) -> int:
+    def gradient_ranks(self) -> int:
         """Ranks whose gradients are added up."""
         return prod(getattr(self.layout, axis) for axis in COPIES)
 
     @property
-    def state_ways(self) -> int:
+    def state_ranks(self) -> int:
         """Ranks that hold slices of one copy of the optimizer's state; 1 without ZeRO."""
         return prod(getattr(self.layout, axis) for axis in SLICES) if self.plan.zero else 1
 
@@ -63,7 +63,7 @@ class SettledPlan:
 
         Offloaded parameters are fetched by the same engine, even on one rank.
         """
-        return self.plan.zero >= 2 and (self.state_ways > 1 or self.offloads_parameters)
+        return self.plan.zero >= 2 and (self.state_ranks > 1 or self.offloads_parameters)
 
     @property
     def drops_gathered(self) -> bool:
@@ -73,22 +73,22 @@ class SettledPlan:
     @property
     def slices_optimizer_only(self) -> bool:
         """Whether each rank updates a slice of parameters that it holds whole (ZeRO 1)."""
-        return self.plan.zero == 1 and self.state_ways > 1
+        return self.plan.zero == 1 and self.state_ranks > 1
 
     # Batch
 
     @property
     def micro_batch(self) -> int | None:
-        """Rows of one forward pass of one rank; None until the first batch says it."""
+        """Rows of one micro-batch of one rank; None until the first batch decides it."""
         return self.plan.batch.micro
 
     @property
     def passes(self) -> int | None:
-        """Forward-backward passes of each rank in one step; None: as many as the batch needs."""
+        """Micro-batches that each rank accumulates in a step; None: as many as the batch needs."""
         return self.plan.batch.passes
 
     def rows_per_pass(self, rows: int) -> int:
-        """Rows of one pass where a rank has so many rows of a batch."""
+        """Rows of one micro-batch where a rank has `rows` rows of the batch."""
         return self.micro_batch or -(-rows // (self.passes or 1))
 
     # Compute
@@ -100,7 +100,7 @@ class SettledPlan:
 
     @property
     def sums_gradients_in_float32(self) -> bool:
-        """Whether passes add 16-bit gradients to a float32 sum."""
+        """Whether 16-bit gradients of micro-batches are accumulated in float32."""
         return self.masters and self.micro_batch is not None
 
     @property

@@ -26,7 +26,7 @@ class Sizes:
     tensor: int
     context: int
     shard: int  # ranks that share one copy of the training state
-    gradient_ways: int  # ranks whose gradients are added up
+    gradient_ranks: int  # ranks whose gradients are added up
     zero: int
     wrapped: bool  # gathered and reduced block by block
     samples: int  # of a micro-batch
@@ -60,8 +60,8 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         residual=work if settled.sliced else max(work, parameter),
         tensor=layout.tensor,
         context=layout.context,
-        shard=settled.state_ways,
-        gradient_ways=settled.gradient_ways,
+        shard=settled.state_ranks,
+        gradient_ranks=settled.gradient_ranks,
         zero=plan.zero,
         wrapped=settled.sliced,
         samples=settled.micro_batch,

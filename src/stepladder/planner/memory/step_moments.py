@@ -109,7 +109,7 @@ class Walk:
         self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
         # One rank alone drops gradients after each step and makes them anew in its first pass;
         # later passes find them. Several ranks have buckets that stay.
-        self.lasting = sizes.passes > 1 or sizes.gradient_ways > 1
+        self.lasting = sizes.passes > 1 or sizes.gradient_ranks > 1
         per_gradient = sizes.gradient + sizes.waiting
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
         self.trained = stage.trained(sizes.tensor, facts.tied_parameters)
@@ -264,7 +264,7 @@ def travelling_bytes(stage: Stage, sizes: Sizes) -> Travels:
     if not sizes.wrapped and sizes.software.bucket_bytes:
         return Travels(*3 * [2 * sizes.software.bucket_bytes])
     if not sizes.wrapped:
-        alone = sizes.gradient_ways == 1
+        alone = sizes.gradient_ranks == 1
         return Travels() if alone else Travels(*3 * [FILLING_AND_TRAVELLING])
     block = largest_block(stage, sizes.tensor)
     ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)

@@ -27,7 +27,7 @@ def wrap_data_parallel(
     plan = settled.plan
     if settled.sliced:
         return shard(module, blocks, settled, world)
-    if settled.gradient_ways == 1:
+    if settled.gradient_ranks == 1:
         return GradientSync(module)
     if plan.layout.tensor > 1 or plan.layout.pipeline > 1:
         return replicate_by_blocks(module, blocks, plan, world)

@@ -91,10 +91,10 @@ class Pipeline(Accumulate):
         return self.result(), int(self.total)
 
     def begin(self, batch: Batch, scale: Scale) -> None:
-        if batch.size % self.world.layout.data_ways:
+        if batch.size % self.world.layout.data_ranks:
             raise DataError(
                 "batch",
-                f"{batch.size} rows do not divide by the {self.world.layout.data_ways} ranks that "
+                f"{batch.size} rows do not divide by the {self.world.layout.data_ranks} ranks that "
                 "share them, and every pipeline runs as many micro-batches",
                 "Use a batch that divides, or pipeline=1.",
             )

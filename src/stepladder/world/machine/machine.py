@@ -16,8 +16,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from stepladder.hardware import Cluster, Device, Link, find, recognise, unknown_device
-from stepladder.hardware.link import usual
+from stepladder.hardware import Cluster, Device, Link, find_device, recognise_device, unknown_device
+from stepladder.hardware.link import usual_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,16 @@ def _read_accelerator(index: int) -> Accelerator:
 def identify(name: str, memory_bytes: int) -> Device:
     """Return the table's row for a card, or a device with only its name and memory."""
     vendor = "AMD" if torch.version.hip else "NVIDIA"
-    plain_cards = find("L4").board
-    return recognise(name, memory_bytes) or unknown_device(name, vendor, memory_bytes, plain_cards)
+    plain_cards = find_device("L4").board
+    return recognise_device(name, memory_bytes) or unknown_device(
+        name, vendor, memory_bytes, plain_cards
+    )
 
 
 def _cluster(seen: tuple[Accelerator, ...], joined: str | None) -> Cluster:
     host = _host_memory()
     if not seen:
-        cpu = find("CPU")
+        cpu = find_device("CPU")
         return Cluster(cpu, 1, 1, cpu.link, cpu.network, host)
     device = seen[0].device
     alike = sum(card.device == device for card in seen)
@@ -132,8 +134,8 @@ def inside_link(device: Device, joined: str | None) -> Link:
     """Return the device's usual link, unless the driver reports PCIe instead."""
     if joined != "PCIe" or device.link.kind == "PCIe":
         return device.link
-    lane = find("L4").link.bytes_per_second
-    return usual("PCIe", device.host_bytes_per_second or lane)
+    lane = find_device("L4").link.bytes_per_second
+    return usual_link("PCIe", device.host_bytes_per_second or lane)
 
 
 def _interconnect() -> str | None:
