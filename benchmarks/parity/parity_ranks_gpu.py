@@ -24,7 +24,7 @@ import torch
 
 from stepladder.launch import Ranks
 from stepladder.verify import Sameness, find_subject
-from stepladder.verify.parity import SGD, learn_plain, learn_rank, make_course, plain_of
+from stepladder.verify.parity_trial import SGD, learn_plain, learn_rank, make_course, plain_of
 from stepladder.verify.parity_verdict import Plain, judge
 
 MODEL = "llama:layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,sequence=32"

@@ -16,7 +16,7 @@ from stepladder.rungs.pipeline.pipeline import Pipeline
 from stepladder.train import engine
 from stepladder.train import run as runs
 from stepladder.verify import Subject
-from stepladder.verify.parity import learn_rank
+from stepladder.verify.parity_trial import learn_rank
 from stepladder.world import Place, World
 
 CLIMB = sys.modules["stepladder.rungs.climb"]  # the package's function of that name hides it

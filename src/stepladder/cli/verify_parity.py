@@ -28,7 +28,7 @@ def verify_parity(options: argparse.Namespace) -> int:
     """Compare every plan with one device; 1 where one differs, 2 where one is refused."""
     with loading():
         from stepladder.verify import find_subject
-        from stepladder.verify.parity import ADAMW, SGD, compare_plans
+        from stepladder.verify.parity_trial import ADAMW, SGD, compare_plans
 
     if options.settings:
         problem = f"{options.settings[0]} belongs to a recipe, and parity reads none"

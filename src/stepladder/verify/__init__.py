@@ -1,10 +1,23 @@
 """Proofs that a change of plan changes nothing: parity, resume, precision."""
 
+from .locate import Difference
 from .parity_verdict import Sameness
+from .proofs import parity, precision, resume
+from .resume_verdict import Resumption
 from .subjects import Subject, find_subject
+from .verdict import ParityVerdict, PrecisionVerdict, ResumeVerdict, Verdict
 
 __all__ = [
+    "Difference",
+    "ParityVerdict",
+    "PrecisionVerdict",
+    "ResumeVerdict",
+    "Resumption",
     "Sameness",
     "Subject",
+    "Verdict",
     "find_subject",
+    "parity",
+    "precision",
+    "resume",
 ]

@@ -48,6 +48,11 @@ class Comparison:
     verdict: Verdict
 
     @property
+    def same(self) -> bool:
+        """Whether the other precision was not shown to train worse."""
+        return not self.verdict.failed
+
+    @property
     def parted_at(self) -> int | None:
         """The first step whose training losses differ by more than what is bad; None if none do."""
         pairs = zip(*(run.losses for run in self.runs))

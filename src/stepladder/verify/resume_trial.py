@@ -35,7 +35,7 @@ from stepladder.train import Run, climb
 from stepladder.train.batch_rows import rows_of
 
 from .check_plans import check_plans
-from .parity import MICRO, ROWS, laid_out
+from .parity_trial import MICRO, ROWS, laid_out
 from .resume_verdict import Kept, Resumption, judge, read_notes
 from .subjects import Subject
 
@@ -100,7 +100,11 @@ def make_journey(
     *,
     optimizer: str | Optimizer = RESUMED,
     steps: int = 2 * STEPS_OF_A_LEG,
-    **how: Any,
+    seed: int = 0,
+    data_seed: int = 0,
+    rate: str = "constant",
+    workers: str = "2",
+    device: str = "cpu",
 ) -> Journey:
     """A journey from plans of which some numbers may be open; one plan is resumed in itself."""
     asked = [*plans, plans[0]] if len(plans) == 1 else list(plans)
@@ -123,7 +127,8 @@ def make_journey(
         )
         for plan in spread
     )
-    return Journey(subject, whole, steps, name=" → ".join(dict.fromkeys(map(str, spread))), **how)
+    name = " → ".join(dict.fromkeys(map(str, spread)))
+    return Journey(subject, whole, steps, seed, data_seed, rate, workers, device, name)
 
 
 def shared_rows(plans: Sequence[Plan]) -> int:

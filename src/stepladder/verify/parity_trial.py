@@ -66,6 +66,11 @@ def compare_plans(
         for plan in plans
         for optimizer in optimizers
     ]
+    yield from compare_courses(courses)
+
+
+def compare_courses(courses: Sequence[Course]) -> Iterator[Sameness]:
+    """One finding a course, as each is done, all on the same processes."""
     ranks = max(course.plan.layout.num_ranks for course in courses)
     with Ranks(ranks) as pool, tempfile.TemporaryDirectory(prefix="parity-") as folder:
         known: dict[str, Plain] = {}

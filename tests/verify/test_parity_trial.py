@@ -4,7 +4,7 @@ import pytest
 
 from stepladder.errors import NonFinite, PlanError
 from stepladder.verify import find_subject
-from stepladder.verify.parity import learn_plain, make_course, plain_of
+from stepladder.verify.parity_trial import learn_plain, make_course, plain_of
 
 SUBJECT = find_subject("mlp-tiny")
 

@@ -1,0 +1,128 @@
+"""The caller's own module, batch and loss as a subject: every rank is given a copy of its own.
+
+The module itself is left alone: what is trained is a copy, on the CPU until a run moves it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from stepladder.data import Batch
+from stepladder.data.batch import map_tensors
+from stepladder.errors import ModelError, WorldError
+from stepladder.plan import Batch as BatchPlan
+from stepladder.plan import Plan
+from stepladder.train.step_batch import count_rows, structure
+from stepladder.world import Place
+
+from .parity_trial import laid_out
+from .subjects import Made, Subject, find_subject
+
+Model = nn.Module | Callable[[], nn.Module] | str
+Loss = str | Callable[[Any, Any], torch.Tensor] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one batch, as samples."""
+
+    tensors: Any  # a tensor, or a tuple or dict of tensors
+
+    def __len__(self) -> int:
+        return count_rows(self.tensors)
+
+    def __getitem__(self, index: int) -> Any:
+        return map_tensors(lambda tensor: tensor[index] if tensor.dim() else tensor, self.tensors)
+
+    def fetch(self, indices: np.ndarray) -> Any:
+        rows = torch.from_numpy(np.ascontiguousarray(indices))
+        return map_tensors(lambda tensor: tensor[rows] if tensor.dim() else tensor, self.tensors)
+
+
+def live_subject(model: Model, batch: Any, loss: Loss, *, dropout: bool = False) -> Subject:
+    """What a proof trains: the caller's module on the caller's batch, or a built-in model.
+
+    Args:
+        model: a module; a function that makes one; or text, as `stepladder verify --model` takes.
+        batch: as `run.step` takes it; None for text: samples of the model's own.
+        dropout: left on.
+    """
+    refuse_inside_a_rank()
+    if isinstance(model, str):
+        found = find_subject(model)
+        make = found.make if batch is None else partial(with_batch, found.make, rows_of(batch))
+        return Subject(found.name, make, dropout)
+    if batch is None:
+        raise ModelError(
+            "batch", "a module of your own is proved on a batch and none was given", "Pass batch=."
+        )
+    if isinstance(model, nn.Module):
+        kept = copy.deepcopy(model).cpu()
+        return Subject(
+            type(model).__name__, partial(make_copy, kept, rows_of(batch), loss), dropout
+        )
+    name = getattr(model, "__name__", type(model).__name__)
+    return Subject(name, partial(make_anew, model, rows_of(batch), loss), dropout)
+
+
+def refuse_inside_a_rank() -> None:
+    place = Place.from_environment()
+    if place.launched:
+        raise WorldError(
+            "verify",
+            f"starts ranks of its own, and this process is rank {place.rank} of {place.num_ranks}",
+            "Call it in a process that no launcher started.",
+        )
+
+
+def make_copy(module: nn.Module, rows: Rows, loss: Loss) -> Made:
+    return copy.deepcopy(module), rows, loss
+
+
+def make_anew(make: Callable[[], nn.Module], rows: Rows, loss: Loss) -> Made:
+    return make(), rows, loss
+
+
+def with_batch(make: Callable[[], Made], rows: Rows) -> Made:
+    module, _, loss = make()
+    return module, rows, loss
+
+
+def rows_of(batch: Any) -> Rows:
+    given = structure(batch)
+    if isinstance(given, Batch):
+        whole = isinstance(given.inputs, dict) or given.targets is None
+        given = given.inputs if whole else (given.inputs, given.targets)
+    rows = Rows(map_tensors(lambda tensor: tensor.detach().cpu(), given))
+    len(rows)  # refused here where its tensors do not agree
+    return rows
+
+
+def read_plans(plans: str | Plan | Sequence[str | Plan]) -> list[Plan]:
+    """Plans from one, several, or text with semicolons between them."""
+    several = plans.split(";") if isinstance(plans, str) else plans
+    each = [several] if isinstance(several, Plan) else several
+    return [Plan.parse(plan) if isinstance(plan, str) else plan for plan in each]
+
+
+def fit_rows(plans: Sequence[Plan], rows: int) -> list[Plan]:
+    """The plans with a global batch of about so many rows, at least two micro-batches a rank.
+
+    What a plan says of its batch itself stays.
+    """
+    spread = [replace(plan, layout=laid_out(plan.layout)) for plan in plans]
+    ways = [plan.layout.data_ways for plan in spread]
+    passes = 2 * max(plan.layout.pipeline for plan in spread)
+    micro = max(1, rows // (max(ways) * passes))
+    fits = math.lcm(*(micro * way for way in ways))
+    batch = BatchPlan(max(fits, rows // fits * fits), micro)
+    return [plan if plan.batch != BatchPlan() else replace(plan, batch=batch) for plan in plans]

@@ -1,0 +1,170 @@
+"""What a proof returns: its rows, whether all of them are the same, and a table to print."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, TypeVar
+
+from .compare_precisions import Comparison
+from .locate import Difference, locate
+from .parity_trial import Course
+from .parity_verdict import Sameness
+from .resume_verdict import Resumption
+
+Row = TypeVar("Row", Sameness, Resumption, Comparison)
+
+
+@dataclass(frozen=True)
+class Verdict(ABC, Generic[Row]):
+    """Rows of a proof. It is true where all of them are the same, and prints as a table."""
+
+    model: str  # what was trained
+    steps: int  # of every run
+    rows: tuple[Row, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs by more than rounding allows."""
+        return all(row.same for row in self.rows)
+
+    @property
+    @abstractmethod
+    def worst(self) -> Row:
+        """The row that is furthest from what it should be."""
+
+    @property
+    @abstractmethod
+    def reasons(self) -> tuple[str, ...]:
+        """A sentence for every row that is not the same; nothing where all are."""
+
+    @abstractmethod
+    def table(self) -> list[list[str]]:
+        """The heading and the cells of every row."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in it, as JSON can hold it."""
+        rows = [{**asdict(row), "same": row.same} for row in self.rows]
+        return {"model": self.model, "steps": self.steps, "same": self.same, "rows": rows}
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    def __str__(self) -> str:
+        ending = "same" if self.same else f"{sum(not row.same for row in self.rows)} not the same"
+        title = f"{self.model}, {self.steps} steps: {ending}"
+        return "\n".join([title, *aligned(self.table()), *self.reasons])
+
+
+@dataclass(frozen=True)
+class ParityVerdict(Verdict[Sameness]):
+    """Whether plans compute what one device computes: a row for each plan and optimizer."""
+
+    courses: tuple[Course, ...] = field(default=(), repr=False)  # one for each row, to run again
+
+    @property
+    def worst(self) -> Sameness:
+        return max(self.rows, key=lambda row: excess(row.loss, row.tolerance, bool(row.problem)))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        said = [
+            f"{row.plan} ({row.optimizer}): {row.problem or f'furthest is {row.worst}'}"
+            for row in self.rows
+            if not row.same
+        ]
+        return tuple(dict.fromkeys(said))
+
+    def table(self) -> list[list[str]]:
+        heading = ["plan", "optimizer", "ranks", "loss", "norm", "parameters", "allowed", "verdict"]
+        cells = [
+            [row.plan, row.optimizer, str(row.ranks), *map(short, (row.loss, row.norm)),
+             short(row.parameters), short(row.tolerance), row.verdict]
+            for row in self.rows
+        ]  # fmt: skip
+        return [heading, *cells]
+
+    def locate(self) -> Difference | None:
+        """The first tensor that differs: step by step a loss, then a gradient, then a parameter.
+
+        Runs the first plan that differs again and compares every parameter's gradient. None where
+        every plan that could be run is the same.
+        """
+        for row, course in zip(self.rows, self.courses):
+            if not row.same and not row.problem:
+                return locate(course)
+        return None
+
+
+@dataclass(frozen=True)
+class ResumeVerdict(Verdict[Resumption]):
+    """Whether a run that was killed and resumed is the run that was never stopped."""
+
+    @property
+    def worst(self) -> Resumption:
+        return max(self.rows, key=lambda row: excess(row.loss, row.tolerance, not row.same))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(
+            f"{row.plan}: {said}"
+            for row in self.rows
+            if not row.same
+            for said in row.different or (row.problem or "the losses differ",)
+        )
+
+    def table(self) -> list[list[str]]:
+        heading = ["plan", "ranks", "killed in step", "resumed at", "loss", "parameters", "verdict"]
+        cells = [
+            [row.plan, *map(listed, (row.ranks, row.killed_in, row.resumed_at)), short(row.loss),
+             short(row.parameters), row.verdict]
+            for row in self.rows
+        ]  # fmt: skip
+        return [heading, *cells]
+
+
+@dataclass(frozen=True)
+class PrecisionVerdict(Verdict[Comparison]):
+    """Whether a precision trains as the reference does, by the loss on data neither has seen."""
+
+    @property
+    def worst(self) -> Comparison:
+        return max(self.rows, key=lambda row: abs(row.verdict.difference))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(str(row) for row in self.rows if not row.same)
+
+    def table(self) -> list[list[str]]:
+        heading = ["precision", "validation loss", "difference", "verdict"]
+        cells = [
+            [str(row.other), f"{row.runs[1].validation_loss:.4f}",
+             f"{row.verdict.difference:+.2%}", row.verdict.word]
+            for row in self.rows
+        ]  # fmt: skip
+        first = self.rows[0]
+        known = [str(first.reference), f"{first.runs[0].validation_loss:.4f}", "", "reference"]
+        return [heading, known, *cells]
+
+
+def excess(value: float, allowed: float, broken: bool) -> float:
+    """How often the allowed difference fits into the one there is."""
+    if broken or math.isnan(value):
+        return math.inf
+    return value / allowed if allowed else (math.inf if value else 0.0)
+
+
+def short(value: float) -> str:
+    return f"{value:.1e}" if math.isfinite(value) else ""
+
+
+def listed(numbers: Sequence[int]) -> str:
+    return " → ".join(map(str, numbers))
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of one width for every column."""
+    widths = [max(map(len, column)) for column in zip(*table)]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in table]

@@ -1,0 +1,150 @@
+"""Proofs of a caller's own module: a verdict that can be read, printed and asked for more."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import stepladder as sl
+from stepladder.errors import ModelError, PlanError, WorldError
+from stepladder.plan import Plan
+from stepladder.verify import Sameness
+from stepladder.verify.live_module import fit_rows, live_subject, rows_of
+from stepladder.verify.locate import Moment, differences
+from stepladder.verify.parity_trial import make_course
+from stepladder.verify.verdict import ParityVerdict
+
+BATCH = (
+    torch.randn(16, 4, generator=torch.Generator().manual_seed(0)),
+    torch.randint(0, 2, (16,), generator=torch.Generator().manual_seed(1)),
+)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.drop = nn.Linear(4, 8), nn.Linear(8, 2), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(torch.relu(self.first(x))))
+
+
+class Unsteady(Net):
+    """Computes something else where it is one of several ranks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wrong = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return super().forward(x) + (1.0 + self.first.bias.sum() if wrong else 0.0)
+
+
+def test_a_live_module_is_proved_and_left_alone():
+    model = Net()
+    before = [parameter.clone() for parameter in model.parameters()]
+    drawn = torch.get_rng_state()
+    verdict = sl.verify.parity(
+        model, ["fp32 zero3 shard=2", "fp32 accumulate=2"], BATCH,
+        loss="cross_entropy", optimizer="sgd lr=0.1", steps=2,
+    )  # fmt: skip
+    assert verdict and verdict.same and verdict.reasons == () and verdict.locate() is None
+    assert [row.ranks for row in verdict.rows] == [2, 1]
+    assert json.loads(json.dumps(verdict.to_dict()))["same"] is True
+    assert str(verdict).splitlines()[0] == "Net, 2 steps: same"
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    assert torch.equal(drawn, torch.get_rng_state()) and model.drop.p == 0.5
+
+
+def test_a_module_that_differs_is_located():
+    verdict = sl.verify.parity(
+        Unsteady, "fp32 ddp replicate=2", BATCH,
+        loss="squared_error_of_first", optimizer="sgd lr=0.1", steps=2,
+    )  # fmt: skip
+    assert not verdict.same  # refused: nobody knows such a loss
+    assert "squared_error_of_first" in verdict.reasons[0] and verdict.locate() is None
+    verdict = sl.verify.parity(
+        Unsteady, "fp32 ddp replicate=2", BATCH, loss=first_output, optimizer="sgd lr=0.1", steps=2
+    )
+    assert not verdict and verdict.worst is verdict.rows[0]
+    found = verdict.locate()
+    assert found is not None and (found.step, found.kind) == (0, "loss")
+    assert "step 0: loss" in str(found) and "instead of" in str(found)
+
+
+def first_output(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return outputs[:, 0].square().mean()
+
+
+def moments(loss: float = 1.0, first: float = 1.0, apart: float = 0.0) -> list[Moment]:
+    norms = {"first.weight": first, "last.weight": 2.0, "last.bias": 0.0}
+    away = {"first.weight": apart, "last.weight": 0.0}
+    return [
+        Moment(1.0, 2.2, {**norms, "first.weight": 1.0}, {}, 1.0),
+        Moment(loss, 2.2, norms, away, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "name"),
+    [
+        ({"loss": 1.1}, "loss", ""),
+        ({"first": float("nan")}, "gradient", "first.weight"),
+        ({"first": 1.001, "apart": 1.0}, "gradient", "first.weight"),
+        ({"apart": 1.0}, "parameter", "first.weight"),
+    ],
+)
+def test_what_was_computed_first_is_named_first(changed, kind, name):
+    subject = live_subject(Net(), BATCH, "cross_entropy")
+    course = make_course(subject, "fp32", "sgd lr=0.1", steps=2)
+    found = next(differences(course, moments(), [moments(), moments(**changed)]))
+    assert (found.step, found.kind, found.name) == (1, kind, name)
+    assert not list(differences(course, moments(), [moments()]))
+
+
+def test_the_worst_row_is_the_one_furthest_over_what_is_allowed():
+    fine = Sameness("a", "sgd", 1, loss=1e-6, norm=0, parameters=0, tolerance=1e-5)
+    bad = Sameness("b", "sgd", 2, loss=1e-3, norm=0, parameters=0, tolerance=1e-5, worst="w")
+    verdict = ParityVerdict("net", 2, (fine, bad))
+    assert verdict.worst is bad and verdict.reasons == ("b (sgd): furthest is w",)
+    assert str(verdict).splitlines()[0] == "net, 2 steps: 1 not the same"
+
+
+def test_precisions_are_compared_on_rows_that_were_not_trained_on():
+    verdict = sl.verify.precision(
+        nn.Linear(4, 2), BATCH, loss="cross_entropy", other=["bf16", "fp32"], steps=3, device="cpu"
+    )
+    assert verdict.same and [str(row.other) for row in verdict.rows] == ["bf16", "fp32"]
+    assert verdict.rows[1].verdict.difference == 0.0 and "reference" in str(verdict)
+
+
+def test_a_run_of_a_live_module_is_killed_and_resumed():
+    verdict = sl.verify.resume(Net(), "fp32", BATCH, loss="cross_entropy")
+    assert verdict.same and verdict.rows[0].verdict == "same bits" and verdict.rows[0].killed_in
+
+
+def test_a_batch_is_split_so_that_every_rank_accumulates():
+    plans = [Plan.parse("fp32 zero3 shard=2"), Plan.parse("fp32 ddp micro=3")]
+    fitted, own = fit_rows(plans, 16)
+    assert (fitted.batch.sequences, fitted.batch.micro) == (16, 4) and own is plans[1]
+    (piped,) = fit_rows([Plan.parse("fp32 pipeline=2")], 16)
+    assert (piped.batch.sequences, piped.batch.micro) == (16, 4)
+
+
+def test_rows_of_a_dict_are_samples():
+    rows = rows_of({"x": torch.arange(3), "labels": torch.arange(3)})
+    assert len(rows) == 3 and rows[1]["x"].item() == 1
+
+
+def test_what_cannot_be_proved_is_refused_in_a_line(monkeypatch):
+    with pytest.raises(ModelError) as raised:
+        sl.verify.parity(Net(), "fp32", loss="cross_entropy")
+    problem = "a module of your own is proved on a batch and none was given"
+    assert str(raised.value) == f"batch: {problem}. Pass batch=."
+    with pytest.raises(PlanError, match="steps: 0 is not a number of steps"):
+        sl.verify.parity(Net(), "fp32", BATCH, steps=0)
+    for name in ("RANK", "LOCAL_RANK", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(WorldError, match="starts ranks of its own, and this process is rank 0"):
+        sl.verify.parity(Net(), "fp32", BATCH)
