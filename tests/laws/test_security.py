@@ -84,9 +84,9 @@ def is_constant(node: ast.expr | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_runs_nothing_it_reads(path):
-    assert offences(name_of(path), path.read_text()) == []
+def test_a_file_runs_nothing_it_reads():
+    found = {name_of(path): offences(name_of(path), path.read_text()) for path in FILES}
+    assert {name: what for name, what in found.items() if what} == {}
 
 
 @pytest.mark.parametrize(
