@@ -52,7 +52,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from stepladder.checkpoint import hashing as digest
-from stepladder.checkpoint.hashing import default_hash, hash_file
+from stepladder.checkpoint.hashing import default_hash, hash_files
 from stepladder.train import as_batch, climb
 from stepladder.train.checkpointing.snapshot import forecast_snapshot
 
@@ -243,7 +243,7 @@ def parts(root: Path, size: int) -> dict[str, float]:
         "SHA-256, one thread": lambda: hashlib.sha256(view).digest(),
         "hash, one thread": lambda: take(view).digest(),
         "hash of memory, all threads": lambda: side_by_side(hash_part),
-        "hash of a file, all threads": lambda: hash_file(path, default_hash()),
+        "hash of a file, all threads": lambda: next(hash_files([(path, default_hash())])),
         "write": lambda: write(down=False),
         "write and force": lambda: write(down=True),
         "read what was just written": read,

@@ -22,8 +22,9 @@ from stepladder.checkpoint.commit import checkpoint_folder, commit
 from stepladder.checkpoint.convert import HuggingfaceFolder
 from stepladder.checkpoint.hashing import SHA256
 from stepladder.checkpoint.manifest import RankFiles, StoredSlice, TensorEntry, merge
-from stepladder.checkpoint.safetensors_file import DTYPE_CODES, write_tensors
+from stepladder.checkpoint.safetensors_file import DTYPE_CODES
 from stepladder.errors import RecordError
+from tests.checkpoint.files import write_tensors
 
 WHOLE = torch.arange(24.0).reshape(4, 6)
 STATE = {"step": 5, "position": 40, "seed": 0, "plan": "fp32", "loss_scale": {}, "versions": {}}

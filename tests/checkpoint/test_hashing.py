@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import stepladder.checkpoint.hashing as digest
 from stepladder.checkpoint import hash_bytes
-from stepladder.checkpoint.hashing import BLAKE3, SHA256, hash_file
+from stepladder.checkpoint.hashing import BLAKE3, SHA256
+from tests.checkpoint.files import hash_file
 
 HASHES = [BLAKE3, SHA256]
 PAGE = mmap.ALLOCATIONGRANULARITY  # where a chunk may begin

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from stepladder.checkpoint import hash_bytes, read_manifest
 from stepladder.checkpoint.hashing import SHA256
-from stepladder.checkpoint.safetensors_file import write_tensors
 from stepladder.cli.main import main
 from stepladder.errors import RecordError, StepladderError
 from stepladder.train import climb
+from tests.checkpoint.files import write_tensors
 
 ANYTHING = st.recursive(
     st.none()
@@ -28,6 +28,7 @@ ANYTHING = st.recursive(
     ),
     max_leaves=4,
 )
+
 BATCH = torch.ones(2, 2), torch.ones(2, 1)
 
 

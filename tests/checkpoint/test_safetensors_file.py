@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from stepladder.checkpoint.hashing import hash_file
-from stepladder.checkpoint.safetensors_file import DTYPE_CODES, open_tensors, write_tensors
+from stepladder.checkpoint.safetensors_file import DTYPE_CODES, open_tensors
 from stepladder.errors import RecordError
+from tests.checkpoint.files import hash_file, write_tensors
 
 TENSORS = {
     "byte": torch.tensor([1, 2, 3], dtype=torch.uint8),

@@ -50,11 +50,6 @@ def hash_bytes(data: bytes, name: str) -> str:
     return algorithm(b"".join(algorithm(chunk).digest() for chunk in chunks)).hexdigest()
 
 
-def hash_file(path: Path, name: str) -> str:
-    """The hash of a file on disk."""
-    return next(hash_files([(path, name)]))
-
-
 def hash_files(files: Sequence[tuple[Path, str]]) -> Generator[str, None, None]:
     """Hash files on disk in parallel, each with the algorithm named; digests come in order."""
     pool = ThreadPoolExecutor(THREADS)

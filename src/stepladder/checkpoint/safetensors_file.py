@@ -65,14 +65,6 @@ class TensorSource:
         return cls(name, tensor.dtype, tuple(tensor.shape), lambda: tensor)
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> FileDigest:
-    """Write a file of CPU tensors in one pass and flush it to disk."""
-    sources = [TensorSource.of(name, tensor) for name, tensor in tensors.items()]
-    return write_files({path: sources}, metadata)[path]
-
-
 def write_files(
     files: Mapping[Path, Sequence[TensorSource]], metadata: Mapping[str, str] | None = None
 ) -> dict[Path, FileDigest]:

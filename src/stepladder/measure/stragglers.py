@@ -68,7 +68,7 @@ def rank_of(text: str) -> str:
     return text.partition(" is")[0]
 
 
-class RankNotes:
+class RankTimeExchange:
     """Leaves this rank's times and, on rank 0, reads everybody's."""
 
     def __init__(self, world: World, called: nn.Module, taken: int = 0) -> None:
@@ -82,7 +82,7 @@ class RankNotes:
         self.counted = 0.0  # of the waiting's seconds
         self.last = taken - 1  # step of it
 
-    def __enter__(self) -> RankNotes:
+    def __enter__(self) -> RankTimeExchange:
         self.waiting.__enter__()
         return self
 

@@ -61,7 +61,7 @@ def profile(
         rows: as in `run.step`.
     """
     own = (run.own_batch(batch, rows) for batch in batches)
-    source = Source(own, 2 * steps + WARMUP + 1)
+    source = CountedBatches(own, 2 * steps + WARMUP + 1)
     for _ in range(WARMUP):
         run.step(next(source))
     synchronize(run.world.device)
@@ -121,7 +121,7 @@ class Glance:
         }
 
 
-class Source:
+class CountedBatches:
     """A feed that says when it is too short."""
 
     def __init__(self, feed: Iterator[Batch], needed: int) -> None:
@@ -143,7 +143,7 @@ class Source:
         return batch
 
 
-def timed(run: Engine, source: Source, steps: int) -> float:
+def timed(run: Engine, source: CountedBatches, steps: int) -> float:
     """Seconds a step by the clock, from an idle device to an idle device."""
     began = time.perf_counter()
     for _ in range(steps):

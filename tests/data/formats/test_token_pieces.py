@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.data import TokenShards
-from stepladder.data.formats.token_pieces import JoinedPieces, OpenPiece, Piece
+from stepladder.data.formats.token_pieces import JoinedPieces, OpenPiece, TokenPiece
 from stepladder.errors import DataError
 
 from .shard_writers import write_raw
@@ -23,7 +23,7 @@ def laid(parts, tmp_path, **settings):
         tokens = np.array(part, np.int64)
         path = tmp_path / f"{number}"
         opening = partial(held, tokens)
-        pieces.append(Piece(path, str(number), len(part), tokens.dtype, opening, False))
+        pieces.append(TokenPiece(path, str(number), len(part), tokens.dtype, opening, False))
     return JoinedPieces(pieces, **settings)
 
 
@@ -32,18 +32,18 @@ def laid(parts, tmp_path, **settings):
 )
 def test_a_slice_of_pieces_is_the_slice_of_all(tmp_path_factory, parts, data):
     whole = [token for part in parts for token in part]
-    stretches = laid(parts, tmp_path_factory.getbasetemp(), max_open=2)
+    joined = laid(parts, tmp_path_factory.getbasetemp(), max_open=2)
     begin = data.draw(st.integers(0, len(whole)))
     end = data.draw(st.integers(0, len(whole) + 3))
-    assert stretches[begin:end].tolist() == whole[begin:end] and len(stretches) == len(whole)
-    assert len(stretches._held) <= 2
+    assert joined[begin:end].tolist() == whole[begin:end] and len(joined) == len(whole)
+    assert len(joined._open_pieces) <= 2
 
 
 def test_the_piece_used_longest_ago_is_let_go_first(tmp_path):
-    stretches = laid([[1], [2], [3]], tmp_path, max_open=2)
+    joined = laid([[1], [2], [3]], tmp_path, max_open=2)
     for place in (0, 1, 0, 2):
-        stretches[place : place + 1]
-    assert set(stretches._held) == {0, 2}
+        joined[place : place + 1]
+    assert set(joined._open_pieces) == {0, 2}
 
 
 def test_more_files_than_may_be_open_are_read(tmp_path):
@@ -67,4 +67,4 @@ def test_a_shard_that_was_cut_while_it_is_read_is_refused(tmp_path):
 def test_a_piece_that_is_not_as_long_as_it_was_said_to_be_is_refused(tmp_path):
     opening = partial(held, np.arange(3))
     with pytest.raises(DataError, match=r"x holds 3 ids, and 5 were counted at the start. It was"):
-        JoinedPieces([Piece(tmp_path, "x", 5, np.dtype("int64"), opening, False)])
+        JoinedPieces([TokenPiece(tmp_path, "x", 5, np.dtype("int64"), opening, False)])

@@ -8,14 +8,14 @@ import pytest
 
 from stepladder.hardware import find_device
 from stepladder.world import detect_machine
-from stepladder.world.machine.machine import Accelerator, Machine
+from stepladder.world.machine.machine import Accelerator, DetectedMachine
 from stepladder.world.machine.precision_support import expected, precision_support, try_matmul
 
 NOTHING: frozenset[str] = frozenset()
 
 
 @pytest.fixture(scope="module")
-def machine() -> Machine:
+def machine() -> DetectedMachine:
     return detect_machine()
 
 

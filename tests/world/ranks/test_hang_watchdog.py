@@ -224,7 +224,7 @@ def close_while_it_looks() -> list[str]:
     threading.excepthook = lambda args: said.append(str(args.exc_value))
     others = threading.enumerate()
     one = watch.HangWatchdog(Place(0, 1, launched=True), 60)
-    looks, closed, leave_sign = threading.Event(), threading.Event(), one._leave_sign
+    looks, closed, leave_sign = threading.Event(), threading.Event(), one._publish_heartbeat
 
     def slow():
         sign = leave_sign()
@@ -232,7 +232,7 @@ def close_while_it_looks() -> list[str]:
         closed.wait()
         return sign
 
-    one._leave_sign = slow
+    one._publish_heartbeat = slow
     looks.wait()
     dist.destroy_process_group()
     closed.set()
@@ -251,14 +251,14 @@ def come_out_of_it() -> list[bool]:
     """Whether the watch would end a process, before and after a collective has raised in it."""
     one = watch.HangWatchdog(Place(0, 1, launched=True), 200)
     with patch.object(watch, "read_counts", lambda backend: {0: (2, 1)}):  # one is pending
-        one._stalls()
+        one._collective_hangs()
         one._since -= 1000
-        found = [one._stalls()]
+        found = [one._collective_hangs()]
         try:
             with one.explain_hangs():
                 raise RuntimeError("[gloo/x.cc:1] Timed out")
         except LostRank:
-            found.append(one._stalls())
+            found.append(one._collective_hangs())
     one.close()
     return found
 

@@ -17,7 +17,7 @@ from stepladder.cli.results.tables import as_json, gib, table
 
 if TYPE_CHECKING:
     from stepladder.world import MachineCheck
-    from stepladder.world.machine.machine import Machine
+    from stepladder.world.machine.machine import DetectedMachine
     from stepladder.world.machine.precision_support import PrecisionSupport
 
 PACKAGES = {
@@ -99,7 +99,7 @@ def installed(name: str) -> str | None:
 
 
 def report(
-    machine: Machine, precisions: tuple[PrecisionSupport, ...], checks: list[MachineCheck]
+    machine: DetectedMachine, precisions: tuple[PrecisionSupport, ...], checks: list[MachineCheck]
 ) -> dict[str, Any]:
     """Gather everything as plain values."""
     facts = asdict(machine) | {
@@ -117,7 +117,7 @@ def report(
 
 
 def draw(
-    machine: Machine, precisions: tuple[PrecisionSupport, ...], checks: list[MachineCheck]
+    machine: DetectedMachine, precisions: tuple[PrecisionSupport, ...], checks: list[MachineCheck]
 ) -> None:
     table("Machine", ["what", "is"], machine_rows(machine))
     table(
@@ -143,7 +143,7 @@ def verdict(checks: list[MachineCheck]) -> str:
     return f"All {len(checks)} checks passed or had nothing to try."
 
 
-def machine_rows(machine: Machine) -> list[list[object]]:
+def machine_rows(machine: DetectedMachine) -> list[list[object]]:
     rows: list[list[object]] = [["cluster", machine.cluster]]
     rows += [["assumed", sentence] for sentence in machine.cluster.assumptions]
     rows += [[f"device {index}", device_words(card)] for index, card in enumerate(machine.seen)]
@@ -168,7 +168,7 @@ def device_words(card: Any) -> str:
     return f"{card.name}, {gib(card.memory_bytes)}, {card.architecture}, {known}"
 
 
-def peak_words(row: PrecisionSupport, machine: Machine) -> object:
+def peak_words(row: PrecisionSupport, machine: DetectedMachine) -> object:
     if row.answer != "yes":
         return "-"
     if row.peak is not None:

@@ -16,7 +16,7 @@ from stepladder.data.packing import DocumentStarts
 from stepladder.errors import DataError
 
 from .data_files import unreadable_data
-from .token_pieces import JoinedPieces, OpenPiece, Piece
+from .token_pieces import JoinedPieces, OpenPiece, TokenPiece
 from .token_tables import choose_column, flatten_ids, id_type, import_arrow, nonempty_pieces
 
 FILE_MAGIC = b"ARROW1"
@@ -73,13 +73,15 @@ class RecordBatches:
         return opening(self.source, options=options)
 
 
-def arrow_pieces(path: Path, column: str | None) -> list[Piece]:
+def arrow_pieces(path: Path, column: str | None) -> list[TokenPiece]:
     """The file as one mapped piece, or each of its compressed batches as one."""
     batches = RecordBatches(path, column)
     if all(batches.is_mapped(batches.opened(number)) for number in range(len(batches))):
         length = sum(len(batches.opened(number).tokens) for number in range(len(batches)))
         opening, size = partial(_open_mapped, path, batches.column), path.stat().st_size
-        whole = Piece(path, f"'{path}'", length, batches.kind, opening, documents=True, size=size)
+        whole = TokenPiece(
+            path, f"'{path}'", length, batches.kind, opening, documents=True, size=size
+        )
         return nonempty_pieces([whole], path, batches.column)
     if not batches.indexed:
         raise DataError(
@@ -90,10 +92,10 @@ def arrow_pieces(path: Path, column: str | None) -> list[Piece]:
     return nonempty_pieces(_compressed(path, batches.column), path, batches.column)
 
 
-def _compressed(path: Path, column: str) -> list[Piece]:
+def _compressed(path: Path, column: str) -> list[TokenPiece]:
     batches = RecordBatches(path, column, alone=True)
     return [
-        Piece(
+        TokenPiece(
             path,
             f"batch {number} of '{path}'",
             len(batches.opened(number).tokens),
@@ -116,7 +118,7 @@ def _open_mapped(path: Path, column: str) -> OpenPiece:
     held = [batches.opened(number) for number in range(len(batches))]
     inside = JoinedPieces(
         [
-            Piece(path, f"'{path}'", len(one.tokens), batches.kind, partial(_same, one), True)
+            TokenPiece(path, f"'{path}'", len(one.tokens), batches.kind, partial(_same, one), True)
             for one in held
             if len(one.tokens)
         ],

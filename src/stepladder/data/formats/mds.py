@@ -21,7 +21,7 @@ from stepladder.errors import DataError, nearest
 
 from .data_files import existing_path, unreadable_data
 from .memory_mapped import map_file
-from .token_pieces import OpenPiece, Piece
+from .token_pieces import OpenPiece, TokenPiece
 from .token_tables import COLUMNS
 
 BYTES_KIND = "int64"
@@ -36,7 +36,7 @@ DTYPE_CODES = {
 }
 
 
-def mds_pieces(index: Path, dtype: str | None, column: str | None) -> list[Piece]:
+def mds_pieces(index: Path, dtype: str | None, column: str | None) -> list[TokenPiece]:
     """Every shard that an index lists."""
     try:
         shards = json.loads(index.read_bytes())["shards"]
@@ -45,7 +45,9 @@ def mds_pieces(index: Path, dtype: str | None, column: str | None) -> list[Piece
     return [_piece(index, shard, dtype, column) for shard in shards]
 
 
-def _piece(index: Path, listed: dict[str, Any], dtype: str | None, wanted: str | None) -> Piece:
+def _piece(
+    index: Path, listed: dict[str, Any], dtype: str | None, wanted: str | None
+) -> TokenPiece:
     if listed.get("format") != "mds" or listed.get("version") != 2:
         found = f"{listed.get('format')} of version {listed.get('version')}"
         raise DataError(
@@ -56,7 +58,7 @@ def _piece(index: Path, listed: dict[str, Any], dtype: str | None, wanted: str |
     shard = MdsShard(_raw(index.parent, listed), listed, names.index(column), dtype)
     _, lengths, kind = shard.places()
     length, name = int(lengths.sum()), f"'{shard.path}'"
-    return Piece(shard.path, name, length, kind, shard.open, documents=True, decoded=True)
+    return TokenPiece(shard.path, name, length, kind, shard.open, documents=True, decoded=True)
 
 
 @dataclass(frozen=True, slots=True)

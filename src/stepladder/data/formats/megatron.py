@@ -18,7 +18,7 @@ from stepladder.errors import DataError
 
 from .data_files import existing_path, unreadable_data
 from .memory_mapped import map_file
-from .token_pieces import OpenPiece, Piece
+from .token_pieces import OpenPiece, TokenPiece
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -75,7 +75,7 @@ def is_rising(places: np.ndarray) -> bool:
     return bool((places[1:] >= places[:-1]).all())
 
 
-def indexed_piece(path: Path, dtype: str | None) -> Piece:
+def indexed_piece(path: Path, dtype: str | None) -> TokenPiece:
     """The ids of a `.bin` file, after checking that its `.idx` file agrees."""
     where = existing_path(path.with_suffix(".idx"), "token index")
     index, size = MegatronIndex(where), path.stat().st_size
@@ -91,7 +91,9 @@ def indexed_piece(path: Path, dtype: str | None) -> Piece:
             "Leave it out: the index knows.",
         )
     opening = partial(_open, path, where)
-    return Piece(path, f"'{path}'", index.tokens, index.kind, opening, documents=True, size=size)
+    return TokenPiece(
+        path, f"'{path}'", index.tokens, index.kind, opening, documents=True, size=size
+    )
 
 
 def _open(path: Path, where: Path) -> OpenPiece:

@@ -11,7 +11,7 @@ import numpy as np
 from stepladder.errors import DataError, nearest
 
 from .data_files import unreadable_data
-from .token_pieces import OpenPiece, Piece
+from .token_pieces import OpenPiece, TokenPiece
 
 ID_DTYPES = {
     "uint8": np.uint8,
@@ -32,14 +32,16 @@ def id_dtype(name: str) -> np.dtype:
     return np.dtype(ID_DTYPES[name])
 
 
-def mapped_piece(path: Path, dtype: str) -> Piece:
+def mapped_piece(path: Path, dtype: str) -> TokenPiece:
     """A memory-mapped `.bin` or `.npy` file as one piece."""
     kind = id_dtype(dtype)
     tokens = _map(path, kind)
     if path.suffix != ".npy":  # which says itself what it holds
         _check_dtype(path, tokens[:HEAD_IDS])
     opening, size = partial(_open, path, kind), path.stat().st_size
-    return Piece(path, f"'{path}'", len(tokens), tokens.dtype, opening, documents=False, size=size)
+    return TokenPiece(
+        path, f"'{path}'", len(tokens), tokens.dtype, opening, documents=False, size=size
+    )
 
 
 def map_file(path: Path, kind: np.dtype, offset: int = 0) -> np.ndarray:

@@ -19,7 +19,7 @@ from stepladder.errors import DataError
 
 from .data_files import existing_path
 from .memory_mapped import mapped_piece
-from .token_pieces import MAX_OPEN, JoinedPieces, Piece
+from .token_pieces import MAX_OPEN, JoinedPieces, TokenPiece
 
 
 class TokenWindows:
@@ -56,7 +56,7 @@ class TokenRows:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[TokenPiece],
         length: int,
         *,
         packed: bool,
@@ -152,12 +152,12 @@ def check_ids(ids: np.ndarray, vocabulary: int, name: str) -> None:
         )
 
 
-def _name(pieces: Sequence[Piece]) -> str:
+def _name(pieces: Sequence[TokenPiece]) -> str:
     first, last = f"'{pieces[0].path}'", f"'{pieces[-1].path}'"
     return first if first == last else f"{first} to {last}"
 
 
-def _check_width(pieces: Sequence[Piece], vocabulary: int) -> None:
+def _check_width(pieces: Sequence[TokenPiece], vocabulary: int) -> None:
     for piece in pieces:
         largest = int(np.iinfo(piece.kind).max)
         if vocabulary > largest + 1:
@@ -169,7 +169,7 @@ def _check_width(pieces: Sequence[Piece], vocabulary: int) -> None:
             )
 
 
-def _check_end(pieces: Sequence[Piece], end: int, vocabulary: int | None) -> None:
+def _check_end(pieces: Sequence[TokenPiece], end: int, vocabulary: int | None) -> None:
     """Refuse an end token that no file can contain: all documents would be one."""
     ids = min(int(np.iinfo(piece.kind).max) + 1 for piece in pieces)
     ids = ids if vocabulary is None else min(ids, vocabulary)
@@ -181,7 +181,7 @@ def _check_end(pieces: Sequence[Piece], end: int, vocabulary: int | None) -> Non
         )
 
 
-def _check_documents(pieces: Sequence[Piece]) -> None:
+def _check_documents(pieces: Sequence[TokenPiece]) -> None:
     for piece in pieces:
         if not piece.documents:
             raise DataError(

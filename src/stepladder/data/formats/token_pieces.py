@@ -30,7 +30,7 @@ class OpenPiece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenPiece:
     """A piece of the sequence, as known before it is opened."""
 
     path: Path
@@ -66,7 +66,7 @@ class Piece:
 class JoinedPieces:
     """Pieces joined end to end; `tokens[a:b]` copies only if it crosses pieces."""
 
-    def __init__(self, pieces: Sequence[Piece], max_open: int = MAX_OPEN) -> None:
+    def __init__(self, pieces: Sequence[TokenPiece], max_open: int = MAX_OPEN) -> None:
         self.pieces, self.max_open = list(pieces), max_open
         self.ends = np.cumsum([piece.length for piece in self.pieces], dtype=np.int64)
         self._reset()
@@ -119,7 +119,7 @@ class JoinedPieces:
         return held
 
     @staticmethod
-    def _open(piece: Piece) -> OpenPiece:
+    def _open(piece: TokenPiece) -> OpenPiece:
         held = piece.open()
         if len(held.tokens) != piece.length:
             raise DataError(

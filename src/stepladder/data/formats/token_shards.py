@@ -23,7 +23,7 @@ from .mds import mds_pieces
 from .megatron import indexed_piece
 from .memory_mapped import id_dtype, mapped_piece
 from .token_files import TokenRows
-from .token_pieces import MAX_OPEN, Piece
+from .token_pieces import MAX_OPEN, TokenPiece
 from .token_tables import parquet_pieces
 
 DEFAULT_DTYPE = "uint16"  # what most writers of raw ids use
@@ -74,7 +74,9 @@ class TokenShards(TokenRows):
         )
 
 
-def _pieces(path: Path, files: list[Path], dtype: str | None, column: str | None) -> list[Piece]:
+def _pieces(
+    path: Path, files: list[Path], dtype: str | None, column: str | None
+) -> list[TokenPiece]:
     if path.name == MDS_INDEX:
         return mds_pieces(path, dtype, column)
     if path.suffix == ".parquet":

@@ -17,7 +17,7 @@ from stepladder.errors import DataError, nearest
 
 from .data_files import unreadable_data
 from .optional_packages import import_optional
-from .token_pieces import OpenPiece, Piece
+from .token_pieces import OpenPiece, TokenPiece
 
 COLUMNS = ("input_ids", "tokens")  # tried in this order if none is named
 
@@ -26,7 +26,7 @@ def import_arrow(module: str) -> Any:
     return import_optional(module, field="token table", install="stepladder[data]")
 
 
-def parquet_pieces(path: Path, column: str | None) -> list[Piece]:
+def parquet_pieces(path: Path, column: str | None) -> list[TokenPiece]:
     """Every row group of a Parquet file that holds ids."""
     file = _parquet(path)
     with file:
@@ -41,7 +41,9 @@ def parquet_pieces(path: Path, column: str | None) -> list[Piece]:
             if length is None:  # no statistics, so decode and count
                 length = len(opening().tokens)
             name = f"row group {number} of '{path}'"
-            found.append(Piece(path, name, length, kind, opening, documents=True, decoded=True))
+            found.append(
+                TokenPiece(path, name, length, kind, opening, documents=True, decoded=True)
+            )
     return nonempty_pieces(found, path, column)
 
 
@@ -128,7 +130,7 @@ def _num_ids(chunk: Any) -> int | None:
     return int(chunk.num_values) - int(statistics.null_count)
 
 
-def nonempty_pieces(pieces: list[Piece], path: Path, column: str) -> list[Piece]:
+def nonempty_pieces(pieces: list[TokenPiece], path: Path, column: str) -> list[TokenPiece]:
     found = [piece for piece in pieces if piece.length]
     if not found:
         raise DataError(

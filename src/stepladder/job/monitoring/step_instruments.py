@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from stepladder.job.summary.forecast_comparison import ForecastComparison
-from stepladder.measure.stragglers import RankNotes, StragglerWatch
+from stepladder.measure.stragglers import RankTimeExchange, StragglerWatch
 from stepladder.record import Report
 from stepladder.rungs import local
 from stepladder.train import Run
@@ -41,13 +41,13 @@ class StepInstruments:
         self.limit = run.plan.memory_bytes or device_memory_bytes(run.world.device)
         self.parameters = {"parameters": parameter_bytes(run.module)}
         self.watch = StragglerWatch()
-        self.notes: RankNotes | None = None
+        self.notes: RankTimeExchange | None = None
         self.written: dict[str, Any] | None = None  # the last entry about memory
 
     def __enter__(self) -> StepInstruments:
         if self.run.world.place.num_ranks > 1:
             called = called_module(self.run)
-            self.notes = RankNotes(self.run.world, called, self.run.index).__enter__()
+            self.notes = RankTimeExchange(self.run.world, called, self.run.index).__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:

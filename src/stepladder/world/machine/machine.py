@@ -36,7 +36,7 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DetectedMachine:
     """What was detected of this machine."""
 
     cluster: Cluster
@@ -55,10 +55,10 @@ class Machine:
     joined_by: str | None  # the link between accelerators, as the driver reports it
 
 
-def detect_machine() -> Machine:
+def detect_machine() -> DetectedMachine:
     """Detect this machine's devices, versions and memory."""
     seen, joined = list_accelerators(), _interconnect()
-    return Machine(
+    return DetectedMachine(
         cluster=_cluster(seen, joined),
         seen=seen,
         driver=_driver(),

@@ -12,7 +12,7 @@ import torch
 
 from stepladder.seam.operators import scaled_mm
 
-from .machine import Accelerator, Machine
+from .machine import Accelerator, DetectedMachine
 
 # First generation with the matrix units, by compute capability and by AMD's architecture.
 FIRST_CAPABILITY = {"tf32": (8, 0), "fp16": (7, 0), "bf16": (8, 0), "fp8": (8, 9)}
@@ -45,12 +45,12 @@ class PrecisionSupport:
     peak: float | None  # FLOP/s from the device table; None is unknown
 
 
-def precision_support(machine: Machine) -> tuple[PrecisionSupport, ...]:
+def precision_support(machine: DetectedMachine) -> tuple[PrecisionSupport, ...]:
     """The support for each precision on this machine's first device."""
     return tuple(_support(name, machine) for name in PRECISIONS)
 
 
-def _support(precision: str, machine: Machine) -> PrecisionSupport:
+def _support(precision: str, machine: DetectedMachine) -> PrecisionSupport:
     seen = machine.seen[0] if machine.seen else None
     answer, because = expected(precision, seen, machine.cpu_flags)
     refusal = try_matmul(precision, "cuda" if seen else "cpu") if answer != "no" else None
