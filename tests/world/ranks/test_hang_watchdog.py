@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)  # ranks that import torch start in minute
 
 def quick_watch(least_seconds):
     """Signs come often; how long one is looked for is the test's affair, not this machine's."""
-    how = {"BEAT_SECONDS": 0.5, "LEAST_SECONDS": least_seconds, "ANSWER_SECONDS": 100}
+    how = {"BEAT_SECONDS": 0.5, "MIN_WAIT_SECONDS": least_seconds, "ANSWER_SECONDS": 100}
     return patch.multiple(watch, **how)
 
 
