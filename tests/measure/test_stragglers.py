@@ -7,7 +7,13 @@ import torch
 import torch.distributed as dist
 
 import stepladder as sl
-from stepladder.measure.stragglers import FORGIVEN, IN_A_ROW, RankNotes, RankTimes, StragglerWatch
+from stepladder.measure.stragglers import (
+    FORGIVEN,
+    IN_A_ROW,
+    RankTimeExchange,
+    RankTimes,
+    StragglerWatch,
+)
 from tests.ranks import run as run_ranks
 
 SLEEP = 0.12
@@ -29,7 +35,7 @@ def watch_rank(plan, moment):
     plain = dist.Work.wait
     seen, said, watch = [], [], StragglerWatch()
     called = run.climbed.forward_backward.gradient_sync.module
-    with RankNotes(run.world, called, run.index) as notes:
+    with RankTimeExchange(run.world, called, run.index) as notes:
         run.clock.restart(run.index)
         for _ in range(REPORTS):
             for _ in range(2):
