@@ -120,7 +120,7 @@ def fit_rows(plans: Sequence[Plan], rows: int) -> list[Plan]:
     What a plan says of its batch itself stays.
     """
     spread = [replace(plan, layout=laid_out(plan.layout)) for plan in plans]
-    ways = [plan.layout.data_ways for plan in spread]
+    ways = [plan.layout.data_ranks for plan in spread]
     passes = 2 * max(plan.layout.pipeline for plan in spread)
     micro = max(1, rows // (max(ways) * passes))
     fits = math.lcm(*(micro * way for way in ways))
