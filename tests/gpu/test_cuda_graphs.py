@@ -44,7 +44,7 @@ def test_a_replayed_step_is_the_same_to_the_bit(words, optimizer):
         pytest.skip("masters are Adam's")
     plain, values, _ = train(words, optimizer, dropout=0.1)
     recorded, others, run = train(f"{words} graphs=on", optimizer, dropout=0.1)
-    assert run.climbed.forward_backward.graphs, "nothing was recorded"
+    assert run.climbed.forward_backward.graphs, "nothing was captured"
     assert recorded == plain
     assert all(torch.equal(one, other) for one, other in zip(values, others))
 

@@ -102,6 +102,7 @@ def test_autograd_is_told_of_what_triton_wrote():
 def test_a_linear_loss_in_chunks_never_holds_the_logits():
     hidden, weight, targets = build(KernelCase("linear_cross_entropy", (16384, 256, 20000)), GPU)
     all_logits = 16384 * 20000 * 2
+    linear_cross_entropy(hidden, weight, targets, chunk=1024)  # autotuning needs memory of its own
     used = peak_bytes(lambda: linear_cross_entropy(hidden, weight, targets, chunk=1024).backward())
     assert used < all_logits / 3
 

@@ -30,4 +30,4 @@ def test_the_optimizer_holds_the_hosts_numbers_and_the_module_its_own():
         assert shard.owned.data_ptr() != shard.parameter.data_ptr()
         assert torch.equal(shard.owned, shard.parameter), "brought up after the update"
         assert taken.optimizer.state[shard.owned]["exp_avg"].device.type == "cpu"
-        assert shard.parameter.grad is None and shard.there.held.grad is None
+        assert shard.parameter.grad is None and shard.there.owned.grad is None

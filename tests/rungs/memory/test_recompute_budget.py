@@ -41,7 +41,7 @@ def test_a_budget_below_the_least_names_the_least():
     with pytest.raises(PlanError) as refused:
         fit_budget(costs, GIB)
     assert str(refused.value) == (
-        "recompute: 3 blocks hold 1.2 GiB even with every block computed again, and the budget is "
+        "recompute: 3 blocks hold 1.2 GiB even with every block recomputed, and the budget is "
         "1 GiB. Give them 1.2GiB, or halve micro."
     )
 
@@ -52,7 +52,7 @@ def test_what_is_chosen_fits_and_nothing_shallower_does(costs, budget):
     shallower = [[c.worth(d) for c, d in zip(costs, depths)] for depths in deeper]
     least = min(held_bytes(costs, depths) for depths in shallower)
     if least > budget:
-        with pytest.raises(PlanError, match="even with every block computed again"):
+        with pytest.raises(PlanError, match="even with every block recomputed"):
             fit_budget(costs, budget)
         return
     chosen = fit_budget(costs, budget)

@@ -67,7 +67,7 @@ def test_gradients_of_several_passes_add_up_in_float32():
 
 
 def test_a_torch_that_cannot_add_up_in_float32_is_refused():
-    with pytest.raises(PlanError, match="precision: passes add up in fp32, and torch .* in bf16"):
+    with pytest.raises(PlanError, match="micro-batches add up in fp32, and torch .* in bf16"):
         accumulate_in_float32(llama(), able=False)
 
 

@@ -1,8 +1,8 @@
-"""What a forward pass keeps for backward, measured block by block.
+"""The bytes that each block saves for backward, measured in one forward pass.
 
-One forward on a sample is enough, on real or on fake tensors: autograd names every tensor it
-saves, and a dispatch mode sees the results that selective recomputation would keep. A storage
-counts once, for the first block that saves it; parameters and buffers do not count.
+A forward on a sample is enough, on real or fake tensors: autograd names every tensor it saves, and
+a dispatch mode sees the results that selective checkpointing would save. A storage counts once, for
+the first block that saves it; parameters and buffers do not count.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .recompute_budget import BlockCost
 def measure_blocks(
     blocks: Sequence[tuple[str, nn.Module]], forward: Callable[[], Any]
 ) -> tuple[BlockCost, ...]:
-    """The bytes each block keeps when `forward` runs the model once.
+    """The bytes each block saves when `forward` runs the model once.
 
-    The blocks must not be recomputed yet, or there is nothing to see.
+    The blocks must not be checkpointed yet, or nothing is saved.
     """
     savings = [BlockSavings() for _ in blocks]
     with ExitStack() as stack:
@@ -45,7 +45,7 @@ def measure_blocks(
 
 
 class BlockSavings(DispatchMode):
-    """The storages one block reads, keeps and would keep, alive so that no address returns."""
+    """The tensors a block reads and saves, kept alive so that no address is reused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class BlockSavings(DispatchMode):
         return result
 
     def keep(self, tensor: Tensor) -> Tensor:
-        # Cut off from the graph: a result that its own graph holds would never be let go.
+        # Detached: a result that its own graph holds would never be freed.
         self.saved.append(tensor.detach())
         return self.saved[-1]
 

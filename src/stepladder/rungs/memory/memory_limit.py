@@ -1,14 +1,10 @@
-"""Rung: hold the process under a number of bytes, and know a failed allocation by sight.
+"""Rung: a limit on the memory of the process, and recognising errors of failed allocations.
 
-On a GPU the caching allocator enforces the ceiling. On a CPU the kernel does: `RLIMIT_DATA` counts
+On a GPU the caching allocator enforces the limit. On a CPU the kernel does: `RLIMIT_DATA` counts
 private writable memory, so it leaves out libraries and shared tensors, but it counts what is
-reserved rather than what is touched. The limit is therefore set from where the process stands:
-reserved now, plus what the ceiling leaves above the resident size. A dispatch mode that counts
-tensors would be exact and would slow every operation; the kernel costs nothing.
-
-torch's builds for ARM allocate with mimalloc, which reserves a GiB at a time and would serve
-tensors out of it without asking the kernel. So what such an allocator could give beyond the ceiling
-is taken beforehand, as tensors that nobody writes to: they occupy addresses and no memory.
+reserved rather than what is touched. The limit is therefore set relative to the present: reserved
+now, plus what the limit leaves above the resident size. A dispatch mode that counts tensors would
+be exact, and would slow every operation; the kernel costs nothing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Rung: keep activations in host memory between forward and backward.
+"""Rung: activation offloading: saved activations wait in host memory between forward and backward.
 
-Autograd hands over every tensor it saves. Its storage travels once, however many views of it are
-saved, so strides come back as they were and the arithmetic stays the same to the bit. On a GPU the
-copies run beside the compute: outward on a side stream with at most `AHEAD` in flight, and inward
-one storage ahead of the backward pass. Torch's own `save_on_cpu` copies on the stream that
-computes, once per view, and sends parameters and their casts along, which are not going away.
+Autograd hands over every tensor it saves. Its storage is copied once, however many views of it are
+saved, so strides are restored exactly and the arithmetic stays the same to the bit. On a GPU the
+copies overlap with compute: to the host on a side stream with at most `AHEAD` in flight, and back
+one storage ahead of the backward pass. torch's own `save_on_cpu` copies on the compute stream, once
+for each view, and also copies parameters and their casts, which stay in memory anyway.
 
-On a CPU the copies are made all the same: they save nothing there, and let the rung be proved
-where there is no GPU.
+On a CPU the copies are made all the same: they save nothing there, and let the rung be tested
+without a GPU.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from stepladder.seam.storages import storage_id, version_of
 
 AHEAD = 2  # copies in flight before compute waits for the oldest
-SMALLEST = 2**20  # bytes: below this a copy costs more than the room is worth
+SMALLEST = 2**20  # bytes: a smaller copy costs more than the memory is worth
 RESHAPES = ("ToCopyBackward0", "TBackward0", "TransposeBackward0", "ViewBackward0")
 
 
 class Offload(saved_tensors_hooks):
-    """Within it, what autograd saves on `device` waits in host memory.
+    """A context in which what autograd saves on `device` is kept in host memory.
 
     Used around each forward pass; backward may run outside.
     """
@@ -47,7 +47,7 @@ class Offload(saved_tensors_hooks):
         self._last: HostCopy | None = None
 
     def __enter__(self) -> None:
-        self._last = None  # each forward pass has its own order
+        self._last = None  # each forward pass has its own order of copies
         super().__enter__()
 
     def __exit__(self, *error: object) -> None:
@@ -58,9 +58,9 @@ class Offload(saved_tensors_hooks):
 
     def _send(self, tensor: Tensor) -> Any:
         if not self._leaves(tensor):
-            return tensor.detach()  # cut off: a graph that holds its own result is never let go
+            return tensor.detach()  # detached: a graph that holds its own result is never freed
         storage = tensor.untyped_storage()
-        address = (storage_id(storage), version_of(tensor))  # written to since: another storage
+        address = (storage_id(storage), version_of(tensor))  # written to since: another copy
         copied = self._host_copies.get(address)
         if copied is None or copied.source() is not storage:
             copied = HostCopy(storage, self._last, self._copy_stream)
@@ -71,7 +71,7 @@ class Offload(saved_tensors_hooks):
 
     def _leaves(self, tensor: Tensor) -> bool:
         if type(tensor) is not Tensor or tensor.layout != torch.strided:
-            return False  # subclasses keep more than a storage
+            return False  # subclasses have more state than a storage
         if tensor.device.type != self.device.type or cast_of_parameter(tensor):
             return False
         storage = tensor.untyped_storage()
@@ -79,7 +79,7 @@ class Offload(saved_tensors_hooks):
 
 
 class HostCopy:
-    """One storage's bytes in host memory, and the way back."""
+    """One storage's bytes in host memory, and their copy back to the device."""
 
     def __init__(
         self, storage: torch.UntypedStorage, before: HostCopy | None, copy_stream: CopyStream | None
@@ -104,7 +104,7 @@ class HostCopy:
                 self.arrived = self.copy_stream.bring(self.host, self.back)
 
     def open(self) -> Tensor:
-        """The bytes on the device again, with the one that backward needs next on its way."""
+        """The bytes on the device; also starts the copy that backward needs next."""
         self.fetch()
         if self.copy_stream is not None:
             torch.cuda.current_stream(self.device).wait_event(self.arrived)
@@ -116,7 +116,7 @@ class HostCopy:
 
 
 class View:
-    """How one saved tensor lies in its parcel."""
+    """The offset, shape and strides of a saved tensor in its storage's copy."""
 
     def __init__(self, copied: HostCopy, tensor: Tensor) -> None:
         self.copied, self.dtype = copied, tensor.dtype
@@ -128,7 +128,7 @@ class View:
 
 
 class CopyStream:
-    """The side stream that copies travel on."""
+    """The side stream of copies between device and host."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
@@ -142,7 +142,7 @@ class CopyStream:
         self.settle(AHEAD)
 
     def settle(self, num_in_flight: int) -> None:
-        """Let compute wait until no more copies than these fly; only then is their source free."""
+        """Make compute wait until at most so many copies are in flight, and free the sources."""
         while len(self.in_flight) > num_in_flight:
             _, landed = self.in_flight.popleft()
             torch.cuda.current_stream(self.device).wait_event(landed)
@@ -151,14 +151,14 @@ class CopyStream:
         self.stream.wait_stream(torch.cuda.current_stream(self.device))  # `back` may be in use
         with torch.cuda.stream(self.stream):
             back.copy_(host, non_blocking=True)
-        back.record_stream(self.stream)  # a graph may be dropped while this one is on its way
+        back.record_stream(self.stream)  # the graph may be freed while the copy is in flight
         return self.stream.record_event()
 
 
 def offload_activations(
     device: torch.device, parameters: Iterable[Tensor], smallest_bytes: int = SMALLEST
 ) -> Offload:
-    """The context to run forward passes in so that their activations wait in host memory."""
+    """The context of forward passes whose activations are kept in host memory."""
     return Offload(device, parameters, smallest_bytes)
 
 
@@ -167,7 +167,7 @@ def bytes_of(storage: torch.UntypedStorage) -> Tensor:
 
 
 def cast_of_parameter(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter in another type or shape, which lives on anyway."""
+    """Whether a tensor is a cast or view of a parameter, which stays in memory anyway."""
     node = tensor.grad_fn
     while node is not None and node.name() in RESHAPES:
         node = node.next_functions[0][0]

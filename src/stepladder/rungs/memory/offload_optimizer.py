@@ -1,10 +1,11 @@
-"""Rung: the optimizer's state in host memory, and the update where the state is.
+"""Rung: optimizer offloading: the optimizer's state in host memory, and the update on the CPU.
 
-Gradients are copied down, the processor updates its copy of the parameters, and the new values are
-copied up. The gradients' norm is measured on the device, which reads them faster.
+Gradients are copied to the host, the CPU updates its copy of the parameters, and the new values are
+copied back. Gradient norms are computed on the device, which reads them faster.
 
-State could stay on the host and visit the device for the update, but it is twice the parameters'
-size and would travel both ways; gradients down and parameters up is half of that one way.
+The state could also stay on the host and be copied to the device for the update, but it is twice
+the parameters' size and would be copied both ways; gradients down and parameters up is half of
+that, one way each.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from stepladder.rungs.parameter_shards import ParameterShard
 
 @dataclass(frozen=True, slots=True)
 class HostShard(ParameterShard):
-    """A piece whose numbers the optimizer updates on the host."""
+    """A shard that the optimizer updates on the host."""
 
-    there: ParameterShard | None = None  # the same on the device
+    there: ParameterShard | None = None  # the shard on the device
 
     @property
     def gradient(self) -> Tensor | None:
@@ -30,7 +31,7 @@ class HostShard(ParameterShard):
         return self.there.gradient
 
     def take_gradient(self) -> None:
-        """Start the gradient on its way down; whoever reads it waits for the device first."""
+        """Start copying the gradient to the host; readers must synchronise first."""
         assert self.there is not None
         self.there.take_gradient()
         gradient = self.there.gradient
@@ -42,18 +43,18 @@ class HostShard(ParameterShard):
         self.owned.grad.copy_(gradient, non_blocking=True)
 
     def drop_gradient(self) -> None:
-        """The device's gradient goes; the host's place for it stays, since pinning is slow."""
+        """Free the device's gradient; keep the host's buffer, since pinning memory is slow."""
         assert self.there is not None
         self.there.drop_gradient()
 
     def copy_to_device(self) -> None:
-        """Start the updated numbers on their way to the device."""
+        """Start copying the updated values to the device."""
         assert self.there is not None
         self.there.owned.data.copy_(self.owned.data, non_blocking=True)
 
 
 def move_to_host(shards: Sequence[ParameterShard]) -> tuple[HostShard, ...]:
-    """The same pieces with their numbers also on the host, where the optimizer finds them."""
+    """The same shards with copies on the host, which the optimizer updates."""
     return tuple(host_shard(shard) for shard in shards)
 
 
@@ -71,7 +72,7 @@ def host_shard(shard: ParameterShard) -> HostShard:
 
 
 def host_copy(tensor: Tensor) -> Tensor:
-    """A copy in host memory, pinned where a device copies from and to it."""
+    """A copy in host memory, pinned where a GPU copies from and to it."""
     pinned = tensor.device.type == "cuda"
     return torch.empty_like(tensor, device="cpu", pin_memory=pinned).copy_(tensor)
 

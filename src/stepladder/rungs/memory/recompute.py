@@ -1,18 +1,18 @@
-"""Rung: keep less of the forward pass and compute it again when backward needs it.
+"""Rung: activation checkpointing: save less of the forward pass and recompute it for backward.
 
-`blocks` keeps a block's inputs and computes the whole block again. `selective` also keeps what is
-dear to compute, matrix products and attention, and computes only the cheap rest again: norms,
-activations, casts, dropout. There is nothing between the two because it would buy nothing: the
-FLOPs a kept product saves per byte are its contraction length, which is the model's width for
-nearly every product of a block, so half-selective blocks lie on the line that a mix of selective
-and whole blocks draws already. That mix is what a `budget` chooses. The one product far below the
-line is attention's scores (short contraction, wide result): they are never kept.
+`blocks` saves a block's inputs and recomputes the whole block. `selective` also saves what is
+expensive to compute, matmuls and attention, and recomputes only the cheap rest: norms, activations,
+casts, dropout. There is nothing in between because it would gain nothing: the FLOPs that a saved
+matmul spares per byte are its contraction length, which is the model's width for nearly every
+matmul of a block, so half-selective blocks lie on the line between selective and full. A `budget`
+chooses such a mix. The one matmul far below the line is attention's scores (a short contraction
+and a wide result): they are never saved.
 
 Every rule recomputes the first blocks rather than the last. Backward starts at the last block and
-holds a recomputed one whole while it works on it; if the last blocks were kept as they are, they
-have been freed by then and make the room.
+materialises a recomputed one in full while it works on it; blocks that were saved at the end have
+been freed by the time the recomputed ones need the memory.
 
-A block's `forward` is replaced on the instance: no wrapper module, so the block keeps its class
+A block's `forward` is replaced on the instance: without a wrapper module, the block keeps its class
 and its parameters keep their names.
 """
 
@@ -45,7 +45,7 @@ def recompute(
     *,
     costs: Sequence[BlockCost] | None = None,
 ) -> tuple[str, ...]:
-    """Make the blocks that `how` picks compute themselves again in backward; return their names."""
+    """Checkpoint the blocks that `how` selects; return their names."""
     depths = choose(len(blocks), how, costs)
     for (_, block), depth in zip(blocks, depths, strict=True):
         restore_forward(block)
@@ -56,7 +56,7 @@ def recompute(
 
 
 def choose(num_blocks: int, how: Recompute, costs: Sequence[BlockCost] | None) -> list[Depth]:
-    """How much of each block is computed again."""
+    """How much of each block is recomputed."""
     match how.kind:
         case "none":
             return ["kept"] * num_blocks
@@ -77,7 +77,7 @@ def choose(num_blocks: int, how: Recompute, costs: Sequence[BlockCost] | None) -
 
 
 def fully_recomputed(blocks: Sequence[tuple[str, nn.Module]]) -> frozenset[str]:
-    """Names of the blocks that compute their products a second time."""
+    """Names of the blocks that also recompute their matmuls."""
     forwards = ((name, block.__dict__.get("forward")) for name, block in blocks)
     return frozenset(
         name
@@ -89,28 +89,28 @@ def fully_recomputed(blocks: Sequence[tuple[str, nn.Module]]) -> frozenset[str]:
 
 
 def restore_forward(block: nn.Module) -> None:
-    """Give the block back the forward it had before this rung."""
+    """Restore the forward that the block had before this rung."""
     again = block.__dict__.get("forward")
     if isinstance(again, partial) and again.func is forward_checkpointed:
         before = again.args[0]
         del block.forward
-        if block.forward != before:  # it had already been replaced when this rung came
+        if block.forward != before:  # it had been replaced before this rung
             block.forward = before
 
 
 def forward_checkpointed(
     forward: Callable[..., Any], depth: Literal["cheap", "whole"], *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a block so that backward calls it again.
+    """Call a block so that backward recomputes it.
 
-    Keywords travel by position: torch looks for the device whose random state it must restore, and
-    for tensors it may offload, among the positional arguments alone.
+    Keyword arguments are passed by position: torch looks only among positional arguments for the
+    device whose random state it must restore, and for tensors it may offload.
     """
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     call = partial(call_by_position, forward, tuple(kwargs))
     values = [*args, *(CACHES.get(name, value) for name, value in kwargs.items())]
-    if depth == "whole":  # in two calls: a compiler accepts a context only as a plain function
+    if depth == "whole":  # two calls: the compiler accepts context_fn only as a plain function
         return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
     return checkpoint(
         call, *values, use_reentrant=False, preserve_rng_state=True, context_fn=selective_contexts

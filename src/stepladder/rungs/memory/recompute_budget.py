@@ -1,14 +1,13 @@
-"""Which blocks to recompute so that the activations fit a number of bytes.
+"""Which blocks to recompute so that activations fit a number of bytes.
 
-Each block has three depths: `kept` (nothing again), `cheap` (all but products and attention) and
-`whole`. While backward works on block i, the blocks after it are freed, those before it hold what
-their depth keeps, and block i itself stands in full:
+Each block has three depths: `kept` (nothing is recomputed), `cheap` (all but matmuls and attention)
+and `whole`. While backward works on block i, the blocks after it are freed, those before it hold
+what their depth saves, and block i itself is held in full:
 
     held(i) = kept_i + Σ_{j<i} bytes_j(depth_j)
 
-The largest of these is what must fit. The depths grow from the front, first `cheap` one block
-after another and only then `whole`, because `cheap` costs a few percent of a block's time and
-`whole` a third.
+The largest of these must fit. Depths grow from the front, first `cheap` one block after another and
+only then `whole`, because `cheap` costs a few percent of a block's time and `whole` a third.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class BlockCost:
-    """What one block keeps for backward, at each depth."""
+    """Bytes that one block saves for backward, at each depth."""
 
     kept_bytes: int  # all that backward reads
-    cheap_bytes: int  # inputs, products and attention
+    cheap_bytes: int  # inputs, matmuls and attention
     whole_bytes: int  # inputs alone
 
     def at(self, depth: Depth) -> int:
@@ -36,11 +35,11 @@ class BlockCost:
         return sizes[depth]
 
     def worth(self, depth: Depth) -> Depth:
-        """The depth, or `kept` where computing again would save nothing."""
+        """The depth, or `kept` where recomputing would save nothing."""
         return depth if self.at(depth) < self.kept_bytes else "kept"
 
     def times(self, num_sequences: int) -> BlockCost:
-        """The cost of a larger micro-batch than the one measured."""
+        """The cost of a micro-batch so many times larger than the one measured."""
         sizes = (self.kept_bytes, self.cheap_bytes, self.whole_bytes)
         return BlockCost(*(size * num_sequences for size in sizes))
 
@@ -66,14 +65,14 @@ def fit_budget(costs: Sequence[BlockCost], budget_bytes: int) -> list[Depth]:
         return depths
     raise PlanError(
         "recompute",
-        f"{len(costs)} blocks hold {least / GIB:.3g} GiB even with every block computed again, "
+        f"{len(costs)} blocks hold {least / GIB:.3g} GiB even with every block recomputed, "
         f"and the budget is {budget_bytes / GIB:.3g} GiB",
         f"Give them {round_up(least):g}GiB, or halve micro.",
     )
 
 
 def deepen(num_blocks: int) -> Iterator[list[Depth]]:
-    """Every choice from the second cheapest on, each one block deeper than the one before."""
+    """Every choice after the cheapest, each one block deeper than the one before."""
     steps: tuple[tuple[Depth, Depth], ...] = (("cheap", "kept"), ("whole", "cheap"))
     for deep, shallow in steps:
         for count in range(1, num_blocks + 1):

@@ -1,13 +1,13 @@
-"""Rung: work in fewer bits, and keep in full width the modules that need it.
+"""Rung: compute in fewer bits, and keep the modules that need it in float32.
 
-Two moments matter. At build time `precision` casts what is stored and marks what is kept. At run
-time `working` is the block a forward pass runs in: autocast where storing and working differ, the
-mode of the matrix units for float32. That mode belongs to the whole process and is read as each
-product starts, so a step opens `matrix_units` around its backward pass too; autocast must not be
-open there, since the graph remembers what it chose.
+At build time `precision` casts what is stored and marks what is kept in float32. At run time
+`autocast_context` surrounds a forward pass: autocast where storage and compute types differ, and
+the mode of float32 matmuls. That mode belongs to the whole process and is read as each matmul
+starts, so a step also opens `float32_matmul_mode` around its backward; autocast must not be open
+there, since the graph remembers the types that it chose.
 
-Buffers in the state dict are state as parameters are, and follow them. The others are tables made
-from constants (rotary angles, masks), which lose in 8 bits what they were made for; they stay.
+Buffers in the state dict are cast like parameters. Other buffers are tables computed from constants
+(rotary angles, masks), which would lose their precision in 8 bits of mantissa; they stay.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ def precision(
 
 
 def autocast_context(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """The block in which a forward pass and its loss run."""
+    """The context of a forward pass and its loss."""
     if precision.mixed:
         return torch.autocast(device.type, dtype=_dtype(precision.work))
     return float32_matmul_mode(precision, device)
 
 
 def cast_inputs(precision: Precision, inputs: Any) -> Any:
-    """Inputs in the type the module reads: autocast casts them itself, a module stored in fewer
-    bits and worked in them does not."""
+    """Inputs in the module's compute type: autocast casts them itself, a module that is stored in
+    16 bits does not."""
     return inputs if precision.mixed else _floats_to(inputs, _dtype(precision.work))
 
 
 def accumulate_in_float32(module: nn.Module, *, able: bool = hasattr(Tensor, "grad_dtype")) -> None:
-    """Have the gradients of several passes add up in float32, whatever each is computed in."""
-    if not able:  # an attribute torch does not know would be set and change nothing
-        problem = f"passes add up in fp32, and torch {torch.__version__} adds them up in bf16"
+    """Accumulate the gradients of several micro-batches in float32."""
+    if not able:  # setting an attribute torch does not know would change nothing
+        problem = f"micro-batches add up in fp32, and torch {torch.__version__} adds in bf16"
         raise PlanError("precision", problem, "Use bf16, or leave micro out.")
     for parameter in module.parameters():
         if parameter.requires_grad:
@@ -85,7 +85,7 @@ def accumulate_in_float32(module: nn.Module, *, able: bool = hasattr(Tensor, "gr
 
 @contextmanager
 def float32_matmul_mode(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Have float32 multiplied as planned inside the block, whatever was set, and put that back."""
+    """A context in which float32 matmuls run as planned; restores the previous mode."""
     mode = MATRIX_MODES.get(precision.compute)
     if mode is None or device.type != "cuda":
         yield
