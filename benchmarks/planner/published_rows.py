@@ -247,7 +247,7 @@ def software_of_row(row: Row, device: str) -> Software:
         return Software(
             compiles_loss=True,
             keeps_logits=True,
-            products_again=0.5,
+            recomputed_matmuls=0.5,
             hides_tensor=bool(asynchronous),
             gather="float8" if eight else None,
         )
@@ -260,7 +260,7 @@ def megatron_software(row: Row, device: str) -> Software:
     """Its products add into fp32 gradients; its checkpoints run a block to its end."""
     software = Software(
         loss="in-place", regathers=True, masters=True, gradient="float32", stops_early=False,
-        cuts="even", scores_again="selective" in row["activation_checkpointing"],
+        cuts="even", recomputes_scores="selective" in row["activation_checkpointing"],
         score_bytes=13.0,  # one kernel scales, masks and softmaxes in 16 bits; dropout; use
         adds_inside=True, scatters=True, balances=True,
     )  # fmt: skip

@@ -15,8 +15,8 @@ from stepladder.calibrate.launch_costs import TINY
 from stepladder.calibrate.probes import PRODUCTS, WORKS, Probe, probes_of
 from stepladder.hardware import Cluster, find_device
 from stepladder.plan import BF16, FP32, Plan
-from stepladder.planner import forecast, part_asking
-from stepladder.planner.memory.recompute_depths import Depths
+from stepladder.planner import forecast, part_launch_cost
+from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.planner.time.device_speed import speed_of
 from stepladder.record import Timing
 from stepladder.workload import find_facts
@@ -96,10 +96,11 @@ def asked_timings() -> list[Timing]:
     found = []
     for (kind, model), (base, autocast), (way, depths), depth in product(
         TINY.items(), (("", True), ("pure", False)),
-        (("", Depths()), ("blocks", Depths(0, 0, 1)), ("selective", Depths(0, 1, 0))), (2, 8),
+        (("", RecomputeShares()), ("blocks", RecomputeShares(0, 0, 1)),
+         ("selective", RecomputeShares(0, 1, 0))), (2, 8),
     ):  # fmt: skip
         block = find_facts(model.format(2)).parts[1]
-        one = part_asking(block, depths, autocast=autocast, factors=COSTS).total
+        one = part_launch_cost(block, depths, autocast=autocast, factors=COSTS).total
         found.append(Timing(kind, f"{base} {way}".strip(), (depth,), 1e-3 + depth * one))
     update = [Timing("ask for an update", "", (d,), 1e-3 + 16 * d * 5e-6) for d in (2, 8)]
     return found + update
@@ -142,8 +143,8 @@ def test_one_model_alone_does_not_tell_products_from_the_rest():
     assert not found.launch_factors
     block = find_facts(TINY["launch"].format(2)).parts[1]
     assert found.launch_seconds == pytest.approx(
-        part_asking(block, autocast=True, factors=COSTS).total
-        / part_asking(block, autocast=True).total
+        part_launch_cost(block, autocast=True, factors=COSTS).total
+        / part_launch_cost(block, autocast=True).total
     )
 
 
@@ -181,8 +182,8 @@ def test_kernels_that_do_not_stream_are_rated_by_type_and_by_their_own_pace():
 
 def test_a_launch_is_what_a_block_more_costs_by_its_kernels():
     block = find_facts("gpt:layers=2,hidden=64,heads=2,vocab=256,sequence=16").parts[1]
-    narrow = part_asking(block, autocast=True).total
-    wide = part_asking(block, autocast=False).total
+    narrow = part_launch_cost(block, autocast=True).total
+    wide = part_launch_cost(block, autocast=False).total
     timings = [Timing("launch", "", (2,), 5e-3), Timing("launch", "", (8,), 5e-3 + 6 * 1e-3)]
     assert fit("CPU", timings).launch_seconds == pytest.approx(1e-3 / wide)
     assert fit("H200", timings).launch_seconds == pytest.approx(1e-3 / narrow), "it is in bf16"

@@ -9,7 +9,7 @@ from stepladder.errors import PlanError, PlanErrors
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.settled.settle import RULES
-from stepladder.planner import check, problems
+from stepladder.planner import check_plan, plan_problems
 from stepladder.workload import find_facts
 
 LLAMA = find_facts("llama3-8b", 4096)
@@ -225,31 +225,31 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_rule_is_named_with_its_way_out(name: str) -> None:
     facts, text, cluster, message = BROKEN[name]
-    found = problems(facts, Plan.parse(text), Cluster.parse(cluster))
+    found = plan_problems(facts, Plan.parse(text), Cluster.parse(cluster))
     assert any(str(problem).startswith(message) for problem in found), [str(p) for p in found]
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_no_rule_complains_of_a_good_plan(name: str) -> None:
     rule = next(rule for rule in RULES if rule.name == name)
-    assert rule.name and problems(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE) == []
+    assert rule.name and plan_problems(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE) == []
 
 
 def test_a_legal_plan_comes_back_settled() -> None:
-    plan = check(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE)
+    plan = check_plan(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE)
     assert plan.layout.shard == 8 and plan.batch.passes == 4
 
 
 def test_all_problems_come_at_once() -> None:
     text = "fp8 zero3 shard=2 tensor=3 pipeline=40 micro=1 compress=bf16"
     with pytest.raises(PlanErrors) as raised:
-        check(LLAMA, Plan.parse(text), Cluster.parse("8 x A100-80GB"))
+        check_plan(LLAMA, Plan.parse(text), Cluster.parse("8 x A100-80GB"))
     fields = {problem.field for problem in raised.value.problems}
     assert {"layout", "layout.tensor", "layout.pipeline", "precision", "compress"} <= fields
 
 
 def test_a_batch_that_does_not_divide_is_reported_once() -> None:
-    found = problems(LLAMA, Plan.parse("bf16 zero3 micro=3 batch=64"), NODE)
+    found = plan_problems(LLAMA, Plan.parse("bf16 zero3 micro=3 batch=64"), NODE)
     assert [str(problem) for problem in found] == [
         "batch.sequences: 64 does not divide into passes of 24 "
         "(3 per micro-batch x 8 data ranks). Nearest that do: 48 or 72."
@@ -257,7 +257,7 @@ def test_a_batch_that_does_not_divide_is_reported_once() -> None:
 
 
 def test_a_problem_of_the_plan_alone_is_reported_once() -> None:
-    found = problems(LLAMA, Plan(layout=replace(Plan().layout, shard=8)), NODE)
+    found = plan_problems(LLAMA, Plan(layout=replace(Plan().layout, shard=8)), NODE)
     assert len(found) == 1 and isinstance(found[0], PlanError)
     assert "without a word for what is sliced" in str(found[0])
 
@@ -266,18 +266,18 @@ def test_checking_takes_milliseconds() -> None:
     plan = Plan.parse("bf16 zero3 micro=2 batch=64")
     start = thread_time()  # what others do meanwhile does not count
     for _ in range(20):
-        problems(LLAMA, plan, NODE)
+        plan_problems(LLAMA, plan, NODE)
     assert (thread_time() - start) / 20 < 0.01
 
 
 def test_a_vocabulary_may_be_cut_unevenly() -> None:
     facts = find_facts("gpt:layers=2,hidden=64,heads=4,vocab=50257", 64)
-    assert not problems(facts, Plan.parse("bf16 tensor=2 micro=1"), two_devices())
+    assert not plan_problems(facts, Plan.parse("bf16 tensor=2 micro=1"), two_devices())
 
 
 def test_what_has_no_sequence_needs_none_that_divides() -> None:
     facts = replace(find_facts("gpt2"), tokens=1)
-    assert not problems(facts, Plan.parse("bf16 tensor=2 micro=1"), two_devices())
+    assert not plan_problems(facts, Plan.parse("bf16 tensor=2 micro=1"), two_devices())
 
 
 def two_devices() -> Cluster:

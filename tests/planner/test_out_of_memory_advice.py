@@ -3,18 +3,18 @@ from hypothesis import strategies as st
 
 from stepladder.errors import OutOfMemory
 from stepladder.plan import Plan
-from stepladder.planner.out_of_memory_advice import explain_out_of_memory, ways_down
+from stepladder.planner.out_of_memory_advice import explain_out_of_memory, memory_savings
 from stepladder.record import Memory
 
 GIB = 2**30
 
 
 def words(memory, plan, **options):
-    return [way.words for way in ways_down(memory, Plan.parse(plan), **options)]
+    return [way.words for way in memory_savings(memory, Plan.parse(plan), **options)]
 
 
 def saved(memory, plan, name, **options):
-    ways = ways_down(memory, Plan.parse(plan), **options)
+    ways = memory_savings(memory, Plan.parse(plan), **options)
     return next(way.saved_bytes for way in ways if way.words == name) / GIB
 
 
@@ -97,6 +97,6 @@ SIZES = st.integers(0, 100 * GIB)
 )
 def test_no_way_saves_more_than_there_is_and_the_cheapest_comes_first(p, g, o, a, micro, precision):
     memory = Memory(parameters=p, gradients=g, optimizer=o, activations=a)
-    ways = ways_down(memory, Plan.parse(f"{precision} ddp replicate=8 micro={micro}"))
+    ways = memory_savings(memory, Plan.parse(f"{precision} ddp replicate=8 micro={micro}"))
     assert all(0 < way.saved_bytes <= memory.peak_bytes for way in ways)
     assert [way.rank for way in ways] == sorted(way.rank for way in ways)

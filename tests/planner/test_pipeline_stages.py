@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from stepladder.plan import Layout, Schedule
 from stepladder.planner import bubble_share
-from stepladder.planner.pipeline_stages import held_parameters, in_flight, stages_of
+from stepladder.planner.pipeline_stages import in_flight, rank_parameters, stages_of
 from stepladder.workload import find_facts
 
 FACTS = find_facts("llama3-8b")
@@ -55,7 +55,7 @@ def test_a_tied_matrix_counts_once_where_both_users_live() -> None:
 def test_tensor_ways_divide_all_but_what_is_held_whole() -> None:
     block = FACTS.parts[1]
     whole = block.whole_parameters
-    assert held_parameters(block, 8) == pytest.approx((block.parameters - whole) / 8 + whole)
+    assert rank_parameters(block, 8) == pytest.approx((block.parameters - whole) / 8 + whole)
 
 
 def test_schedules_hold_as_many_micro_batches_as_they_must() -> None:

@@ -11,12 +11,12 @@ from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.precision import FP8
-from stepladder.planner import forecast, problems, search
-from stepladder.planner.candidates import frames, micro_batches
+from stepladder.planner import forecast, plan_problems, search
+from stepladder.planner.candidates import micro_batches, plan_skeletons
 from stepladder.planner.explain import explain, family_of
 from stepladder.planner.forecast import MARGIN
 from stepladder.planner.pipeline_stages import split_stages
-from stepladder.planner.search import usual_batch, usual_precision
+from stepladder.planner.search import default_batch, default_precision
 from stepladder.workload import find_facts
 
 FACTS = find_facts("llama3-8b", 4096)
@@ -26,7 +26,7 @@ CHOICES = search(FACTS, NODE, batch=64)
 
 def test_every_ranked_plan_is_legal_and_fits_with_room_to_spare() -> None:
     for choice in CHOICES.ranked:
-        assert problems(FACTS, choice.plan, NODE) == []
+        assert plan_problems(FACTS, choice.plan, NODE) == []
         found = forecast(FACTS, choice.plan, NODE)
         assert found.fits and found.memory.peak_bytes == choice.peak_bytes
         assert found.memory.peak_bytes <= MARGIN * (found.memory_limit_bytes or 0)
@@ -43,7 +43,7 @@ def test_leaving_out_early_loses_nothing() -> None:
     """Every rejected plan was illegal, does not fit, or is beaten by one that was kept."""
     best = CHOICES.best.seconds
     for rejected in CHOICES.rejected:
-        if problems(FACTS, rejected.plan, NODE):
+        if plan_problems(FACTS, rejected.plan, NODE):
             continue
         found = forecast(FACTS, rejected.plan, NODE)
         tight = found.memory.peak_bytes > MARGIN * (found.memory_limit_bytes or 0)
@@ -62,25 +62,25 @@ def test_all_plans_share_the_batch_that_was_asked_for() -> None:
 
 
 def test_frames_multiply_to_the_devices() -> None:
-    every = list(frames(FACTS, Cluster.parse("3 nodes x 8 H100-80GB")))
+    every = list(plan_skeletons(FACTS, Cluster.parse("3 nodes x 8 H100-80GB")))
     assert {frame.layout.num_ranks for frame in every} == {24}
     assert any(frame.layout.pipeline == 3 for frame in every)
     assert len(set(every)) == len(every)
 
 
 def test_copies_of_sliced_nodes_are_looked_at() -> None:
-    every = frames(FACTS, Cluster.parse("2 nodes x 8 H100-80GB"))
+    every = plan_skeletons(FACTS, Cluster.parse("2 nodes x 8 H100-80GB"))
     assert any((f.layout.replicate, f.layout.shard, f.zero) == (2, 8, 3) for f in every)
 
 
 def test_long_sequences_may_be_sliced() -> None:
-    long = list(frames(find_facts("llama3-8b", 131072), NODE))
+    long = list(plan_skeletons(find_facts("llama3-8b", 131072), NODE))
     assert any(frame.layout.context == 8 for frame in long)
-    assert all(frame.layout.context == 1 for frame in frames(FACTS, NODE))
+    assert all(frame.layout.context == 1 for frame in plan_skeletons(FACTS, NODE))
 
 
 def test_a_model_that_cannot_be_cut_is_not_cut() -> None:
-    assert all(frame.layout.tensor == 1 for frame in frames(find_facts("resnet50"), NODE))
+    assert all(frame.layout.tensor == 1 for frame in plan_skeletons(find_facts("resnet50"), NODE))
 
 
 def test_a_module_without_blocks_is_planned_for() -> None:
@@ -109,13 +109,13 @@ def test_the_start_gives_what_is_not_searched() -> None:
 def test_the_usual_precision_is_what_the_device_can() -> None:
     names = {"H100-80GB": "bf16", "V100-32GB": "fp16", "CPU": "fp32"}
     for device, name in names.items():
-        assert usual_precision(Cluster.parse(f"1 {device}")).name == name
+        assert default_precision(Cluster.parse(f"1 {device}")).name == name
 
 
 def test_the_usual_batch_gives_every_device_work() -> None:
-    assert usual_batch(FACTS, NODE) == 128
-    assert usual_batch(FACTS, Cluster.parse("128 nodes x 8 H100-80GB")) == 1024
-    assert usual_batch(find_facts("resnet50"), NODE) == 256
+    assert default_batch(FACTS, NODE) == 128
+    assert default_batch(FACTS, Cluster.parse("128 nodes x 8 H100-80GB")) == 1024
+    assert default_batch(find_facts("resnet50"), NODE) == 256
 
 
 def test_an_unknown_device_is_still_planned_for() -> None:
@@ -241,7 +241,7 @@ def test_a_batch_of_nothing_is_refused(batch) -> None:
 
 def test_a_mixture_is_sharded_and_never_cut_and_said_not_to_be_spread() -> None:
     facts, cluster = find_facts("mixtral-8x7b", 4096), Cluster.parse("4 nodes x 8 H100-80GB")
-    assert all(frame.layout.tensor == 1 for frame in frames(facts, cluster))
+    assert all(frame.layout.tensor == 1 for frame in plan_skeletons(facts, cluster))
     found = search(facts, cluster, batch=256)
     best = found.forecasts[0]
     assert found.best.plan.zero == 3 and best.fits

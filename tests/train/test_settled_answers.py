@@ -9,7 +9,7 @@ from stepladder.kernels import Chosen, choose
 from stepladder.loss import make_loss
 from stepladder.model import build, describe, find_anatomy
 from stepladder.plan import Plan, SettledPlan
-from stepladder.planner.legality import answers
+from stepladder.planner.legality import settle_unchecked
 from stepladder.planner.memory.byte_sizes import compile_scope, sizes_of
 from stepladder.rungs.precision.precision import device_limits
 from stepladder.train.start import settle_here
@@ -36,7 +36,10 @@ PLANS = [
 @pytest.mark.parametrize("text", PLANS)
 def test_the_run_reads_the_answers_that_are_forecast(text):
     place, plan = Place.from_environment(), Plan.parse(text)
-    run, forecast = settle_here(plan, "cpu", place), answers(plan.settle(1), Cluster.parse("1 CPU"))
+    run, forecast = (
+        settle_here(plan, "cpu", place),
+        settle_unchecked(plan.settle(1), Cluster.parse("1 CPU")),
+    )
     assert run.on_gpu is forecast.on_gpu is False
     facts = describe(SMALL)
     sizes = sizes_of(facts, forecast)
@@ -62,7 +65,7 @@ def test_the_planner_and_the_compiler_agree_on_what_is_compiled_in_one_piece(
 ):
     cluster = Cluster.parse(device)
     plan = Plan.parse("bf16 ddp compile=on micro=1").settle(cluster.num_devices)
-    settled = answers(plan, cluster)
+    settled = settle_unchecked(plan, cluster)
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda part, **_: compiled.append(part))
     chosen_for(shape, settled).compile()
@@ -74,7 +77,7 @@ def test_the_planner_and_the_compiler_agree_on_what_is_compiled_in_one_piece(
 @pytest.mark.parametrize("shape", [SMALL, WIDE, "resnet50"])
 @pytest.mark.parametrize("device", ["1 x H200", "1 CPU"])
 def test_the_planner_and_the_run_agree_on_fused_heads_and_image_layouts(shape, device, words):
-    settled = answers(Plan.parse(f"bf16 {words} micro=1").settle(1), Cluster.parse(device))
+    settled = settle_unchecked(Plan.parse(f"bf16 {words} micro=1").settle(1), Cluster.parse(device))
     sizes, chosen = sizes_of(describe(shape), settled), chosen_for(shape, settled)
     assert sizes.fused_head is (chosen.head is not None)
     assert (sizes.channels_last and shape == "resnet50") is chosen.channels_last

@@ -1,6 +1,6 @@
 """Facts are counts, so these tests are equalities."""
 
-from stepladder.workload import Attention, Kept, Matrix
+from stepladder.workload import Attention, ElementsByType, MatmulFacts
 
 
 def test_a_causal_mask_halves_attention() -> None:
@@ -8,10 +8,10 @@ def test_a_causal_mask_halves_attention() -> None:
 
 
 def test_a_product_counts_two_for_each_multiply_add() -> None:
-    assert Matrix(3, 5, 7).flops == 2 * 3 * 5 * 7
+    assert MatmulFacts(3, 5, 7).flops == 2 * 3 * 5 * 7
 
 
 def test_kept_bytes_add_each_type_in_its_width() -> None:
-    kept = Kept(work=10, residual=4, cast=2, single=3, other_bytes=1)
+    kept = ElementsByType(work=10, residual=4, cast=2, single=3, other_bytes=1)
     assert kept.num_bytes(2, 2) == 20 + 8 + 12 + 1
     assert kept.num_bytes(2, 4) == (10 + 2) * 2 + 16 + 12 + 1, "autocast makes further copies"

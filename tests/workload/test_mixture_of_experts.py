@@ -30,7 +30,7 @@ def blocks():
 def test_products_are_those_that_run(blocks):
     for traced, counted in blocks.values():
         one, other = traced.parts[1], counted.parts[1]
-        assert sorted(map(repr, one.matrices)) == sorted(map(repr, other.matrices))
+        assert sorted(map(repr, one.matmuls)) == sorted(map(repr, other.matmuls))
         assert (one.parameters, one.whole_parameters) == (other.parameters, other.whole_parameters)
         assert (one.whole, one.tensors) == (other.whole, other.tensors) == (True, 9)
         assert traced.active_parameters == counted.active_parameters < counted.parameters

@@ -44,7 +44,7 @@ mixtures = st.builds(
 @given(mixtures)
 def test_blocks_with_experts_stand_where_the_shape_has_them(shape: Shape) -> None:
     blocks = facts_of_shape(shape).blocks
-    placed = [any(m.experts > 1 for m in block.matrices) for block in blocks]
+    placed = [any(m.experts > 1 for m in block.matmuls) for block in blocks]
     assert placed == [shape.is_sparse(layer) for layer in range(shape.layers)]
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from stepladder.planner import part_asking
-from stepladder.planner.time.host_time import HOST_FACTORS, products_of
+from stepladder.planner import part_launch_cost
+from stepladder.planner.time.host_time import HOST_FACTORS, library_calls
 from stepladder.record import Timing
 from stepladder.workload import Part, find_facts
 
@@ -36,11 +36,11 @@ def launch_costs(timings: Sequence[Timing], device: str) -> tuple[float | None, 
     autocast = device != "CPU"
     rows = [row for kind in TINY for row in kernel_rows(timings, kind)] if autocast else []
     if len(rows) < 3:  # products and the rest cannot be told apart
-        launch, found = plain / part_asking(block, autocast=autocast).total, {}
+        launch, found = plain / part_launch_cost(block, autocast=autocast).total, {}
     else:
         product, cheap = two_costs(rows)
         mixed = block.launches.mixed + block.launches_back.mixed
-        products = sum(products_of(block))
+        products = sum(library_calls(block))
         launch = (products * product + (mixed - products) * cheap) / mixed
         found = {"product": product / launch, "cheap": cheap / launch}
     found |= {name: seconds / launch for name, seconds in further_costs(timings, launch).items()}
@@ -50,7 +50,7 @@ def launch_costs(timings: Sequence[Timing], device: str) -> tuple[float | None, 
 def kernel_rows(timings: Sequence[Timing], kind: str) -> list[Row]:
     """Products and other launches of a block, with autocast and without."""
     block, rows = tiny_block(kind), list[Row]()
-    products = sum(products_of(block))
+    products = sum(library_calls(block))
     for way, launches in (
         ("", block.launches.mixed + block.launches_back.mixed),
         ("pure", block.launches.eager + block.launches_back.eager),
@@ -69,7 +69,7 @@ def further_costs(timings: Sequence[Timing], launch: float) -> dict[str, float]:
     compiled = block_seconds(timings, "launch", "compiled")
     if compiled is not None:
         ones = {"compiled": 1.0}
-        asked = part_asking(tiny_block("launch"), autocast=True, compiled=True, factors=ones)
+        asked = part_launch_cost(tiny_block("launch"), autocast=True, compiled=True, factors=ones)
         found["compiled"] = compiled / asked.total
     tensors = tiny_block("launch").tensors
     one, fixed = block_seconds(timings, "ask for an update", ""), shortest(timings)

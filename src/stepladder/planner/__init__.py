@@ -1,22 +1,22 @@
-"""Hardware × workload × plan → record, before a device-hour is spent. Standard library only."""
+"""Forecasts of memory and time of a plan on a cluster, and the search for the best plan."""
 
 from .forecast import forecast
-from .legality import check, problems
+from .legality import check_plan, plan_problems
 from .memory.forecast_memory import forecast_moments, forecast_state
 from .pipeline_stages import bubble_share
 from .plan_model import PlanResult, plan
 from .search import search
-from .time.host_time import part_asking
+from .time.host_time import part_launch_cost
 
 __all__ = [
     "PlanResult",
     "bubble_share",
-    "check",
+    "check_plan",
     "forecast",
     "forecast_moments",
     "forecast_state",
-    "part_asking",
+    "part_launch_cost",
     "plan",
-    "problems",
+    "plan_problems",
     "search",
 ]

@@ -1,4 +1,4 @@
-"""Every plan worth a look: layouts that multiply to the cluster's devices, and what fills them.
+"""Candidate plans for the search: every layout of the cluster's devices, and what fills it.
 
 Ways are powers of two times what the node's size asks for; tensor and context stay inside a node,
 where links are fast. The batch is given, so a plan may choose how it is cut but not its size.
@@ -21,15 +21,15 @@ ZERO_BUBBLE = Schedule("zero-bubble", 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """A layout with its data rung and schedule; micro-batch and recomputation are still open."""
+class PlanSkeleton:
+    """A layout with its ZeRO stage and schedule; micro-batch and recomputation are open."""
 
     layout: Layout
     zero: int
     schedule: Schedule = Schedule()
 
 
-def frames(facts: Facts, cluster: Cluster) -> Iterator[Frame]:
+def plan_skeletons(facts: Facts, cluster: Cluster) -> Iterator[PlanSkeleton]:
     """All frames for the cluster, plainest first."""
     devices = cluster.num_devices
     for pipeline in divisors(devices, max(facts.num_blocks, 1)):
@@ -38,28 +38,28 @@ def frames(facts: Facts, cluster: Cluster) -> Iterator[Frame]:
                 data, rest = divmod(devices, pipeline * context * tensor)
                 if data and not rest:
                     box = Layout(pipeline=pipeline, context=context, tensor=tensor)
-                    yield from data_frames(box, data, cluster)
+                    yield from data_skeletons(box, data, cluster)
 
 
-def data_frames(box: Layout, data: int, cluster: Cluster) -> Iterator[Frame]:
-    """The ways to share one copy of the state, or to hold several."""
-    yield from scheduled(replace(box, replicate=data), 0)
+def data_skeletons(box: Layout, data: int, cluster: Cluster) -> Iterator[PlanSkeleton]:
+    """The data-parallel variants of a layout: replicated, ZeRO 1 to 3, hybrid."""
+    yield from with_schedules(replace(box, replicate=data), 0)
     shared = data * box.context
     if shared == 1:
         return
     for zero in (1, 2, 3):
-        yield from scheduled(replace(box, shard=data), zero)
+        yield from with_schedules(replace(box, shard=data), zero)
     node = cluster.devices_per_node // (box.context * box.tensor)
     if 1 < node < data and data % node == 0:
-        yield from scheduled(replace(box, replicate=data // node, shard=node), 3)
+        yield from with_schedules(replace(box, replicate=data // node, shard=node), 3)
 
 
-def scheduled(layout: Layout, zero: int) -> Iterator[Frame]:
-    yield Frame(layout, zero)
+def with_schedules(layout: Layout, zero: int) -> Iterator[PlanSkeleton]:
+    yield PlanSkeleton(layout, zero)
     if layout.pipeline > 1:
-        yield Frame(layout, zero, INTERLEAVED)
+        yield PlanSkeleton(layout, zero, INTERLEAVED)
         if zero != 3:
-            yield Frame(layout, zero, ZERO_BUBBLE)
+            yield PlanSkeleton(layout, zero, ZERO_BUBBLE)
 
 
 def divisors(number: int, limit: int) -> list[int]:
@@ -68,7 +68,7 @@ def divisors(number: int, limit: int) -> list[int]:
 
 def tensors(facts: Facts, cluster: Cluster) -> list[int]:
     """Powers of two; one where experts would stay whole on every rank and nothing be gained."""
-    every = [matrix for part in facts.parts for matrix in part.matrices]
+    every = [matrix for part in facts.parts for matrix in part.matmuls]
     cuttable = any(matrix.cut for matrix in every) and all(m.experts == 1 for m in every)
     return powers(cluster.devices_per_node if cuttable else 1)
 
@@ -89,13 +89,15 @@ def micro_batches(batch: int, data_ranks: int) -> list[int]:
     return [] if rest or not share else [n for n in powers(share) if share % n == 0] or [1]
 
 
-def fill(base: Plan, frame: Frame, batch: int, micro: int, recompute: Recompute) -> Plan:
-    passes = batch // (micro * frame.layout.data_ranks)
+def fill_skeleton(
+    base: Plan, skeleton: PlanSkeleton, batch: int, micro: int, recompute: Recompute
+) -> Plan:
+    passes = batch // (micro * skeleton.layout.data_ranks)
     return replace(
         base,
-        layout=frame.layout,
-        zero=frame.zero,  # type: ignore[arg-type]
-        schedule=frame.schedule,
+        layout=skeleton.layout,
+        zero=skeleton.zero,  # type: ignore[arg-type]
+        schedule=skeleton.schedule,
         batch=Batch(batch, micro, passes),
         recompute=recompute,
     )

@@ -1,7 +1,7 @@
-"""Why the best plan is the best, why each other family lost, and what the next rung would buy.
+"""Explaining a search: why the best plan wins, why each other family loses, what more would buy.
 
-A family is what a plan does with the ranks: its data rung, and whether it also cuts matrices,
-blocks or sequences. Its best member speaks for it.
+A family is the kind of parallelism that a plan uses: its ZeRO stage, and whether it also uses
+tensor, pipeline or context parallelism. It is represented by its best plan.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from stepladder.record import Forecast, Time
 
 from .forecast import forecast
 from .search import search
-from .search_result import GIB, Choice, Choices, Rejected
+from .search_result import GIB, Choices, RankedPlan, RejectedPlan
 
 DATA_RUNGS = ("ddp", "zero1", "zero2", "zero3")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """One family's best member and why it is not the best of all."""
+class LosingFamily:
+    """One family's best plan, and why it is not the best of all."""
 
     family: str
     plan: Plan
@@ -34,7 +34,7 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     why: tuple[str, ...]
-    families: tuple[Verdict, ...]  # fastest first, then those that do not fit
+    families: tuple[LosingFamily, ...]  # fastest first, then those that do not fit
     next_rungs: tuple[str, ...]
 
 
@@ -43,7 +43,7 @@ def explain(choices: Choices) -> Explanation:
     best = choices.best
     own = forecast(choices.facts, best.plan, choices.cluster, choices.calibration)
     return Explanation(
-        tuple(why(own)), tuple(verdicts(choices, best, own)), tuple(next_rungs(choices, own))
+        tuple(why(own)), tuple(losing_families(choices, best, own)), tuple(next_rungs(choices, own))
     )
 
 
@@ -76,8 +76,8 @@ def why(best: Forecast) -> list[str]:
     return lines
 
 
-def verdicts(choices: Choices, best: Choice, own: Forecast) -> list[Verdict]:
-    fastest: dict[str, Choice] = {}
+def losing_families(choices: Choices, best: RankedPlan, own: Forecast) -> list[LosingFamily]:
+    fastest: dict[str, RankedPlan] = {}
     for choice in choices.ranked:
         fastest.setdefault(family_of(choice.plan), choice)
     fastest.pop(family_of(best.plan), None)
@@ -87,28 +87,30 @@ def verdicts(choices: Choices, best: Choice, own: Forecast) -> list[Verdict]:
     return fit + list(does_not_fit(lacking))
 
 
-def slower(choices: Choices, family: str, choice: Choice, best: Choice, own: Forecast) -> Verdict:
+def slower(
+    choices: Choices, family: str, choice: RankedPlan, best: RankedPlan, own: Forecast
+) -> LosingFamily:
     """Say by how much, and which cause grew most."""
     share = choice.seconds / best.seconds - 1
     other = forecast(choices.facts, choice.plan, choices.cluster, choices.calibration)
     if own.time is None or other.time is None:
-        return Verdict(family, choice.plan, "slower by the count of its work", share)
-    return Verdict(family, choice.plan, grown(own.time, other.time), share)
+        return LosingFamily(family, choice.plan, "slower by the count of its work", share)
+    return LosingFamily(family, choice.plan, largest_increase(own.time, other.time), share)
 
 
-def grown(best: Time, other: Time) -> str:
+def largest_increase(best: Time, other: Time) -> str:
     cause, extra = max((other - best).items(), key=lambda item: item[1])
     return f"{cause.replace('_', ' ')} takes {extra:.3g} s longer" if extra > 0 else "as fast"
 
 
-def does_not_fit(rejected: Iterable[Rejected]) -> Iterable[Verdict]:
-    least: dict[str, Rejected] = {}
+def does_not_fit(rejected: Iterable[RejectedPlan]) -> Iterable[LosingFamily]:
+    least: dict[str, RejectedPlan] = {}
     for each in rejected:
         family = family_of(each.plan)
         known = least.get(family)
         if known is None or (each.peak_bytes or 2**62) < (known.peak_bytes or 2**62):
             least[family] = each
-    return (Verdict(family, each.plan, each.reason) for family, each in least.items())
+    return (LosingFamily(family, each.plan, each.reason) for family, each in least.items())
 
 
 def next_rungs(choices: Choices, own: Forecast) -> list[str]:

@@ -1,4 +1,4 @@
-"""One plan on one cluster: will it fit, how fast, at what price."""
+"""Forecasting one plan on one cluster: whether it fits, how fast it is, what it costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepladder.planner.time.step_time import forecast_time
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
-from .legality import problems
+from .legality import plan_problems
 from .parse_inputs import cluster_of, facts_of, plan_of
 from .training_software import OURS, Software
 
@@ -47,7 +47,7 @@ def forecast(
     limit = memory_limit(settled, cluster)
     reasons = memory_reasons(memory, limit, host_bytes, cluster)
     if software is OURS:  # others have rules of their own
-        reasons += tuple(str(problem) for problem in problems(facts, plan, cluster))
+        reasons += tuple(str(problem) for problem in plan_problems(facts, plan, cluster))
     time = forecast_time(facts, settled, cluster, calibration, software)
     if time is None:
         reasons += (
@@ -74,7 +74,7 @@ def forecast(
 
 
 def memory_limit(plan: Plan, cluster: Cluster) -> int | None:
-    """What one process may use: what drivers leave of the device, or the plan's own ceiling."""
+    """Bytes that one process may use: the device's memory, or the plan's own limit."""
     whole = cluster.memory_bytes_per_device
     usable = None if whole is None else round(whole * USABLE)
     limits = [limit for limit in (usable, plan.memory_bytes) if limit is not None]
@@ -82,7 +82,7 @@ def memory_limit(plan: Plan, cluster: Cluster) -> int | None:
 
 
 def fits(memory: Memory, limit: int | None, host_bytes: int, cluster: Cluster) -> bool:
-    """Whether both memories suffice; where the size is unknown nothing speaks against it."""
+    """Whether device and host memory suffice; memory of unknown size counts as enough."""
     if limit is not None and memory.peak_bytes > limit:
         return False
     return host_fits(host_bytes, cluster)

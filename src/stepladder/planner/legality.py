@@ -1,4 +1,4 @@
-"""A plan for a workload on a cluster, held against the rules of `plan.settled`."""
+"""Checking a plan against the legality rules, for a workload on a cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from stepladder.plan.settled.settle import legality_problems, settle
 from stepladder.workload import Facts, Part
 
 
-def check(facts: Facts, plan: Plan, cluster: Cluster) -> Plan:
+def check_plan(facts: Facts, plan: Plan, cluster: Cluster) -> Plan:
     """Settle the plan for the cluster, or raise every problem it has."""
     model, device = model_limits(facts), device_limits(cluster)
     return settle(plan, cluster.num_devices, model=model, device=device).plan
 
 
-def problems(facts: Facts, plan: Plan, cluster: Cluster, *, trial: bool = False) -> list[PlanError]:
+def plan_problems(
+    facts: Facts, plan: Plan, cluster: Cluster, *, trial: bool = False
+) -> list[PlanError]:
     """Every rule that the plan breaks.
 
     Args:
@@ -29,8 +31,8 @@ def problems(facts: Facts, plan: Plan, cluster: Cluster, *, trial: bool = False)
     return legality_problems(plan, cluster.num_devices, model=model_limits(facts), device=device)
 
 
-def answers(plan: Plan, cluster: Cluster) -> SettledPlan:
-    """A plan that is settled for this cluster's ranks, legal or not: what a forecast reads."""
+def settle_unchecked(plan: Plan, cluster: Cluster) -> SettledPlan:
+    """The plan as a `SettledPlan` on this cluster, without checking that it is legal."""
     return SettledPlan(plan, kind_of(cluster.device))
 
 
@@ -45,13 +47,13 @@ def model_limits(facts: Facts) -> ModelLimits:
         key_value_heads=tuple(attention.kv_heads for attention in attentions),
         # Without the exit: its classes may divide unevenly.
         cut_widths=tuple((p.name, width) for p in facts.parts[:-1] for width in cut_widths(p)),
-        has_cuts=any(matrix.cut for part in facts.parts for matrix in part.matrices),
+        has_cuts=any(matrix.cut for part in facts.parts for matrix in part.matmuls),
         tied=bool(facts.tied_parameters),
     )
 
 
 def cut_widths(part: Part) -> list[int]:
-    cut = [matrix for matrix in part.matrices if matrix.cut]
+    cut = [matrix for matrix in part.matmuls if matrix.cut]
     return [matrix.columns if matrix.cut == "columns" else matrix.inner for matrix in cut]
 
 

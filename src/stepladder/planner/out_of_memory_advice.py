@@ -1,4 +1,4 @@
-"""Out of memory, explained: who held it, and the cheapest ways down with what each would save.
+"""Out-of-memory errors: the largest owner, and the cheapest changes with what each would save.
 
 The savings are arithmetic on what was measured or forecast. Activations and logits go with the
 micro-batch; recomputation leaves a known share of a block's activations; slices of the training
@@ -24,7 +24,9 @@ MOST = 4  # ways in one message
 
 
 @dataclass(frozen=True, slots=True)
-class WayDown:
+class MemorySaving:
+    """A change to the plan that saves memory, and what it costs."""
+
     words: str  # as they stand in a plan
     saved_bytes: int
     cost: str
@@ -39,7 +41,7 @@ def explain_out_of_memory(
 ) -> OutOfMemory:
     """The error to raise when a plan needs more than there is."""
     owner, owned = memory.largest_owner()
-    ways = ways_down(memory, plan, num_blocks=num_blocks)
+    ways = memory_savings(memory, plan, num_blocks=num_blocks)
     missing = memory.peak_bytes - limit_bytes
     return OutOfMemory(
         "memory",
@@ -49,7 +51,7 @@ def explain_out_of_memory(
     )
 
 
-def remedy(ways: list[WayDown], missing_bytes: int) -> str:
+def remedy(ways: list[MemorySaving], missing_bytes: int) -> str:
     """The ways that save most for least, or what else is left to do."""
     if not ways:
         return "Nothing in the plan can give way: use a larger device, or a smaller model."
@@ -59,24 +61,26 @@ def remedy(ways: list[WayDown], missing_bytes: int) -> str:
     return f"Cheapest ways down: {shown}.{together}"
 
 
-def ways_down(memory: Memory, plan: Plan, *, num_blocks: int | None = None) -> list[WayDown]:
+def memory_savings(
+    memory: Memory, plan: Plan, *, num_blocks: int | None = None
+) -> list[MemorySaving]:
     """Every change to the plan that would save memory, the cheapest first."""
     found = [way for find in FINDERS for way in find(memory, plan)]
-    found += fewer_activations(memory, plan, num_blocks or FEW_BLOCKS)
+    found += more_recomputation(memory, plan, num_blocks or FEW_BLOCKS)
     worth = [way for way in found if way.saved_bytes * 100 > memory.peak_bytes]
     return sorted(worth, key=lambda way: (way.rank, -way.saved_bytes))
 
 
-def smaller_passes(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+def smaller_micro_batch(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
     micro = plan.batch.micro or 1
     if micro > 1:
         half = micro // 2
         passing = memory.activations + memory.logits
         saved = passing * (micro - half) // micro
-        yield WayDown(f"micro={half}", saved, "free", 0)
+        yield MemorySaving(f"micro={half}", saved, "free", 0)
 
 
-def fewer_activations(memory: Memory, plan: Plan, num_blocks: int) -> Iterator[WayDown]:
+def more_recomputation(memory: Memory, plan: Plan, num_blocks: int) -> Iterator[MemorySaving]:
     """Recomputation, measured from what the plan keeps now."""
     whole = min(INPUT_SHARE + 1 / num_blocks, 1.0)  # and the block that backward is at
     now = {"none": 1.0, "selective": CHEAP_SHARE}.get(plan.recompute.kind)
@@ -84,12 +88,12 @@ def fewer_activations(memory: Memory, plan: Plan, num_blocks: int) -> Iterator[W
         return
     if now > CHEAP_SHARE:
         saved = round(memory.activations * (1 - CHEAP_SHARE))
-        yield WayDown("recompute=selective", saved, "costs a few percent of the time", 2)
+        yield MemorySaving("recompute=selective", saved, "costs a few percent of the time", 2)
     saved = round(memory.activations * (1 - whole / now))
-    yield WayDown("recompute=blocks", saved, "costs about a third of the time", 3)
+    yield MemorySaving("recompute=blocks", saved, "costs about a third of the time", 3)
 
 
-def slices(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+def more_sharding(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
     """Slicing the state over the ranks that hold whole copies of it."""
     ways = plan.layout.shard if plan.zero else plan.layout.replicate
     if ways <= 1:
@@ -100,29 +104,29 @@ def slices(memory: Memory, plan: Plan) -> Iterator[WayDown]:
     for stage in range(plan.zero + 1, 4):
         saved += sliced[stage] * (ways - 1) // ways
         axis = "" if plan.zero else f" shard={ways}"
-        yield WayDown(f"zero{stage}{axis}", saved, costs[stage], 1 if stage < 3 else 3)
+        yield MemorySaving(f"zero{stage}{axis}", saved, costs[stage], 1 if stage < 3 else 3)
 
 
-def shorter_numbers(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+def lower_precision(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
     if plan.precision.work == "float32":
         saved = (memory.activations + memory.logits - memory.parameters) // 2
-        yield WayDown("bf16", saved, "faster, in fewer digits", 1)
+        yield MemorySaving("bf16", saved, "faster, in fewer digits", 1)
     elif plan.precision.mixed:
         saved = memory.state_bytes // 2 + memory.working
-        yield WayDown("bf16-pure", saved, "costs digits in the update", 5)
+        yield MemorySaving("bf16-pure", saved, "costs digits in the update", 5)
 
 
-def host_memory(memory: Memory, plan: Plan) -> Iterator[WayDown]:
+def more_offloading(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
     if "activations" not in plan.offload:
         saved = memory.activations * 9 // 10  # the latest are still on their way
-        yield WayDown("offload=activations", saved, "costs as the host link is slow", 4)
+        yield MemorySaving("offload=activations", saved, "costs as the host link is slow", 4)
     if "optimizer" not in plan.offload:
-        yield WayDown("offload=optimizer", memory.optimizer, "updates on the host", 4)
+        yield MemorySaving("offload=optimizer", memory.optimizer, "updates on the host", 4)
 
 
-FINDERS: tuple[Callable[[Memory, Plan], Iterator[WayDown]], ...] = (
-    smaller_passes,
-    slices,
-    shorter_numbers,
-    host_memory,
+FINDERS: tuple[Callable[[Memory, Plan], Iterator[MemorySaving]], ...] = (
+    smaller_micro_batch,
+    more_sharding,
+    lower_precision,
+    more_offloading,
 )

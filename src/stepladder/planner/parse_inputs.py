@@ -1,4 +1,4 @@
-"""What a caller may give as text instead: the workload, the plan, the cluster."""
+"""Accepting a workload, a plan or a cluster as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one pipeline stage holds: whole parts and how many, split so that stages cost alike.
+"""The parts that each pipeline rank holds, split so that stages cost about the same.
 
 The split weighs each block by its FLOPs, and the first and last also carry entry and exit: a large
 head makes the last stage shorter.
@@ -24,7 +24,7 @@ class Stage:
     blocks: tuple[tuple[Part, int], ...]  # each kind and how many
     entry: Part | None = None
     exit: Part | None = None
-    num_chunks: int = 1  # stretches of blocks that are not neighbours
+    num_chunks: int = 1  # virtual stages: chunks of consecutive blocks
 
     @property
     def num_blocks(self) -> int:
@@ -35,13 +35,13 @@ class Stage:
         return tuple(part for part in (self.entry, self.exit) if part is not None)
 
     def parameters(self, tensor: int, tied: int = 0) -> float:
-        """Held by one rank of the tensor axis; a tied matrix is one where both its users live."""
-        blocks = sum(held_parameters(part, tensor) * count for part, count in self.blocks)
-        ends = sum(held_parameters(part, tensor) for part in self.ends)
+        """Parameters on one tensor-parallel rank; a tied matrix on both ends counts once."""
+        blocks = sum(rank_parameters(part, tensor) * count for part, count in self.blocks)
+        ends = sum(rank_parameters(part, tensor) for part in self.ends)
         return blocks + ends - (tied / tensor if len(self.ends) == 2 else 0)
 
     def trained(self, tensor: int, tied: int = 0) -> float:
-        """Of them, those that get gradients and an optimizer's state."""
+        """Of those, the trainable ones."""
         blocks = sum(trained_parameters(part, tensor) * count for part, count in self.blocks)
         ends = sum(trained_parameters(part, tensor) for part in self.ends)
         # A tied matrix that is frozen is not among them, and need not be taken out again.
@@ -49,7 +49,7 @@ class Stage:
         return blocks + ends - (tied / tensor if twice else 0)
 
 
-def held_parameters(part: Part, tensor: int) -> float:
+def rank_parameters(part: Part, tensor: int) -> float:
     return (part.parameters - part.whole_parameters) / tensor + part.whole_parameters
 
 
@@ -102,7 +102,7 @@ def chunk_blocks(facts: Facts, num_chunks: int, cuts: Cuts = "cost") -> list[ran
 
 def crossing_blocks(facts: Facts, num_chunks: int) -> list[range]:
     """A stage ends with the block whose products carry the sum so far past the stage's share."""
-    costs = [sum(m.flops for m in part.matrices) for part in (*facts.blocks, facts.exit)]
+    costs = [sum(m.flops for m in part.matmuls) for part in (*facts.blocks, facts.exit)]
     edges, done = [0], 0
     for index, cost in enumerate(costs[:-1]):
         done += cost
@@ -136,7 +136,7 @@ def in_flight(schedule: Schedule, pipeline: int, index: int, passes: int) -> flo
 
 
 def bubble_share(schedule: Schedule, pipeline: int) -> float:
-    """Idle time, in passes of one whole rank."""
+    """Idle time of the pipeline, in units of a rank's time for one micro-batch."""
     idle = pipeline - 1
     if schedule.kind == "interleaved":
         return idle / schedule.virtual

@@ -1,4 +1,4 @@
-"""`plan`: what `stepladder plan` does, as a function: the best plan for a model on a cluster."""
+"""`plan`: the best plan for a model on a cluster, as `stepladder plan` finds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepladder.workload import Facts, find_facts
 
 from .explain import Explanation, explain
 from .forecast import forecast
-from .legality import check
+from .legality import check_plan
 from .parse_inputs import check_batch, cluster_of, plan_of
 from .search import search
 from .search_result import GIB, Choices
@@ -92,7 +92,7 @@ def plan(
     asked = plan_of(plan)
     if batch is not None:
         asked = replace(asked, batch=Batch(batch, asked.batch.micro, asked.batch.passes))
-    settled = check(facts, asked, cluster)
+    settled = check_plan(facts, asked, cluster)
     return PlanResult(settled, forecast(facts, settled, cluster, speeds))
 
 

@@ -1,4 +1,4 @@
-"""The best plan for a workload on a cluster, found by trying all and leaving out early.
+"""Searching for the best plan: every candidate is forecast, with early pruning.
 
 Memory is forecast before time, and two orders save most of the work: if a micro-batch does not fit
 with everything recomputed, no larger one does; if it fits with less recomputed, recomputing more
@@ -21,11 +21,11 @@ from stepladder.planner.time.step_time import step_time
 from stepladder.record import Calibration, Memory
 from stepladder.workload import Facts
 
-from .candidates import DEPTHS, Frame, fill, frames, micro_batches
+from .candidates import DEPTHS, PlanSkeleton, fill_skeleton, micro_batches, plan_skeletons
 from .forecast import MARGIN, forecast, host_fits, memory_limit
-from .legality import answers, problems
+from .legality import plan_problems, settle_unchecked
 from .parse_inputs import check_batch, cluster_of, facts_of
-from .search_result import GIB, Choice, Choices, Rejected
+from .search_result import GIB, Choices, RankedPlan, RejectedPlan
 from .training_software import OURS
 
 TOKENS_PER_STEP = 2**19  # of a batch that nobody gave, at least
@@ -45,7 +45,7 @@ def search(
     start: Plan | None = None,
     calibration: Calibration | None = None,
 ) -> Choices:
-    """Rank every legal plan that fits by its throughput; the others are kept with their reasons.
+    """Rank every legal plan that fits by its throughput; list the others with their reasons.
 
     Args:
         facts: of the workload, or a model's name.
@@ -59,12 +59,14 @@ def search(
     """
     check_batch(batch)
     facts, cluster = facts_of(facts), cluster_of(cluster)
-    base = start or usual_start(cluster)
-    size = batch or usual_batch(facts, cluster)
-    found = look(Search(facts, cluster, base, size, calibration))
+    base = start or default_plan(cluster)
+    size = batch or default_batch(facts, cluster)
+    found = rank_plans(Search(facts, cluster, base, size, calibration))
     for offload in () if cluster.device.is_cpu else OFFLOADS[1:]:
         if not found.ranked:
-            away = look(Search(facts, cluster, replace(base, offload=offload), size, calibration))
+            away = rank_plans(
+                Search(facts, cluster, replace(base, offload=offload), size, calibration)
+            )
             found = replace(away, rejected=found.rejected + away.rejected)
     return found if found.ranked else replace(found, instead=smallest_cluster(found, base))
 
@@ -77,93 +79,98 @@ class Search:
     batch: int
     calibration: Calibration | None
 
-    def run(self) -> Iterator[Choice | Rejected]:
+    def run(self) -> Iterator[RankedPlan | RejectedPlan]:
         speed = speed_of(self.cluster.device, self.base.precision, self.calibration)
-        for frame in frames(self.facts, self.cluster):
-            ways = frame.layout.data_ranks
+        for skeleton in plan_skeletons(self.facts, self.cluster):
+            ways = skeleton.layout.data_ranks
             sizes = micro_batches(self.batch, ways)
-            yield from self.fill_frame(frame, sizes, speed)
+            yield from self.fill_skeleton_sizes(skeleton, sizes, speed)
             if not sizes:
-                plan = fill(self.base, frame, self.batch, 1, DEPTHS[0])
-                yield Rejected(
+                plan = fill_skeleton(self.base, skeleton, self.batch, 1, DEPTHS[0])
+                yield RejectedPlan(
                     plan, f"a batch of {self.batch} does not divide by {ways} data ranks"
                 )
 
-    def fill_frame(
-        self, frame: Frame, sizes: list[int], speed: Speed
-    ) -> Iterator[Choice | Rejected]:
+    def fill_skeleton_sizes(
+        self, skeleton: PlanSkeleton, sizes: list[int], speed: Speed
+    ) -> Iterator[RankedPlan | RejectedPlan]:
         """Try micro-batches from the smallest until one does not fit."""
         for index, micro in enumerate(sizes):
-            found = list(self.try_depths(frame, micro, speed))
+            found = list(self.try_recompute(skeleton, micro, speed))
             yield from found
-            if isinstance(found[-1], Rejected) and found[-1].peak_bytes is not None:
+            if isinstance(found[-1], RejectedPlan) and found[-1].peak_bytes is not None:
                 for larger in sizes[index + 1 :]:
-                    plan = fill(self.base, frame, self.batch, larger, DEPTHS[-1])
-                    yield Rejected(
+                    plan = fill_skeleton(self.base, skeleton, self.batch, larger, DEPTHS[-1])
+                    yield RejectedPlan(
                         plan, f"memory: needs more than micro={micro}, which does not fit"
                     )
                 return
 
-    def try_depths(self, frame: Frame, micro: int, speed: Speed) -> Iterator[Choice | Rejected]:
+    def try_recompute(
+        self, skeleton: PlanSkeleton, micro: int, speed: Speed
+    ) -> Iterator[RankedPlan | RejectedPlan]:
         """Recompute as little as fits; the last result says whether anything did."""
         for index, depth in enumerate(DEPTHS):
-            plan = fill(self.base, frame, self.batch, micro, depth)
-            if broken := problems(self.facts, plan, self.cluster):
-                yield Rejected(plan, str(broken[0]))
+            plan = fill_skeleton(self.base, skeleton, self.batch, micro, depth)
+            if broken := plan_problems(self.facts, plan, self.cluster):
+                yield RejectedPlan(plan, str(broken[0]))
                 return
-            result = self.weigh(plan, speed)
-            if isinstance(result, Choice):
+            result = self.forecast_plan(plan, speed)
+            if isinstance(result, RankedPlan):
                 for more in DEPTHS[index + 1 :]:
                     wasteful = replace(plan, recompute=more)
-                    yield Rejected(wasteful, f"recomputes what fits with recompute={depth}")
+                    yield RejectedPlan(wasteful, f"recomputes what fits with recompute={depth}")
             yield result
-            if isinstance(result, Choice):
+            if isinstance(result, RankedPlan):
                 return
 
-    def weigh(self, plan: Plan, speed: Speed) -> Choice | Rejected:
-        """Forecast memory, and time only if it suffices."""
+    def forecast_plan(self, plan: Plan, speed: Speed) -> RankedPlan | RejectedPlan:
+        """Forecast memory, and time only if the plan fits."""
         memory, host_bytes = forecast_memory(self.facts, plan, self.cluster, self.calibration)
         limit, peak = memory_limit(plan, self.cluster), memory.peak_bytes
         if limit is not None and peak > MARGIN * limit:
-            return Rejected(plan, lacking(memory, MARGIN * limit), peak)
+            return RejectedPlan(plan, memory_shortfall(memory, MARGIN * limit), peak)
         if not host_fits(host_bytes, self.cluster):
-            return Rejected(plan, f"host memory: needs {host_bytes / GIB:.1f} GiB a device")
-        settled, network = answers(plan, self.cluster), network_of(self.cluster, self.calibration)
+            return RejectedPlan(plan, f"host memory: needs {host_bytes / GIB:.1f} GiB a device")
+        settled, network = (
+            settle_unchecked(plan, self.cluster),
+            network_of(self.cluster, self.calibration),
+        )
         setting = setting_of(self.facts, settled, speed, network, OURS)
-        return Choice(plan, step_time(self.facts, setting, self.cluster).step_seconds, peak)
+        return RankedPlan(plan, step_time(self.facts, setting, self.cluster).step_seconds, peak)
 
 
-def lacking(memory: Memory, limit: float) -> str:
+def memory_shortfall(memory: Memory, limit: float) -> str:
     owner, size = memory.largest_owner()
     needs = f"memory: needs {memory.peak_bytes / GIB:.1f} GiB of {limit / GIB:.1f}"
     return f"{needs}; {owner} {size / GIB:.1f} GiB"
 
 
-def look(question: Search) -> Choices:
+def rank_plans(search_: Search) -> Choices:
     """All plans of one search, ranked."""
-    found = list(question.run())
-    fitting = [each for each in found if isinstance(each, Choice)]
+    found = list(search_.run())
+    fitting = [each for each in found if isinstance(each, RankedPlan)]
     ranked = tuple(sorted(fitting, key=lambda choice: (choice.seconds, choice.peak_bytes)))
-    facts, cluster, calibration = question.facts, question.cluster, question.calibration
+    facts, cluster, calibration = search_.facts, search_.cluster, search_.calibration
     best = tuple(forecast(facts, each.plan, cluster, calibration) for each in ranked[:RANKED])
-    rejected = tuple(each for each in found if isinstance(each, Rejected))
-    return Choices(facts, cluster, question.batch, ranked, rejected, best, calibration)
+    rejected = tuple(each for each in found if isinstance(each, RejectedPlan))
+    return Choices(facts, cluster, search_.batch, ranked, rejected, best, calibration)
 
 
-def usual_start(cluster: Cluster) -> Plan:
+def default_plan(cluster: Cluster) -> Plan:
     """What is not searched: compiled, and with the kernels that one device alone may use."""
     on_gpu = not cluster.device.is_cpu
     alone = on_gpu and cluster.num_devices == 1
-    return Plan(precision=usual_precision(cluster), compile=on_gpu, kernels=alone)
+    return Plan(precision=default_precision(cluster), compile=on_gpu, kernels=alone)
 
 
-def usual_precision(cluster: Cluster) -> Precision:
+def default_precision(cluster: Cluster) -> Precision:
     """The fastest type that trains like float32 without being asked for."""
     choices = (BF16, FP16, TF32, FP32)
     return next((p for p in choices if cluster.device.peak(p.compute) is not None), FP32)
 
 
-def usual_batch(facts: Facts, cluster: Cluster) -> int:
+def default_batch(facts: Facts, cluster: Cluster) -> int:
     """At least one sample for each device, and half a million tokens where those are few."""
     devices = cluster.num_devices
     if facts.tokens == 1:
@@ -182,9 +189,9 @@ def smallest_cluster(choices: Choices, base: Plan) -> Choices | None:
         node = Cluster.parse(name)
         node = replace(node, devices_per_node=node.device.devices_per_node)
         if (node.device.memory_bytes or 0) > (own.memory_bytes or 0):
-            precise = replace(base, precision=usual_precision(node))
+            precise = replace(base, precision=default_precision(node))
             on_one = replace(choices, cluster=node, calibration=None)
-            if found := look_on(on_one, 1, precise) or fewest_nodes(on_one, precise, needed):
+            if found := rank_plans_on(on_one, 1, precise) or fewest_nodes(on_one, precise, needed):
                 return found
     return None
 
@@ -197,18 +204,18 @@ def fewest_nodes(choices: Choices, base: Plan, needed: float) -> Choices | None:
     found: Choices | None = None
     while found is None and nodes * each < MOST_DEVICES:
         low, nodes = nodes, nodes * 2
-        found = look_on(choices, nodes, base)
+        found = rank_plans_on(choices, nodes, base)
     while found is not None and nodes - low > 1:
         middle = (low + nodes) // 2
-        better = look_on(choices, middle, base)
+        better = rank_plans_on(choices, middle, base)
         nodes, low = (middle, low) if better else (nodes, middle)
         found = better or found
     return found
 
 
-def look_on(choices: Choices, num_nodes: int, base: Plan) -> Choices | None:
+def rank_plans_on(choices: Choices, num_nodes: int, base: Plan) -> Choices | None:
     cluster = replace(choices.cluster, num_nodes=num_nodes)
     base = replace(base, kernels=base.kernels and cluster.num_devices == 1)
-    batch = usual_batch(choices.facts, cluster)
-    found = look(Search(choices.facts, cluster, base, batch, choices.calibration))
+    batch = default_batch(choices.facts, cluster)
+    found = rank_plans(Search(choices.facts, cluster, base, batch, choices.calibration))
     return found if found.ranked else None

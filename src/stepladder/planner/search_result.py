@@ -1,4 +1,4 @@
-"""What a search found: plans that fit, fastest first, and all others with their reasons."""
+"""The result of a search: plans that fit, fastest first, and rejected plans with their reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RankedPlan:
     """A plan that fits, and how long it would take."""
 
     plan: Plan
@@ -23,7 +23,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedPlan:
     plan: Plan
     reason: str
     peak_bytes: int | None = None  # where it is memory that was lacking
@@ -34,14 +34,14 @@ class Choices:
     facts: Facts
     cluster: Cluster
     batch: int
-    ranked: tuple[Choice, ...]
-    rejected: tuple[Rejected, ...]
+    ranked: tuple[RankedPlan, ...]
+    rejected: tuple[RejectedPlan, ...]
     forecasts: tuple[Forecast, ...]  # of the first of `ranked`
     calibration: Calibration | None = None
     instead: Choices | None = None  # where nothing fits: the smallest cluster on which it would
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> RankedPlan:
         """The fastest plan that fits, or an error that says what would."""
         if not self.ranked:
             raise nothing_fits(self)

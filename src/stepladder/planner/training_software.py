@@ -1,7 +1,7 @@
-"""What the system that runs a plan does, where systems differ.
+"""How a training framework runs a plan, where frameworks differ.
 
-The default is stepladder on torch. The others exist so that a forecast can be held against runs
-that somebody else's software made: the plan's words mean slightly different things there.
+The default is stepladder on torch. The other settings let a forecast be compared with published
+runs of other frameworks, in which the same plan means slightly different things.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ Cuts = Literal["cost", "even", "crossing"]
 
 @dataclass(frozen=True, slots=True)
 class Software:
+    """Implementation choices of a framework that change its memory or time."""
+
     # fused: no fp32 copy, gradient written in place; in-place: one, softmax first, gradient then
     loss: Literal["plain", "fused", "in-place"] = "plain"
     compiles_loss: bool = False  # with the blocks; ours compiles blocks and leaves the loss alone
     keeps_logits: bool = False  # they stand beside their softmax until backward has passed them
-    products_again: float = 0.0  # share of its products that selective recomputation repeats
-    scores_again: bool = False  # plain attention keeps no scores and makes them once more
+    recomputed_matmuls: float = 0.0  # share of its products that selective recomputation repeats
+    recomputes_scores: bool = False  # plain attention keeps no scores and makes them once more
     score_bytes: float = 26.0  # it moves forward per score: scale, mask, softmax in fp32, cast, use
     stops_early: bool = True  # recomputation ends when backward has all it asked for
     regathers: bool = False  # tensor-parallel inputs are gathered again rather than kept

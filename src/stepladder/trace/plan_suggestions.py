@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from stepladder.hardware import Cluster
 from stepladder.plan import PRECISIONS, Batch, Layout, Plan, Recompute
 from stepladder.plan.options import Compress
-from stepladder.planner import forecast, problems
+from stepladder.planner import forecast, plan_problems
 from stepladder.record import Calibration
 from stepladder.workload import Facts
 
@@ -49,7 +49,7 @@ class SuggestionContext:
 
     def _seconds(self, plan: Plan) -> float | None:
         assert self.facts is not None and self.cluster is not None
-        if problems(self.facts, plan, self.cluster):
+        if plan_problems(self.facts, plan, self.cluster):
             return None
         found = forecast(self.facts, plan, self.cluster, self.calibration)
         return found.time.step_seconds if found.fits and found.time else None

@@ -13,7 +13,7 @@ from stepladder.hardware import Cluster, find_device
 from stepladder.model import describe
 from stepladder.plan import Batch, Plan
 from stepladder.plan.settled.settle import legality_problems
-from stepladder.planner import problems
+from stepladder.planner import plan_problems
 from stepladder.workload import Facts
 from stepladder.world import detect_cluster
 
@@ -51,7 +51,7 @@ def problems_of(facts: Facts | None, plan: Plan, device: str) -> Iterator[PlanEr
     if facts is None:
         yield from legality_problems(plan, ranks, open_batch=True)
     else:
-        yield from problems(facts, plan, cluster_of(device, ranks), trial=True)
+        yield from plan_problems(facts, plan, cluster_of(device, ranks), trial=True)
 
 
 def cluster_of(device: str, ranks: int) -> Cluster:

@@ -1,6 +1,6 @@
-"""What we train, as numbers. Standard library only."""
+"""Workloads: the parameters, FLOPs and activations of a model, as plain numbers (no torch)."""
 
-from .facts import Attention, Facts, Kept, Launches, Matrix, Moved, Part
+from .facts import Attention, ElementsByType, Facts, Launches, MatmulFacts, MemoryTraffic, Part
 from .find_facts import find_facts
 from .huggingface_config import shape_of_config
 from .presets import find_shape
@@ -9,11 +9,11 @@ from .transformer import facts_of_shape
 
 __all__ = [
     "Attention",
+    "ElementsByType",
     "Facts",
-    "Kept",
     "Launches",
-    "Matrix",
-    "Moved",
+    "MatmulFacts",
+    "MemoryTraffic",
     "Part",
     "Shape",
     "facts_of_shape",

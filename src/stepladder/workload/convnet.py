@@ -1,4 +1,4 @@
-"""The facts of residual convolutional networks, counted from their plan of stages.
+"""The facts of ResNets, counted from their stages of convolutions.
 
 A convolution is a product with one row per output pixel. Training in torch keeps, for every
 convolution, its output (the batch norm's input) and the normalised, rectified output (the next
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .facts import Facts, Kept, Launches, Matrix, Moved, Part, Slow
+from .facts import ElementsByType, Facts, Launches, MatmulFacts, MemoryTraffic, Part, SlowKernel
 
 RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 IMAGE, CLASSES, STEM, EXPANSION, COLOURS = 224, 1000, 64, 4, 3
@@ -27,10 +27,10 @@ class Convolution:
         return self.size * self.size
 
     @property
-    def matrix(self) -> Matrix:
+    def matrix(self) -> MatmulFacts:
         window = self.into * self.kernel**2
         first = self.into == COLOURS  # nobody asks for the gradient of an image
-        return Matrix(self.pixels, window, self.out, "", self.into, 1 if first else 2)
+        return MatmulFacts(self.pixels, window, self.out, "", self.into, 1 if first else 2)
 
     @property
     def parameters(self) -> int:
@@ -67,7 +67,7 @@ def facts_of_resnet(name: str) -> Facts:
 def bottleneck(
     into: int, width: int, size: int, *, shrinks: bool, projects: bool
 ) -> tuple[Convolution, ...]:
-    """Narrow, look around, widen; where the size changes the shortcut is a convolution too."""
+    """A bottleneck block: 1×1, 3×3, 1×1, and a 1×1 shortcut where the size changes."""
     before = size * 2 if shrinks else size
     body = (
         Convolution(into, width, 1, before),
@@ -81,25 +81,29 @@ def bottleneck(
 def part_of(name: str, convolutions: tuple[Convolution, ...], count: int) -> Part:
     out = convolutions[2].outputs
     outputs = sum(c.outputs for c in convolutions)
-    kept = Kept(work=float(outputs + convolutions[0].outputs + convolutions[1].outputs + out))
+    kept = ElementsByType(
+        work=float(outputs + convolutions[0].outputs + convolutions[1].outputs + out)
+    )
     # Rectifying reads and writes, the shortcut is added; norms go at their own pace. Backward
     # reads once more, and hands the shortcut's gradient on without moving it.
-    fused = Kept(work=3.0 * outputs + 3.0 * out)
-    ahead = Moved(Kept(work=2.0 * outputs + 3.0 * out), fused, slow=norms_of(convolutions, 2.0))
-    back = Moved(Kept(work=3.0 * outputs), slow=norms_of(convolutions, 3.0))
+    fused = ElementsByType(work=3.0 * outputs + 3.0 * out)
+    ahead = MemoryTraffic(
+        ElementsByType(work=2.0 * outputs + 3.0 * out), fused, slow=norms_of(convolutions, 2.0)
+    )
+    back = MemoryTraffic(ElementsByType(work=3.0 * outputs), slow=norms_of(convolutions, 3.0))
     return Part(
         name=name,
         parameters=sum(c.parameters for c in convolutions),
-        matrices=tuple(c.matrix for c in convolutions),
+        matmuls=tuple(c.matrix for c in convolutions),
         moved=ahead,
         moved_back=back,
         eager=kept,
         compiled=kept,
-        selective=Kept(work=float(outputs + convolutions[0].inputs)),
-        scratch=Kept(work=2.0 * max(c.outputs for c in convolutions)),
-        passing=Kept(work=3.0 * out),
+        selective=ElementsByType(work=float(outputs + convolutions[0].inputs)),
+        scratch=ElementsByType(work=2.0 * max(c.outputs for c in convolutions)),
+        passing=ElementsByType(work=3.0 * out),
         output=float(out),
-        input=Kept(work=float(convolutions[0].inputs)),
+        input=ElementsByType(work=float(convolutions[0].inputs)),
         launches=launches(4 * len(convolutions), 3 * len(convolutions)),
         launches_back=launches(4 * len(convolutions), 3 * len(convolutions)),
         tensors=3 * len(convolutions),
@@ -107,9 +111,9 @@ def part_of(name: str, convolutions: tuple[Convolution, ...], count: int) -> Par
     )
 
 
-def norms_of(convolutions: tuple[Convolution, ...], touched: float) -> tuple[Slow, ...]:
+def norms_of(convolutions: tuple[Convolution, ...], touched: float) -> tuple[SlowKernel, ...]:
     """The norm behind each convolution, which reads or writes every element so often."""
-    return tuple(Slow("channel", touched * c.outputs, c.out) for c in convolutions)
+    return tuple(SlowKernel("channel", touched * c.outputs, c.out) for c in convolutions)
 
 
 def launches(eager: int, compiled: int) -> Launches:
@@ -122,20 +126,20 @@ def stem_of() -> Part:
     pooled = stem.outputs / 4
     # The convolution's output, the rectified one, the pooled one with its indices. The image is the
     # batch's own in fp32; in fewer bits it is a copy, which these two terms add up to.
-    copied = Kept(work=-3.0 * IMAGE**2, single=3.0 * IMAGE**2)
-    kept = copied + Kept(work=2.0 * stem.outputs + pooled, other_bytes=8 * pooled)
+    copied = ElementsByType(work=-3.0 * IMAGE**2, single=3.0 * IMAGE**2)
+    kept = copied + ElementsByType(work=2.0 * stem.outputs + pooled, other_bytes=8 * pooled)
     return Part(
         name="stem",
         parameters=stem.parameters,
-        matrices=(stem.matrix,),
-        moved=Moved(
-            Kept(work=2.0 * stem.outputs),
-            Kept(work=5.0 * stem.outputs),
-            slow=(*norms_of((stem,), 2.0), Slow("pool", stem.outputs + 2.0 * pooled)),
+        matmuls=(stem.matrix,),
+        moved=MemoryTraffic(
+            ElementsByType(work=2.0 * stem.outputs),
+            ElementsByType(work=5.0 * stem.outputs),
+            slow=(*norms_of((stem,), 2.0), SlowKernel("pool", stem.outputs + 2.0 * pooled)),
         ),
-        moved_back=Moved(
-            Kept(work=3.0 * stem.outputs),
-            slow=(*norms_of((stem,), 3.0), Slow("pool", 2.0 * stem.outputs + pooled)),
+        moved_back=MemoryTraffic(
+            ElementsByType(work=3.0 * stem.outputs),
+            slow=(*norms_of((stem,), 3.0), SlowKernel("pool", 2.0 * stem.outputs + pooled)),
         ),
         eager=kept,
         compiled=kept,
@@ -147,12 +151,12 @@ def stem_of() -> Part:
 
 
 def exit_of(into: int) -> Part:
-    kept = Kept(work=float(into))
+    kept = ElementsByType(work=float(into))
     return Part(
         name="classifier",
         parameters=into * CLASSES + CLASSES,
-        matrices=(Matrix(1, into, CLASSES),),
-        moved=Moved(Kept(work=2.0 * into), Kept(work=2.0 * into)),
+        matmuls=(MatmulFacts(1, into, CLASSES),),
+        moved=MemoryTraffic(ElementsByType(work=2.0 * into), ElementsByType(work=2.0 * into)),
         eager=kept,
         compiled=kept,
         selective=kept,

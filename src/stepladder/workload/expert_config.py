@@ -1,4 +1,4 @@
-"""What a config.json says of experts, and of parameters that not every model of a family has.
+"""Mixture-of-experts settings of a Hugging Face config.json, and parameters that few models have.
 
 Models name the same things differently and place them differently, so only those whose count is
 known to be that of the real module are read; a test builds each of them. Two are not among them
@@ -29,50 +29,50 @@ HEAD_NORMS = ("qwen3", "qwen3_moe", "dots1")  # of one head's width
 WIDE_NORMS = ("olmoe", "olmo2")  # of all heads' width
 
 
-def whole(table: Mapping[str, Any], *names: str) -> int:
+def first_number(table: Mapping[str, Any], *names: str) -> int:
     """The first of these settings that is a number, else 0."""
     return next((v for name in names if type(v := table.get(name)) is int and v > 0), 0)
 
 
-def experts_in(table: Mapping[str, Any]) -> int:
-    """How many there are; one is an MLP like any other."""
-    found = whole(table, *EXPERTS)
+def num_experts(table: Mapping[str, Any]) -> int:
+    """The number of experts; a single one counts as a dense MLP."""
+    found = first_number(table, *EXPERTS)
     return found if found > 1 else 0
 
 
 def mixture_of(table: Mapping[str, Any]) -> dict[str, int]:
-    """The numbers of a shape's experts; none where the config has none."""
-    kind, experts = str(table.get("model_type", "this model")), experts_in(table)
+    """The shape's settings for experts; empty for a dense model."""
+    kind, experts = str(table.get("model_type", "this model")), num_experts(table)
     if not experts:
         return {}
     if kind not in READ:
         problem = f"the config of {kind} has {experts} experts, and only those of {', '.join(READ)}"
         raise PlanError("model", f"{problem} are known to be counted right", REMEDY)
-    active = whole(table, *ACTIVE)
+    active = first_number(table, *ACTIVE)
     if not active:
         problem = f"the config of {kind} has {experts} experts and no {ACTIVE[0]}"
         raise PlanError("model", problem, "Write to how many of them a token goes.")
     numbers = {"experts": experts, "active": active, **widths_of(table)}
-    return {**numbers, **places_of(table, kind)}
+    return {**numbers, **expert_layers(table, kind)}
 
 
 def widths_of(table: Mapping[str, Any]) -> dict[str, int]:
-    """Inside an expert, and inside what stands beside them."""
-    inside = whole(table, "intermediate_size")
-    width = whole(table, "moe_intermediate_size") or inside
-    beside = whole(table, "shared_expert_intermediate_size")
-    beside = beside or whole(table, "n_shared_experts") * width
+    """Hidden widths of an expert and of the shared MLP."""
+    inside = first_number(table, "intermediate_size")
+    width = first_number(table, "moe_intermediate_size") or inside
+    beside = first_number(table, "shared_expert_intermediate_size")
+    beside = beside or first_number(table, "n_shared_experts") * width
     return {"expert_ffn": 0 if width == inside else width, "shared_ffn": beside}
 
 
-def places_of(table: Mapping[str, Any], kind: str) -> dict[str, int]:
-    """Which layers have experts: all but the first few, or each so-many-th."""
-    every = whole(table, "decoder_sparse_step")
+def expert_layers(table: Mapping[str, Any], kind: str) -> dict[str, int]:
+    """Which layers have experts: all but the first `dense`, or every n-th."""
+    every = first_number(table, "decoder_sparse_step")
     every = 0 if every == 1 else every
     without = table.get("mlp_only_layers") or []
     dense = len(without) if isinstance(without, list) else 0
     first = without == list(range(dense))
-    dense = whole(table, "first_k_dense_replace") or dense
+    dense = first_number(table, "first_k_dense_replace") or dense
     if not first or table.get("moe_layer_freq", 1) != 1:
         problem = f"the config of {kind} has experts in layers by a list of their numbers"
         raise PlanError("model", problem, REMEDY)
@@ -83,7 +83,7 @@ def places_of(table: Mapping[str, Any], kind: str) -> dict[str, int]:
 
 
 def extra_of(table: Mapping[str, Any], shape: Shape) -> int:
-    """Parameters of a block beside its matrices and its two norms."""
+    """Parameters of a block other than its matrices and its two norms."""
     if not shape.gated:
         return 0
     kind, queries = table.get("model_type"), shape.query_width

@@ -1,12 +1,12 @@
-"""The facts of a workload: what one sample costs, counted where rungs divide it.
+"""The facts of a workload: the cost of one sample, part by part.
 
-A workload is a row of parts: an entry, blocks (equal ones counted once), an exit. A part knows its
-parameters, its matrix products by shape, its attention, what its cheap operations move, what
-forward keeps for backward and what flows out of it. Whether it came from a shape or from tracing a
-module makes no difference to whoever reads it.
+A workload is a sequence of parts: an entry, blocks (equal ones counted once), an exit. A part has
+its parameters, its matmuls by shape, its attention, the memory traffic of its element-wise
+operations, the activations that forward saves for backward, and the size of its output. Facts from
+a shape and facts from tracing a module are the same to whoever reads them.
 
 Units: a *sample* is one row of a batch (a sequence, an image). Counts are elements, not bytes,
-because a plan decides how many bytes an element has; only `Kept.other_bytes` is in bytes.
+because a plan decides how many bytes an element has; only `ElementsByType.other_bytes` is in bytes.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Cut = Literal["", "columns", "inner"]  # the side of a product that the tensor axis divides
+Cut = Literal["", "columns", "inner"]  # the side of a matmul that tensor parallelism splits
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """The product of a (rows, inner) activation by an (inner, columns) weight."""
+class MatmulFacts:
+    """A matmul of a (rows, inner) activation by an (inner, columns) weight."""
 
     rows: int  # of one sample
     inner: int
     columns: int
     cut: Cut = ""
     channels: int = 0  # of a convolution: those that one output pixel reads of one input pixel
-    backward: int = 2  # products in backward; a frozen weight or the data itself needs one less
+    backward: int = (
+        2  # matmuls in backward; a frozen weight or an input without gradient needs one less
+    )
     experts: int = 1  # weights of this size among which the rows are dealt, one group to each
 
     @property
@@ -42,7 +44,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Every query against the keys it may see, for one sample."""
+    """Attention of one sample: every query against the keys that its mask lets it see."""
 
     heads: int
     kv_heads: int
@@ -63,26 +65,26 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What forward keeps for backward, in elements of one sample."""
+class ElementsByType:
+    """Elements of one sample, by the type they are stored in: saved activations or traffic."""
 
-    work: float = 0.0  # in the type that is worked in
+    work: float = 0.0  # in the compute type
     residual: float = 0.0  # between blocks: wider than `work` where autocast adds into fp32
-    cast: float = 0.0  # autocast casts a shared input anew for each product: the further copies
+    cast: float = 0.0  # extra copies, since autocast casts a shared input for each matmul
     single: float = 0.0  # always float32: statistics of norms and softmax
     other_bytes: float = 0.0  # masks, indices
 
     def num_bytes(self, work_bytes: int, residual_bytes: int) -> float:
-        """In these types; a stream wider than the work says that autocast is at work."""
+        """Total bytes; a residual stream wider than the compute type implies autocast."""
         casts = self.cast if residual_bytes > work_bytes else 0.0
         sized = (self.work + casts) * work_bytes + self.residual * residual_bytes
         return sized + self.single * 4 + self.other_bytes
 
-    def times(self, factor: float) -> Kept:
-        return Kept(*(factor * getattr(self, name) for name in self.__slots__))
+    def times(self, factor: float) -> ElementsByType:
+        return ElementsByType(*(factor * getattr(self, name) for name in self.__slots__))
 
-    def __add__(self, other: Kept) -> Kept:
-        return Kept(
+    def __add__(self, other: ElementsByType) -> ElementsByType:
+        return ElementsByType(
             self.work + other.work,
             self.residual + other.residual,
             self.cast + other.cast,
@@ -92,8 +94,8 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
-    """Elements of kernels whose pace is their own, whatever an element's bytes."""
+class SlowKernel:
+    """Elements of a kernel that is limited by elements per second, not by bandwidth."""
 
     kind: str  # "channel" and "group" norms, "pool"
     elements: float
@@ -101,18 +103,22 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """Elements that one sample's cheap operations read and write in one direction."""
+class MemoryTraffic:
+    """Elements that one sample's memory-bound operations read and write in one direction."""
 
-    eager: Kept = Kept()  # one after another in memory, all of one type
-    compiled: Kept = Kept()  # neighbours fused: what stays in registers is not counted
-    rough: Kept = Kept()  # eager: by rows, across strides, from one type to another
-    slow: tuple[Slow, ...] = ()  # eager: beside both
+    eager: ElementsByType = ElementsByType()  # one after another in memory, all of one type
+    compiled: ElementsByType = (
+        ElementsByType()
+    )  # neighbours fused: what stays in registers is not counted
+    non_streaming: ElementsByType = (
+        ElementsByType()
+    )  # eager: by rows, across strides, from one type to another
+    slow: tuple[SlowKernel, ...] = ()  # eager: beside both
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Kernels that one pass asks for in one direction; autocast adds those that cast."""
+    """Kernels launched by one micro-batch in one direction; autocast adds casts."""
 
     eager: float = 0.0
     mixed: float = 0.0  # with autocast
@@ -121,28 +127,34 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one kind of part of a model costs."""
+    """The cost of one part of a model: the entry, a block or the exit."""
 
     name: str
     parameters: int
     whole_parameters: int = 0  # of them, held whole by every rank of the tensor axis
     frozen_parameters: int = 0  # of them, never trained
     frozen_whole_parameters: int = 0  # of those held whole, never trained
-    matrices: tuple[Matrix, ...] = ()
+    matmuls: tuple[MatmulFacts, ...] = ()
     attention: Attention | None = None
-    moved: Moved = Moved()
-    moved_back: Moved | None = None  # in backward; None: as `CHEAP_BACKWARD` forwards
+    moved: MemoryTraffic = MemoryTraffic()
+    moved_back: MemoryTraffic | None = None  # in backward; None: as `CHEAP_BACKWARD` forwards
     whole: bool = False  # whatever the tensor axis cuts, each of its ranks has the whole stream
-    eager: Kept = Kept()  # kept when each operation runs by itself
-    compiled: Kept = Kept()  # kept when neighbours are fused and cheap ones run again
-    selective: Kept = Kept()  # kept when only products and attention are
-    scratch: Kept = Kept()  # alive at once in backward beside what forward kept
-    passing: Kept = Kept()  # alive at once when forward runs again, beside what it keeps
-    making: Kept | None = (
+    eager: ElementsByType = (
+        ElementsByType()
+    )  # saved for backward when each operation runs by itself
+    compiled: ElementsByType = (
+        ElementsByType()
+    )  # saved when compiled: operations fused, cheap ones recomputed
+    selective: ElementsByType = (
+        ElementsByType()
+    )  # saved when only the outputs of matmuls and attention are
+    scratch: ElementsByType = ElementsByType()  # peak temporaries of backward
+    passing: ElementsByType = ElementsByType()  # peak temporaries of a recomputed forward
+    making: ElementsByType | None = (
         None  # beside it where the largest weight gets its gradient; None: scratch
     )
     output: float = 0.0  # elements of the residual stream that flow out
-    input: Kept | None = None  # what flows in; None: as much, in the stream's type
+    input: ElementsByType | None = None  # what flows in; None: as much, in the stream's type
     launches: Launches = Launches()
     launches_back: Launches = Launches()
     tensors: int = 0  # of parameters: each pass but the first adds to the gradient of each
@@ -151,7 +163,7 @@ class Part:
     @property
     def flops(self) -> float:
         """Of one sample's forward pass through one of them."""
-        return sum(m.flops for m in self.matrices) + (self.attention.flops if self.attention else 0)
+        return sum(m.flops for m in self.matmuls) + (self.attention.flops if self.attention else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +201,8 @@ class Facts:
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token meets: of experts, the ones it goes to."""
-        several = ((p, m) for p in self.parts for m in p.matrices if m.experts > 1)
+        """Parameters that one token uses: of experts, only those it is routed to."""
+        several = ((p, m) for p in self.parts for m in p.matmuls if m.experts > 1)
         idle = (
             p.count * (m.experts - m.rows // self.tokens) * m.inner * m.columns for p, m in several
         )

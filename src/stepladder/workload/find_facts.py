@@ -1,4 +1,4 @@
-"""The facts of whatever a text names: a preset, a shape, a config.json, a convolutional network."""
+"""Finding a model's facts by text: a preset, a shape, a config.json or a ResNet."""
 
 from __future__ import annotations
 

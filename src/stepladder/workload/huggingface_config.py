@@ -1,4 +1,4 @@
-"""A shape read from a Hugging Face `config.json`: the same numbers under their names there."""
+"""Reading a transformer's shape from a Hugging Face `config.json`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def shape_of_config(table: Mapping[str, Any]) -> Shape:
 
 
 def refuse_others(table: Mapping[str, Any]) -> None:
-    """Models whose numbers have the same names and mean something else."""
+    """Refuse model families whose settings share names and mean something else."""
     if table.get("kv_lora_rank"):
         latent = f"kv_lora_rank={table['kv_lora_rank']}"
         problem = f"{kind_of(table)} attends by latent keys ({latent}), which a shape does not have"
@@ -93,7 +93,7 @@ def refuse_others(table: Mapping[str, Any]) -> None:
 
 
 def refuse_unreadable(table: Mapping[str, Any]) -> None:
-    """Settings that are there and are no numbers, which a hand may have written."""
+    """Refuse settings that should be numbers and are not."""
     for name in NUMBERS:
         value = table.get(name)
         if value is not None and (type(value) is not int or value < 0):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .facts import Kept, Launches, Matrix, Moved, Part
+from .facts import ElementsByType, Launches, MatmulFacts, MemoryTraffic, Part
 from .shape import Shape
 
 INDEX_BYTES = 32  # of each row that is permuted: 64-bit places, there and back, experts, tokens
@@ -35,8 +35,8 @@ def with_experts(block: Part, shape: Shape, length: int) -> Part:
     d, rows = length * shape.hidden, length * shape.active
     permuted, inside = 1.0 * rows * shape.hidden, 1.0 * rows * shape.expert_width
     # The router casts its input for itself, as gate and up would; an MLP beside it adds its answer.
-    answer = Kept(work=d if shared else 0.0, residual=permuted)
-    choice = Kept(
+    answer = ElementsByType(work=d if shared else 0.0, residual=permuted)
+    choice = ElementsByType(
         cast=d if shared else -d,
         single=length * (shape.experts + 2 * shape.active + 1),
         other_bytes=INDEX_BYTES * rows,
@@ -46,45 +46,49 @@ def with_experts(block: Part, shape: Shape, length: int) -> Part:
     return replace(
         block,
         name="block with experts",
-        parameters=block.parameters - shape_mlp(shape) + shape.mixture_parameters,
-        whole_parameters=block.whole_parameters - shape_mlp(shape) + shape.mixture_parameters,
-        matrices=(*(m for m in block.matrices if m.flops), *products_of(shape, length)),
-        moved=moved_by(block.moved, d, permuted, inside),
-        eager=block.eager + answer + Kept(residual=permuted + 4 * inside) + choice,
-        compiled=block.compiled + answer + Kept(residual=permuted + 3 * inside),
-        selective=block.selective + answer + Kept(residual=2 * inside),
+        parameters=block.parameters - shared_mlp_parameters(shape) + shape.mixture_parameters,
+        whole_parameters=block.whole_parameters
+        - shared_mlp_parameters(shape)
+        + shape.mixture_parameters,
+        matmuls=(*(m for m in block.matmuls if m.flops), *expert_matmuls(shape, length)),
+        moved=expert_traffic(block.moved, d, permuted, inside),
+        eager=block.eager + answer + ElementsByType(residual=permuted + 4 * inside) + choice,
+        compiled=block.compiled + answer + ElementsByType(residual=permuted + 3 * inside),
+        selective=block.selective + answer + ElementsByType(residual=2 * inside),
         # Gradients of what experts gave, whose weights are fp32, or of what is inside them.
         scratch=block.scratch
-        + (Kept(single=3 * permuted) if weighted else Kept(residual=2 * inside)),
-        launches=added(AHEAD, BESIDE_AHEAD) if shared else AHEAD,
-        launches_back=added(BACK, BESIDE_BACK) if shared else BACK,
+        + (
+            ElementsByType(single=3 * permuted) if weighted else ElementsByType(residual=2 * inside)
+        ),
+        launches=sum_launches(AHEAD, BESIDE_AHEAD) if shared else AHEAD,
+        launches_back=sum_launches(BACK, BESIDE_BACK) if shared else BACK,
         tensors=TENSORS + (BESIDE if shared else 0),
     )
 
 
-def shape_mlp(shape: Shape) -> int:
+def shared_mlp_parameters(shape: Shape) -> int:
     """Parameters of the MLP that the block came with."""
     return 3 * shape.hidden * shape.shared_ffn
 
 
-def products_of(shape: Shape, length: int) -> tuple[Matrix, ...]:
-    """The router, and the experts' two: gate and up are beside each other in one."""
+def expert_matmuls(shape: Shape, length: int) -> tuple[MatmulFacts, ...]:
+    """The matmuls of the router and the experts; gate and up are one matmul."""
     width, inside, rows = shape.hidden, shape.expert_width, length * shape.active
     return (
-        Matrix(length, width, shape.experts),
-        Matrix(rows, width, 2 * inside, experts=shape.experts),
-        Matrix(rows, inside, width, experts=shape.experts),
+        MatmulFacts(length, width, shape.experts),
+        MatmulFacts(rows, width, 2 * inside, experts=shape.experts),
+        MatmulFacts(rows, inside, width, experts=shape.experts),
     )
 
 
-def moved_by(moved: Moved, d: float, permuted: float, inside: float) -> Moved:
-    """With what sorting, gating, weighting and adding up move."""
+def expert_traffic(moved: MemoryTraffic, d: float, permuted: float, inside: float) -> MemoryTraffic:
+    """The block's traffic, plus sorting, gating, weighting and summing the experts."""
     # One by one: rows copied, weighted and copied back 6, added 1 and written d; gated 5. Fused:
     # copied 2, weighted and added on the way back 1, written d; gated 3.
-    eager = Kept(residual=7 * permuted + d + 5 * inside)
-    compiled = Kept(residual=3 * permuted + d + 3 * inside)
+    eager = ElementsByType(residual=7 * permuted + d + 5 * inside)
+    compiled = ElementsByType(residual=3 * permuted + d + 3 * inside)
     return replace(moved, eager=moved.eager + eager, compiled=moved.compiled + compiled)
 
 
-def added(one: Launches, other: Launches) -> Launches:
+def sum_launches(one: Launches, other: Launches) -> Launches:
     return Launches(one.eager + other.eager, one.mixed + other.mixed, one.compiled + other.compiled)

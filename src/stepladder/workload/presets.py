@@ -1,4 +1,4 @@
-"""Well-known shapes by name, from toys to 405B. Each row can be held against its model card."""
+"""Presets: shapes of well-known models by name, each as its model card states it."""
 
 from __future__ import annotations
 

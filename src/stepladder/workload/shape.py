@@ -1,4 +1,4 @@
-"""A transformer as numbers: the shape from which parameters, FLOPs and activations follow.
+"""A transformer's shape: the numbers from which parameters, FLOPs and activations follow.
 
 Text form: `llama:layers=32,hidden=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256`. The family
 sets what the numbers leave open: Llama has three ffn matrices, rotary positions, RMSNorm and no
@@ -161,7 +161,7 @@ def parse_shape(text: str) -> Shape:
                 f"model.{key}", f"given twice, as {given[key]} and {value}", "Keep one."
             )
         given[key] = parse_number(key, value)
-    return check_shape(fill(family, given))
+    return check_shape(fill_defaults(family, given))
 
 
 def parse_number(key: str, text: str) -> int:
@@ -175,7 +175,7 @@ def parse_number(key: str, text: str) -> int:
     return int(text)
 
 
-def fill(family: str, given: dict[str, int]) -> Shape:
+def fill_defaults(family: str, given: dict[str, int]) -> Shape:
     start = FAMILIES[family]
     hidden = given.get("hidden", start.hidden)
     follows = {"kv_heads": given.get("heads", start.heads), "ffn": 4 * hidden}

@@ -26,7 +26,7 @@ from itertools import groupby
 
 from stepladder.errors import PlanError
 
-from .facts import Attention, Cut, Facts, Kept, Launches, Matrix, Moved, Part
+from .facts import Attention, Cut, ElementsByType, Facts, Launches, MatmulFacts, MemoryTraffic, Part
 from .mixture_of_experts import with_experts
 from .shape import Shape
 
@@ -59,7 +59,7 @@ def entry_of(shape: Shape, length: int) -> Part:
         name="embedding",
         parameters=shape.embedding_parameters,
         whole_parameters=positions,
-        moved=Moved(Kept(4.0 * width), Kept(3.0 * width)),
+        moved=MemoryTraffic(ElementsByType(4.0 * width), ElementsByType(3.0 * width)),
         output=width,
         launches=Launches(4, 4, 2),
         launches_back=Launches(6, 6, 4),
@@ -79,7 +79,7 @@ def blocks_of(shape: Shape, length: int) -> list[Part]:
 
 def block_of(shape: Shape, length: int) -> Part:
     """One without experts."""
-    statistics = Kept(single=length * (shape.heads + (4 if shape.biased else 2)))
+    statistics = ElementsByType(single=length * (shape.heads + (4 if shape.biased else 2)))
     count = count_llama if shape.gated else count_gpt
     moved, eager, compiled, selective = count(shape, length)
     ahead, back = LLAMA_LAUNCHES if shape.gated else GPT_LAUNCHES
@@ -93,14 +93,14 @@ def block_of(shape: Shape, length: int) -> Part:
         parameters=shape.block_parameters,
         whole_parameters=shape.block_parameters - weights if shape.experts else whole,
         whole=bool(shape.experts),
-        matrices=products_of(shape, length),
+        matmuls=matmuls_of(shape, length),
         attention=Attention(shape.heads, shape.kv_heads, shape.head_width, length),
         moved=moved,
         eager=eager + statistics,
         compiled=compiled + statistics,
         selective=selective + statistics,
         # The gradient that comes in, its cast, those of what the last product and its gate read.
-        scratch=Kept(
+        scratch=ElementsByType(
             work=length * (2.0 if shape.gated else 1.0) * shape.ffn,
             residual=1.0 * length * shape.hidden,
             cast=1.0 * length * shape.hidden,
@@ -118,32 +118,36 @@ def weights_of(shape: Shape) -> int:
     return 2 * shape.hidden * (shape.query_width + keys) + mlp
 
 
-def products_of(shape: Shape, length: int) -> tuple[Matrix, ...]:
+def matmuls_of(shape: Shape, length: int) -> tuple[MatmulFacts, ...]:
     width, keys, queries = shape.hidden, shape.kv_heads * shape.head_width, shape.query_width
     into = (queries, keys, keys)
     up = 2 if shape.gated else 1
     wide: Cut = "" if shape.experts else "columns"
     narrow: Cut = "" if shape.experts else "inner"
     return (
-        *(Matrix(length, width, columns, "columns") for columns in into),
-        Matrix(length, queries, width, "inner"),
-        *(Matrix(length, width, shape.ffn, wide) for _ in range(up)),
-        Matrix(length, shape.ffn, width, narrow),
+        *(MatmulFacts(length, width, columns, "columns") for columns in into),
+        MatmulFacts(length, queries, width, "inner"),
+        *(MatmulFacts(length, width, shape.ffn, wide) for _ in range(up)),
+        MatmulFacts(length, shape.ffn, width, narrow),
     )
 
 
-def count_llama(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
+def count_llama(
+    shape: Shape, length: int
+) -> tuple[MemoryTraffic, ElementsByType, ElementsByType, ElementsByType]:
     """Element-wise traffic, and what eager, compiled and selective execution keep."""
     d, q, k, f = (length * width for width in widths_of(shape))
     # Norms 4d, additions 6d, rotation 4(q + k), silu and product 5f; fused: 8d, 2(q + k), 3f.
     # Autocast has the stream and what norms give in fp32, and casts each for every product.
-    moved = Moved(
-        Kept(work=4.0 * k + 5.0 * f, residual=10.0 * d + 4.0 * q, cast=9.0 * d),
-        Kept(work=4.0 * d + 2.0 * q + 2.0 * k + 3.0 * f, residual=4.0 * d),
+    moved = MemoryTraffic(
+        ElementsByType(work=4.0 * k + 5.0 * f, residual=10.0 * d + 4.0 * q, cast=9.0 * d),
+        ElementsByType(work=4.0 * d + 2.0 * q + 2.0 * k + 3.0 * f, residual=4.0 * d),
     )
-    eager = Kept(residual=2.0 * d, work=2.0 * d + 3.0 * q + 2.0 * k + 4.0 * f, cast=3.0 * d)
-    compiled = Kept(residual=1.0 * d, work=3.0 * d + 3.0 * q + 2.0 * k + 3.0 * f)
-    selective = Kept(residual=1.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 2.0 * f)
+    eager = ElementsByType(
+        residual=2.0 * d, work=2.0 * d + 3.0 * q + 2.0 * k + 4.0 * f, cast=3.0 * d
+    )
+    compiled = ElementsByType(residual=1.0 * d, work=3.0 * d + 3.0 * q + 2.0 * k + 3.0 * f)
+    selective = ElementsByType(residual=1.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 2.0 * f)
     return moved, eager, compiled, selective
 
 
@@ -151,32 +155,39 @@ def widths_of(shape: Shape) -> tuple[int, int, int, int]:
     return shape.hidden, shape.query_width, shape.kv_heads * shape.head_width, shape.ffn
 
 
-def count_gpt(shape: Shape, length: int) -> tuple[Moved, Kept, Kept, Kept]:
+def count_gpt(
+    shape: Shape, length: int
+) -> tuple[MemoryTraffic, ElementsByType, ElementsByType, ElementsByType]:
     d, q, k, f = (length * width for width in widths_of(shape))
     # Norms 4d, residual additions 6d, gelu 2f; fused: 8d, 2f.
-    moved = Moved(
-        Kept(work=2.0 * f, residual=10.0 * d, cast=10.0 * d),
-        Kept(work=4.0 * d + 2.0 * f, residual=4.0 * d),
+    moved = MemoryTraffic(
+        ElementsByType(work=2.0 * f, residual=10.0 * d, cast=10.0 * d),
+        ElementsByType(work=4.0 * d + 2.0 * f, residual=4.0 * d),
     )
-    eager = Kept(residual=2.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 2.0 * f, cast=2.0 * d)
-    compiled = Kept(residual=1.0 * d, work=3.0 * d + 2.0 * q + 2.0 * k + 2.0 * f)
-    selective = Kept(residual=1.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 1.0 * f)
+    eager = ElementsByType(
+        residual=2.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 2.0 * f, cast=2.0 * d
+    )
+    compiled = ElementsByType(residual=1.0 * d, work=3.0 * d + 2.0 * q + 2.0 * k + 2.0 * f)
+    selective = ElementsByType(residual=1.0 * d, work=2.0 * d + 2.0 * q + 2.0 * k + 1.0 * f)
     return moved, eager, compiled, selective
 
 
 def exit_of(shape: Shape, length: int) -> Part:
     width = length * shape.hidden
-    norm = Kept(residual=1.0 * width, work=1.0 * width, single=float(length))
+    norm = ElementsByType(residual=1.0 * width, work=1.0 * width, single=float(length))
     return Part(
         name="head",
         parameters=shape.norm_parameters + shape.vocab * shape.hidden,
         whole_parameters=shape.norm_parameters,
-        matrices=(Matrix(length, shape.hidden, shape.vocab, "columns"),),
-        moved=Moved(Kept(residual=2.0 * width, cast=5.0 * width), Kept(residual=2.0 * width)),
+        matmuls=(MatmulFacts(length, shape.hidden, shape.vocab, "columns"),),
+        moved=MemoryTraffic(
+            ElementsByType(residual=2.0 * width, cast=5.0 * width),
+            ElementsByType(residual=2.0 * width),
+        ),
         eager=norm,
         compiled=norm,
         selective=norm,
-        scratch=Kept(residual=1.0 * width, work=1.0 * width),
+        scratch=ElementsByType(residual=1.0 * width, work=1.0 * width),
         launches=Launches(6, 8, 4),
         launches_back=Launches(8, 12, 6),
     )

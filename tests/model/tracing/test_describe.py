@@ -39,7 +39,7 @@ def test_a_traced_transformer_has_the_facts_of_its_shape(name: str) -> None:
     block, known = traced.parts[1], counted.parts[1]
     assert block.scratch.num_bytes(4, 4) == pytest.approx(known.scratch.num_bytes(4, 4), rel=0.01)
     assert block.whole_parameters == known.whole_parameters
-    assert sorted(m.cut for m in block.matrices) == sorted(m.cut for m in known.matrices)
+    assert sorted(m.cut for m in block.matmuls) == sorted(m.cut for m in known.matmuls)
     assert block.attention == known.attention and block.output == known.output
 
 
@@ -224,8 +224,8 @@ def test_frozen_blocks_have_no_backward_and_trained_ones_after_them_a_whole_one(
     facts = describe(module, sequence=8)
     frozen, trained = facts.parts[1:3]
     assert frozen.frozen_parameters == frozen.parameters and not trained.frozen_parameters
-    assert {m.backward for m in frozen.matrices} == {0}
-    assert {m.backward for m in trained.matrices} == {2}
+    assert {m.backward for m in frozen.matmuls} == {0}
+    assert {m.backward for m in trained.matmuls} == {2}
     assert frozen.moved_back is not None and frozen.moved_back.eager.num_bytes(4, 4) == 0
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stepladder.model.tracing.memory_rates import ROUGH, is_dense, memory_rate
+from stepladder.model.tracing.memory_rates import NON_STREAMING, is_dense, memory_rate
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ def test_operands_of_one_type_in_one_order_stream() -> None:
     ],
 )
 def test_rows_strides_and_mixed_types_are_rough(packet, read, out) -> None:
-    assert memory_rate(packet, read, out) == (ROUGH, 0)
+    assert memory_rate(packet, read, out) == (NON_STREAMING, 0)
 
 
 def test_norms_over_channels_know_their_channels_and_pools_their_name() -> None:

@@ -185,7 +185,7 @@ def test_published_peaks_of_llama_8b_are_met_within_five_percent(text, published
     cluster = Cluster.parse("8 x H100-96GB")
     plan = Plan.parse(f"bf16 zero3 {layout} micro={micro} recompute={text} compile=on")
     plan = replace(plan, layout=replace(plan.layout, shard=8 // plan.layout.context))
-    software = Software(products_again=0.5, keeps_logits=True)
+    software = Software(recomputed_matmuls=0.5, keeps_logits=True)
     held = forecast(find_facts("llama3-8b", length), plan, cluster, software=software).memory
     assert (held.peak_bytes - held.context) / 2**30 == pytest.approx(published_gib, rel=0.05)
 

@@ -8,7 +8,11 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan, SettledPlan
 from stepladder.planner import forecast
 from stepladder.planner.memory.byte_sizes import sizes_of
-from stepladder.planner.memory.logits import answer_bytes, logit_bytes, logit_traffic_bytes
+from stepladder.planner.memory.logits import (
+    backward_logit_bytes,
+    forward_logit_bytes,
+    logit_traffic_bytes,
+)
 from stepladder.planner.training_software import OURS, Software
 from stepladder.workload import find_facts
 
@@ -47,8 +51,8 @@ def test_the_fused_head_moves_a_third_and_holds_a_chunk() -> None:
     assert 3 * 2 < fused < traffic("bf16 micro=1") / 3
     sizes = sizes_of(LLAMA_1B, SettledPlan(Plan.parse("bf16 micro=8 kernels=on").settle(1)))
     weight = 2048 * 128256 * 4
-    assert answer_bytes(LLAMA_1B, sizes) == 8192 * 128256 * 2 + weight
-    assert logit_bytes(LLAMA_1B, sizes) == weight
+    assert forward_logit_bytes(LLAMA_1B, sizes) == 8192 * 128256 * 2 + weight
+    assert backward_logit_bytes(LLAMA_1B, sizes) == weight
 
 
 def test_a_small_vocabulary_or_several_ranks_keep_the_plain_loss() -> None:
@@ -84,5 +88,7 @@ def test_a_loss_in_place_has_one_copy_in_fp32() -> None:
         Software(loss="in-place"),
     )
     each = FACTS.vocab * FACTS.tokens
-    assert answer_bytes(FACTS, sizes) == each * (2 + 4)
-    assert logit_bytes(FACTS, sizes) == each * (2 + 4 + 2), "and the gradient in the work type"
+    assert forward_logit_bytes(FACTS, sizes) == each * (2 + 4)
+    assert backward_logit_bytes(FACTS, sizes) == each * (2 + 4 + 2), (
+        "and the gradient in the work type"
+    )

@@ -6,13 +6,13 @@ import pytest
 
 from stepladder.plan import Plan, SettledPlan
 from stepladder.planner.memory.byte_sizes import sizes_of
-from stepladder.planner.memory.saved_activations import kept_bytes, stream_bytes
+from stepladder.planner.memory.saved_activations import input_bytes, saved_bytes
 from stepladder.workload import Shape, facts_of_shape
 
 torch = pytest.importorskip("torch")
 
 
-def saved_bytes(shape: Shape, samples: int, precision: str) -> int:
+def autograd_saved_bytes(shape: Shape, samples: int, precision: str) -> int:
     """Of one block's forward, parameters and their casts left out."""
     from stepladder.model.builtin.gpt import GPT
 
@@ -41,8 +41,8 @@ def test_a_gpt_block_keeps_what_is_forecast(precision: str) -> None:
     shape = Shape("gpt", 1, 128, 4, 4, 512, 64, 96, True)
     facts = facts_of_shape(shape)
     sizes = sizes_of(facts, SettledPlan(Plan.parse(f"{precision} micro=2").settle(1)))
-    forecast = kept_bytes(facts.parts[1], sizes)
-    assert saved_bytes(shape, 2, precision) == pytest.approx(forecast, rel=0.003)
+    forecast = saved_bytes(facts.parts[1], sizes)
+    assert autograd_saved_bytes(shape, 2, precision) == pytest.approx(forecast, rel=0.003)
 
 
 def test_ranks_that_cut_attention_alone_keep_all_of_a_block_with_experts() -> None:
@@ -57,6 +57,6 @@ def test_ranks_that_cut_attention_alone_keep_all_of_a_block_with_experts() -> No
             for n in (1, 4)
         )
         for selective in (False, True):
-            whole, cut = (kept_bytes(block, sizes, selective=selective) for sizes in (one, four))
+            whole, cut = (saved_bytes(block, sizes, selective=selective) for sizes in (one, four))
             assert whole == cut > 0
-        assert stream_bytes(block, one) == stream_bytes(block, four)
+        assert input_bytes(block, one) == input_bytes(block, four)

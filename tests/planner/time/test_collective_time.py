@@ -8,9 +8,9 @@ from stepladder.planner.time.collective_time import (
     BETWEEN,
     CONGESTION,
     INSIDE,
-    Group,
+    RankGroup,
     network_of,
-    spread,
+    size_and_stride,
 )
 from stepladder.record import Calibration
 
@@ -44,8 +44,10 @@ def test_many_nodes_crowd_the_network() -> None:
 
 
 def test_neighbouring_axes_are_one_group() -> None:
-    assert spread(Layout(pipeline=2, shard=4, context=2, tensor=2), ("shard", "context")) == (8, 2)
-    assert spread(Layout(pipeline=2, replicate=2, shard=4), ("replicate",)) == (2, 4)
+    assert size_and_stride(
+        Layout(pipeline=2, shard=4, context=2, tensor=2), ("shard", "context")
+    ) == (8, 2)
+    assert size_and_stride(Layout(pipeline=2, replicate=2, shard=4), ("replicate",)) == (2, 4)
 
 
 def test_one_rank_talks_to_nobody() -> None:
@@ -82,6 +84,6 @@ def test_measured_links_replace_the_usual_share() -> None:
 
 
 def test_inside_a_node_a_tree_is_as_high_as_its_ranks_ask() -> None:
-    group = Group(8, 1, 1e12, 1e-6, 9e-6)
+    group = RankGroup(8, 1, 1e12, 1e-6, 9e-6)
     assert group.tree_latency == pytest.approx(2 * 3 * 1e-6), "no network is crossed"
-    assert Group(16, 2, 1e12, 1e-6, 9e-6).tree_latency == pytest.approx(2 * 9e-6 + 2e-6)
+    assert RankGroup(16, 2, 1e12, 1e-6, 9e-6).tree_latency == pytest.approx(2 * 9e-6 + 2e-6)

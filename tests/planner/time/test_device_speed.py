@@ -30,7 +30,7 @@ def test_narrow_products_are_slower_per_operation() -> None:
 
     def rate(width: int) -> float:
         elements = 2 * 8192 * width + width * width
-        return 2 * 8192 * width * width / speed.product(2 * 8192 * width * width, elements)
+        return 2 * 8192 * width * width / speed.matmul(2 * 8192 * width * width, elements)
 
     assert rate(512) < rate(2048) < rate(8192) < speed.matrix
 

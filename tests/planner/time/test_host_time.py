@@ -6,23 +6,23 @@ import pytest
 
 from stepladder.hardware import Cluster
 from stepladder.plan import BF16, Plan, SettledPlan
-from stepladder.planner import part_asking
-from stepladder.planner.memory.recompute_depths import Depths
+from stepladder.planner import part_launch_cost
+from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.planner.time.collective_time import network_of
 from stepladder.planner.time.device_speed import speed_of
-from stepladder.planner.time.host_time import HOST_FACTORS, late_seconds, products_of
+from stepladder.planner.time.host_time import HOST_FACTORS, host_delay_seconds, library_calls
 from stepladder.planner.time.micro_batch_time import host_seconds, setting_of
 from stepladder.planner.time.step_time import forecast_time
 from stepladder.planner.training_software import OURS
-from stepladder.workload import Kept, find_facts
+from stepladder.workload import ElementsByType, find_facts
 
 TINY = find_facts("gpt-tiny")
 BLOCK = TINY.parts[1]
 ONE = Cluster.parse("1 x H200")
-WHOLE, CHEAP = Depths(0, 0, 1), Depths(0, 1, 0)
+WHOLE, CHEAP = RecomputeShares(0, 0, 1), RecomputeShares(0, 1, 0)
 
 
-def asked(text: str, facts=TINY) -> float:
+def launch_seconds(text: str, facts=TINY) -> float:
     """Seconds of the host in a step that waits for it from beginning to end."""
     found = forecast_time(facts, Plan.parse(text).settle(1), ONE)
     assert found is not None and found.host > 0.3 * found.step_seconds
@@ -35,8 +35,8 @@ def update_seconds() -> float:
 
 
 def test_products_cost_the_host_more_than_the_rest_and_autocast_adds_its_casts() -> None:
-    assert products_of(BLOCK) == (7, 13)
-    plain, pure = (part_asking(BLOCK, autocast=autocast) for autocast in (True, False))
+    assert library_calls(BLOCK) == (7, 13)
+    plain, pure = (part_launch_cost(BLOCK, autocast=autocast) for autocast in (True, False))
     cheap = HOST_FACTORS["cheap"]
     assert plain.forward == pytest.approx(HOST_FACTORS["product"] * 7 + cheap * (28 - 7))
     casts = BLOCK.launches_back.mixed - BLOCK.launches_back.eager
@@ -44,7 +44,7 @@ def test_products_cost_the_host_more_than_the_rest_and_autocast_adds_its_casts()
 
 
 def test_passes_after_the_first_add_to_gradients() -> None:
-    once, more = (part_asking(BLOCK, autocast=True, added=share) for share in (0.0, 0.75))
+    once, more = (part_launch_cost(BLOCK, autocast=True, added=share) for share in (0.0, 0.75))
     added = 0.75 * BLOCK.tensors * HOST_FACTORS["cheap"]
     assert more.backward - once.backward == pytest.approx(added)
 
@@ -52,7 +52,7 @@ def test_passes_after_the_first_add_to_gradients() -> None:
 def test_compiling_spares_the_host_cheap_operations_alone() -> None:
     ones = {"compiled": 1.0, "product": 1.0, "cheap": 1.0}
     eager, compiled = (
-        part_asking(BLOCK, autocast=True, compiled=c, factors=ones) for c in (False, True)
+        part_launch_cost(BLOCK, autocast=True, compiled=c, factors=ones) for c in (False, True)
     )
     saved = BLOCK.launches.eager - BLOCK.launches.compiled
     saved += BLOCK.launches_back.eager - BLOCK.launches_back.compiled
@@ -61,7 +61,8 @@ def test_compiling_spares_the_host_cheap_operations_alone() -> None:
 
 def test_recomputing_costs_by_the_block_and_by_the_launch() -> None:
     plain, whole, cheap = (
-        part_asking(BLOCK, depths, autocast=True) for depths in (Depths(), WHOLE, CHEAP)
+        part_launch_cost(BLOCK, depths, autocast=True)
+        for depths in (RecomputeShares(), WHOLE, CHEAP)
     )
     ahead = BLOCK.launches.mixed
     again = HOST_FACTORS["block again"] + HOST_FACTORS["launch again"] * ahead
@@ -70,30 +71,36 @@ def test_recomputing_costs_by_the_block_and_by_the_launch() -> None:
     chosen = HOST_FACTORS["block chosen"] + HOST_FACTORS["launch chosen"] * ahead
     assert cheap.forward - plain.forward == pytest.approx(chosen / 2)
     assert cheap.total - plain.total == pytest.approx(chosen)
-    compiled = [part_asking(BLOCK, d, autocast=True, compiled=True) for d in (Depths(), CHEAP)]
+    compiled = [
+        part_launch_cost(BLOCK, d, autocast=True, compiled=True) for d in (RecomputeShares(), CHEAP)
+    ]
     assert compiled[0] == compiled[1], "a compiler chooses once"
 
 
 def test_measured_factors_go_before_the_usual_ones() -> None:
-    found = part_asking(BLOCK, autocast=False, factors={"product": 0.0, "cheap": 3.0})
-    cheap = BLOCK.launches.eager + BLOCK.launches_back.eager - sum(products_of(BLOCK))
+    found = part_launch_cost(BLOCK, autocast=False, factors={"product": 0.0, "cheap": 3.0})
+    cheap = BLOCK.launches.eager + BLOCK.launches_back.eager - sum(library_calls(BLOCK))
     assert found.total == pytest.approx(3.0 * cheap)
 
 
 def test_the_device_is_late_by_the_most_that_asking_was_ahead() -> None:
-    assert late_seconds([(1.0, 4.0), (1.0, 5.0)]) == 0.0
-    assert late_seconds([(6.0, 4.0), (1.0, 5.0)]) == 2.0, "backward starts when it is asked for"
-    assert late_seconds([(3.0, 4.0), (9.0, 5.0)]) == 3.0
-    assert late_seconds([(3.0, 4.0), (5.0, 1.0), (1.0, 9.0)]) == 3.0, "light blocks before heavy"
+    assert host_delay_seconds([(1.0, 4.0), (1.0, 5.0)]) == 0.0
+    assert host_delay_seconds([(6.0, 4.0), (1.0, 5.0)]) == 2.0, (
+        "backward starts when it is asked for"
+    )
+    assert host_delay_seconds([(3.0, 4.0), (9.0, 5.0)]) == 3.0
+    assert host_delay_seconds([(3.0, 4.0), (5.0, 1.0), (1.0, 9.0)]) == 3.0, (
+        "light blocks before heavy"
+    )
 
 
 def test_a_step_that_waits_takes_as_long_as_asking_for_it() -> None:
-    launches = sum(part_asking(p, autocast=True).total * p.count for p in TINY.parts)
+    launches = sum(part_launch_cost(p, autocast=True).total * p.count for p in TINY.parts)
     one = launches * 6e-6 + update_seconds()
-    assert asked("bf16 micro=1") == pytest.approx(one)
+    assert launch_seconds("bf16 micro=1") == pytest.approx(one)
     added = 0.75 * HOST_FACTORS["cheap"] * sum(p.tensors * p.count for p in TINY.parts)
     four = 4 * (launches + added) * 6e-6 + update_seconds()
-    assert asked("bf16 micro=1 batch=4") == pytest.approx(four)
+    assert launch_seconds("bf16 micro=1 batch=4") == pytest.approx(four)
 
 
 def test_the_update_is_late_only_when_the_device_has_caught_up() -> None:
@@ -112,11 +119,11 @@ def test_a_host_that_runs_ahead_is_late_in_the_first_pass_alone(backward, mean) 
 
 
 def test_weights_kept_narrow_need_no_casts() -> None:
-    assert asked("bf16-pure micro=1") < 0.8 * asked("bf16 micro=1")
+    assert launch_seconds("bf16-pure micro=1") < 0.8 * launch_seconds("bf16 micro=1")
 
 
 def test_the_host_runs_ahead_while_the_entry_keeps_the_device_busy() -> None:
-    heavy = replace(TINY.entry, moved=replace(TINY.entry.moved, eager=Kept(work=1e12)))
+    heavy = replace(TINY.entry, moved=replace(TINY.entry.moved, eager=ElementsByType(work=1e12)))
     facts = replace(TINY, parts=(heavy, *TINY.parts[1:]))
     found = forecast_time(facts, Plan.parse("bf16 micro=1").settle(1), ONE)
     assert found is not None and found.host == 0

@@ -5,12 +5,12 @@ import pytest
 from stepladder.hardware import find_device
 from stepladder.plan import BF16, FP32
 from stepladder.plan.precision import FP8
-from stepladder.planner.memory.recompute_depths import Depths
+from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.planner.time.device_speed import speed_of
-from stepladder.planner.time.part_time import Share, Work, block_work, last_share, part_work
+from stepladder.planner.time.part_time import Share, Work, block_work, last_matmul_share, part_work
 from stepladder.planner.training_software import Software
-from stepladder.workload import Kept, Matrix, Moved, Part, find_facts
-from stepladder.workload.facts import Slow
+from stepladder.workload import ElementsByType, MatmulFacts, MemoryTraffic, Part, find_facts
+from stepladder.workload.facts import SlowKernel
 
 BLOCK = find_facts("llama3-8b", 4096).parts[1]
 SPEED = speed_of(find_device("H100-80GB"), BF16)
@@ -31,21 +31,23 @@ def test_tensor_ways_divide_work_but_not_evenly() -> None:
 
 
 def test_recomputed_work_is_what_the_depths_say() -> None:
-    none = block_work(BLOCK, Share(1), SPEED, Depths())
-    whole = block_work(BLOCK, Share(1), SPEED, Depths(0, 0, 1))
-    cheap = block_work(BLOCK, Share(1), SPEED, Depths(0, 1, 0))
+    none = block_work(BLOCK, Share(1), SPEED, RecomputeShares())
+    whole = block_work(BLOCK, Share(1), SPEED, RecomputeShares(0, 0, 1))
+    cheap = block_work(BLOCK, Share(1), SPEED, RecomputeShares(0, 1, 0))
     half = block_work(
-        BLOCK, Share(1, software=Software(products_again=0.5)), SPEED, Depths(0, 1, 0)
+        BLOCK, Share(1, software=Software(recomputed_matmuls=0.5)), SPEED, RecomputeShares(0, 1, 0)
     )
-    assert none.again == Work()
-    assert whole.again.matrix == pytest.approx(whole.forward.matrix * (1 - last_share(BLOCK)))
-    assert cheap.again == Work(memory_bound=cheap.forward.memory_bound)
-    assert half.again.matrix == pytest.approx(half.forward.matrix / 2)
+    assert none.recomputed == Work()
+    assert whole.recomputed.matrix == pytest.approx(
+        whole.forward.matrix * (1 - last_matmul_share(BLOCK))
+    )
+    assert cheap.recomputed == Work(memory_bound=cheap.forward.memory_bound)
+    assert half.recomputed.matrix == pytest.approx(half.forward.matrix / 2)
 
 
 def test_the_last_product_of_a_block_is_its_way_down() -> None:
     down = 14336 / (2 * 4096 + 2 * 1024 + 3 * 14336)
-    assert last_share(BLOCK) == pytest.approx(down)
+    assert last_matmul_share(BLOCK) == pytest.approx(down)
 
 
 def test_fp8_casts_are_memory_bound() -> None:
@@ -62,9 +64,9 @@ def test_float32_moves_twice_the_bytes() -> None:
 
 
 def test_a_convolution_of_few_channels_is_slower_than_one_of_many_and_both_than_a_product() -> None:
-    product = Part("", 0, matrices=(Matrix(196, 4608, 512),))
-    colours = Part("", 0, matrices=(Matrix(196, 4608, 512, "", 3, 1),))
-    many = Part("", 0, matrices=(Matrix(196, 4608, 512, "", 512),))
+    product = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512),))
+    colours = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512, "", 3, 1),))
+    many = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512, "", 512),))
     seconds = [part_work(part, Share(64), SPEED)[0].matrix for part in (product, many, colours)]
     assert seconds == sorted(seconds) and seconds[2] > 5 * seconds[1]
     forward, backward = part_work(colours, Share(64), SPEED)
@@ -73,18 +75,23 @@ def test_a_convolution_of_few_channels_is_slower_than_one_of_many_and_both_than_
 
 def test_a_norm_over_channels_is_as_fast_as_it_has_channels() -> None:
     def seconds(lanes: int) -> float:
-        part = Part("", 0, moved=Moved(slow=(Slow("channel", 1e7, lanes),)))
+        part = Part("", 0, moved=MemoryTraffic(slow=(SlowKernel("channel", 1e7, lanes),)))
         return part_work(part, Share(1), SPEED)[0].memory_bound
 
     assert seconds(64) == pytest.approx(2 * seconds(128))
-    assert seconds(10**6) == pytest.approx(1e7 * 2 / SPEED.rough[2]), "memory ends that"
+    assert seconds(10**6) == pytest.approx(1e7 * 2 / SPEED.non_streaming[2]), "memory ends that"
 
 
 def test_what_backward_moves_is_what_was_traced_of_it() -> None:
-    part = Part("", 0, moved=Moved(Kept(work=1e6)), moved_back=Moved(Kept(work=5e6)))
+    part = Part(
+        "",
+        0,
+        moved=MemoryTraffic(ElementsByType(work=1e6)),
+        moved_back=MemoryTraffic(ElementsByType(work=5e6)),
+    )
     forward, backward = part_work(part, Share(1), SPEED)
     assert backward.memory_bound == pytest.approx(5 * forward.memory_bound)
-    fused = replace(part, moved=Moved(compiled=Kept(work=1e6)))
+    fused = replace(part, moved=MemoryTraffic(compiled=ElementsByType(work=1e6)))
     forward, backward = part_work(fused, Share(1, compiled=True), SPEED)
     assert backward.memory_bound == pytest.approx(2 * forward.memory_bound)
 
@@ -100,7 +107,7 @@ def test_short_sequences_attend_less_efficiently() -> None:
 
 def test_scores_that_are_not_kept_are_made_once_more() -> None:
     kept, again = (
-        part_work(BLOCK, Share(1, flash=False, software=Software(scores_again=each)), SPEED)
+        part_work(BLOCK, Share(1, flash=False, software=Software(recomputes_scores=each)), SPEED)
         for each in (False, True)
     )
     assert again[0] == kept[0], "forward is the same"
@@ -120,40 +127,42 @@ def test_weights_cast_once_a_batch_leave_the_activations() -> None:
     every, once = (
         part_work(BLOCK, Share(1, weight_casts=share), eight)[0].memory_bound for share in (1, 0)
     )
-    weights = sum(2 * m.inner * m.columns for m in BLOCK.matrices)
+    weights = sum(2 * m.inner * m.columns for m in BLOCK.matmuls)
     assert every - once == pytest.approx(6.0 * weights / 3 / eight.bandwidth)
     cheap = Share(1, weight_casts=0, software=Software(cast_bytes=3.0))
     assert part_work(BLOCK, cheap, eight)[0].memory_bound < once
 
 
 def test_images_with_channels_innermost_are_not_moved_about() -> None:
-    many = Part("", 0, matrices=(Matrix(196, 4608, 512, "", 512),))
+    many = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512, "", 512),))
     rows, stored = (
-        part_work(many, Share(64, innermost=each), SPEED)[0].matrix for each in (False, True)
+        part_work(many, Share(64, channels_last=each), SPEED)[0].matrix for each in (False, True)
     )
     assert stored < 0.6 * rows
     plain = speed_of(find_device("H100-80GB"), FP32)
-    product = Part("", 0, matrices=(Matrix(196, 4608, 512),))
-    paces = [part_work(part, Share(64), plain)[0].matrix for part in (many, product)]
-    assert paces[0] <= paces[1], "vector units read them as they are"
+    product = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512),))
+    seconds = [part_work(part, Share(64), plain)[0].matrix for part in (many, product)]
+    assert seconds[0] <= seconds[1], "vector units read them as they are"
 
 
 def test_norms_over_channels_keep_their_pace_compiled_unless_channels_lie_innermost() -> None:
-    norm = Slow("channel", 2e6, 64)
-    part = Part("", 0, moved=Moved(Kept(work=1e6), Kept(work=1e6), slow=(norm,)))
+    norm = SlowKernel("channel", 2e6, 64)
+    part = Part(
+        "", 0, moved=MemoryTraffic(ElementsByType(work=1e6), ElementsByType(work=1e6), slow=(norm,))
+    )
 
-    def seconds(compiled: bool, innermost: bool) -> float:
-        share = Share(1, compiled=compiled, innermost=innermost)
+    def seconds(compiled: bool, channels_last: bool) -> float:
+        share = Share(1, compiled=compiled, channels_last=channels_last)
         return part_work(part, share, SPEED)[0].memory_bound
 
-    slow = 2e6 / (SPEED.paces["channel"] * 64)
+    slow = 2e6 / (SPEED.kernel_rates["channel"] * 64)
     assert seconds(True, False) - seconds(True, True) == pytest.approx(slow)
     streamed = seconds(False, True) - 1e6 * 2 / SPEED.bandwidth
     assert streamed == pytest.approx(2e6 * 2 / SPEED.bandwidth)
 
 
 def experts(number: int) -> Part:
-    return Part("experts", 0, matrices=(Matrix(8192, 4096, 8192, experts=number),))
+    return Part("experts", 0, matmuls=(MatmulFacts(8192, 4096, 8192, experts=number),))
 
 
 def test_experts_read_every_weight_and_fill_no_last_tile() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner.time.device_speed import KERNEL_SECONDS
-from stepladder.planner.time.step_time import forecast_time, thin_elements
+from stepladder.planner.time.step_time import factor_elements, forecast_time
 from stepladder.planner.training_software import OURS, Software
 from stepladder.record import Time
-from stepladder.workload import Matrix, find_facts
+from stepladder.workload import MatmulFacts, find_facts
 
 FACTS = find_facts("llama3-8b", 4096)
 NODE = Cluster.parse("8 x H100-80GB")
@@ -30,7 +30,7 @@ def time(text: str, *, on: Cluster = NODE, facts=FACTS, software=OURS) -> Time:
 
 def test_matrix_time_is_work_over_rate_and_bytes_over_bandwidth() -> None:
     spent = time("bf16 zero3 micro=1")
-    flops = 3 * sum(m.flops for part in FACTS.parts for m in part.matrices * part.count)
+    flops = 3 * sum(m.flops for part in FACTS.parts for m in part.matmuls * part.count)
     assert flops / 989.4e12 / 0.85 < spent.matrix < flops / 989.4e12 / 0.5
 
 
@@ -90,10 +90,10 @@ def test_accumulation_lets_replicas_talk_once() -> None:
 
 
 def test_nothing_hides_tensor_parallel_talk() -> None:
-    talk = time("bf16 zero3 shard=1 tensor=8 micro=8").communication
-    assert talk > 3 * time("bf16 zero3 micro=1").communication
+    communication = time("bf16 zero3 shard=1 tensor=8 micro=8").communication
+    assert communication > 3 * time("bf16 zero3 micro=1").communication
     hidden = time("bf16 zero3 shard=1 tensor=8 micro=8", software=Software(hides_tensor=True))
-    assert hidden.communication < 0.6 * talk
+    assert hidden.communication < 0.6 * communication
 
 
 def test_bubbles_shrink_with_more_micro_batches() -> None:
@@ -204,11 +204,11 @@ def test_more_samples_never_take_less_time(word: str, power: int) -> None:
 def test_zero2_gathers_once_a_batch_and_zero3_for_every_pass() -> None:
     slow = Cluster.parse("8 nodes x 8 H100-80GB, 50 Gb/s")
 
-    def talk(text: str) -> float:
+    def communication(text: str) -> float:
         return time(text, on=slow).communication
 
-    once, twice = (talk(f"bf16 zero2 micro=1 accumulate={n}") for n in (1, 2))
-    again, often = (talk(f"bf16 zero3 micro=1 accumulate={n}") for n in (1, 2))
+    once, twice = (communication(f"bf16 zero2 micro=1 accumulate={n}") for n in (1, 2))
+    again, often = (communication(f"bf16 zero3 micro=1 accumulate={n}") for n in (1, 2))
     assert twice < 1.75 * once, "only gradients travel again"
     assert often > 1.9 * again
 
@@ -242,4 +242,4 @@ def test_owners_that_get_only_their_gradients_wait_less() -> None:
 
 @pytest.mark.parametrize(("experts", "elements"), [(1, 4 * 30), (8, 4 * (8 + 200)), (2, 2 * 200)])
 def test_the_gradient_of_all_experts_has_one_pair_of_factors(experts, elements) -> None:
-    assert thin_elements(Matrix(1, 10, 20, experts=experts), 4) == elements
+    assert factor_elements(MatmulFacts(1, 10, 20, experts=experts), 4) == elements

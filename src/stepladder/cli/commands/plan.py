@@ -24,7 +24,7 @@ from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
 from stepladder.plan import Batch, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
-from stepladder.planner import check, forecast, search
+from stepladder.planner import check_plan, forecast, search
 from stepladder.planner.explain import Explanation, explain
 from stepladder.planner.search_result import Choices
 from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
@@ -99,7 +99,7 @@ def run_one(
     """Forecast the plan that was given."""
     if options.batch is not None:
         plan = replace(plan, batch=Batch(options.batch, plan.batch.micro, plan.batch.passes))
-    plan = check(facts, plan, cluster)
+    plan = check_plan(facts, plan, cluster)
     found = forecast(facts, plan, cluster, calibration)
     keep(options, plan, (found,))
     if options.json:

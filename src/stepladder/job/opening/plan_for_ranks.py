@@ -9,7 +9,7 @@ from stepladder.plan import Layout, Plan, Recipe
 from stepladder.plan.layout import REST
 from stepladder.plan.refit import refit
 from stepladder.plan.settled.settle import settle
-from stepladder.planner import problems
+from stepladder.planner import plan_problems
 from stepladder.workload import Facts, find_facts
 from stepladder.world import detect_cluster
 
@@ -38,7 +38,7 @@ def check_for_ranks(plan: Plan | None, recipe: Recipe, ranks: int, *, uneven: bo
         return settle(plan, ranks, open_batch=True).plan  # refitted: shares differ by a row
     if facts is None:
         return settle(plan, ranks).plan
-    raise_all(problems(facts, plan, detect_cluster(processes=ranks), trial=True))
+    raise_all(plan_problems(facts, plan, detect_cluster(processes=ranks), trial=True))
     return plan.settle(ranks)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepladder.measure import MemoryMeter
 from stepladder.plan import Plan
-from stepladder.planner import check, forecast
+from stepladder.planner import check_plan, forecast
 from stepladder.record import (
     Calibration,
     Forecast,
@@ -78,7 +78,7 @@ class ForecastComparison:
             )
             facts = facts_for(run.flops.module, sample)  # as it was before any rung
             calibration = calibration or load_calibration(cluster.device.name)
-            planned = forecast(facts, check(facts, plan, cluster), cluster, calibration)
+            planned = forecast(facts, check_plan(facts, plan, cluster), cluster, calibration)
         except Exception as unable:  # a foreign module may do anything; its run goes on
             return cls(run, None, str(unable).partition("\n")[0] or type(unable).__name__)
         return cls(run, planned, "", calibration, facts.vocab or None)

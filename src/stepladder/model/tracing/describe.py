@@ -23,8 +23,8 @@ from stepladder.model.anatomy.parameter_parts import ParameterCounts, count_para
 from stepladder.model.build import OTHER_MODELS, build
 from stepladder.seam.pytree import tree_leaves, tree_map
 from stepladder.workload import (
+    ElementsByType,
     Facts,
-    Kept,
     Part,
     Shape,
     facts_of_shape,
@@ -154,10 +154,10 @@ class TracedPasses:
     twice: list[TracedPass]  # with twice the rows of `many`
     further: int  # rows between those two
 
-    def kept(self, name: str, count: Callable[[RecordedPart], ElementCounts]) -> Kept:
+    def kept(self, name: str, count: Callable[[RecordedPart], ElementCounts]) -> ElementsByType:
         return kept_per_sample([count(p.parts.get(name, RecordedPart())) for p in self.few], FEW)
 
-    def extra_per_row(self, name: str, kind: str) -> Kept:
+    def extra_per_row(self, name: str, kind: str) -> ElementsByType:
         """What each further row needs beyond what is saved: in "scratch", "passing" or "making"."""
         many, twice = (
             [getattr(p, kind).get(name, ElementCounts()) for p in passes]
@@ -198,7 +198,7 @@ def make_part(
         whole_parameters=counts.whole,
         frozen_parameters=counts.frozen,
         frozen_whole_parameters=counts.frozen_whole,
-        matrices=matrices,
+        matmuls=matrices,
         whole=any(m.experts > 1 for m in matrices),
         attention=attention_in(seen),
         moved=moved_in(seen_in, FEW),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 ROW_OPERATIONS = ("layer_norm", "rms_norm", "softmax", "sum", "mean", "cumsum", "embedding")
 OWN_RATE = {"batch_norm": "channel", "group_norm": "group", "pool": "pool"}
-ROUGH = "rough"
+NON_STREAMING = "rough"
 
 
 def memory_rate(packet: Any, read: Sequence[Tensor], out: Sequence[Tensor]) -> tuple[str, int]:
@@ -24,7 +24,7 @@ def memory_rate(packet: Any, read: Sequence[Tensor], out: Sequence[Tensor]) -> t
     for word, rate in OWN_RATE.items():
         if word in name:
             return rate, read[0].shape[1] if rate == "channel" else 0
-    return (ROUGH if is_rough(name, read, out) else ""), 0
+    return (NON_STREAMING if is_rough(name, read, out) else ""), 0
 
 
 def is_rough(name: str, read: Sequence[Tensor], out: Sequence[Tensor]) -> bool:

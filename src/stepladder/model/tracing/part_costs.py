@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from stepladder.workload import Attention, Kept, Launches, Matrix, Moved
-from stepladder.workload.facts import Cut, Slow
+from stepladder.workload import Attention, ElementsByType, Launches, MatmulFacts, MemoryTraffic
+from stepladder.workload.facts import Cut, SlowKernel
 
-from .memory_rates import ROUGH
+from .memory_rates import NON_STREAMING
 from .operation_recorder import ElementCounts, RecordedOperation, RecordedPart, total
 from .saved_for_backward import kept_per_sample
 
@@ -18,7 +18,7 @@ SIDES: dict[str, Cut] = {"column": "columns", "fused": "columns", "row": "inner"
 
 def matrices_in(
     part: RecordedPart, rows: int, name: str, cuts: Mapping[str, str]
-) -> tuple[Matrix, ...]:
+) -> tuple[MatmulFacts, ...]:
     """Every matmul by shape, with the side on which tensor parallelism cuts it."""
     found = []
     for done in part.operations:
@@ -27,7 +27,7 @@ def matrices_in(
             where = done.where.removeprefix(f"{name}.")
             cut = SIDES.get(cuts.get(where, ""), "")
             size = height // rows, inner, columns
-            found.append(Matrix(*size, cut, done.channels, done.num_gradients, done.experts))
+            found.append(MatmulFacts(*size, cut, done.channels, done.num_gradients, done.experts))
     return tuple(found)
 
 
@@ -41,27 +41,27 @@ def attention_in(part: RecordedPart) -> Attention | None:
     return first
 
 
-def moved_in(parts: Sequence[RecordedPart], rows: int) -> Moved:
+def moved_in(parts: Sequence[RecordedPart], rows: int) -> MemoryTraffic:
     """The memory traffic of a sample's cheap operations, unfused and fused."""
     ahead = moved_by([part.operations for part in parts], rows)
     compiled = kept_per_sample([total(fused_traffic(part)) for part in parts], rows)
     return replace(ahead, compiled=compiled)
 
 
-def moved_by(passes: Sequence[Sequence[RecordedOperation]], rows: int) -> Moved:
+def moved_by(passes: Sequence[Sequence[RecordedOperation]], rows: int) -> MemoryTraffic:
     """The memory traffic of these operations, unfused."""
     cheap = [
         [done for done in each if done.matmul is None and not done.worth_saving] for each in passes
     ]
 
-    def at(rate: str) -> Kept:
+    def at(rate: str) -> ElementsByType:
         return kept_per_sample(
             [total(d.moved for d in each if d.rate == rate) for each in cheap], rows
         )
 
-    own = [done for done in cheap[0] if done.rate not in ("", ROUGH)]
-    slow = (Slow(d.rate, d.moved.single / rows, d.lanes) for d in own)
-    return Moved(eager=at(""), rough=at(ROUGH), slow=tuple(slow))
+    own = [done for done in cheap[0] if done.rate not in ("", NON_STREAMING)]
+    slow = (SlowKernel(d.rate, d.moved.single / rows, d.lanes) for d in own)
+    return MemoryTraffic(eager=at(""), non_streaming=at(NON_STREAMING), slow=tuple(slow))
 
 
 def fused_traffic(part: RecordedPart) -> Iterator[ElementCounts]:

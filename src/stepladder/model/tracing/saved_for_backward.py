@@ -5,16 +5,16 @@ torch's partitioner never recomputes a matmul, nor what a matmul in backward rea
 cheap results from the nearest of these.
 
 [Note: three precisions] A pass is recorded in fp32 (F bytes), under bf16 autocast (A) and stored in
-bf16 (P). `Kept` has a count for each kind of element, and these three totals determine them: what
-halves from F to P is work or residual stream; 2P - F is float32 in every precision; what autocast
-has in float32 beyond that is the residual stream; and what A has beyond both are casts.
+bf16 (P). `ElementsByType` has a count for each kind of element, and these three totals determine
+them: what halves from F to P is work or residual stream; 2P - F is float32 in every precision; what
+autocast has in float32 beyond that is the residual stream; and what A has beyond both are casts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepladder.workload import Kept
+from stepladder.workload import ElementsByType
 
 from .operation_recorder import ElementCounts, RecordedOperation, RecordedPart, total
 
@@ -74,11 +74,13 @@ def shared_casts(operations: list[RecordedOperation]) -> dict[int, int]:
     return same
 
 
-def kept_per_sample(precisions: Sequence[ElementCounts], rows: int) -> Kept:
+def kept_per_sample(precisions: Sequence[ElementCounts], rows: int) -> ElementsByType:
     """The counts of one sample from the three totals: see [Note: three precisions]."""
     full, mixed, pure = precisions
     single = (2 * pure.num_bytes - full.num_bytes - full.other_bytes) / 4
     residual = max(mixed.single - max(pure.single, 0.0), 0.0)
     work = (full.num_bytes - pure.num_bytes) / 2 - residual
     cast = (mixed.num_bytes - pure.num_bytes) / 2 - residual
-    return Kept(work / rows, residual / rows, cast / rows, single / rows, full.other_bytes / rows)
+    return ElementsByType(
+        work / rows, residual / rows, cast / rows, single / rows, full.other_bytes / rows
+    )

@@ -1,4 +1,4 @@
-"""A settled plan's byte widths and ways, read once for memory and time alike."""
+"""Byte sizes and degrees of parallelism of a settled plan, for the memory and time formulas."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
 def compile_scope(facts: Facts, settled: SettledPlan) -> CompileScope:
     """What the run will hand to the compiler in one piece."""
     kinds = {
-        (part.parameters, tuple((m.inner, m.columns, m.experts) for m in part.matrices))
+        (part.parameters, tuple((m.inner, m.columns, m.experts) for m in part.matmuls))
         for part in facts.parts[1:-1]
     }
     first = facts.parts[1].parameters if facts.num_blocks else 0

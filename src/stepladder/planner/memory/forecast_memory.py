@@ -1,4 +1,4 @@
-"""Bytes on a rank by owner, at the moment that needs most.
+"""The memory forecast of a plan: bytes by owner on the fullest rank, at the step's peak.
 
 Wherever several readings are possible the larger is taken: a forecast that is too high costs a
 plan, one that is too low costs a run.
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Layout, Plan, SettledPlan
-from stepladder.planner.legality import answers
+from stepladder.planner.legality import settle_unchecked
 from stepladder.planner.pipeline_stages import Stage, stages_of
 from stepladder.planner.training_software import OURS, Software
 from stepladder.record import Calibration, Interval, Memory
@@ -64,14 +64,14 @@ def fullest_rank(
 ) -> tuple[Moments, int]:
     stages = stages_of(facts, plan.layout, plan.schedule, software.cuts)
     ends = {0, len(stages) - 1, max(range(len(stages)), key=lambda i: stages[i].num_blocks)}
-    sizes = sizes_of(facts, answers(plan, cluster), software)
+    sizes = sizes_of(facts, settle_unchecked(plan, cluster), software)
     context = context_bytes(plan.layout, cluster, calibration)
     ranks = [rank_memory(facts, plan, stages[i], i, sizes, context) for i in sorted(ends)]
     return max(ranks, key=lambda rank: fullest(rank[0])[1].peak_bytes)
 
 
 def peak_interval(memory: Memory) -> Interval:
-    """Where it lies nine times in ten; how much is wasted is the allocator's luck."""
+    """The 90 % interval of the peak, which varies with the allocator's fragmentation."""
     least = memory.peak_bytes - memory.reserved
     coming_and_going = memory.activations + memory.logits + memory.communication + memory.working
     coming_and_going += max(memory.temporary - WORKSPACE_BYTES, 0)
@@ -136,7 +136,7 @@ def forecast_state(facts: Facts, plan: Plan, software: Software = OURS) -> tuple
 
 
 def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float, float]:
-    """Parameters, all their gradients, and what the optimizer remembers of them."""
+    """Bytes of parameters, gradients and optimizer state."""
     held = stage.parameters(sizes.tensor, facts.tied_parameters)
     sliced = sizes.shard if sizes.wrapped else 1
     trained = stage.trained(sizes.tensor, facts.tied_parameters)

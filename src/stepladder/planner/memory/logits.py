@@ -1,4 +1,4 @@
-"""The loss over a large vocabulary: what its logits hold and move.
+"""Logits of a large vocabulary: the memory they need and the traffic they cause.
 
 Plain torch holds, per token and class: at the end of forward the logits in the work type, their
 copy in fp32 where that differs, and log-softmax in fp32; when backward begins log-softmax and two
@@ -18,8 +18,8 @@ from .byte_sizes import Sizes
 SINGLE = 4  # bytes of float32, in which every loss is computed
 
 
-def answer_bytes(facts: Facts, sizes: Sizes) -> float:
-    """Alive when forward ends."""
+def forward_logit_bytes(facts: Facts, sizes: Sizes) -> float:
+    """Bytes of logits alive when forward ends."""
     if sizes.fused_head:
         return chunk_logits(facts, sizes) * sizes.work + weight_sum_bytes(facts)
     copy = SINGLE if sizes.work < SINGLE else 0
@@ -27,8 +27,8 @@ def answer_bytes(facts: Facts, sizes: Sizes) -> float:
     return num_logits(facts, sizes) * (sizes.work + each)
 
 
-def logit_bytes(facts: Facts, sizes: Sizes) -> float:
-    """Alive when backward begins."""
+def backward_logit_bytes(facts: Facts, sizes: Sizes) -> float:
+    """Bytes of logits and their gradients alive when backward begins."""
     if sizes.fused_head:
         return weight_sum_bytes(facts)
     held = sizes.work if sizes.software.keeps_logits else 0
@@ -38,8 +38,8 @@ def logit_bytes(facts: Facts, sizes: Sizes) -> float:
     return num_logits(facts, sizes) * (2 * sizes.work + single)
 
 
-def gradient_bytes(facts: Facts, sizes: Sizes) -> float:
-    """Alive while the head's weight gets its gradient."""
+def logit_gradient_bytes(facts: Facts, sizes: Sizes) -> float:
+    """Bytes of logit gradients alive while the head's weight gradient is computed."""
     return 0.0 if sizes.fused_head else num_logits(facts, sizes) * sizes.work
 
 
@@ -70,5 +70,5 @@ def chunk_logits(facts: Facts, sizes: Sizes) -> float:
 
 def weight_sum_bytes(facts: Facts) -> float:
     """The head's gradient while chunks are added to it."""
-    heads = [m for m in facts.exit.matrices if m.columns == facts.vocab]
+    heads = [m for m in facts.exit.matmuls if m.columns == facts.vocab]
     return float(sum(m.inner * m.columns for m in heads) * SINGLE)

@@ -1,8 +1,8 @@
-"""How deep each block is recomputed: which share of the blocks keeps what.
+"""Activation checkpointing: which share of blocks is recomputed selectively, fully or not at all.
 
-`kept` blocks keep all, `cheap` ones keep products and attention, `whole` ones only their input.
-A budget is met as the run meets it: blocks become cheap one after another, and only when all are
-cheap does the first become whole.
+`kept` blocks save everything, `cheap` ones the outputs of matmuls and attention (selective), and
+`whole` ones only their input. A memory budget is met as training meets it: blocks become selective
+one by one, and only when all of them are does the first become fully recomputed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from stepladder.plan import Recompute
 
 
 @dataclass(frozen=True, slots=True)
-class Depths:
-    """Shares of the blocks; they add up to one."""
+class RecomputeShares:
+    """Shares of blocks by what they save; they add up to one."""
 
     kept: float = 1.0
     cheap: float = 0.0
@@ -24,29 +24,31 @@ class Depths:
         return self.kept * kept + self.cheap * min(cheap, kept) + self.whole * min(whole, kept)
 
 
-def depths_of(
+def recompute_shares(
     recompute: Recompute, num_blocks: int, kept: float, cheap: float, whole: float
-) -> Depths:
-    """The depths for `num_blocks` blocks that would each hold so many bytes at each depth."""
+) -> RecomputeShares:
+    """The shares for `num_blocks` blocks, given the bytes that a block saves in each mode."""
     match recompute.kind:
         case "none":
-            return Depths()
+            return RecomputeShares()
         case "blocks":
-            return Depths(0.0, 0.0, 1.0)
+            return RecomputeShares(0.0, 0.0, 1.0)
         case "selective":
-            return Depths(0.0, 1.0, 0.0)
+            return RecomputeShares(0.0, 1.0, 0.0)
         case "every":
             share = -(-num_blocks // recompute.every) / max(num_blocks, 1)
-            return Depths(1.0 - share, 0.0, share)
+            return RecomputeShares(1.0 - share, 0.0, share)
     return meet_budget(recompute.budget_bytes, num_blocks, kept, cheap, whole)
 
 
-def meet_budget(budget: int, num_blocks: int, kept: float, cheap: float, whole: float) -> Depths:
+def meet_budget(
+    budget: int, num_blocks: int, kept: float, cheap: float, whole: float
+) -> RecomputeShares:
     each = (budget - kept) / max(num_blocks - 1, 1)  # one block stands in full while it works
     if each >= kept:
-        return Depths()
+        return RecomputeShares()
     if each >= cheap:
         share = (kept - each) / (kept - cheap)
-        return Depths(1.0 - share, share, 0.0)
+        return RecomputeShares(1.0 - share, share, 0.0)
     share = min((cheap - each) / (cheap - whole), 1.0) if cheap > whole else 1.0
-    return Depths(0.0, 1.0 - share, share)
+    return RecomputeShares(0.0, 1.0 - share, share)

@@ -1,41 +1,43 @@
-"""What a block keeps of one micro-batch for its backward pass, in bytes of one rank."""
+"""Saved activations: bytes that a block keeps of one micro-batch for backward, on one rank."""
 
 from __future__ import annotations
 
 from stepladder.plan import Recompute
 from stepladder.plan.shared_constants import LARGE_BLOCK
-from stepladder.workload import Kept, Part
+from stepladder.workload import ElementsByType, Part
 
 from .byte_sizes import Sizes, per_rank
-from .recompute_depths import Depths, depths_of
+from .recompute_depths import RecomputeShares, recompute_shares
 
 PLAIN_SCORE_BYTES = 4  # softmax in fp32, kept beside the weights in the work type
 
 
-def block_depths(part: Part, recompute: Recompute, num_blocks: int, sizes: Sizes) -> Depths:
+def block_shares(
+    part: Part, recompute: Recompute, num_blocks: int, sizes: Sizes
+) -> RecomputeShares:
     """How deep such blocks are recomputed under the plan's rule."""
-    full, cheap = kept_bytes(part, sizes), cheap_bytes(part, sizes)
-    return depths_of(recompute, num_blocks, full, cheap, stream_bytes(part, sizes))
+    full, cheap = saved_bytes(part, sizes), selective_bytes(part, sizes)
+    return recompute_shares(recompute, num_blocks, full, cheap, input_bytes(part, sizes))
 
 
-def mean_bytes(part: Part, depths: Depths, sizes: Sizes) -> float:
+def mean_bytes(part: Part, depths: RecomputeShares, sizes: Sizes) -> float:
     """What a block keeps, on average over their depths."""
-    full, cheap = kept_bytes(part, sizes), cheap_bytes(part, sizes)
-    return depths.mean_bytes(full, cheap, stream_bytes(part, sizes))
+    full, cheap = saved_bytes(part, sizes), selective_bytes(part, sizes)
+    return depths.mean_bytes(full, cheap, input_bytes(part, sizes))
 
 
-def rebuilt_bytes(part: Part, depths: Depths, sizes: Sizes) -> float:
+def recomputed_bytes(part: Part, depths: RecomputeShares, sizes: Sizes) -> float:
     """What stands in full while the backward of a recomputed block works."""
-    return 0.0 if depths.kept == 1.0 else kept_bytes(part, sizes)
+    return 0.0 if depths.kept == 1.0 else saved_bytes(part, sizes)
 
 
-def cheap_bytes(part: Part, sizes: Sizes) -> float:
+def selective_bytes(part: Part, sizes: Sizes) -> float:
     """What a selective block keeps: its input, and the products it does not repeat."""
-    cheap, stream = kept_bytes(part, sizes, selective=True), stream_bytes(part, sizes)
-    return stream + (1 - sizes.software.products_again) * (cheap - stream)
+    cheap, stream = saved_bytes(part, sizes, selective=True), input_bytes(part, sizes)
+    return stream + (1 - sizes.software.recomputed_matmuls) * (cheap - stream)
 
 
-def stream_bytes(part: Part, sizes: Sizes) -> float:
+def input_bytes(part: Part, sizes: Sizes) -> float:
     """What a block that keeps nothing else keeps: what flowed in."""
     sliced = sizes.software.slices_stream and not part.whole
     scale = per_rank(sizes) * (1 if sliced else sizes.tensor)
@@ -44,7 +46,7 @@ def stream_bytes(part: Part, sizes: Sizes) -> float:
     return part.input.num_bytes(sizes.work, sizes.residual) * scale
 
 
-def kept_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
+def saved_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
     kept = part.compiled if sizes.compiled else part.eager
     if selective:
         kept = part.selective
@@ -56,23 +58,23 @@ def kept_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
         size += part.output * scale * sizes.work
     if sizes.tensor > 1 and not selective and not part.whole:
         size += whole_stream_bytes(part, kept, sizes)
-    keeps_scores = not sizes.flash and not sizes.software.scores_again
+    keeps_scores = not sizes.flash and not sizes.software.recomputes_scores
     if keeps_scores and part.attention and not selective:
         size += part.attention.scores * scale * (PLAIN_SCORE_BYTES + sizes.work)
     return size
 
 
-def whole_stream_bytes(part: Part, kept: Kept, sizes: Sizes) -> float:
+def whole_stream_bytes(part: Part, kept: ElementsByType, sizes: Sizes) -> float:
     """What tensor ranks keep of the stream beyond a slice of it each.
 
     A cut pair of products, or a head cut alone, reads and keeps the stream gathered from all ranks.
     Where the stream is never sliced, what its norms and sums keep is whole as well.
     """
     others = per_rank(sizes) * (sizes.tensor - 1)
-    pairs = sum(matrix.cut == "inner" for matrix in part.matrices)
+    pairs = sum(matrix.cut == "inner" for matrix in part.matmuls)
     size = 0.0
     if not sizes.software.regathers or not sizes.software.slices_stream:
-        alone = max((m.rows * m.inner for m in part.matrices if m.cut == "columns"), default=0)
+        alone = max((m.rows * m.inner for m in part.matmuls if m.cut == "columns"), default=0)
         size += (pairs * part.output if pairs else alone) * others * sizes.work
     if not sizes.software.slices_stream:
         size += kept.residual * others * sizes.residual

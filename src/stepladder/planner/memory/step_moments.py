@@ -1,4 +1,4 @@
-"""The moments of a step that compete for the peak of its memory.
+"""The moments of a step that may be its memory peak.
 
     answer    forward ends: autocast still holds its copy of every weight, the logits become a loss
     loss      backward begins: the gradients of the logits stand beside everything forward kept
@@ -18,20 +18,20 @@ from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan, Recompute
 from stepladder.plan.shared_constants import DDP_BUCKET_BYTES, PREFETCHED_BLOCKS
-from stepladder.planner.pipeline_stages import Stage, held_parameters, in_flight
-from stepladder.workload import Facts, Kept, Part
+from stepladder.planner.pipeline_stages import Stage, in_flight, rank_parameters
+from stepladder.workload import ElementsByType, Facts, Part
 
 from .byte_sizes import Sizes, per_rank
-from .logits import answer_bytes, gradient_bytes, logit_bytes
-from .recompute_depths import Depths
-from .saved_activations import block_depths, kept_bytes, mean_bytes, rebuilt_bytes
+from .logits import backward_logit_bytes, forward_logit_bytes, logit_gradient_bytes
+from .recompute_depths import RecomputeShares
+from .saved_activations import block_shares, mean_bytes, recomputed_bytes, saved_bytes
 
 FILLING_AND_TRAVELLING = 2 * DDP_BUCKET_BYTES  # of replicated gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What comes and goes, at one moment."""
+    """Bytes by owner at one moment of a step, without what stays all the time."""
 
     activations: float = 0.0
     logits: float = 0.0
@@ -54,7 +54,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """Equal blocks that follow each other, in bytes of one rank and one micro-batch."""
 
     count: int
@@ -71,41 +71,42 @@ def rank_moments(
     facts: Facts, plan: Plan, stage: Stage, index: int, sizes: Sizes
 ) -> tuple[list[Moment], float]:
     """The moments of one rank, and the bytes of activations that wait in host memory."""
-    walk = Walk(facts, plan, stage, sizes)
-    waiting = walk.kept_by_all
+    stage_moments = StageMoments(facts, plan, stage, sizes)
+    waiting = stage_moments.saved_by_all
     flight = in_flight(plan.schedule, plan.layout.pipeline, index, sizes.passes)
     behind = waiting * (flight - 1)  # of micro-batches whose turn comes later
-    moments = [replace(m, activations=m.activations + behind) for m in walk.moments()]
+    moments = [replace(m, activations=m.activations + behind) for m in stage_moments.moments()]
     away = 0.0
     if sizes.settled.offloads_activations:
-        largest = max((max(run.kept, run.full) for run in walk.runs), default=0.0)
+        largest = max((max(run.kept, run.full) for run in stage_moments.runs), default=0.0)
         near = min(2 * largest, waiting * flight)  # one leaves or returns while one is used
         away = waiting * flight - near
         moments = [replace(m, activations=min(m.activations, near)) for m in moments]
-    moments.append(step_moment(walk, moments, sizes))
+    moments.append(step_moment(stage_moments, moments, sizes))
     batch = facts.sample_bytes * sizes.samples * sizes.passes  # there from the start of the step
     return [replace(m, temporary=m.temporary + batch) for m in moments], away
 
 
-def step_moment(walk: Walk, before: list[Moment], sizes: Sizes) -> Moment:
-    """The update; flat copies of all gradients find no room in what the passes left behind."""
-    beside = sizes.software.update_bytes * walk.trained / sizes.shard
+def step_moment(stage_moments: StageMoments, before: list[Moment], sizes: Sizes) -> Moment:
+    """The optimizer's update; flat gradient copies do not fit into freed, fragmented memory."""
+    beside = sizes.software.update_bytes * stage_moments.trained / sizes.shard
     stale = max(m.activations + m.logits + m.temporary for m in before) if beside else 0.0
     return Moment(
-        communication=walk.travels.last, temporary=beside, gradients=walk.all_gradients,
-        working=walk.gathered, stale=stale, name="step",
+        communication=stage_moments.buffers.last, temporary=beside,
+        gradients=stage_moments.all_gradients, working=stage_moments.gathered,
+        stale=stale, name="step",
     )  # fmt: skip
 
 
-class Walk:
-    """One stage's step from the loss back to the entry."""
+class StageMoments:
+    """The moments of one stage's backward, from the loss to the entry."""
 
     def __init__(self, facts: Facts, plan: Plan, stage: Stage, sizes: Sizes) -> None:
         self.facts, self.stage, self.sizes = facts, stage, sizes
         self.runs = list(runs_of(plan, stage, sizes))
-        self.entry_kept = kept_bytes(stage.entry, sizes) if stage.entry else 0.0
-        self.exit_kept = kept_bytes(stage.exit, sizes) if stage.exit else 0.0
-        self.travels = travelling_bytes(stage, sizes)
+        self.entry_kept = saved_bytes(stage.entry, sizes) if stage.entry else 0.0
+        self.exit_kept = saved_bytes(stage.exit, sizes) if stage.exit else 0.0
+        self.buffers = communication_buffers(stage, sizes)
         self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
         # One rank alone drops gradients after each step and makes them anew in its first pass;
         # later passes find them. Several ranks have buckets that stay.
@@ -116,7 +117,7 @@ class Walk:
         self.all_gradients = self.trained * self.per_parameter
 
     @property
-    def kept_by_all(self) -> float:
+    def saved_by_all(self) -> float:
         return self.entry_kept + self.exit_kept + sum(r.kept * r.count for r in self.runs)
 
     def moments(self) -> Iterator[Moment]:
@@ -146,22 +147,22 @@ class Walk:
         logits = (0.0, 0.0, 0.0)
         fresh = 0.0
         if exit_ is not None:
-            counts = (answer_bytes, logit_bytes, gradient_bytes)
+            counts = (forward_logit_bytes, backward_logit_bytes, logit_gradient_bytes)
             answer, worst, last = (count(self.facts, self.sizes) for count in counts)
             logits = answer, worst, last
             fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_.scratch, self.sizes)
-        kept, travels = self.kept_by_all, self.travels.head
+        kept, buffers = self.saved_by_all, self.buffers.head
         working = self.gathered or saved
-        held = Moment(kept, 0.0, travels, 0.0, gradients, working)
+        held = Moment(kept, 0.0, buffers, 0.0, gradients, working)
         gathered = self.gathered or every
         yield replace(held, logits=logits[0], working=gathered, name="answer")
         yield replace(held, logits=logits[1], name="loss")
         yield replace(held, logits=logits[2], temporary=fresh, name="head")
 
     def block_moments(self) -> Iterator[Moment]:
-        exit_ = held_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
+        exit_ = rank_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
         made = exit_ * self.per_parameter
-        kept, copies = self.kept_by_all - self.exit_kept, 0.0
+        kept, copies = self.saved_by_all - self.exit_kept, 0.0
         if self.stage.entry:
             copies = copies_bytes(self.stage.entry, self.sizes)
         copies += sum(run.saved_copies * run.count for run in self.runs)
@@ -184,40 +185,40 @@ class Walk:
         self, kept: float, temporary: float, copies: float, gradients: float, name: str
     ) -> Moment:
         working = self.gathered or copies
-        travels = self.travels.block
-        return Moment(kept, 0.0, travels, temporary, gradients, working, name=name)
+        buffers = self.buffers.block
+        return Moment(kept, 0.0, buffers, temporary, gradients, working, name=name)
 
 
-def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[Run]:
+def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[BlockRun]:
     for part, count, depths in depths_in_order(plan.recompute, stage, sizes):
         kept, copies = mean_bytes(part, depths, sizes), copies_bytes(part, sizes)
         scratch = scratch_bytes(part.scratch, sizes)
         if depths.kept < 1.0:
             scratch = max(scratch, scratch_bytes(part.passing, sizes))
         scratch *= sizes.tensor if part.whole else 1
-        yield Run(
-            count, kept, max(kept, rebuilt_bytes(part, depths, sizes)),
+        yield BlockRun(
+            count, kept, max(kept, recomputed_bytes(part, depths, sizes)),
             scratch, copies, depths.kept * copies,
-            held_parameters(part, sizes.tensor), fresh_bytes(part, sizes),
+            rank_parameters(part, sizes.tensor), fresh_bytes(part, sizes),
         )  # fmt: skip
 
 
 def depths_in_order(
     recompute: Recompute, stage: Stage, sizes: Sizes
-) -> Iterator[tuple[Part, int, Depths]]:
+) -> Iterator[tuple[Part, int, RecomputeShares]]:
     """Each run of blocks with its depths; where they alternate, each block by itself."""
     index = 0
     for part, count in stage.blocks:
         if recompute.kind != "every":
-            yield part, count, block_depths(part, recompute, stage.num_blocks, sizes)
+            yield part, count, block_shares(part, recompute, stage.num_blocks, sizes)
             continue
         for _ in range(count):
             again = recompute.repeats(index)
-            yield part, 1, Depths(0.0, 0.0, 1.0) if again else Depths()
+            yield part, 1, RecomputeShares(0.0, 0.0, 1.0) if again else RecomputeShares()
             index += 1
 
 
-def scratch_bytes(scratch: Kept, sizes: Sizes) -> float:
+def scratch_bytes(scratch: ElementsByType, sizes: Sizes) -> float:
     return max(scratch.num_bytes(sizes.work, sizes.residual), 0.0) * per_rank(sizes)
 
 
@@ -225,13 +226,13 @@ def copies_bytes(part: Part, sizes: Sizes) -> float:
     """What autocast casts of a part: the weights of its products, not tables and norms."""
     if sizes.wrapped or sizes.work >= sizes.parameter:
         return 0.0
-    cast = [m for m in part.matrices if m.experts == 1]  # products by groups are none of autocast's
+    cast = [m for m in part.matmuls if m.experts == 1]  # products by groups are none of autocast's
     return min(sum(m.weights for m in cast), part.parameters) * (sizes.work / sizes.tensor)
 
 
 def fresh_bytes(part: Part, sizes: Sizes) -> float:
     """One weight's gradient on its way to what is stored; autocast's copy of it is gone by then."""
-    largest = max((m.weights for m in part.matrices), default=part.parameters)
+    largest = max((m.weights for m in part.matmuls), default=part.parameters)
     if sizes.wrapped:
         return 0.0  # among what travels
     ways = 1 if part.whole else sizes.tensor
@@ -242,17 +243,17 @@ def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
     """Parameters gathered for use."""
     if sizes.zero == 2:  # once, and kept until backward is done
         return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.work
-    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
+    ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gathered = 1 + PREFETCHED_BLOCKS  # one works, the others arrive
     return (ends + gathered * largest_block(stage, sizes.tensor)) * sizes.work
 
 
 def largest_block(stage: Stage, tensor: int) -> float:
-    return max((held_parameters(part, tensor) for part, _ in stage.blocks), default=0.0)
+    return max((rank_parameters(part, tensor) for part, _ in stage.blocks), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Travels:
+class CommunicationBuffers:
     """Buffers of gradients and gathered parameters: at the loss, beside a block, at the end."""
 
     head: float = 0.0
@@ -260,17 +261,19 @@ class Travels:
     last: float = 0.0
 
 
-def travelling_bytes(stage: Stage, sizes: Sizes) -> Travels:
+def communication_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
     if not sizes.wrapped and sizes.software.bucket_bytes:
-        return Travels(*3 * [2 * sizes.software.bucket_bytes])
+        return CommunicationBuffers(*3 * [2 * sizes.software.bucket_bytes])
     if not sizes.wrapped:
         alone = sizes.gradient_ranks == 1
-        return Travels() if alone else Travels(*3 * [FILLING_AND_TRAVELLING])
+        return (
+            CommunicationBuffers() if alone else CommunicationBuffers(*3 * [FILLING_AND_TRAVELLING])
+        )
     block = largest_block(stage, sizes.tensor)
-    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
-    head = held_parameters(stage.exit, sizes.tensor) * sizes.work if stage.exit else 0.0
+    ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
+    head = rank_parameters(stage.exit, sizes.tensor) * sizes.work if stage.exit else 0.0
     arriving = block * sizes.work if sizes.zero == 3 else 0.0
     leaving = block * (sizes.work + sizes.reduce)
-    return Travels(
+    return CommunicationBuffers(
         head=head, block=head + arriving + leaving, last=ends * (sizes.work + sizes.reduce)
     )

@@ -1,4 +1,4 @@
-"""How long collectives take: the α–β model of a ring over the real topology.
+"""The time of collectives: the α–β model of a ring on the cluster's topology.
 
 A group of ranks along one axis sits `per_node` to a node on `nodes` nodes. A ring passes every
 byte over every hop, so it runs at the slowest hop: the link inside a node, or the group's share of
@@ -21,8 +21,8 @@ CONGESTION = 0.05  # lost at each doubling of the nodes: flows meet in the switc
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Ranks that talk along one axis."""
+class RankGroup:
+    """A group of ranks that communicate along one axis, and the links between them."""
 
     ways: int
     nodes: int
@@ -72,9 +72,9 @@ class Network:
     inside_latency: float
     between_latency: float
 
-    def group(self, layout: Layout, *axes: str) -> Group:
+    def group(self, layout: Layout, *axes: str) -> RankGroup:
         """The ranks that differ along these neighbouring axes only."""
-        ways, stride = spread(layout, axes)
+        ways, stride = size_and_stride(layout, axes)
         per_node = max(min(ways, self.devices_per_node // stride), 1)
         nodes = max(ways // per_node, 1)
         rate = self.inside_bytes_per_second
@@ -82,10 +82,10 @@ class Network:
             crowd = 1 + CONGESTION * (log2(nodes) - 1)
             share = self.between_bytes_per_second / crowd * per_node / self.devices_per_node
             rate = share if per_node == 1 else min(rate, share)
-        return Group(ways, nodes, rate, self.inside_latency, self.between_latency)
+        return RankGroup(ways, nodes, rate, self.inside_latency, self.between_latency)
 
 
-def spread(layout: Layout, axes: tuple[str, ...]) -> tuple[int, int]:
+def size_and_stride(layout: Layout, axes: tuple[str, ...]) -> tuple[int, int]:
     """How many ranks a group of these axes has, and how far apart in rank they stand."""
     ways, stride = 1, 1
     for axis, size in zip(reversed(AXES), reversed(layout.shape)):

@@ -1,4 +1,4 @@
-"""How fast a device really is: the constants of the time forecast, each with its reason.
+"""Achievable speeds of a device: the constants of the time forecast, each with its reason.
 
 A datasheet's peak is an instruction rate. Three things keep a training step below it:
 
@@ -51,14 +51,14 @@ USUAL_FLASH = 0.36
 # Kernels that do not stream, as shares of the bandwidth they have: by rows, across strides or
 # between types half of it or less is reached; where bytes do not set the pace, elements a second.
 # Read off an H200's kernels one by one (benchmarks/results/planner_gpu.md).
-ROUGH = {2: 0.38, 4: 0.5}  # by an element's bytes
+NON_STREAMING = {2: 0.38, 4: 0.5}  # by an element's bytes
 GROUP_ELEMENTS, POOL_ELEMENTS = 0.1, 0.035  # a second, per byte/s of bandwidth
 CHANNEL_ELEMENTS = 1.5e9  # a second, of one channel's group of threads
 
 # Convolutions, as shares of what products reach. For matrix units a library moves images into the
 # order its kernels read and back again, unless they are stored so; vector units read them as they
 # are. Few channels, colours, fill no matrix unit: 26 of the 45 TFLOP/s that an H200 has in fp32.
-CONVOLUTION, INNERMOST, COLOURS = 0.35, 0.8, 0.6
+CONVOLUTION_SHARE, CHANNELS_LAST_SHARE, FEW_CHANNEL_SHARE = 0.35, 0.8, 0.6
 FEW_CHANNELS = 8  # below which matrix units read padding
 
 LAUNCH_SECONDS = 6e-6  # of the host, per kernel of eager torch with autograd
@@ -80,17 +80,21 @@ class Speed:
     edges: float = EDGES
     wide_edges: float = EDGES
     update_bandwidth: float = 0.0  # bytes/s of the optimizer's update; 0: as `bandwidth`
-    rough: Mapping[int, float] = field(default_factory=dict)  # bytes/s, by an element's bytes
-    paces: Mapping[str, float] = field(default_factory=dict)  # elements/s; "channel": of a lane
+    non_streaming: Mapping[int, float] = field(
+        default_factory=dict
+    )  # bytes/s, by an element's bytes
+    kernel_rates: Mapping[str, float] = field(
+        default_factory=dict
+    )  # elements/s; "channel": of a lane
     convolution: float = 0.0  # FLOP/s
-    innermost: float = 0.0  # FLOP/s of convolutions whose images have their channels innermost
+    channels_last: float = 0.0  # FLOP/s of convolutions whose images have their channels innermost
     convolution_edges: float = EDGES
-    colours: float = 0.0  # FLOP/s of convolutions of few channels
+    few_channels: float = 0.0  # FLOP/s of convolutions of few channels
     single: float = 0.0  # FLOP/s of products in fp32
     kernel_seconds: float = KERNEL_SECONDS
     launch_factors: Mapping[str, float] = field(default_factory=dict)
 
-    def product(self, flops: float, elements: float, *, wide: bool = False) -> float:
+    def matmul(self, flops: float, elements: float, *, wide: bool = False) -> float:
         """Seconds of products that do this much and touch so many elements."""
         rate, size = (self.wide, self.work_bytes) if wide else (self.matrix, self.operand_bytes)
         edges = self.wide_edges if wide else self.edges
@@ -102,19 +106,19 @@ class Speed:
         return flops / rate + self.wide_edges * elements * size / self.bandwidth
 
     def convolve(
-        self, flops: float, elements: float, channels: int, *, innermost: bool = False
+        self, flops: float, elements: float, channels: int, *, channels_last: bool = False
     ) -> float:
         """Seconds of a convolution whose window is so many channels deep."""
         if channels < FEW_CHANNELS:
-            return flops / self.colours
-        rate = max(self.innermost, self.convolution) if innermost else self.convolution
+            return flops / self.few_channels
+        rate = max(self.channels_last, self.convolution) if channels_last else self.convolution
         moved = self.convolution_edges * elements * self.work_bytes
         return flops / rate + moved / self.bandwidth
 
     def slow(self, kind: str, elements: float, lanes: int) -> float:
         """Seconds of a kernel with a pace of its own; where it is unknown, a rough one."""
-        pace = self.paces.get(kind)
-        rough = elements * self.work_bytes / self.rough[self.work_bytes]
+        pace = self.kernel_rates.get(kind)
+        rough = elements * self.work_bytes / self.non_streaming[self.work_bytes]
         return rough if pace is None else max(rough, elements / (pace * max(lanes, 1)))
 
 
@@ -146,24 +150,24 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
         edges=found.matrix_edges.get(precision.compute, EDGES),
         wide_edges=found.matrix_edges.get(work, EDGES),
         update_bandwidth=found.optimizer_bytes_per_second or 0.0,
-        rough={**usual_rough(device, bandwidth), **found.rough_bytes_per_second},
-        paces=found.elements_per_second or usual_paces(device, bandwidth),
+        non_streaming={**default_non_streaming(device, bandwidth), **found.rough_bytes_per_second},
+        kernel_rates=found.elements_per_second or default_kernel_rates(device, bandwidth),
         convolution=found.convolution_flops_per_second.get(work)
-        or head * (1.0 if plain else CONVOLUTION),
-        innermost=head * (1.0 if plain else INNERMOST),
+        or head * (1.0 if plain else CONVOLUTION_SHARE),
+        channels_last=head * (1.0 if plain else CHANNELS_LAST_SHARE),
         convolution_edges=found.convolution_edges.get(work, EDGES),
         single=measured.get("fp32") or (device.peak("fp32") or wide or NOMINAL[0]) * share,
-        colours=found.colour_flops_per_second.get(work) or colours_of(device, head),
+        few_channels=found.colour_flops_per_second.get(work) or few_channels_rate(device, head),
         kernel_seconds=kernel_seconds_of(device, found),
         launch_factors=found.launch_factors,
     )
 
 
-def colours_of(device: Device, head: float) -> float:
+def few_channels_rate(device: Device, head: float) -> float:
     if device.is_cpu:
         return head
     single = device.peak("fp32")
-    return COLOURS * (single * sustained_share(device) if single else head)
+    return FEW_CHANNEL_SHARE * (single * sustained_share(device) if single else head)
 
 
 def kernel_seconds_of(device: Device, found: Calibration) -> float:
@@ -172,11 +176,13 @@ def kernel_seconds_of(device: Device, found: Calibration) -> float:
     return 0.0 if device.is_cpu else KERNEL_SECONDS
 
 
-def usual_rough(device: Device, bandwidth: float) -> dict[int, float]:
-    return {size: bandwidth * (1.0 if device.is_cpu else share) for size, share in ROUGH.items()}
+def default_non_streaming(device: Device, bandwidth: float) -> dict[int, float]:
+    return {
+        size: bandwidth * (1.0 if device.is_cpu else share) for size, share in NON_STREAMING.items()
+    }
 
 
-def usual_paces(device: Device, bandwidth: float) -> dict[str, float]:
+def default_kernel_rates(device: Device, bandwidth: float) -> dict[str, float]:
     if device.is_cpu:
         return {}
     pool, group = POOL_ELEMENTS * bandwidth, GROUP_ELEMENTS * bandwidth

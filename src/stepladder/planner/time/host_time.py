@@ -1,4 +1,4 @@
-"""Seconds that the host needs to ask the device for one pass of a part, and for an update.
+"""Host time: what launching the kernels of a part, and of an update, costs the CPU.
 
 The unit is a launch with autograd around it, `launch_seconds`, which `calibrate` measures on blocks
 too small to keep the device busy. How many there are is counted where a module is traced: every
@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stepladder.planner.memory.recompute_depths import Depths
+from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.workload import Launches, Part
 
-KEPT = Depths()  # nothing is computed again
+NOTHING_RECOMPUTED = RecomputeShares()  # nothing is computed again
 
 # Of tiny blocks on two H200s, whose hosts took 26 and 31 µs a launch. How the costs of recomputing
 # divide into a block's and its launches' is torch's doing, the same on every host, and was timed on
@@ -37,14 +37,14 @@ HOST_FACTORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Launches of a pass, in units of one of eager autocast; or seconds of them."""
+class LaunchCost:
+    """Cost of launching a part's kernels, in units of one eager autocast launch, or in seconds."""
 
     forward: float = 0.0
     backward: float = 0.0
 
-    def times(self, factor: float) -> Asking:
-        return Asking(self.forward * factor, self.backward * factor)
+    def times(self, factor: float) -> LaunchCost:
+        return LaunchCost(self.forward * factor, self.backward * factor)
 
     @property
     def total(self) -> float:
@@ -58,21 +58,21 @@ def launches_of(launches: Launches, autocast: bool, compiled: bool) -> float:
     return launches.mixed if autocast else launches.eager
 
 
-def products_of(part: Part) -> tuple[int, int]:
+def library_calls(part: Part) -> tuple[int, int]:
     """Forward and backward: what a library is asked for, which takes the host longest."""
     attends = int(part.attention is not None)
-    return len(part.matrices) + attends, sum(m.backward for m in part.matrices) + attends
+    return len(part.matmuls) + attends, sum(m.backward for m in part.matmuls) + attends
 
 
-def part_asking(
+def part_launch_cost(
     part: Part,
-    depths: Depths = KEPT,
+    depths: RecomputeShares = NOTHING_RECOMPUTED,
     *,
     autocast: bool,
     compiled: bool = False,
     added: float = 0.0,
     factors: Mapping[str, float] | None = None,
-) -> Asking:
+) -> LaunchCost:
     """What one pass of a part asks for, recomputation included.
 
     Args:
@@ -84,23 +84,23 @@ def part_asking(
     further = (further or 2 * launches) + added * part.tensors  # a backward nobody watched
     if compiled:  # a compiler decides what is kept only once
         once = known["compiled"]
-        return Asking(once * launches, once * (further + depths.whole * launches))
+        return LaunchCost(once * launches, once * (further + depths.whole * launches))
     ahead, back = (
         known["product"] * min(products, all_) + known["cheap"] * max(all_ - products, 0.0)
-        for products, all_ in zip(products_of(part), (launches, further))
+        for products, all_ in zip(library_calls(part), (launches, further))
     )
     again = depths.whole * (known["block again"] + known["launch again"] * launches)
     chosen = depths.cheap * (known["block chosen"] + known["launch chosen"] * launches)
-    return Asking(ahead + chosen / 2, back + again + chosen / 2)
+    return LaunchCost(ahead + chosen / 2, back + again + chosen / 2)
 
 
-def update_asking(tensors: float, factors: Mapping[str, float]) -> float:
+def update_launch_cost(tensors: float, factors: Mapping[str, float]) -> float:
     """What an update of so many parameter tensors asks for, with all that ends a step."""
     known = {**HOST_FACTORS, **factors}
     return known["step"] + known["tensor"] * tensors
 
 
-def late_seconds(turns: Iterable[tuple[float, float]]) -> float:
+def host_delay_seconds(turns: Iterable[tuple[float, float]]) -> float:
     """By how much the device ends later than its work is long.
 
     Args:

@@ -1,4 +1,4 @@
-"""What one rank does in one forward-backward pass: its own work, and talk that nothing hides."""
+"""The time of one micro-batch on one rank: compute, exposed communication, and host delays."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from stepladder.plan import Plan, SettledPlan
 from stepladder.planner.memory.byte_sizes import Sizes, per_rank, sizes_of
 from stepladder.planner.memory.logits import logit_traffic_bytes
-from stepladder.planner.memory.recompute_depths import Depths
-from stepladder.planner.memory.saved_activations import block_depths
-from stepladder.planner.pipeline_stages import Stage, held_parameters
+from stepladder.planner.memory.recompute_depths import RecomputeShares
+from stepladder.planner.memory.saved_activations import block_shares
+from stepladder.planner.pipeline_stages import Stage, rank_parameters
 from stepladder.planner.training_software import Software
 from stepladder.workload import Facts, Part
 
 from .collective_time import Network
 from .device_speed import Speed
-from .host_time import Asking, late_seconds, part_asking, update_asking
+from .host_time import LaunchCost, host_delay_seconds, part_launch_cost, update_launch_cost
 from .part_time import Share, Work, block_work, part_work
 
-Turn = tuple[float, float]  # seconds to ask for some work, and of the work itself
+LaunchAndWork = tuple[float, float]  # seconds to ask for some work, and of the work itself
 
 UNHIDDEN = 0.4  # of tensor-parallel talk cut into pieces: the first piece, and interference
 
@@ -42,19 +42,19 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class MicroBatchTime:
     """One micro-batch through one stage, forward and backward."""
 
     work: Work
-    talk: float  # seconds of collectives between products that wait for them
+    communication: float  # seconds of collectives between products that wait for them
     block_forward: float  # mean seconds of a block, talk included: what hides a gather
     block_backward: float
     host: float  # seconds by which launching is slower than the device
-    asked: float = 0.0  # seconds of the host, whether the device waits for them or not
+    launch_seconds: float = 0.0  # seconds of the host, whether the device waits for them or not
 
     @property
     def seconds(self) -> float:
-        return self.work.seconds + self.talk + self.host
+        return self.work.seconds + self.communication + self.host
 
 
 def setting_of(
@@ -75,35 +75,37 @@ def setting_of(
     return Setting(sizes, share, speed, network)
 
 
-def stage_pass(facts: Facts, stage: Stage, setting: Setting) -> Pass:
+def stage_micro_batch(facts: Facts, stage: Stage, setting: Setting) -> MicroBatchTime:
     """Add up the blocks and ends of a stage; the host runs ahead wherever the device is slower."""
-    work, talk, forward, backward = Work(), 0.0, 0.0, 0.0
-    there_and_back: list[tuple[Turn, Turn]] = []  # forward's and backward's, in order
+    work, communication, forward, backward = Work(), 0.0, 0.0, 0.0
+    there_and_back: list[
+        tuple[LaunchAndWork, LaunchAndWork]
+    ] = []  # forward's and backward's, in order
     for part, count in stage.blocks:
-        depths = block_depths(part, setting.plan.recompute, stage.num_blocks, setting.sizes)
+        depths = block_shares(part, setting.plan.recompute, stage.num_blocks, setting.sizes)
         block = block_work(part, setting.share, setting.speed, depths)
-        carried = Work(memory_bound=carry_seconds(part, setting))
-        ahead, back = talk_seconds(part, depths, setting)
-        every = (block.forward + block.backward + block.again + carried).times(count)
+        carried = Work(memory_bound=parameter_copy_seconds(part, setting))
+        ahead, back = communication_seconds(part, depths, setting)
+        every = (block.forward + block.backward + block.recomputed + carried).times(count)
         there = (block.forward.seconds + ahead) * count
         home = every.seconds + (ahead + back) * count - there
-        asked = asking(part, depths, setting).times(count)
+        asked = part_launch_seconds(part, depths, setting).times(count)
         there_and_back.append(((asked.forward, there), (asked.backward, home)))
-        work, talk = work + every, talk + (ahead + back) * count
+        work, communication = work + every, communication + (ahead + back) * count
         forward, backward = forward + there, backward + home
     for part in stage.ends:  # the exit after the blocks, the entry before them
         there, end = end_work(facts, part, part is stage.exit, setting)
-        asked = asking(part, Depths(), setting)
+        asked = part_launch_seconds(part, RecomputeShares(), setting)
         turns = (asked.forward, there), (asked.backward, end.seconds - there)
         there_and_back.insert(0 if part is stage.entry else len(there_and_back), turns)
         work += end
     homeward = [back for _, back in reversed(there_and_back)]
     host = host_seconds([*(ahead for ahead, _ in there_and_back), *homeward], setting)
     num_blocks = max(stage.num_blocks, 1)
-    return Pass(work, talk, forward / num_blocks, backward / num_blocks, *host)
+    return MicroBatchTime(work, communication, forward / num_blocks, backward / num_blocks, *host)
 
 
-def host_seconds(turns: list[Turn], setting: Setting) -> tuple[float, float]:
+def host_seconds(turns: list[LaunchAndWork], setting: Setting) -> tuple[float, float]:
     """By how much a pass waits for the host, as a mean of all passes; and what is asked of it.
 
     A host that is slower than the device is late by that in every pass. One that is faster is late
@@ -111,20 +113,20 @@ def host_seconds(turns: list[Turn], setting: Setting) -> tuple[float, float]:
     """
     asked, passes = sum(a for a, _ in turns), setting.sizes.passes
     slower = max(asked - sum(w for _, w in turns), 0.0)
-    return ((passes - 1) * slower + late_seconds(turns)) / passes, asked
+    return ((passes - 1) * slower + host_delay_seconds(turns)) / passes, asked
 
 
 def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> tuple[float, Work]:
     """The entry, or the exit with the loss: seconds of its forward, and all of its work."""
     forward, backward = part_work(part, setting.share, setting.speed, wide=True)
-    carried = Work(memory_bound=carry_seconds(part, setting))
+    carried = Work(memory_bound=parameter_copy_seconds(part, setting))
     if not is_exit or not facts.vocab:
         return forward.seconds, forward + backward + carried
     traffic = logit_traffic_bytes(facts, setting.sizes) / setting.speed.bandwidth
     return forward.seconds, forward + backward + carried + Work(memory_bound=traffic)
 
 
-def carry_seconds(part: Part, setting: Setting) -> float:
+def parameter_copy_seconds(part: Part, setting: Setting) -> float:
     """Time to copy a block's parameters and gradients about, which every pass does.
 
     Wrapped: out of the gathered buffer (once or twice), and into the reduced one. Otherwise: cast,
@@ -136,7 +138,7 @@ def carry_seconds(part: Part, setting: Setting) -> float:
         per_parameter: float = gathers * 2 * sizes.work + sizes.work + sizes.reduce
     else:
         per_parameter = accumulate_bytes(sizes) + (cast_bytes(sizes) if casts_weights(sizes) else 0)
-    return held_parameters(part, sizes.tensor) * per_parameter / setting.speed.bandwidth
+    return rank_parameters(part, sizes.tensor) * per_parameter / setting.speed.bandwidth
 
 
 def casts_weights(sizes: Sizes) -> bool:
@@ -157,12 +159,14 @@ def accumulate_bytes(sizes: Sizes) -> float:
     return (2 * sizes.gradient + fresh) * (sizes.passes - 1) / sizes.passes
 
 
-def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, float]:
+def communication_seconds(
+    part: Part, depths: RecomputeShares, setting: Setting
+) -> tuple[float, float]:
     """Collectives inside one block, forward and backward: tensor and context parallelism's."""
     sizes, layout = setting.sizes, setting.plan.layout
     ahead = back = 0.0
     if sizes.tensor > 1:
-        pairs = sum(matrix.cut == "inner" for matrix in part.matrices)
+        pairs = sum(matrix.cut == "inner" for matrix in part.matmuls)
         group = setting.network.group(layout, "tensor")
         one = group.gather(part.output * sizes.samples / sizes.context * sizes.work)
         # A gather before each cut pair and a reduction after it; backward mirrors both. A block
@@ -179,12 +183,12 @@ def talk_seconds(part: Part, depths: Depths, setting: Setting) -> tuple[float, f
     return ahead, back
 
 
-def asking(part: Part, depths: Depths, setting: Setting) -> Asking:
+def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -> LaunchCost:
     """Seconds of the host for one pass of a part."""
     sizes, speed = setting.sizes, setting.speed
     if setting.settled.records_graphs:  # recorded once: a pass is two calls, whatever it has inside
-        return Asking()
-    asked = part_asking(
+        return LaunchCost()
+    asked = part_launch_cost(
         part, depths,
         autocast=casts_weights(sizes), compiled=sizes.compiled,
         added=(sizes.passes - 1) / sizes.passes, factors=speed.launch_factors,
@@ -192,13 +196,15 @@ def asking(part: Part, depths: Depths, setting: Setting) -> Asking:
     return asked.times(speed.launch_seconds)
 
 
-def update_late(stage: Stage, one: Pass, update: float, setting: Setting) -> float:
+def update_delay_seconds(
+    stage: Stage, one: MicroBatchTime, update: float, setting: Setting
+) -> float:
     """By how much the step ends later because its update was asked for late."""
     tensors = sum(part.tensors * count for part, count in stage.blocks)
     tensors += sum(part.tensors for part in stage.ends)
-    asked = update_asking(tensors, setting.speed.launch_factors) * setting.speed.launch_seconds
-    device = one.work.seconds + one.talk + one.host
-    return max(asked - update + (one.asked - device) * setting.sizes.passes, 0.0)
+    asked = update_launch_cost(tensors, setting.speed.launch_factors) * setting.speed.launch_seconds
+    device = one.work.seconds + one.communication + one.host
+    return max(asked - update + (one.launch_seconds - device) * setting.sizes.passes, 0.0)
 
 
 def message_bytes(stage: Stage, setting: Setting) -> float:

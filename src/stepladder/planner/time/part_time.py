@@ -1,4 +1,4 @@
-"""What one rank computes for one micro-batch of one part, in seconds by cause.
+"""Compute time of one micro-batch through one part, by cause: matmuls, attention, memory traffic.
 
 Backward does a product's work twice (for its input and for its weight) and attention's 2.5 times;
 each of the three products of a weight has the same FLOPs and touches the same elements. What is
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepladder.planner.memory.recompute_depths import Depths
+from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.planner.training_software import OURS, Software
-from stepladder.workload import Attention, Kept, Matrix, Moved, Part
+from stepladder.workload import Attention, ElementsByType, MatmulFacts, MemoryTraffic, Part
 
 from .device_speed import Speed
 from .host_time import launches_of
@@ -63,7 +63,7 @@ class Share:
     compiled: bool = False
     autocast: bool = False  # the stream between blocks is fp32, and products cast what they read
     flash: bool = True
-    innermost: bool = False  # images are stored with their channels innermost
+    channels_last: bool = False  # images are stored with their channels innermost
     weight_casts: float = 1.0  # share of passes that cast weights to fp8
     software: Software = OURS
 
@@ -74,98 +74,100 @@ class PartWork:
 
     forward: Work
     backward: Work
-    again: Work
+    recomputed: Work
 
     @property
     def seconds(self) -> float:
-        return self.forward.seconds + self.backward.seconds + self.again.seconds
+        return self.forward.seconds + self.backward.seconds + self.recomputed.seconds
 
 
 def part_work(part: Part, share: Share, speed: Speed, *, wide: bool = False) -> tuple[Work, Work]:
     """Forward and backward of one part; `wide` products stay in the work type."""
-    each = [product_seconds(m, share, speed, wide) for m in part.matrices]
-    products, back = sum(each), sum(s * m.backward for s, m in zip(each, part.matrices))
+    each = [matmul_seconds(m, share, speed, wide) for m in part.matmuls]
+    products, back = sum(each), sum(s * m.backward for s, m in zip(each, part.matmuls))
     casts = (
         0.0
         if wide or not speed.casts
-        else sum(cast_seconds(m, share, speed) for m in part.matrices if m.experts == 1)
+        else sum(cast_seconds(m, share, speed) for m in part.matmuls if m.experts == 1)
     )
-    cheap, cheap_back = moved_seconds(part, share, speed)
+    cheap, cheap_back = memory_bound_seconds(part, share, speed)
     attend, scores = attention_seconds(part.attention, share, speed)
     forward = Work(products, attend, cheap + casts + scores)
-    more = 0.0 if share.flash or not share.software.scores_again else 1.0
+    more = 0.0 if share.flash or not share.software.recomputes_scores else 1.0
     attend_back, scores_back = ATTENTION_BACKWARD + more, CHEAP_BACKWARD + more
     backward = Work(back, attend_back * attend, cheap_back + scores_back * scores + 2 * casts)
     return forward, backward
 
 
-def product_seconds(matrix: Matrix, share: Share, speed: Speed, wide: bool) -> float:
-    rows, inner, columns = cut_product(matrix, share)
+def matmul_seconds(matrix: MatmulFacts, share: Share, speed: Speed, wide: bool) -> float:
+    rows, inner, columns = local_matmul(matrix, share)
     flops = 2 * rows * inner * columns
     if matrix.channels:
         elements = rows * (matrix.channels + columns) + inner * columns
-        return speed.convolve(flops, elements, matrix.channels, innermost=share.innermost)
+        return speed.convolve(flops, elements, matrix.channels, channels_last=share.channels_last)
     if matrix.experts > 1:
         rows += matrix.experts * TILE / 2
         elements = rows * (inner + columns) + matrix.experts * inner * columns
         return speed.grouped(2 * rows * inner * columns, elements, single=share.autocast)
     elements = rows * inner + rows * columns + inner * columns
-    return speed.product(flops, elements, wide=wide)
+    return speed.matmul(flops, elements, wide=wide)
 
 
-def cut_product(matrix: Matrix, share: Share) -> tuple[float, float, float]:
+def local_matmul(matrix: MatmulFacts, share: Share) -> tuple[float, float, float]:
     rows = matrix.rows * share.samples / share.context
     inner = matrix.inner / (share.tensor if matrix.cut == "inner" else 1)
     columns = matrix.columns / (share.tensor if matrix.cut == "columns" else 1)
     return rows, inner, columns
 
 
-def cast_seconds(matrix: Matrix, share: Share, speed: Speed) -> float:
+def cast_seconds(matrix: MatmulFacts, share: Share, speed: Speed) -> float:
     """A third of casting input, output gradient and weight for the three products of a step."""
-    rows, inner, columns = cut_product(matrix, share)
+    rows, inner, columns = local_matmul(matrix, share)
     elements = rows * inner + rows * columns + 2 * inner * columns * share.weight_casts
     return share.software.cast_bytes * elements / 3 / speed.bandwidth
 
 
-def moved_seconds(part: Part, share: Share, speed: Speed) -> tuple[float, float]:
+def memory_bound_seconds(part: Part, share: Share, speed: Speed) -> tuple[float, float]:
     """Cheap operations, forward and backward; each kernel also takes its time to start and end."""
     split = share.samples / (1 if part.whole else share.tensor) / share.context
     starts, starts_back = (num_kernels(part, share, back) for back in (False, True))
     if share.compiled or part.moved_back is None:
-        one = pass_seconds(part.moved, share, speed) * split
+        one = traffic_seconds(part.moved, share, speed) * split
         ahead, back = one, CHEAP_BACKWARD * one
     else:
-        ahead = pass_seconds(part.moved, share, speed) * split
-        back = pass_seconds(part.moved_back, share, speed) * split
+        ahead = traffic_seconds(part.moved, share, speed) * split
+        back = traffic_seconds(part.moved_back, share, speed) * split
     return ahead + starts * speed.kernel_seconds, back + starts_back * speed.kernel_seconds
 
 
-def pass_seconds(moved: Moved, share: Share, speed: Speed) -> float:
+def traffic_seconds(moved: MemoryTraffic, share: Share, speed: Speed) -> float:
     """Of one sample in one direction."""
     residual = SINGLE if share.autocast else speed.work_bytes
     if share.compiled:
         stream = moved.compiled.num_bytes(speed.work_bytes, residual) / speed.bandwidth
-        return stream if share.innermost else stream + norm_seconds(moved, share, speed)
+        return stream if share.channels_last else stream + norm_seconds(moved, share, speed)
     stream = moved.eager.num_bytes(speed.work_bytes, residual) / speed.bandwidth
     others = sum(speed.slow(s.kind, s.elements, s.lanes) for s in moved.slow if s.kind != CHANNEL)
-    rough = rough_seconds(moved.rough, speed, residual)
+    rough = non_streaming_seconds(moved.non_streaming, speed, residual)
     return stream + rough + others + norm_seconds(moved, share, speed)
 
 
-def norm_seconds(moved: Moved, share: Share, speed: Speed) -> float:
+def norm_seconds(moved: MemoryTraffic, share: Share, speed: Speed) -> float:
     """Of norms over a channel's pixels, which stream where channels lie innermost."""
     norms = [s for s in moved.slow if s.kind == CHANNEL]
-    if share.innermost:
+    if share.channels_last:
         return sum(s.elements for s in norms) * speed.work_bytes / speed.bandwidth
     return sum(speed.slow(s.kind, s.elements, s.lanes) for s in norms)
 
 
-def rough_seconds(rough: Kept, speed: Speed, residual: int) -> float:
+def non_streaming_seconds(non_streaming: ElementsByType, speed: Speed, residual: int) -> float:
     """Each element at the pace of its type."""
-    narrow = rough.work + (rough.cast if residual > speed.work_bytes else 0.0)
-    wide = SINGLE * rough.single + rough.other_bytes
-    by_type = ((narrow, speed.work_bytes), (rough.residual, residual))
-    return wide / speed.rough[SINGLE] + sum(n * size / speed.rough[size] for n, size in by_type)
+    narrow = non_streaming.work + (non_streaming.cast if residual > speed.work_bytes else 0.0)
+    wide = SINGLE * non_streaming.single + non_streaming.other_bytes
+    by_type = ((narrow, speed.work_bytes), (non_streaming.residual, residual))
+    return wide / speed.non_streaming[SINGLE] + sum(
+        n * size / speed.non_streaming[size] for n, size in by_type
+    )
 
 
 def num_kernels(part: Part, share: Share, back: bool) -> float:
@@ -195,15 +197,15 @@ def attention_seconds(
     return flops / speed.attention + elements * speed.work_bytes / speed.bandwidth, 0.0
 
 
-def block_work(part: Part, share: Share, speed: Speed, depths: Depths) -> PartWork:
+def block_work(part: Part, share: Share, speed: Speed, depths: RecomputeShares) -> PartWork:
     """One block, with what recomputation adds to its backward on average over all blocks."""
     forward, backward = part_work(part, share, speed)
-    last = last_share(part) if share.software.stops_early else 0.0
+    last = last_matmul_share(part) if share.software.stops_early else 0.0
     whole = Work(forward.matrix * (1 - last), forward.attention, forward.memory_bound)
-    cheap = Work(forward.matrix * share.software.products_again, 0.0, forward.memory_bound)
+    cheap = Work(forward.matrix * share.software.recomputed_matmuls, 0.0, forward.memory_bound)
     return PartWork(forward, backward, whole.times(depths.whole) + cheap.times(depths.cheap))
 
 
-def last_share(part: Part) -> float:
+def last_matmul_share(part: Part) -> float:
     """The last product's share of a block's."""
-    return part.matrices[-1].flops / sum(m.flops for m in part.matrices) if part.matrices else 0.0
+    return part.matmuls[-1].flops / sum(m.flops for m in part.matmuls) if part.matmuls else 0.0

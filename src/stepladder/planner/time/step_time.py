@@ -1,4 +1,4 @@
-"""Seconds of one step by cause, on the slowest rank.
+"""The time forecast of a step, by cause, on the slowest rank.
 
 Each rung hides what it really hides. Block-wise gathering runs one block ahead of the work and
 reductions one block behind it, so a pass exposes its first gather, its last reduction and, block
@@ -17,16 +17,23 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.options import Compress
-from stepladder.planner.legality import answers
-from stepladder.planner.memory.saved_activations import block_depths, mean_bytes
-from stepladder.planner.pipeline_stages import Stage, bubble_share, held_parameters, stages_of
+from stepladder.planner.legality import settle_unchecked
+from stepladder.planner.memory.saved_activations import block_shares, mean_bytes
+from stepladder.planner.pipeline_stages import Stage, bubble_share, rank_parameters, stages_of
 from stepladder.planner.training_software import OURS, Software
 from stepladder.record import Calibration, Time
-from stepladder.workload import Facts, Matrix
+from stepladder.workload import Facts, MatmulFacts
 
 from .collective_time import network_of
 from .device_speed import speed_of
-from .micro_batch_time import Pass, Setting, message_bytes, setting_of, stage_pass, update_late
+from .micro_batch_time import (
+    MicroBatchTime,
+    Setting,
+    message_bytes,
+    setting_of,
+    stage_micro_batch,
+    update_delay_seconds,
+)
 
 INTERFERENCE = 0.2  # of hidden communication, by which the work beside it slows down
 LAST_BUCKET = 0.1  # of replicated gradients that leave when nothing is left to compute
@@ -36,14 +43,14 @@ HOST_LINK_BYTES_PER_SECOND = 25e9  # where the device table has no figure
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class DataCommunication:
     """Seconds of communication along the data axes in one step."""
 
     exposed: float = 0.0
     hidden: float = 0.0
 
     @property
-    def felt(self) -> float:
+    def cost(self) -> float:
         return self.exposed + INTERFERENCE * self.hidden
 
 
@@ -58,7 +65,7 @@ def forecast_time(
     speed = speed_of(cluster.device, plan.precision, calibration)
     if software.attention_flops_per_second:
         speed = replace(speed, attention=software.attention_flops_per_second)
-    settled, network = answers(plan, cluster), network_of(cluster, calibration)
+    settled, network = settle_unchecked(plan, cluster), network_of(cluster, calibration)
     setting = setting_of(facts, settled, speed, network, software)
     time = step_time(facts, setting, cluster)
     factor = calibration.correction(plan.precision.compute) if calibration else 1.0
@@ -69,13 +76,15 @@ def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
     plan = setting.plan
     cuts = setting.sizes.software.cuts
     stages = stages_of(facts, plan.layout, plan.schedule, cuts)
-    once = {id(stage): stage_pass(facts, stage, setting) for stage in set_of(stages)}
+    once = {
+        id(stage): stage_micro_batch(facts, stage, setting) for stage in distinct_stages(stages)
+    }
     passes = [once[id(stage)] for stage in stages]
     slowest = max(range(len(stages)), key=lambda index: passes[index].seconds)
     stage, one, count = stages[slowest], passes[slowest], setting.sizes.passes
     mean = sum(each.seconds for each in passes) / len(passes)
-    data = data_traffic(facts, stage, one, setting)
-    handed = hand_over_seconds(stage, setting) * count
+    data = data_communication(facts, stage, one, setting)
+    handed = pipeline_send_seconds(stage, setting) * count
     host_link = cluster.device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
     moved = offload_seconds(stage, one, setting, host_link)
     update = optimizer_seconds(facts, stage, setting, cluster, host_link)
@@ -83,32 +92,34 @@ def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
         matrix=one.work.matrix * count,
         attention=one.work.attention * count,
         memory_bound=one.work.memory_bound * count,
-        communication=one.talk * count + data.felt + handed + moved,
+        communication=one.communication * count + data.cost + handed + moved,
         bubble=bubble_share(plan.schedule, plan.layout.pipeline) * mean,
         optimizer=update,
-        host=one.host * count + update_late(stage, one, update, setting),
+        host=one.host * count + update_delay_seconds(stage, one, update, setting),
     )
-    late = straggling(plan, cluster) * time.step_seconds
+    late = straggler_share(plan, cluster) * time.step_seconds
     return Time(**{**time.by_cause(), "communication": time.communication + late})
 
 
-def set_of(stages: tuple[Stage, ...]) -> list[Stage]:
+def distinct_stages(stages: tuple[Stage, ...]) -> list[Stage]:
     """Each stage that differs from the others, once."""
     return list({id(stage): stage for stage in stages}.values())
 
 
-def straggling(plan: Plan, cluster: Cluster) -> float:
+def straggler_share(plan: Plan, cluster: Cluster) -> float:
     nodes = ceil(plan.layout.num_ranks / cluster.devices_per_node)
     return STRAGGLING * sqrt(2 * log(nodes)) if nodes > 1 else 0.0
 
 
-def data_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Traffic:
+def data_communication(
+    facts: Facts, stage: Stage, one: MicroBatchTime, setting: Setting
+) -> DataCommunication:
     if setting.sizes.wrapped:
-        return wrapped_traffic(stage, one, setting)
-    return replicated_traffic(facts, stage, one, setting)
+        return sharded_communication(stage, one, setting)
+    return replicated_communication(facts, stage, one, setting)
 
 
-def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
+def sharded_communication(stage: Stage, one: MicroBatchTime, setting: Setting) -> DataCommunication:
     """Parameters gathered before use and gradients reduced after it, block by block.
 
     Gradients leave after every pass. Parameters come for every pass, and under ZeRO 3 for backward
@@ -122,8 +133,8 @@ def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
         slice_bytes = parameters * sizes.reduce / sizes.shard
         return shard.gather(parameters * sizes.reduce) + copies.all_reduce(slice_bytes)
 
-    block = sum(held_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
-    ends = sum(held_parameters(part, sizes.tensor) for part in stage.ends)
+    block = sum(rank_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gather, leave = shard.gather(block * sizes.gather), reduce(block)
     gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(ends)
     again, gathers = (gather, sizes.passes) if sizes.zero == 3 else (0.0, 1)
@@ -132,15 +143,17 @@ def wrapped_traffic(stage: Stage, one: Pass, setting: Setting) -> Traffic:
     every_gather, every_leave = gather_ends + count * gather, leave_ends + count * (again + leave)
     hidden = gathers * max(every_gather - came, 0.0)
     hidden += sizes.passes * max(every_leave - left, 0.0)
-    return Traffic(gathers * came + sizes.passes * left, hidden)
+    return DataCommunication(gathers * came + sizes.passes * left, hidden)
 
 
-def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) -> Traffic:
+def replicated_communication(
+    facts: Facts, stage: Stage, one: MicroBatchTime, setting: Setting
+) -> DataCommunication:
     """Whole gradients reduced during the last backward; then sliced owners send parameters out."""
     sizes, layout = setting.sizes, setting.plan.layout
     held = stage.trained(sizes.tensor, facts.tied_parameters)
     group = setting.network.group(layout, *COPIES)
-    size = held * sizes.reduce * compressed(setting.plan.compress, stage)
+    size = held * sizes.reduce * compressed_share(setting.plan.compress, stage)
     owners = setting.network.group(layout, *SLICES)
     out = owners.gather(held * sizes.gather) if sizes.zero == 1 else 0.0
     if sizes.software.scatters and sizes.zero == 1:
@@ -151,29 +164,29 @@ def replicated_traffic(facts: Facts, stage: Stage, one: Pass, setting: Setting) 
         total, out_hidden = group.all_reduce(size), 0.0
     hideable = min(total, one.block_backward * stage.num_blocks)
     exposed = total - hideable + LAST_BUCKET * hideable
-    return Traffic(exposed + out - out_hidden, total - exposed + out_hidden)
+    return DataCommunication(exposed + out - out_hidden, total - exposed + out_hidden)
 
 
-def compressed(compress: Compress, stage: Stage) -> float:
+def compressed_share(compress: Compress, stage: Stage) -> float:
     """Bytes that travel, as a share of the gradients in their own type."""
     if compress.kind == "none" or not stage.blocks:
         return 1.0
     if compress.kind != "powersgd":
         return 0.5
-    matrices = [matrix for part, _ in stage.blocks for matrix in part.matrices]
+    matrices = [matrix for part, _ in stage.blocks for matrix in part.matmuls]
     whole = sum(m.weights for m in matrices)
-    factors = sum(thin_elements(m, compress.rank) for m in matrices)
+    factors = sum(factor_elements(m, compress.rank) for m in matrices)
     return min(factors / whole, 1.0) if whole else 1.0
 
 
-def thin_elements(matrix: Matrix, rank: int) -> int:
+def factor_elements(matrix: MatmulFacts, rank: int) -> int:
     """Of a gradient's two factors; all experts' are one, whose rows are whole experts."""
     if matrix.experts == 1:
         return rank * (matrix.inner + matrix.columns)
     return min(rank * (matrix.experts + matrix.inner * matrix.columns), matrix.weights)
 
 
-def hand_over_seconds(stage: Stage, setting: Setting) -> float:
+def pipeline_send_seconds(stage: Stage, setting: Setting) -> float:
     """A micro-batch to the next stage, and its gradient back."""
     if setting.plan.layout.pipeline == 1:
         return 0.0
@@ -200,7 +213,7 @@ def optimizer_seconds(
     return local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
 
 
-def offload_seconds(stage: Stage, one: Pass, setting: Setting, host_link: float) -> float:
+def offload_seconds(stage: Stage, one: MicroBatchTime, setting: Setting, host_link: float) -> float:
     """What travels to host memory and back beside the work, where it is longer than the work."""
     sizes, plan = setting.sizes, setting.plan
     size = 0.0
@@ -209,7 +222,7 @@ def offload_seconds(stage: Stage, one: Pass, setting: Setting, host_link: float)
         size += 3 * held * sizes.parameter  # in for forward, in for backward, gradients out
     if setting.settled.offloads_activations:
         for part, count in stage.blocks:
-            depths = block_depths(part, plan.recompute, stage.num_blocks, sizes)
+            depths = block_shares(part, plan.recompute, stage.num_blocks, sizes)
             size += 2 * mean_bytes(part, depths, sizes) * count
     seconds = size / host_link
     hidden = min(seconds, one.seconds)

@@ -20,7 +20,7 @@ from stepladder.rungs.parameter_shards import local
 
 ROWS, LENGTH = 2, 8
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
-ROUGH = 5e-2  # relative to the largest number, in any narrower type
+NON_STREAMING = 5e-2  # relative to the largest number, in any narrower type
 REMEDY = "Give the model an `anatomy` that names its cuts, or use shard or pipeline."
 
 
@@ -41,7 +41,9 @@ class Trial:
             found = cut.get(what)
             if found is None or found.shape != expected.shape:
                 continue  # a parameter that was cut
-            limit = TOLERANCE.get(expected.dtype, ROUGH) * expected.abs().max().clamp(min=1e-6)
+            limit = TOLERANCE.get(expected.dtype, NON_STREAMING) * expected.abs().max().clamp(
+                min=1e-6
+            )
             if not bool((found - expected).abs().max() <= limit):
                 raise self.refusal(f"{what} differs")
 
