@@ -21,17 +21,12 @@ from stepladder.seam.pytree import tree_leaves
 
 from .kernel_causes import VIEWS, op_cause
 
-HERE, OURS, TORCH = (
-    str(Path(__file__).parent),
-    str(Path(__file__).parents[1]),
-    str(Path(torch.__file__).parent),
-)
+OURS = Path(__file__).parents[1]
+# Frames between an operation and its caller: this mode, its relay, and torch.
+BETWEEN = (str(OURS / "trace"), str(OURS / "seam"), str(Path(torch.__file__).parent), "<")
 SYNCHRONISING_OPS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal")
-DYNAMIC_SHAPE_OPS = (
-    "aten::nonzero",
-    "aten::masked_select",
-    "aten::_unique2",
-)  # their output size depends on data
+# Their output size depends on data.
+DYNAMIC_SHAPE_OPS = ("aten::nonzero", "aten::masked_select", "aten::_unique2")
 
 
 class OperationDetail(DispatchMode):
@@ -79,8 +74,8 @@ def calling_line(frame: FrameType | None) -> str:
     """File and line of the caller, skipping torch; empty if that is in stepladder itself."""
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((HERE, TORCH, "<")):
-            if name.startswith(OURS):
+        if not name.startswith(BETWEEN):
+            if name.startswith(str(OURS)):
                 return ""
             return f"{Path(name).name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back

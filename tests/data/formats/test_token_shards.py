@@ -151,7 +151,7 @@ def test_decoded_pieces_are_held_within_a_bound_and_decoded_once_a_walk(tmp_path
     stretches._open = lambda piece: opened.append(piece.name) or open_one(piece)
     with batches(source, size=20, stop=len(source), workers=0) as feed:
         for _ in feed:
-            assert len(stretches._held) <= 33
+            assert len(stretches._open_pieces) <= 33
     assert len(opened) <= 2 * 100  # a shuffle of all windows would decode for nearly each of 1999
 
 
