@@ -107,7 +107,7 @@ def answers(place):
     (place / "words").write_text("\n".join(lines))
     without = {"HOME", "USER", "LOGNAME", "XDG_CACHE_HOME", "MPLCONFIGDIR"}
     done = subprocess.run(
-        [*STRANGER, sys.executable, "-m", "tests.chaos.rights", str(place / "words")],
+        [*STRANGER, sys.executable, "-m", "tests.chaos.permissions", str(place / "words")],
         env={name: value for name, value in environment().items() if name not in without},
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from stepladder.labs import judge, solution
 from stepladder.labs.courses import find_lab
 from stepladder.labs.lab import Lab
 
-multiprocessing.set_forkserver_preload(["tests.labs.served"])
+multiprocessing.set_forkserver_preload(["tests.labs.fork_server"])
 LAB: Lab = find_lab("views")
 GOOD = solution(LAB.lesson.read_text())
 BODY = "return offset + sum(i * stride for i, stride in zip(index, strides))"
