@@ -80,7 +80,7 @@ def commands(root: Path) -> dict[str, tuple[list[str], int, str]]:
                  f"checkpoint: ROOT/step/{NEWEST}/manifest.json {unread}"),
         "unseen": (resume(root / "unseen"), 2, f"checkpoint: ROOT/unseen {unread}"),
         "shut": (resume(root / "shut", "--run.resume", "true"), 2,
-                 f"path: 'ROOT/shut/latest' {reach}"),
+                 f"path: 'ROOT/shut/run.toml' {reach}"),
         "data": (train("--run.folder", f"{root}/a", "--data.source", f"{root}/data"), 2,
                  f"path: 'ROOT/data/dataset_dict.json' {reach}"),
         "no such user": (train("--run.folder", f"{root}/b", "--data.source", "~nobody-there/x"), 2,
