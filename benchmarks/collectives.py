@@ -17,7 +17,13 @@ from typing import Any
 
 import torch
 
-from stepladder.bench import Trial, every_use, fit_line, fit_link, measure_data_parallel
+from stepladder.bench import (
+    DataParallelWorkload,
+    all_collectives,
+    fit_line,
+    fit_link,
+    measure_data_parallel,
+)
 from stepladder.bench.collectives import measure_collective
 from stepladder.bench.ring_all_reduce import measure_ring
 from stepladder.launch import Ranks
@@ -38,10 +44,10 @@ def measure() -> dict[str, Any]:
         with Ranks(2) as pair:
             found = [
                 measure_collective(pair, use, layout, SIZES, device="cpu", steps=20)
-                for use in every_use()
+                for use in all_collectives()
             ]
             two = list(measure_ring(pair, RING_SIZES, device="cpu", steps=20))
-            trial = Trial("gpt-tiny", 8, 128, 2, "cpu", 20)
+            trial = DataParallelWorkload("gpt-tiny", 8, 128, 2, "cpu", 20)
             ways = list(measure_data_parallel(pair, trial))
         four = list(measure_ring(pool, RING_SIZES, device="cpu", steps=20))
     rows = [row for some in found for row in some]

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from stepladder.calibrate.launch_costs import TINY, again_rows
+from stepladder.calibrate.launch_costs import TINY, recompute_rows
 from stepladder.calibrate.probes import ASKED, USUAL_DEPTHS, WAYS, tiny_run
-from stepladder.calibrate.two_costs import two_costs
+from stepladder.calibrate.two_costs import fit_two_costs
 from stepladder.plan import Plan
 from stepladder.record import Timing
 from stepladder.world import synchronize
@@ -58,8 +58,8 @@ def costs(timings: list[Timing]) -> list[dict[str, Any]]:
     """For each way of recomputing, its rows and the two costs fitted to them."""
     found = []
     for way, word in RECOMPUTED.items():
-        rows = [row for kind in TINY for row in again_rows(timings, kind, way)]
-        block, launch = two_costs(rows)
+        rows = [row for kind in TINY for row in recompute_rows(timings, kind, way)]
+        block, launch = fit_two_costs(rows)
         found.append({
             "way": word, "rows": rows, "block_seconds": block, "launch_seconds": launch,
             "launches_of_a_block": block / launch if launch else None,

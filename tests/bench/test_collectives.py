@@ -6,14 +6,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from stepladder.bench import CollectiveRow, every_use, fit_line, fit_link
+from stepladder.bench import CollectiveRow, all_collectives, fit_line, fit_link
 from stepladder.bench.collectives import (
     COLLECTIVES,
-    Seat,
-    Use,
+    CollectiveUse,
+    GroupMember,
     check_messages,
+    collectives_of_plan,
     time_collective,
-    uses_of,
 )
 from stepladder.errors import WorldError
 from stepladder.hardware import Cluster
@@ -55,7 +55,7 @@ SIZES = [2**power for power in range(10, 28, 2)]
 def test_a_plan_names_the_collectives_and_axes_it_uses(plan, used):
     parsed = Plan.parse(plan)
     found: dict[str, list[str]] = {}
-    for use in uses_of(parsed.settle(parsed.layout.num_ranks)):
+    for use in collectives_of_plan(parsed.settle(parsed.layout.num_ranks)):
         found.setdefault(use.collective, []).append(" ".join(use.axes))
     assert found == used
 
@@ -63,7 +63,7 @@ def test_a_plan_names_the_collectives_and_axes_it_uses(plan, used):
 def sent(ways: int, size: int) -> dict[str, int]:
     """Bytes the kernel sent for one call of each collective."""
     world = join_world(Layout(replicate=ways), "cpu")
-    seat = Seat(world.group("replicate"), world.device)
+    seat = GroupMember(world.group("replicate"), world.device)
     found = {}
     for name, kind in COLLECTIVES.items():
         call = kind.start(seat, size // 4)
@@ -92,7 +92,10 @@ def test_each_rank_sends_the_share_that_bus_bandwidth_counts():
 
 def test_a_size_is_rounded_up_to_what_the_ranks_divide_and_axes_are_groups_of_their_own():
     layout = Layout(shard=2, tensor=2)
-    for use in (Use("all_gather", ("tensor",)), Use("reduce_scatter", ("shard", "tensor"))):
+    for use in (
+        CollectiveUse("all_gather", ("tensor",)),
+        CollectiveUse("reduce_scatter", ("shard", "tensor")),
+    ):
         ways = 2 ** len(use.axes)
         for answer in run(time_collective, 4, use, layout, (1024, 1030), "cpu", 1, init=False):
             sizes = (1024, 1040 if ways == 4 else 1032)
@@ -177,4 +180,4 @@ def test_bandwidths_are_counted_as_everybody_counts_them():
 
 
 def test_without_a_plan_everything_is_measured_over_all_ranks():
-    assert [use.collective for use in every_use()] == list(COLLECTIVES)
+    assert [use.collective for use in all_collectives()] == list(COLLECTIVES)

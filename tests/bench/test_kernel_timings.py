@@ -52,7 +52,7 @@ def test_the_rate_is_the_bytes_that_must_move_over_the_time():
 
 def test_a_wrong_kernel_has_no_speed(monkeypatch):
     honest = kernels.CONTESTS["cross_entropy"]
-    wrong = kernels._Contest(lambda x, t: honest.ours(x, t) * 1.1, honest.torch, 3)
+    wrong = kernels._Comparison(lambda x, t: honest.ours(x, t) * 1.1, honest.torch, 3)
     monkeypatch.setitem(kernels.CONTESTS, "cross_entropy", wrong)
     (row,) = measure(SMALL[:1])
     assert row.max_error == pytest.approx(0.1, abs=0.01)
@@ -62,7 +62,7 @@ def test_a_wrong_kernel_has_no_speed(monkeypatch):
 
 def test_a_kernel_that_answers_nan_is_wrong(monkeypatch):
     honest = kernels.CONTESTS["cross_entropy"]
-    wrong = kernels._Contest(lambda x, t: honest.ours(x, t) * float("nan"), honest.torch, 3)
+    wrong = kernels._Comparison(lambda x, t: honest.ours(x, t) * float("nan"), honest.torch, 3)
     monkeypatch.setitem(kernels.CONTESTS, "cross_entropy", wrong)
     (row,) = measure(SMALL[:1])
     assert row.problem == "wrong: error nan > 1.5e-02"
@@ -87,7 +87,7 @@ def test_a_compiler_that_fails_leaves_our_numbers_standing(monkeypatch):
         torch._dynamo.graph_break()  # what the compiler cannot take whole
         return honest.torch(x, targets)
 
-    torn = kernels._Contest(honest.ours, torn, 3)
+    torn = kernels._Comparison(honest.ours, torn, 3)
     monkeypatch.setitem(kernels.CONTESTS, "cross_entropy", torn)
     (row,) = measure(SMALL[:1], compiled=True)
     assert row.problem == "torch.compile: Unsupported"

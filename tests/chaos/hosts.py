@@ -26,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from stepladder.bench import measure_compression
-from stepladder.measure import Cable
+from stepladder.measure import SlowLink
 
 from .victim import LIMIT_SECONDS, Victim
 
@@ -47,7 +47,7 @@ TOLERANCE = 1e-4  # of a loss, relative: sums of fp32 in another order
 class Hosts:
     """Two hosts and what is done to them; every event with the seconds until the run went on."""
 
-    def __init__(self, cable: Cable, folder: Path, save_every: int) -> None:
+    def __init__(self, cable: SlowLink, folder: Path, save_every: int) -> None:
         meet = ["--nodes", "1:2", "--rendezvous", f"{cable.addresses[0]}:{PORT}", "--ranks", "1"]
         words = [*WORDS, *meet, "--train.steps", "1000000", "--run.timeout_seconds", "10"]
         words += ["--restarts", "100", "--train.save_every", str(save_every)]
@@ -157,7 +157,7 @@ def compare(run: Victim, steps: int, folder: Path) -> float:
 
 def disturb(folder: Path, *, cut: bool = True, save_every: int = 20) -> dict:
     """Everything that may happen to a host; what came of it."""
-    with Cable(None) as cable:
+    with SlowLink(None) as cable:
         hosts = Hosts(cable, folder / "run", save_every)
         try:
             hosts.begin()

@@ -3,7 +3,7 @@
 import pytest
 
 from stepladder.errors import WorldError
-from stepladder.measure import Cable
+from stepladder.measure import SlowLink
 
 from .hosts import TOLERANCE, disturb
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.soak
 @pytest.mark.timeout(1800)  # a minute alone, several on a crowded machine
 def test_a_lost_host_is_left_behind_and_taken_back_in_and_losses_stay_the_same(tmp_path):
     try:
-        with Cable(None):
+        with SlowLink(None):
             pass
     except WorldError as refused:
         pytest.skip(str(refused))

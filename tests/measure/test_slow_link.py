@@ -30,8 +30,8 @@ def allowed() -> bool:
 @pytest.mark.skipif(not allowed(), reason="network namespaces need root and iproute2")
 def test_nothing_is_left_behind_and_a_rank_that_fails_is_told(monkeypatch):
     try:
-        with links.Cable("1gbit") as cable:
-            parcel = compression.Parcel("no-such-model", 1, 8, 1)
+        with links.SlowLink("1gbit") as cable:
+            parcel = compression.CompressionWorkload("no-such-model", 1, 8, 1)
             with pytest.raises(WorldError, match="a rank at its end failed .*no-such-model"):
                 compression.run_pair(cable, parcel)
             monkeypatch.setattr(compression, "LIMIT_SECONDS", 0.1)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from stepladder.errors import WorldError
-from stepladder.measure import Cable
+from stepladder.measure import SlowLink
 
 INSTALL = "apt-get install --no-install-recommends openssh-server"
 START_SECONDS = 30
@@ -31,7 +31,7 @@ def missing() -> str:
     if not Path("/usr/sbin/sshd").exists() or shutil.which("ssh-keygen") is None:
         return f"no sshd here: {INSTALL}"
     try:
-        with Cable(None):
+        with SlowLink(None):
             return ""
     except WorldError as refused:
         return str(refused)
@@ -42,7 +42,7 @@ class TwoHosts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.cable = Cable(None)
+        self.cable = SlowLink(None)
         self._stack = ExitStack()
 
     @property

@@ -1,18 +1,18 @@
-"""The tables people quote, measured on this machine."""
+"""Benchmarks of this machine: precisions, batch sizes, collectives, schedules, scaling."""
 
-from .collectives import CollectiveRow, Line, every_use, fit_line, fit_link
+from .collectives import CollectiveRow, LatencyBandwidthFit, all_collectives, fit_line, fit_link
 from .compression import measure_compression
 from .kernel_timings import measure_kernels
-from .threads_against_ddp import Trial, measure_data_parallel
+from .threads_against_ddp import DataParallelWorkload, measure_data_parallel
 from .time_plans import device_name
 from .workloads import make_workload
 
 __all__ = [
     "CollectiveRow",
-    "Line",
-    "Trial",
+    "DataParallelWorkload",
+    "LatencyBandwidthFit",
+    "all_collectives",
     "device_name",
-    "every_use",
     "fit_line",
     "fit_link",
     "make_workload",

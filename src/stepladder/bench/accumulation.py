@@ -1,4 +1,4 @@
-"""Whether accumulation changes what is learned: one global batch, cut into more and more passes.
+"""Gradient accumulation: the same global batch in more and more micro-batches, losses compared.
 
 Each row trains from the same weights on the same batches. The loss of a global batch does not
 depend on how it was cut, so all curves are one; what differs is time, and the memory of a pass.

@@ -1,4 +1,4 @@
-"""Collectives as they are here: how long each takes by size, and the α–β line through the times.
+"""Collectives timed by size, and the latency and bandwidth (α–β) fitted to the times.
 
 Sizes and bandwidths are counted as everybody counts them: the size is that of the whole (what a
 gather ends with, what a scatter begins with), algorithm bandwidth is size over time, and bus
@@ -38,8 +38,8 @@ SCATTER: Callable[..., object] = getattr(dist, "reduce_scatter_single", dist.red
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """One rank's place in the group that talks."""
+class GroupMember:
+    """This rank as a member of the process group that communicates."""
 
     group: dist.ProcessGroup
     device: torch.device
@@ -56,32 +56,32 @@ class Seat:
         return torch.zeros(elements, device=self.device)  # sums of zeros stay finite
 
 
-def all_reduce(seat: Seat, elements: int) -> Call:
+def all_reduce(seat: GroupMember, elements: int) -> Call:
     whole = seat.zeros(elements)
     return lambda: dist.all_reduce(whole, group=seat.group)
 
 
-def all_gather(seat: Seat, elements: int) -> Call:
+def all_gather(seat: GroupMember, elements: int) -> Call:
     whole, part = seat.zeros(elements), seat.zeros(elements // seat.ways)
     return lambda: GATHER(whole, part, group=seat.group)
 
 
-def reduce_scatter(seat: Seat, elements: int) -> Call:
+def reduce_scatter(seat: GroupMember, elements: int) -> Call:
     whole, part = seat.zeros(elements), seat.zeros(elements // seat.ways)
     return lambda: SCATTER(part, whole, group=seat.group)
 
 
-def broadcast(seat: Seat, elements: int) -> Call:
+def broadcast(seat: GroupMember, elements: int) -> Call:
     whole = seat.zeros(elements)
     return lambda: dist.broadcast(whole, group_src=0, group=seat.group)
 
 
-def all_to_all(seat: Seat, elements: int) -> Call:
+def all_to_all(seat: GroupMember, elements: int) -> Call:
     there, back = seat.zeros(elements), seat.zeros(elements)
     return lambda: dist.all_to_all_single(back, there, group=seat.group)
 
 
-def send_receive(seat: Seat, elements: int) -> Call:
+def send_receive(seat: GroupMember, elements: int) -> Call:
     """Every rank sends to the next and receives from the one before, as a full pipeline does."""
     check_messages(seat.device)
     there, back = seat.zeros(elements), seat.zeros(elements)
@@ -112,7 +112,7 @@ def check_messages(device: torch.device) -> None:
 class Collective:
     """How a collective is started, and what it costs each rank of a ring of `ways`."""
 
-    start: Callable[[Seat, int], Call]
+    start: Callable[[GroupMember, int], Call]
     share: Callable[[int], float]  # of the size, sent by each rank
     hops: Callable[[int], int]  # messages that must follow each other
     modelled: bool = True  # by the planner
@@ -129,7 +129,7 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class CollectiveUse:
     """A collective over the ranks that differ along some axes."""
 
     collective: str
@@ -156,7 +156,7 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LatencyBandwidthFit:
     """seconds = hops · latency + bytes sent / rate, fitted to rows."""
 
     latency_seconds: float
@@ -168,36 +168,42 @@ class Line:
         return hops * self.latency_seconds + sent / self.bytes_per_second
 
 
-def uses_of(plan: Plan) -> list[Use]:
+def collectives_of_plan(plan: Plan) -> list[CollectiveUse]:
     """What a settled plan's steps send, over which axes; those of one rank are left out."""
-    found = [Use("send_receive", ("pipeline",))]
-    found += [Use("all_gather", ("tensor",)), Use("reduce_scatter", ("tensor",))]
+    found = [CollectiveUse("send_receive", ("pipeline",))]
+    found += [
+        CollectiveUse("all_gather", ("tensor",)),
+        CollectiveUse("reduce_scatter", ("tensor",)),
+    ]
     settled = SettledPlan(plan)
     if settled.sliced:
-        found += [Use("all_gather", SLICES), Use("reduce_scatter", SLICES)]
-        found += [Use("all_reduce", ("replicate",))]
+        found += [CollectiveUse("all_gather", SLICES), CollectiveUse("reduce_scatter", SLICES)]
+        found += [CollectiveUse("all_reduce", ("replicate",))]
     else:
-        found += [Use("all_reduce", COPIES)]
+        found += [CollectiveUse("all_reduce", COPIES)]
         if settled.slices_optimizer_only:  # what does not divide is sent by its owners, one by one
-            found += [Use("all_gather", SLICES), Use("broadcast", SLICES)]
+            found += [CollectiveUse("all_gather", SLICES), CollectiveUse("broadcast", SLICES)]
     if plan.layout.context > 1:
-        found += [Use("all_gather", ("context",)), Use("reduce_scatter", ("context",))]
-    used = [Use(use.collective, talking(plan.layout, use.axes)) for use in found]
+        found += [
+            CollectiveUse("all_gather", ("context",)),
+            CollectiveUse("reduce_scatter", ("context",)),
+        ]
+    used = [CollectiveUse(use.collective, used_axes(plan.layout, use.axes)) for use in found]
     return list(dict.fromkeys(use for use in used if use.axes))
 
 
-def talking(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
+def used_axes(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if getattr(layout, axis) > 1)
 
 
-def every_use() -> list[Use]:
+def all_collectives() -> list[CollectiveUse]:
     """All collectives over all ranks."""
-    return [Use(name, ("replicate",)) for name in COLLECTIVES]
+    return [CollectiveUse(name, ("replicate",)) for name in COLLECTIVES]
 
 
 def measure_collective(
     pool: Ranks,
-    use: Use,
+    use: CollectiveUse,
     layout: Layout,
     sizes: Sequence[int] = SIZES,
     *,
@@ -215,11 +221,11 @@ def measure_collective(
 
 
 def time_collective(
-    use: Use, layout: Layout, sizes: Sequence[int], device: str, steps: int
+    use: CollectiveUse, layout: Layout, sizes: Sequence[int], device: str, steps: int
 ) -> list[tuple[int, int, float]]:
     """On one rank: ways, bytes and seconds of each size, rounded up to what the ranks divide."""
     world = join_world(layout, device)
-    seat = Seat(world.group(*use.axes), world.device)
+    seat = GroupMember(world.group(*use.axes), world.device)
     found = []
     for size in sizes:
         elements = -(-size // (4 * seat.ways)) * seat.ways
@@ -256,7 +262,7 @@ def costs(row: CollectiveRow) -> tuple[float, float]:
     return kind.hops(row.ways), kind.share(row.ways) * row.bytes
 
 
-def fit_line(rows: Sequence[CollectiveRow]) -> Line | None:
+def fit_line(rows: Sequence[CollectiveRow]) -> LatencyBandwidthFit | None:
     """The latency and rate nearest to the rows, relative to each; None where they show none.
 
     Relative, because a fit to plain seconds would see only the largest messages.
@@ -272,11 +278,11 @@ def fit_line(rows: Sequence[CollectiveRow]) -> Line | None:
         latency, per_byte = 0.0, s / ss
     if per_byte <= 0:
         return None
-    line = Line(latency, 1 / per_byte, 0.0)
+    line = LatencyBandwidthFit(latency, 1 / per_byte, 0.0)
     errors = [abs(line.seconds(row) - row.seconds) / row.seconds for row in rows]
-    return Line(latency, 1 / per_byte, statistics.median(errors))
+    return LatencyBandwidthFit(latency, 1 / per_byte, statistics.median(errors))
 
 
-def fit_link(rows: Iterable[CollectiveRow]) -> Line | None:
+def fit_link(rows: Iterable[CollectiveRow]) -> LatencyBandwidthFit | None:
     """One latency and rate for all that the planner forecasts."""
     return fit_line([row for row in rows if COLLECTIVES[row.collective].modelled])

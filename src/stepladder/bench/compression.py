@@ -1,4 +1,4 @@
-"""Whether sending less pays: DDP's step with each compression, over links of several speeds.
+"""Gradient compression: DDP's step time with each compression, over links of several speeds.
 
 A slow link is a real one: two ranks in two network namespaces, with a cable between them whose
 bandwidth the kernel limits. Without the right to make one, those rows say so.
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from stepladder.errors import WorldError
-from stepladder.measure import Cable
+from stepladder.measure import SlowLink
 from stepladder.train import climb
 from stepladder.world import Place
 
@@ -33,7 +33,7 @@ LIMIT_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class CompressionWorkload:
     """What both ranks train, under one compression after the other."""
 
     model: str
@@ -58,8 +58,8 @@ def measure_compression(
     """One row a link and compression."""
     for link, rate in LINKS.items():
         try:
-            with Cable(rate) as cable:
-                found = run_pair(cable, Parcel(model, batch, sequence, steps))
+            with SlowLink(rate) as cable:
+                found = run_pair(cable, CompressionWorkload(model, batch, sequence, steps))
             for kind, (seconds, loss) in zip(KINDS, found):
                 gain = found[0][0] / seconds
                 yield CompressionRow(link, kind, seconds * 1e3, gain, loss)
@@ -67,7 +67,7 @@ def measure_compression(
             yield CompressionRow(link, "", problem=str(refused))
 
 
-def run_pair(cable: Cable, parcel: Parcel) -> list[tuple[float, float]]:
+def run_pair(cable: SlowLink, parcel: CompressionWorkload) -> list[tuple[float, float]]:
     """By compression, seconds a step of the slower rank and the last loss; a rank at either end."""
     processes = [start(cable, rank, parcel) for rank in range(2)]
     try:
@@ -86,7 +86,7 @@ def run_pair(cable: Cable, parcel: Parcel) -> list[tuple[float, float]]:
     return [(max(one[0], other[0]), one[1]) for one, other in zip(*answers)]
 
 
-def start(cable: Cable, rank: int, parcel: Parcel) -> subprocess.Popen[str]:
+def start(cable: SlowLink, rank: int, parcel: CompressionWorkload) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -102,7 +102,7 @@ def start(cable: Cable, rank: int, parcel: Parcel) -> subprocess.Popen[str]:
     return subprocess.Popen(words, env=environment, text=True, **pipes)  # type: ignore[call-overload]
 
 
-def time_rank(parcel: Parcel, compress: str) -> tuple[float, float]:
+def time_rank(parcel: CompressionWorkload, compress: str) -> tuple[float, float]:
     """On one rank: the median of its steps, and the last loss."""
     place = Place.from_environment()
     work = make_workload(
@@ -123,5 +123,5 @@ def time_rank(parcel: Parcel, compress: str) -> tuple[float, float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    asked = Parcel(**json.loads(sys.argv[1]))
+    asked = CompressionWorkload(**json.loads(sys.argv[1]))
     sys.stdout.write(json.dumps([time_rank(asked, kind) for kind in KINDS]) + "\n")

@@ -1,4 +1,4 @@
-"""Hand-written kernels beside torch and torch.compile: right first, then how fast.
+"""Hand-written kernels against eager torch and torch.compile: correctness, then speed.
 
 Each case is run forward and backward. Before anything is timed, every output and gradient is
 compared with torch in float64 on the same numbers; a kernel that is wrong has no speed. Times are
@@ -55,7 +55,7 @@ class KernelTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contest:
+class _Comparison:
     """Two functions of the same leaves, and how often ours must pass over the first leaf."""
 
     ours: Function
@@ -99,9 +99,9 @@ def _linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Te
 
 
 CONTESTS = {
-    "cross_entropy": _Contest(_cross_entropy, _torch_cross_entropy, 3),
-    "cross_entropy_in_place": _Contest(_cross_entropy_in_place, _torch_cross_entropy, 2),
-    "linear_cross_entropy": _Contest(_linear_cross_entropy, _torch_linear_cross_entropy, None),
+    "cross_entropy": _Comparison(_cross_entropy, _torch_cross_entropy, 3),
+    "cross_entropy_in_place": _Comparison(_cross_entropy_in_place, _torch_cross_entropy, 2),
+    "linear_cross_entropy": _Comparison(_linear_cross_entropy, _torch_linear_cross_entropy, None),
 }
 
 
@@ -198,7 +198,7 @@ def run(function: Function, arguments: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return out.detach(), *torch.autograd.grad(out, leaves, dout)
 
 
-def largest_error(contest: _Contest, arguments: tuple[Tensor, ...]) -> float:
+def largest_error(contest: _Comparison, arguments: tuple[Tensor, ...]) -> float:
     """The largest relative error norm of output and gradients against torch in float64."""
     fresh = [t.detach().clone().requires_grad_(t.requires_grad) for t in arguments]
     got = run(contest.ours, fresh)

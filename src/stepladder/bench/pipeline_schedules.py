@@ -1,4 +1,4 @@
-"""Pipeline schedules on local ranks: who worked on which micro-batch when, and how long nobody did.
+"""Pipeline schedules on local ranks: a timeline of micro-batches, and the measured bubble.
 
 Two kinds of blocks. *Matrix* blocks compute, and so share the machine's cores among ranks: on fewer
 cores than ranks the idle time says more about the machine than about the schedule. *Waiting* blocks
@@ -30,7 +30,7 @@ WARMUP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ScheduleCase:
     """One schedule over so many ranks and micro-batches."""
 
     schedule: str
@@ -60,10 +60,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class ScheduleTimeline:
     """One step of one schedule, seen on all ranks."""
 
-    case: Case
+    case: ScheduleCase
     events: tuple[tuple[Event, ...], ...]  # by rank, in seconds since the first began
     step_ms: float  # median over several steps
     idle: float  # measured share of the ranks' time in which they did nothing, median
@@ -74,17 +74,19 @@ class Timeline:
         return max(event.end for row in self.events for event in row)
 
 
-def measure_schedules(pool: Ranks, cases: Sequence[Case], *, steps: int) -> Iterator[Timeline]:
+def measure_schedules(
+    pool: Ranks, cases: Sequence[ScheduleCase], *, steps: int
+) -> Iterator[ScheduleTimeline]:
     """One timeline a case, as each is done: the step whose idle time is the median."""
     for case in cases:
-        found = pool.call(follow, case, steps, ranks=case.ranks)
+        found = pool.call(record_rank, case, steps, ranks=case.ranks)
         loss = found[0][-1][1]
         whole = [timeline(case, [rank[step][0] for rank in found], loss) for step in range(steps)]
         ordered = sorted(whole, key=lambda one: one.idle)
         yield ordered[len(ordered) // 2]
 
 
-def timeline(case: Case, rows: Sequence[list[Event]], loss: float) -> Timeline:
+def timeline(case: ScheduleCase, rows: Sequence[list[Event]], loss: float) -> ScheduleTimeline:
     first = min(event.start for events in rows for event in events)
     moved = tuple(
         tuple(Event(e.stage, e.micro, e.kind, e.start - first, e.end - first) for e in events)
@@ -92,10 +94,10 @@ def timeline(case: Case, rows: Sequence[list[Event]], loss: float) -> Timeline:
     )
     seconds = max(event.end for row in moved for event in row)
     busy = sum(event.end - event.start for row in moved for event in row)
-    return Timeline(case, moved, seconds * 1e3, 1 - busy / (seconds * case.ranks), loss)
+    return ScheduleTimeline(case, moved, seconds * 1e3, 1 - busy / (seconds * case.ranks), loss)
 
 
-def follow(case: Case, steps: int) -> list[tuple[list[Event], float]]:
+def record_rank(case: ScheduleCase, steps: int) -> list[tuple[list[Event], float]]:
     """On one rank: what its stages did in each step, and the loss."""
     torch.manual_seed(0)
     rows = case.micros
@@ -119,7 +121,7 @@ def follow(case: Case, steps: int) -> list[tuple[list[Event], float]]:
 class Chain(nn.Module):
     """Blocks of the kind asked for."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: ScheduleCase) -> None:
         super().__init__()
         self.enter = Shift(case.width)
         kind = Waiting if case.work == "waiting" else Matrices
@@ -144,7 +146,7 @@ class Shift(nn.Module):
 
 
 class Matrices(nn.Module):
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: ScheduleCase) -> None:
         super().__init__()
         self.tall = nn.Parameter(torch.randn(case.width, 4 * case.width) / case.width**0.5)
         self.wide = nn.Parameter(torch.randn(4 * case.width, case.width) / (40 * case.width))
@@ -160,7 +162,7 @@ class Waiting(nn.Module):
     """Takes its time and no core. Its weight's gradient is a node of its own, so that a schedule
     that splits backward can put it off."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: ScheduleCase) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(case.width))
         self.seconds = case.block_ms / 1e3

@@ -1,4 +1,4 @@
-"""How much faster more ranks are: the same batch divided (strong), or as much for each (weak).
+"""Strong and weak scaling: efficiency by number of ranks, and what the lost time went to.
 
 Efficiency is what one rank's time would be, divided by what it is: strong t(1) / (N t(N)), weak
 t(1) / t(N). Every rank computes with one thread, so that N ranks have N times the processor one
@@ -42,7 +42,7 @@ LEAST_LOSS = 0.01  # of a step that is worth naming
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ScalingWorkload:
     """What every size trains."""
 
     model: str
@@ -65,7 +65,7 @@ class ScalingRow:
     note: str = ""
 
 
-def measure_scaling(pool: Ranks, load: Load, *, rounds: int = 3) -> Iterator[ScalingRow]:
+def measure_scaling(pool: Ranks, load: ScalingWorkload, *, rounds: int = 3) -> Iterator[ScalingRow]:
     """One row a kind and number of ranks: 1, 2, 4 … up to the pool's."""
     sizes = [size for size in (2**power for power in range(12)) if size <= pool.ranks]
     if pool.ranks not in sizes:
@@ -101,7 +101,7 @@ def losses(spent: Mapping[str, float], fair: Mapping[str, float]) -> dict[str, f
 
 
 def row_of(
-    load: Load,
+    load: ScalingWorkload,
     kind: str,
     ranks: int,
     best: dict[tuple[str, int], float],
@@ -126,7 +126,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def start_rank(load: Load, kind: str) -> tuple[Run, list[Batch]]:
+def start_rank(load: ScalingWorkload, kind: str) -> tuple[Run, list[Batch]]:
     """This rank's run, and batches on its device."""
     torch.set_num_threads(1)
     ranks = Place.from_environment().num_ranks
@@ -137,7 +137,7 @@ def start_rank(load: Load, kind: str) -> tuple[Run, list[Batch]]:
     return run, [batch.to(run.world.device) for batch in work.batches]
 
 
-def time_rank(load: Load, kind: str) -> list[float]:
+def time_rank(load: ScalingWorkload, kind: str) -> list[float]:
     """On one rank: seconds of each timed step."""
     run, batches = start_rank(load, kind)
     seconds = []
@@ -151,7 +151,7 @@ def time_rank(load: Load, kind: str) -> list[float]:
     return seconds[WARMUP:]
 
 
-def profile_rank(load: Load, kind: str) -> dict[str, float]:
+def profile_rank(load: ScalingWorkload, kind: str) -> dict[str, float]:
     """On one rank: seconds of a step by cause."""
     run, batches = start_rank(load, kind)
     return dict(run.profile(cycle(batches), steps=PROFILED).causes)

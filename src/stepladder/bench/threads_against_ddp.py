@@ -1,4 +1,4 @@
-"""Data parallel in one process with threads, against one process a rank: why DDP is the way.
+"""`nn.DataParallel` (one process, threads) against DistributedDataParallel (one process per rank).
 
 `nn.DataParallel` keeps one process. Every step it copies the model to each device, cuts the batch,
 runs a thread a device, and brings everything back to the first: the threads share one interpreter,
@@ -39,7 +39,7 @@ Step = Callable[[Batch], torch.Tensor]  # trains on a batch; its mean loss
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DataParallelWorkload:
     """What every way of running trains: the same weights on the same global batches."""
 
     model: str
@@ -66,7 +66,7 @@ class DataParallelRow:
     loss: float  # of the last step
 
 
-def measure_data_parallel(pool: Ranks, trial: Trial) -> Iterator[DataParallelRow]:
+def measure_data_parallel(pool: Ranks, trial: DataParallelWorkload) -> Iterator[DataParallelRow]:
     """One process alone, one process with threads, one process a rank."""
     if trial.batch % trial.ways:
         below = trial.batch - trial.batch % trial.ways
@@ -82,23 +82,25 @@ def measure_data_parallel(pool: Ranks, trial: Trial) -> Iterator[DataParallelRow
     yield row_of("DistributedDataParallel", trial, pool.call(run_ranks, trial, ranks=trial.ways))
 
 
-def row_of(name: str, trial: Trial, answers: list[tuple[float, float]]) -> DataParallelRow:
+def row_of(
+    name: str, trial: DataParallelWorkload, answers: list[tuple[float, float]]
+) -> DataParallelRow:
     seconds = max(seconds for seconds, _ in answers)
     return DataParallelRow(name, len(answers), seconds * 1e3, trial.batch / seconds, answers[0][1])
 
 
-def enough_gpus(trial: Trial) -> bool:
+def enough_gpus(trial: DataParallelWorkload) -> bool:
     return pick_device(trial.device).type == "cuda" and torch.cuda.device_count() >= trial.ways
 
 
-def run_alone(trial: Trial) -> tuple[float, float]:
+def run_alone(trial: DataParallelWorkload) -> tuple[float, float]:
     device = pick_device(trial.device)
     module, batches = trial.make()
     module.to(device)
     return timed_steps(whole_step(module, module), batches, device, trial.steps)
 
 
-def run_data_parallel(trial: Trial) -> tuple[float, float]:
+def run_data_parallel(trial: DataParallelWorkload) -> tuple[float, float]:
     device = pick_device("cuda:0")
     module, batches = trial.make()
     module.to(device)
@@ -106,7 +108,7 @@ def run_data_parallel(trial: Trial) -> tuple[float, float]:
     return timed_steps(whole_step(copies, module), batches, device, trial.steps)
 
 
-def run_ranks(trial: Trial) -> tuple[float, float]:
+def run_ranks(trial: DataParallelWorkload) -> tuple[float, float]:
     """On one rank of DDP: its rows of each batch."""
     world = join_world(Layout(replicate=trial.ways), trial.device)
     module, batches = trial.make()
@@ -123,7 +125,7 @@ def run_ranks(trial: Trial) -> tuple[float, float]:
     return seconds, total.item() / trial.ways
 
 
-def run_threads(trial: Trial) -> tuple[float, float]:
+def run_threads(trial: DataParallelWorkload) -> tuple[float, float]:
     device = pick_device(trial.device)
     module, batches = trial.make()
     module.to(device)
@@ -181,7 +183,7 @@ def threaded_step(module: nn.Module, ways: int, pool: ThreadPoolExecutor) -> Ste
         rows = batch.num_rows // ways
         shares = [batch.rows(slice(index * rows, (index + 1) * rows)) for index in range(ways)]
         losses = list(pool.map(backward, copies, shares))
-        bring_together(module, copies)
+        average_gradients(module, copies)
         optimizer.step()
         return torch.stack(losses).mean()
 
@@ -198,7 +200,7 @@ def replicate(module: nn.Module, copies: list[nn.Module]) -> None:
 
 
 @torch.no_grad()
-def bring_together(module: nn.Module, copies: list[nn.Module]) -> None:
+def average_gradients(module: nn.Module, copies: list[nn.Module]) -> None:
     """The mean of the copies' gradients, on the module."""
     for here, *there in zip(module.parameters(), *(copy.parameters() for copy in copies)):
         gradients = [parameter.grad for parameter in there if parameter.grad is not None]

@@ -1,4 +1,4 @@
-"""The tables of the field, measured here: one workload under several plans, timed the same way.
+"""Timing one workload under several plans: step time, throughput, MFU, memory.
 
 A step is timed from an idle device to an idle device, after warm-up steps that pay for kernels,
 caches and compilation; the median of several steps is the figure, and their spread says how far to

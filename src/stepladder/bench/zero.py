@@ -1,4 +1,4 @@
-"""What each rank holds under DDP and ZeRO 1, 2 and 3: measured beside what the arithmetic says.
+"""Memory of each rank under DDP and ZeRO 1, 2 and 3: measured beside the formula.
 
 ZeRO 1 slices what the optimizer remembers, ZeRO 2 also the gradients, ZeRO 3 also the parameters.
 Under torch's engine ZeRO 2 keeps its parameters in slices between batches too, and whole while a
@@ -13,7 +13,7 @@ from functools import partial
 
 from stepladder.data import Batch
 from stepladder.launch import Ranks
-from stepladder.measure import held_state, measure_memory
+from stepladder.measure import measure_memory, measure_state
 from stepladder.plan import Plan
 from stepladder.planner import forecast_state
 from stepladder.record import Memory
@@ -66,7 +66,7 @@ def state_and_peak(work: Workload, plan: Plan) -> tuple[Memory, int]:
     run = climb(work.make(), loss=work.loss, plan=plan, device=work.device)
     batch = work.batches[0].to(run.world.device)
     run.step(batch).read()
-    state = held_state(run, batch)
+    state = measure_state(run, batch)
     peak = measure_memory(partial(step, run, batch), run.module, run.optimizer, run.world.device)
     return state, peak.peak_bytes
 

@@ -1,4 +1,4 @@
-"""The rates of this machine that forecasts are made of, timed one by one."""
+"""Calibration: measured rates of this machine, which forecasts then use."""
 
 from .calibrate import calibrate
 

@@ -1,4 +1,4 @@
-"""What this machine really does: the rates a forecast is made of, timed one by one.
+"""`calibrate`: time every probe on this device and fit the rates that a forecast uses.
 
 Each probe is warmed up, repeated while its share of the time lasts, and its median counts. The
 timings themselves are kept, and the few numbers that the planner reads are fitted to them.
@@ -19,7 +19,7 @@ from stepladder.record import Calibration, Timing
 from stepladder.rungs import float32_matmul_mode, is_out_of_memory
 from stepladder.world import device_memory_bytes, synchronize
 
-from .fit_rates import fit, product_flops
+from .fit_rates import fit, matmul_flops
 from .launch_costs import TINY
 from .probe import PRECISIONS, Probe, Work
 from .probes import WORKS, probes_of
@@ -79,7 +79,7 @@ def slow_types(device: torch.device) -> list[Timing]:
         if seconds is None:
             continue
         timing = Timing("product", compute, SMALL_MATMUL, seconds)
-        if product_flops(timing) / seconds < LEAST_FLOPS_PER_SECOND:
+        if matmul_flops(timing) / seconds < LEAST_FLOPS_PER_SECOND:
             found.append(timing)
     return found
 

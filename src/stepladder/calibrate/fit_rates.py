@@ -1,4 +1,4 @@
-"""Timings made into the few numbers that a forecast uses.
+"""Fitting a calibration's rates to timings.
 
 Apart from the timing, so that numbers timed once on a rare machine can be fitted again later.
 """
@@ -16,13 +16,13 @@ from stepladder.record import Calibration, Timing
 from stepladder.workload import Attention, find_facts
 
 from .launch_costs import launch_costs
-from .two_costs import two_costs
+from .two_costs import fit_two_costs
 
 UPDATE_BYTES = 40  # of one fp32 parameter: AdamW's 28 and clipping's 12, as planner.time counts
 STEP_MODEL = "gpt:layers=2,hidden=256,heads=4,vocab=512,sequence=128"
 BACKWARD = 2.5  # of attention, in forwards
 # Bytes that an element's way through a rough kernel moves, forward and backward where both run.
-ROUGH_BYTES: dict[str, Callable[[int], float]] = {
+NON_STREAMING_BYTES: dict[str, Callable[[int], float]] = {
     "norm": lambda size: 5.0 * size,
     "widen": lambda size: size + 4.0,
     "turn": lambda size: 2.0 * size,
@@ -39,15 +39,15 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
     bandwidth, starts = stream_rate(timings), kernel_seconds(timings) or 0.0
     rates, edges = {}, {}
     for compute in sorted({t.compute for t in timings if t.kind == "product"}):
-        rates[compute], edges[compute] = product_rate(
-            of(timings, "product", compute), bandwidth, starts
+        rates[compute], edges[compute] = matmul_rate(
+            timings_of(timings, "product", compute), bandwidth, starts
         )
     attention = {
-        compute: attention_rate(of(timings, "attention", compute), bandwidth)
+        compute: attention_rate(timings_of(timings, "attention", compute), bandwidth)
         for compute in sorted({t.compute for t in timings if t.kind == "attention"})
     }
     convolution = {
-        compute: product_rate(of(timings, "convolution", compute), bandwidth, starts)
+        compute: matmul_rate(timings_of(timings, "convolution", compute), bandwidth, starts)
         for compute in sorted({t.compute for t in timings if t.kind == "convolution"})
     }
     launch, factors = launch_costs(timings, device)
@@ -55,9 +55,9 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
         device=device,
         convolution_flops_per_second={c: rate for c, (rate, _) in convolution.items()},
         convolution_edges={c: edges for c, (_, edges) in convolution.items()},
-        colour_flops_per_second=colour_rates(timings),
-        rough_bytes_per_second=rough_rates(timings),
-        elements_per_second=own_paces(timings),
+        colour_flops_per_second=few_channel_rates(timings),
+        rough_bytes_per_second=non_streaming_rates(timings),
+        elements_per_second=kernel_rates(timings),
         kernel_seconds=kernel_seconds(timings),
         launch_factors=factors,
         matrix_flops_per_second=rates,
@@ -73,7 +73,7 @@ def fit(device: str, timings: Sequence[Timing], context_bytes: int | None = None
 
 
 def corrected(found: Calibration) -> Calibration:
-    """Let whole small steps that were timed say by how much a sum of their parts is off."""
+    """Correct the rates by the ratio of timed small steps to their forecast."""
     for timing in found.timings:
         if timing.kind == "step" and found.matrix_flops_per_second.get(timing.compute):
             rows = timing.shape[0]
@@ -86,12 +86,12 @@ def corrected(found: Calibration) -> Calibration:
     return found
 
 
-def of(timings: Sequence[Timing], kind: str, compute: str = "") -> list[Timing]:
+def timings_of(timings: Sequence[Timing], kind: str, compute: str = "") -> list[Timing]:
     return [t for t in timings if t.kind == kind and t.compute == compute]
 
 
 def stream_rate(timings: Sequence[Timing]) -> float | None:
-    """Of the largest: small tensors do not last, and a processor's cache holds them."""
+    """Memory bandwidth from the largest stream: smaller ones fit into caches."""
     streams = sorted((t for t in timings if t.kind == "stream"), key=lambda t: t.shape)
     return stream_bytes(streams[-1]) / streams[-1].seconds if streams else None
 
@@ -101,7 +101,7 @@ def stream_bytes(timing: Timing) -> float:
 
 
 def kernel_seconds(timings: Sequence[Timing]) -> float | None:
-    """What a small stream takes longer than its bytes do at the large one's rate."""
+    """Fixed cost of a kernel: a small stream's time beyond its bytes at full bandwidth."""
     streams = sorted((t for t in timings if t.kind == "stream"), key=lambda t: t.shape)
     if len(streams) < 2:
         return None
@@ -109,19 +109,19 @@ def kernel_seconds(timings: Sequence[Timing]) -> float | None:
     return max(small.seconds - stream_bytes(small) * large.seconds / stream_bytes(large), 0.0)
 
 
-def rough_rates(timings: Sequence[Timing]) -> dict[int, float]:
+def non_streaming_rates(timings: Sequence[Timing]) -> dict[int, float]:
     """The middle one of kernels that go by rows, across strides, or from type to type, by type."""
     rates: dict[int, list[float]] = {}
-    for timing in (t for t in timings if t.kind in ROUGH_BYTES):
+    for timing in (t for t in timings if t.kind in NON_STREAMING_BYTES):
         size = operand_bytes(timing.compute)
-        moved = ROUGH_BYTES[timing.kind](size) * timing.shape[0] * timing.shape[1]
+        moved = NON_STREAMING_BYTES[timing.kind](size) * timing.shape[0] * timing.shape[1]
         wide = SINGLE if timing.kind == "widen" else size
         rates.setdefault(wide, []).append(moved / timing.seconds)
     return {size: statistics.median(each) for size, each in rates.items()}
 
 
-def own_paces(timings: Sequence[Timing]) -> dict[str, float]:
-    """Elements a second of norms and pools over images; of norms by channel, for each channel."""
+def kernel_rates(timings: Sequence[Timing]) -> dict[str, float]:
+    """Elements per second of norms and pools over images; of batch norms, per channel."""
     found = {}
     for kind, touched in OWN_ELEMENTS.items():
         own = [t for t in timings if t.kind == kind]
@@ -135,19 +135,19 @@ def own_paces(timings: Sequence[Timing]) -> dict[str, float]:
     return found
 
 
-def colour_rates(timings: Sequence[Timing]) -> dict[str, float]:
+def few_channel_rates(timings: Sequence[Timing]) -> dict[str, float]:
     rates: dict[str, list[float]] = {}
     for timing in (t for t in timings if t.kind == "colours"):
-        rates.setdefault(timing.compute, []).append(product_flops(timing) / timing.seconds)
+        rates.setdefault(timing.compute, []).append(matmul_flops(timing) / timing.seconds)
     return {compute: statistics.median(each) for compute, each in rates.items()}
 
 
 def update_rate(timings: Sequence[Timing]) -> float | None:
-    found = of(timings, "update")
+    found = timings_of(timings, "update")
     return UPDATE_BYTES * found[0].shape[0] / found[0].seconds if found else None
 
 
-def product_rate(
+def matmul_rate(
     timings: Sequence[Timing], bandwidth: float | None, starts: float = 0.0
 ) -> tuple[float, float]:
     """The rate of large products, and how often operands are moved: least squares of both.
@@ -157,11 +157,11 @@ def product_rate(
     """
     told = [(t, t.seconds - PRODUCT_KERNELS * starts) for t in timings]
     lasting = [(t, s) for t, s in told if s > SHORTEST * starts] or told
-    per_flop, per_byte = two_costs([(product_flops(t), product_bytes(t), s) for t, s in lasting])
+    per_flop, per_byte = fit_two_costs([(matmul_flops(t), matmul_bytes(t), s) for t, s in lasting])
     return 1 / per_flop, per_byte * (bandwidth or 0.0)
 
 
-def product_flops(timing: Timing) -> float:
+def matmul_flops(timing: Timing) -> float:
     """Of a product, or a convolution, and the two of its backward; images want one less."""
     if timing.kind in ("convolution", "colours"):
         samples, into, side, out, window, stride = timing.shape
@@ -172,7 +172,7 @@ def product_flops(timing: Timing) -> float:
     return 6.0 * rows * inner * columns
 
 
-def product_bytes(timing: Timing) -> float:
+def matmul_bytes(timing: Timing) -> float:
     size = 3.0 * operand_bytes(timing.compute)
     if timing.kind == "convolution":
         samples, into, side, out, window, stride = timing.shape

@@ -1,4 +1,4 @@
-"""Probes of what networks on images are made of: convolutions, norms over channels, pools.
+"""Probes for image models: convolutions, batch and group norms, pooling.
 
 Images are stored as torch stores them, row by row of each channel. Those of three colours want no
 gradient, and fill few of the lanes that matrix units have, so they are timed apart.

@@ -1,4 +1,4 @@
-"""What asking the device for work costs the host, from blocks so small that nothing else counts.
+"""Kernel-launch costs of the host, fitted to blocks so small that nothing else matters.
 
 Blocks of two models, because one cannot tell a block's own cost from that of its launches: a GPT's
 has few and many casts, a Llama's many and few casts. Each in every way of running, at two depths:
@@ -15,7 +15,7 @@ from stepladder.planner.time.host_time import HOST_FACTORS, library_calls
 from stepladder.record import Timing
 from stepladder.workload import Part, find_facts
 
-from .two_costs import two_costs
+from .two_costs import fit_two_costs
 
 TINY = {
     "launch": "gpt:layers={},hidden=64,heads=2,vocab=256,sequence=16",
@@ -38,12 +38,12 @@ def launch_costs(timings: Sequence[Timing], device: str) -> tuple[float | None, 
     if len(rows) < 3:  # products and the rest cannot be told apart
         launch, found = plain / part_launch_cost(block, autocast=autocast).total, {}
     else:
-        product, cheap = two_costs(rows)
+        product, cheap = fit_two_costs(rows)
         mixed = block.launches.mixed + block.launches_back.mixed
         products = sum(library_calls(block))
         launch = (products * product + (mixed - products) * cheap) / mixed
         found = {"product": product / launch, "cheap": cheap / launch}
-    found |= {name: seconds / launch for name, seconds in further_costs(timings, launch).items()}
+    found |= {name: seconds / launch for name, seconds in extra_costs(timings, launch).items()}
     return launch, found
 
 
@@ -61,7 +61,7 @@ def kernel_rows(timings: Sequence[Timing], kind: str) -> list[Row]:
     return rows
 
 
-def further_costs(timings: Sequence[Timing], launch: float) -> dict[str, float]:
+def extra_costs(timings: Sequence[Timing], launch: float) -> dict[str, float]:
     """Seconds of whatever comes on top of the launches of a pass."""
     found: dict[str, float] = {}
     for way, word in (("blocks", "again"), ("selective", "chosen")):
@@ -88,7 +88,7 @@ def recomputing_costs(
     itself, one disturbed timing would put all of it on the block, and a net of small blocks would
     be forecast at a third too much.
     """
-    rows = [row for kind in TINY for row in again_rows(timings, kind, way)]
+    rows = [row for kind in TINY for row in recompute_rows(timings, kind, way)]
     if len(rows) < 2:  # a difference of two timings, and nothing to hold it against
         return {}
     block, launch = (HOST_FACTORS[name] for name in names)
@@ -98,7 +98,7 @@ def recomputing_costs(
     return {names[0]: pace * block, names[1]: pace * launch}
 
 
-def again_rows(timings: Sequence[Timing], kind: str, way: str) -> list[Row]:
+def recompute_rows(timings: Sequence[Timing], kind: str, way: str) -> list[Row]:
     """One block, its forward launches, and what a way of recomputing adds to it."""
     block, rows = tiny_block(kind), list[Row]()
     for before, launches in (("", block.launches.mixed), ("pure", block.launches.eager)):

@@ -1,4 +1,4 @@
-"""One thing to time: what a probe is, and the random numbers it works on."""
+"""A probe: one operation to time, and its random inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work that is timed: each probe is work of the kind a training step is made of.
+"""The probes that `calibrate` times: matmuls, attention, norms, updates, launches.
 
 Shapes are those that models have, on a device of that kind. A product comes with the two of its
 backward pass, attention forward and backward, an update with the clipping before it.
@@ -122,7 +122,7 @@ def cheap_probes(kind: str) -> Iterator[Probe]:
     )
 
 
-def product_work(probe: Probe, device: torch.device) -> Work:
+def matmul_work(probe: Probe, device: torch.device) -> Work:
     """A product and the two of its backward pass."""
     rows, inner, columns = probe.shape
     if probe.compute == "fp8":
@@ -176,7 +176,7 @@ def widen_work(probe: Probe, device: torch.device) -> Work:
     return lambda: x.float()
 
 
-def turn_work(probe: Probe, device: torch.device) -> Work:
+def transpose_work(probe: Probe, device: torch.device) -> Work:
     """Rows and heads change places, as around attention."""
     rows, width = probe.shape
     x = draw((rows // 64, 64, width), probe, device)
@@ -220,7 +220,7 @@ def launch_work(probe: Probe, device: torch.device) -> Work:
     return gradients_work(TINY[probe.kind].format(probe.shape[0]), plan, (1, 16), device)
 
 
-def ask_for_update_work(probe: Probe, device: torch.device) -> Work:
+def update_launch_work(probe: Probe, device: torch.device) -> Work:
     """Everything that a step does after its gradients are there."""
     run, batch = tiny_run(TINY["launch"].format(probe.shape[0]), Plan(), (1, 16), device)
     loss = run.gradients(batch)
@@ -259,12 +259,12 @@ def tiny_run(
 
 
 WORKS: dict[str, Callable[[Probe, torch.device], Work]] = {
-    "product": product_work,
+    "product": matmul_work,
     "attention": attention_work,
     "stream": stream_work,
     "norm": norm_work,
     "widen": widen_work,
-    "turn": turn_work,
+    "turn": transpose_work,
     "spread": spread_work,
     "channel": channel_work,
     "group": group_work,
@@ -276,6 +276,6 @@ WORKS: dict[str, Callable[[Probe, torch.device], Work]] = {
     "update": update_work,
     "launch": launch_work,
     "launch llama": launch_work,
-    "ask for an update": ask_for_update_work,
+    "ask for an update": update_launch_work,
     "step": step_work,
 }

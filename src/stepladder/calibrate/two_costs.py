@@ -1,4 +1,4 @@
-"""Two costs read off things that have some of each."""
+"""Least-squares fit of two costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 SINGULAR = 1e-9  # below which shapes do not tell one cost from the other
 
 
-def two_costs(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+def fit_two_costs(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     """The costs x and y for which a·x + b·y comes closest to the seconds of every row (a, b, s).
 
     Least squares of the shares, so that each row weighs the same whatever its size. A cost below

@@ -1,4 +1,4 @@
-"""Memory that grows from step to step, who keeps it, and what growth is no leak.
+"""Memory leaks: growth from step to step, told apart from longer sequences and fragmentation.
 
 A leak raises the floor. Steps are grouped into windows and each window remembers its lowest
 reading; when every window stands higher than the one before, memory is lost. Peaks, sawtooths and
@@ -99,7 +99,7 @@ class LeakWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Longest:
+class LongestSequence:
     """The longest sequence so far, and how much of memory's growth came with a new longest."""
 
     length: int
@@ -130,9 +130,9 @@ class LengthWatch:
             self.length, self.step = length, step
 
     @property
-    def longest(self) -> Longest:
+    def longest(self) -> LongestSequence:
         share = self.grown_with_length / self.grown_bytes if self.grown_bytes else None
-        return Longest(self.length, self.step, share)
+        return LongestSequence(self.length, self.step, share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who holds the memory at a step's peak, measured, as the same value the planner forecasts.
+"""Measured memory by owner at a step's peak, in the same type that the planner forecasts.
 
 On a CPU the ledger's own count is the measurement, exact in tensors. On a GPU the allocator says
 how high the peak was and the ledger who stood there; what the allocator saw beyond the ledger
@@ -22,7 +22,7 @@ from stepladder.model import uncompiled
 from stepladder.record import Memory
 from stepladder.seam import modules
 
-from .storage_ledger import Ledger, Life, tensors_in
+from .storage_ledger import Ledger, StorageLife, tensors_in
 
 BLOCK = 512  # bytes: the caching allocator's smallest unit
 
@@ -42,7 +42,7 @@ def measure_memory(
 
 
 class MemoryMeter:
-    """Measures what happens inside it; `memory` is there afterwards."""
+    """A context that measures the memory of the step inside it; read `memory` afterwards."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class MemoryMeter:
             sizes[self.owner_of(life)] += life.num_bytes
         return Memory(**sizes)
 
-    def owner_of(self, life: Life) -> str:
+    def owner_of(self, life: StorageLife) -> str:
         """Who held a storage, once the step is over."""
         if life.owner is not None:
             return life.owner

@@ -1,4 +1,4 @@
-"""Memory over one step, by owner: every birth and death of a storage is a moment.
+"""The memory timeline of one step, by owner, with a point for every allocation and free.
 
 The ledger's diary is replayed once the step is over, when it is known who held what. On a GPU the
 allocator keeps a history of its own, which also has what kernels take for themselves; its curve

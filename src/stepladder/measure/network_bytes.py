@@ -1,4 +1,4 @@
-"""What a process really sent: the kernel's own count over its TCP connections.
+"""Bytes that a process sent, as the Linux kernel counts them for its TCP connections.
 
 gloo talks over TCP, on one machine too, so this counts a collective from below, without asking
 whoever wrote it. NCCL takes other ways (NVLink, shared memory) that no such counter sees.

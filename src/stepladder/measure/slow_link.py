@@ -1,4 +1,4 @@
-"""Two network namespaces joined by a cable of a given speed: a slow network on one machine.
+"""A slow network on one machine: two network namespaces joined by a bandwidth-limited link.
 
 Linux alone has them, and only root may make them. Whoever asks gets two namespaces, each with one
 end of a virtual cable whose bandwidth the kernel limits (a token bucket), and nothing is left
@@ -17,7 +17,7 @@ from stepladder.errors import WorldError
 BURST, LATENCY = "256kb", "200ms"  # of the token bucket: small beside a step's gradients
 
 
-class Cable:
+class SlowLink:
     """Context in which two namespaces can reach each other; `rate` as `tc` writes it, or None."""
 
     def __init__(self, rate: str | None) -> None:
@@ -26,7 +26,7 @@ class Cable:
         self.devices = tuple(f"sl{os.getpid() % 100000}{end}" for end in "ab")
         self.addresses = ("10.213.77.1", "10.213.77.2")
 
-    def __enter__(self) -> Cable:
+    def __enter__(self) -> SlowLink:
         try:
             self._lay()
         except BaseException:

@@ -1,4 +1,4 @@
-"""A diary of storages: when each was born, when it died, who owned it.
+"""A ledger of tensor storages: when each was allocated and freed, and who owned it.
 
 A dispatch mode sees every tensor an operation returns, forward and backward alike, and a weak
 reference on its storage sees it die. The storage is the unit, so views cost nothing. The moment of
@@ -29,7 +29,7 @@ CASTS = Operators(("aten._to_copy.default",))
 FOREVER = 2**62
 
 
-class Life:
+class StorageLife:
     """One storage's record."""
 
     __slots__ = ("born", "died", "num_bytes", "owner", "phase", "place", "watch", "width")
@@ -44,18 +44,18 @@ class Life:
 
 
 class Ledger(DispatchMode):
-    """Writes the lives of all storages on one kind of device while it is active."""
+    """Records the lifetime of every storage on one kind of device while it is active."""
 
     def __init__(
         self, device: torch.device, round_to: int = 1, where: Callable[[], str] = str
     ) -> None:
         super().__init__()
         self.device, self.round_to, self.where = device, round_to, where
-        self.lives: list[Life] = []
+        self.lives: list[StorageLife] = []
         self.moment = 0  # counts births and deaths
         self.live_bytes = self.peak_bytes = self.peak_moment = 0
         self.backwards: list[int] = []  # moments at which a backward pass began
-        self._alive: dict[int, Life] = {}
+        self._alive: dict[int, StorageLife] = {}
         self._in_backward = False
 
     def __enter__(self) -> Ledger:
@@ -83,7 +83,7 @@ class Ledger(DispatchMode):
                 life.owner = owner_by_birth(op, read)
         return result
 
-    def note(self, tensor: Tensor) -> Life | None:
+    def note(self, tensor: Tensor) -> StorageLife | None:
         """The life of a tensor's storage, begun now if it is new; none on another device."""
         if tensor.device.type != self.device.type:
             return None
@@ -97,7 +97,7 @@ class Ledger(DispatchMode):
             self._grow(life.num_bytes)
         return life
 
-    def admit(self, tensor: Tensor) -> Life | None:
+    def admit(self, tensor: Tensor) -> StorageLife | None:
         """The life of a tensor that an operation reads: if it is new, it was there all along."""
         storage = tensor.untyped_storage()
         where = storage_id(storage)
@@ -130,18 +130,20 @@ class Ledger(DispatchMode):
         life.place = before.place
         self._grow(life.num_bytes)
 
-    def at_peak(self) -> list[Life]:
+    def at_peak(self) -> list[StorageLife]:
         return [life for life in self.lives if life.born <= self.peak_moment < life.died]
 
-    def kept(self, life: Life) -> bool:
+    def kept(self, life: StorageLife) -> bool:
         """Whether forward kept it for backward, or backward computed it again."""
         over = next((moment for moment in self.backwards if moment >= life.born), FOREVER)
         return life.phase == "again" or (life.phase == "forward" and over < life.died)
 
-    def _begin(self, storage: torch.UntypedStorage, tensor: Tensor | None, born: int) -> Life:
+    def _begin(
+        self, storage: torch.UntypedStorage, tensor: Tensor | None, born: int
+    ) -> StorageLife:
         num_bytes = -(-storage.nbytes() // self.round_to) * self.round_to
         width = tensor.shape[-1] if tensor is not None and tensor.ndim else 1
-        life = Life(num_bytes, born, width)
+        life = StorageLife(num_bytes, born, width)
         where = storage_id(storage)
         life.watch = weakref.ref(storage, partial(self._bury, where))
         self._alive[where] = life
@@ -153,7 +155,7 @@ class Ledger(DispatchMode):
         if life is not None and life.watch is watch:
             self._end(self._alive.pop(address))
 
-    def _end(self, life: Life) -> None:
+    def _end(self, life: StorageLife) -> None:
         self._grow(-life.num_bytes)
         life.died, life.watch = self.moment, None
 
@@ -170,7 +172,7 @@ class Ledger(DispatchMode):
         self._in_backward = now
 
 
-def owner_by_birth(op: Any, read: list[Life | None]) -> str | None:
+def owner_by_birth(op: Any, read: list[StorageLife | None]) -> str | None:
     """Who owns what this operation made, where the operation alone tells."""
     if op.namespace in COLLECTIVES:
         return "communication"

@@ -1,4 +1,4 @@
-"""Which rank the others wait for, while a run trains.
+"""Straggler detection: which rank the others wait for while a run trains.
 
 At each report every rank leaves a note of its own time a step, which is the step's without what it
 spent blocked in collectives. Rank 0 reads the notes of the report before, which lie there by then:
@@ -69,7 +69,7 @@ def rank_of(text: str) -> str:
 
 
 class RankTimeExchange:
-    """Leaves this rank's times and, on rank 0, reads everybody's."""
+    """Posts this rank's times and, on rank 0, reads those of all ranks."""
 
     def __init__(self, world: World, called: nn.Module, taken: int = 0) -> None:
         """

@@ -1,4 +1,4 @@
-"""The training state a rank really holds: parameters, gradients, what the optimizer remembers."""
+"""Measured training state of a rank: bytes of parameters, gradients and optimizer state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepladder.record import Memory
 from stepladder.train import Run
 
 
-def held_state(run: Run, batch: Any) -> Memory:
+def measure_state(run: Run, batch: Any) -> Memory:
     """Bytes of this rank's training state when a batch's gradients are there; then they are not.
 
     Storages are counted, each once: what padding or a bucket adds is held as well.

@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import NonFinite, PlanError, StepladderError
 from stepladder.launch import Ranks
-from stepladder.measure import held_state
+from stepladder.measure import measure_state
 from stepladder.plan import Batch, Layout, Optimizer, Plan
 from stepladder.train import Run, climb, fit
 
@@ -162,7 +162,7 @@ def learn_rank(course: Course, weights: Path) -> Learned:
     losses, norms = follow(run, samples, course.steps)
     apart = distances(run, weights)
     with run.batches(samples, course.plan.batch.sequences, workers=0) as feed:
-        return Learned(losses, norms, apart, held_state(run, next(feed)))
+        return Learned(losses, norms, apart, measure_state(run, next(feed)))
 
 
 def start(course: Course) -> tuple[Run, Any]:

@@ -18,8 +18,8 @@ from .plots import plot_bars, plot_collectives, plot_ring
 from .tables import as_json, progress, table
 
 if TYPE_CHECKING:
-    from stepladder.bench import CollectiveRow, Line
-    from stepladder.bench.collectives import Use
+    from stepladder.bench import CollectiveRow, LatencyBandwidthFit
+    from stepladder.bench.collectives import CollectiveUse
 
 LARGEST_KIB = 64 * 1024
 RANKS = 2
@@ -33,7 +33,7 @@ def bench_collectives(options: argparse.Namespace) -> int:
 
     plan, uses = asked(options)
     rows: list[CollectiveRow] = []
-    lines: list[tuple[CollectiveRow, Line | None]] = []
+    lines: list[tuple[CollectiveRow, LatencyBandwidthFit | None]] = []
     problems: list[str] = []
     settings: dict[str, Any] = {"device": options.device, "steps": options.steps}
     with Ranks(plan.layout.num_ranks) as pool:
@@ -66,20 +66,20 @@ def bench_collectives(options: argparse.Namespace) -> int:
     return 0 if rows else 1
 
 
-def asked(options: argparse.Namespace) -> tuple[Plan, Sequence[Use]]:
+def asked(options: argparse.Namespace) -> tuple[Plan, Sequence[CollectiveUse]]:
     """The settled plan and what is to be measured of it; without one, everything over all ranks."""
-    from stepladder.bench import every_use
-    from stepladder.bench.collectives import uses_of
+    from stepladder.bench import all_collectives
+    from stepladder.bench.collectives import collectives_of_plan
 
     if not options.plan:
         ranks = options.ranks or RANKS
         if ranks == 1:
             raise PlanError("ranks", "1 rank has nobody to talk to", "Use 2 or more.")
-        return Plan(layout=Layout(replicate=ranks)), every_use()
+        return Plan(layout=Layout(replicate=ranks)), all_collectives()
     plan = Plan.parse(options.plan)
     usual = RANKS if REST in plan.layout.shape else plan.layout.num_ranks
     settled = plan.settle(options.ranks or usual)
-    uses = uses_of(settled)
+    uses = collectives_of_plan(settled)
     if not uses:
         problem = f"'{options.plan}' runs on one rank and sends nothing"
         raise PlanError("plan", problem, "Give it an axis, such as 'zero3 shard=2'.")
@@ -102,7 +102,7 @@ def cells_of(row: CollectiveRow) -> list[Any]:
     return [row.collective, row.axes, row.ways, size_of(row.bytes), row.seconds * 1e6, *rates]
 
 
-def line_cells(line: Line | None) -> list[Any]:
+def line_cells(line: LatencyBandwidthFit | None) -> list[Any]:
     if line is None:
         return [None, None, None]
     return [line.latency_seconds * 1e6, line.bytes_per_second / 1e9, f"{line.error:.0%}"]
@@ -116,7 +116,9 @@ def size_of(num_bytes: int) -> str:
 
 
 def collectives_record(
-    rows: list[CollectiveRow], lines: list[tuple[CollectiveRow, Line | None]], link: Line | None
+    rows: list[CollectiveRow],
+    lines: list[tuple[CollectiveRow, LatencyBandwidthFit | None]],
+    link: LatencyBandwidthFit | None,
 ) -> dict[str, Any]:
     return {
         "rows": [
@@ -136,7 +138,7 @@ def collectives_record(
     }  # fmt: skip
 
 
-def keep_link(link: Line | None, options: argparse.Namespace) -> str:
+def keep_link(link: LatencyBandwidthFit | None, options: argparse.Namespace) -> str:
     """Write the measured link into this device's calibration, where forecasts find it."""
     from stepladder.calibrate.calibrate import device_name as table_name
     from stepladder.world import pick_device
@@ -184,12 +186,12 @@ def bench_ring(options: argparse.Namespace) -> int:
 
 
 def bench_dp(options: argparse.Namespace) -> int:
-    from stepladder.bench import Trial, device_name, measure_data_parallel
+    from stepladder.bench import DataParallelWorkload, device_name, measure_data_parallel
     from stepladder.launch import Ranks
     from stepladder.world import pick_device
 
     on_gpu = pick_device(options.device).type == "cuda"
-    trial = Trial(
+    trial = DataParallelWorkload(
         options.model or ("gpt2" if on_gpu else "gpt-tiny"),
         options.batch or (16 if on_gpu else 8),
         options.sequence or (1024 if on_gpu else 128),

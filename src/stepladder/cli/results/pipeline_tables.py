@@ -12,20 +12,20 @@ from .plots import COLOURS, figure, store
 from .tables import as_json, progress, table
 
 if TYPE_CHECKING:
-    from stepladder.bench.pipeline_schedules import Timeline
+    from stepladder.bench.pipeline_schedules import ScheduleTimeline
 
 RANKS, MICROS = 4, 8
 SHADES = {"forward": 1.0, "backward": 0.55, "input": 0.55, "weight": 0.25}
 
 
 def bench_pipeline(options: argparse.Namespace) -> int:
-    from stepladder.bench.pipeline_schedules import SCHEDULES, Case, measure_schedules
+    from stepladder.bench.pipeline_schedules import SCHEDULES, ScheduleCase, measure_schedules
     from stepladder.launch import Ranks
 
     ranks = options.ranks or RANKS
     micros = options.batch or max(MICROS, ranks)
     cases = [
-        Case(schedule, ranks, micros, work)
+        ScheduleCase(schedule, ranks, micros, work)
         for work in ("waiting", "matrix")
         for schedule in SCHEDULES
     ]
@@ -51,11 +51,11 @@ def bench_pipeline(options: argparse.Namespace) -> int:
     return 0
 
 
-def record(row: Timeline) -> dict[str, Any]:
+def record(row: ScheduleTimeline) -> dict[str, Any]:
     return {**asdict(row), "formula": row.case.formula}
 
 
-def plot_timelines(path: str | Path, rows: Sequence[Timeline]) -> Path:
+def plot_timelines(path: str | Path, rows: Sequence[ScheduleTimeline]) -> Path:
     """A band a schedule, a line a rank, a colour a micro-batch; the later half of a rank's stages
     is hatched."""
     from matplotlib.gridspec import GridSpec
@@ -75,7 +75,7 @@ def plot_timelines(path: str | Path, rows: Sequence[Timeline]) -> Path:
     return store(drawn, path)
 
 
-def draw_timeline(axis: Any, row: Timeline) -> None:
+def draw_timeline(axis: Any, row: ScheduleTimeline) -> None:
     case = row.case
     for rank, events in enumerate(row.events):
         first = min(event.stage for event in events)

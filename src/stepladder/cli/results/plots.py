@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepladder.errors import RecordError
 
 if TYPE_CHECKING:
-    from stepladder.bench import CollectiveRow, Line
+    from stepladder.bench import CollectiveRow, LatencyBandwidthFit
     from stepladder.bench.ring_all_reduce import RingRow
 
 COLOURS = ("#2458a6", "#d1603d", "#3a8f5c", "#8a5fa8", "#a38a2f", "#5a6672")
@@ -95,7 +95,7 @@ def plot_bars(
 def plot_collectives(
     path: str | Path,
     rows: Sequence[CollectiveRow],
-    lines: Mapping[tuple[str, str], Line | None],
+    lines: Mapping[tuple[str, str], LatencyBandwidthFit | None],
 ) -> Path:
     """Time and bus bandwidth by size, a colour a collective, the fitted line dashed."""
     drawn, (left, right) = figure(11, 4.2, panels=2)

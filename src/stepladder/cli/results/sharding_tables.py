@@ -57,11 +57,11 @@ def bench_zero(options: argparse.Namespace) -> int:
 
 
 def bench_scaling(options: argparse.Namespace) -> int:
-    from stepladder.bench.scaling import Load, measure_scaling
+    from stepladder.bench.scaling import ScalingWorkload, measure_scaling
     from stepladder.launch import Ranks
 
     ranks = options.ranks or RANKS
-    load = Load(
+    load = ScalingWorkload(
         options.model or "gpt-tiny",
         options.batch or 8,
         options.sequence or 64,

@@ -16,14 +16,14 @@ from typing import Any
 import torch.distributed as dist
 
 from stepladder.errors import WorldError
-from stepladder.measure import Cable
+from stepladder.measure import SlowLink
 
 NEW_NETWORK = 0x40000000  # the kernel's CLONE_NEWNET
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    cable: Cable | None
+    cable: SlowLink | None
     reason: str = ""  # why there is no cable
 
     def at(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def two_hosts(rate: str) -> Iterator[Hosts]:
     """Context in which even ranks have one host, odd ranks another; rate as `tc` writes it."""
     with ExitStack() as stack:
         try:
-            hosts = Hosts(stack.enter_context(Cable(rate)))
+            hosts = Hosts(stack.enter_context(SlowLink(rate)))
         except WorldError as refused:
             hosts = Hosts(None, str(refused))
         yield hosts
