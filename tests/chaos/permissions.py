@@ -1,4 +1,4 @@
-"""Commands as a user who may not read or write all there is: `python -m tests.chaos.permissions FILE`.
+"""Commands as a user without rights: `python -m tests.chaos.permissions FILE`.
 
 The file holds lists of words, one a line. Each command is run in this one process; what it ended
 with and said is one line of JSON.
