@@ -48,7 +48,7 @@ def test_the_planner_forecasts_the_very_products_that_were_timed():
     for timing in timings:
         rows, inner, columns = timing.shape
         elements = rows * inner + rows * columns + inner * columns
-        said = 3 * speed.product(2 * rows * inner * columns, elements)
+        said = 3 * speed.matmul(2 * rows * inner * columns, elements)
         assert said == pytest.approx(timing.seconds, rel=1e-4)
 
 
