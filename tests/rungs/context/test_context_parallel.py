@@ -49,12 +49,12 @@ def hf_llama():
 
 
 def words(num: int):
-    """Rows with targets in the first stretches only, in all, in none."""
+    """Rows with targets in the first chunks only, in all, in none."""
     return ragged(num, rows=8, length=LENGTH)
 
 
 def packed(num: int):
-    """Documents of 1 to 11 tokens, which begin and end anywhere in a stretch."""
+    """Documents of 1 to 11 tokens, which begin and end anywhere in a chunk."""
     draw = torch.Generator().manual_seed(3)
     lengths = torch.randint(1, 12, (num * 8 * LENGTH,), generator=draw).tolist()
     rows = pack([torch.randint(0, 64, (n,), generator=draw) for n in lengths], LENGTH)
@@ -113,7 +113,7 @@ def check_same(plan: str, ranks: int, subject: str, optimizer: str, close: float
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_two_stretches_learn_what_the_whole_does(subject):
+def test_two_chunks_learn_what_the_whole_does(subject):
     check_same("fp32 ddp context=2", 2, subject, "sgd lr=0.5")
 
 
@@ -146,7 +146,7 @@ def test_four_ranks_learn_what_one_does(plan, subject):
 
 
 @pytest.mark.soak
-def test_stretches_in_bf16_stay_within_its_rounding():
+def test_chunks_in_bf16_stay_within_its_rounding():
     check_same("bf16 ddp context=2", 2, "llama", "sgd lr=0.1", close=2e-3)
 
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_cut_is_refused_in_one_line():
     for extra in ("a convolution", "no attention of torch's"):
         start, by = first.pop(extra).split(" (by ")
         assert start == (
-            "layout.context: Foreign gives other results for 2 stretches of a sequence than for "
+            "layout.context: Foreign gives other results for 2 chunks of a sequence than for "
             "the whole"
         )
         assert by.endswith(
@@ -281,14 +281,14 @@ def test_what_cannot_be_cut_is_refused_in_one_line():
             "must be an argument called positions or position_ids."
         )
     assert first == {
-        "a mask of its own": "layout.context: the module made an attention mask from its stretch "
+        "a mask of its own": "layout.context: the module made an attention mask from its chunk "
         "of the sequence alone. Leave attention_mask out where rows are full, or use context=1.",
         "other keys": "layout.context: 8 queries look at 1 keys, not at their own. Use context=1.",
         "odd": "layout.context: 2 ways cannot slice 15 tokens evenly. Use sequences of 14.",
         "rows": "batch: has no target for each position of a sequence. Use context=1.",
         "wide": "batch: (2, 3) is not a row of 16 positions like the targets. "
         "Use context=1, or leave that tensor out.",
-        "window": "LlamaForCausalLM: sees 8 tokens back, and a stretch does not know where its "
+        "window": "LlamaForCausalLM: sees 8 tokens back, and a chunk does not know where its "
         "window begins. Use context=1.",
     }
 

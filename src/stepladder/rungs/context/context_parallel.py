@@ -1,13 +1,13 @@
-"""Rung: every sequence in equal stretches, one a rank, so that long ones fit (context parallel).
+"""Rung: context parallel: every sequence in equal chunks, one a rank, so that long sequences fit.
 
-Everything in a language model works token by token but attention, which sees the whole sequence by
-gathering keys and values: see gathered.py. Stretches are contiguous, the first ranks' being the
+Everything in a language model works token by token except attention, which gathers the keys and
+values of all chunks: see gather_keys_values.py. Chunks are contiguous, and the first rank has the
 first tokens. Positions are those in the whole sequence, and are given to the module by name.
 
 [Note: what may look across tokens] In a module stepladder did not write, torch's fused attention is
-found wherever it is called; a convolution over the sequence, a state carried along it, an attention
+found wherever it is called; a convolution over the sequence, a recurrent state, an attention
 written by hand or positions counted inside are not. So the first batch is also a test: the start of
-one row is run whole and in stretches, and if outputs or losses differ the module is refused.
+one row is run whole and in chunks, and if outputs or losses differ, the module is refused.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from stepladder.world import World, seed_generators
 
 from .gather_keys_values import GatherInAttention, SequenceChunk, attend_to_all
 
-POSITIONS = ("positions", "position_ids")  # how modules call them
-TEST_TOKENS = 16  # tokens a rank, of the row that is run both ways
-TOLERANCES = {"fp32": 1e-4, "fp8": 0.15}  # how far rounding may carry a result when cut elsewhere
-OTHER_TOLERANCE = 3e-2  # in any other type
+POSITIONS = ("positions", "position_ids")  # names of the argument
+TEST_TOKENS = 16  # tokens per rank of the row that is run both ways
+TOLERANCES = {"fp32": 1e-4, "fp8": 0.15}  # relative error by rounding alone
+OTHER_TOLERANCE = 3e-2  # in 16 bits
 
 
 def context(
     module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], loss: Loss, plan: Plan, world: World
 ) -> SequenceSplit:
-    """Have the module's attention look across the ranks that share a sequence."""
+    """Make the module's attention gather keys and values from the ranks that share a sequence."""
     group = world.group("context")
     look_up_collectives()
     chunk = SequenceChunk(group.rank(), group.size(), group.group_name)
@@ -74,7 +74,7 @@ def refuse_windows(module: nn.Module) -> None:
     if window and getattr(config, "use_sliding_window", True):
         raise ModelError(
             type(module).__name__,
-            f"sees {window} tokens back, and a stretch does not know where its window begins",
+            f"sees {window} tokens back, and a chunk does not know where its window begins",
             "Use context=1.",
         )
 
@@ -82,7 +82,7 @@ def refuse_windows(module: nn.Module) -> None:
 def forward_gathering(
     forward: Callable[..., Any], chunk: SequenceChunk, *args: Any, **kwargs: Any
 ) -> Any:
-    """A block's forward, with every fused attention in it looking across ranks."""
+    """A block's forward, in which every fused attention gathers from other ranks."""
     if not chunk.cut:
         return forward(*args, **kwargs)
     with GatherInAttention(chunk):
@@ -90,7 +90,7 @@ def forward_gathering(
 
 
 def documents_of_all(chunk: SequenceChunk, documents: Tensor) -> Tensor:
-    """The mask of packed documents for this stretch's tokens; documents may begin on any rank."""
+    """The mask of packed documents for this chunk's tokens; documents may begin on any rank."""
     if not chunk.cut:
         return document_mask(documents)
     return document_mask(documents, chunk.gather(documents, 1, ahead=False))
@@ -98,13 +98,13 @@ def documents_of_all(chunk: SequenceChunk, documents: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class SequenceSplit:
-    """Cuts batches along the sequence."""
+    """Splits batches along the sequence."""
 
     module: nn.Module
     chunk: SequenceChunk
     whole: Loss  # of uncut sequences
     world: World
-    limit: float  # relative, between a row and its stretches
+    limit: float  # relative error between a row and its chunks
     names: list[str] = field(init=False)  # of the module's arguments
     tested: bool = False
 
@@ -113,13 +113,13 @@ class SequenceSplit:
 
     @property
     def loss(self) -> Loss:
-        """Of a stretch. A module that moves its labels itself would miss each stretch's last, so
-        they are moved before the cut and its loss is computed here."""
+        """Of a chunk. A module that shifts its labels itself would miss each chunk's last label, so
+        they are shifted before the split and its loss is computed here."""
         return Loss(shifted_cross_entropy, shifted=True) if self.whole.shifted else self.whole
 
     @contextmanager
     def local_chunk(self, run: Accumulate, batch: Batch) -> Iterator[Batch]:
-        """Block in which the module is given this rank's stretch of the batch."""
+        """A context in which the module is given this rank's chunk of the batch."""
         length, ways = batch.length, self.chunk.ways
         if length % ways:
             raise DataError(
@@ -131,7 +131,8 @@ class SequenceSplit:
             row = batch.rows(slice(0, 1)).columns(slice(0, min(length, TEST_TOKENS * ways)))
             self.test(run, row)
             self.tested = True
-        # Ranks that hold the same rows were seeded alike; each stretch must draw its own dropout.
+        # Ranks with the same rows have the same seed; each chunk must draw its own dropout. (The
+        # word is part of the seed.)
         seed_generators(self.world.device, torch.initial_seed(), "stretch", self.chunk.index)
         with self.chunk.cutting():
             yield self.cut(batch)
@@ -157,7 +158,7 @@ class SequenceSplit:
 
     @torch.no_grad()
     def test(self, run: Accumulate, row: Batch) -> None:
-        """Run a short row whole and in stretches: see [Note: what may look across tokens]."""
+        """Run a short row whole and in chunks: see [Note: what may look across tokens]."""
         part = self.chunk.of(row.length)
         with eager_evaluation(self.module), run.forward_context():
             outputs = run.outputs(row)
@@ -170,14 +171,14 @@ class SequenceSplit:
         if whole is not None and cut is not None:
             error = torch.maximum(error, distance(cut, whole[:, part]))
         far = (error.nan_to_num(1.0) > self.limit).float()
-        # Agreed by all, so that none goes on to wait for one that stopped.
+        # All ranks agree, so that none waits in a collective for one that stopped.
         said = torch.stack((far, far * error.nan_to_num(1.0)))
         num, total = self.world.sum(said, *COPIES, "tensor").tolist()
         if num:
             raise ModelError(
                 "layout.context",
                 f"{type(self.module).__name__} gives other results for {self.chunk.ways} "
-                f"stretches of a sequence than for the whole (by {total / num:.1g})",
+                f"chunks of a sequence than for the whole (by {total / num:.1g})",
                 "Use context=1. Only torch's fused attention may look across tokens, and positions "
                 f"must be an argument called {' or '.join(POSITIONS)}.",
             )
@@ -185,7 +186,7 @@ class SequenceSplit:
 
 @contextmanager
 def eager_evaluation(module: nn.Module) -> Iterator[None]:
-    """Block in which nothing is drawn and nothing compiled."""
+    """A context without dropout and without compilation."""
     training = [part for part in module.modules() if part.training]
     compiled = any(is_compiled(part) for part in module.modules())
     module.eval()
@@ -198,7 +199,7 @@ def eager_evaluation(module: nn.Module) -> Iterator[None]:
 
 
 def per_token(outputs: Any, length: int) -> Tensor | None:
-    """The first output that has a row for every token."""
+    """The first output that has one row for each token."""
     found = (each for each in iter_tensors(outputs) if each.dim() > 1 and each.shape[1] == length)
     return next((local(each).float() for each in found if each.is_floating_point()), None)
 
@@ -214,11 +215,11 @@ def distance(found: Tensor, expected: Tensor) -> Tensor:
 
 
 def shifted_cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
-    """Cross entropy with targets that stand where they are predicted."""
+    """Cross-entropy with targets at the positions that predict them."""
     if getattr(outputs, "aux_loss", None) is not None:
         raise ModelError(
             "layout.context",
-            "the module adds a loss over whole sequences (aux_loss), which stretches do not have",
+            "the module adds a loss over whole sequences (aux_loss), which chunks do not have",
             "Use context=1, or output_router_logits=False.",
         )
     return cross_entropy(outputs, targets)

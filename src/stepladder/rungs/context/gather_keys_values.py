@@ -1,8 +1,8 @@
-"""Attention of one stretch of a sequence to all of it: keys and values travel, queries stay.
+"""Attention of one chunk of a sequence to all of it: keys and values are gathered, queries stay.
 
 [Note: keys are gathered twice] Gathered keys and values are as long as the whole sequence, which is
-what slicing it was to avoid. So they live inside the attention only: backward keeps this rank's own
-and gathers the others' again. torch's selective checkpoint does that and keeps the attention's
+what splitting it was to avoid. So they exist inside the attention only: backward saves this rank's
+own and gathers the others' again. torch's selective checkpoint does that and saves the attention's
 result, so that no attention is computed twice.
 """
 
@@ -28,16 +28,16 @@ from stepladder.seam.operators import all_gather, reduce_scatter
 
 @dataclass(slots=True, eq=False)
 class SequenceChunk:
-    """Which of `ways` equal stretches of every sequence is this rank's."""
+    """Which of `ways` equal chunks of every sequence this rank has."""
 
     index: int
     ways: int
-    group: str  # the name of the ranks that hold the other stretches
-    cut: bool = False  # else sequences are whole: for sampling, and whoever calls the module alone
+    group: str  # the name of the group of ranks with the other chunks
+    cut: bool = False  # False: sequences are whole, as in sampling
 
     @contextmanager
     def cutting(self) -> Iterator[None]:
-        """Block in which the module is given stretches of sequences."""
+        """A context in which the module is given chunks of sequences."""
         self.cut = True
         try:
             yield
@@ -49,7 +49,7 @@ class SequenceChunk:
         return slice(self.index * size, (self.index + 1) * size)
 
     def gather(self, tensor: Tensor, dim: int, *, ahead: bool) -> Tensor:
-        """All stretches of a tensor in order; without `ahead`, none that lies after this rank's."""
+        """All chunks of a tensor in order; without `ahead`, none after this rank's."""
         parts = Gather.apply(tensor, self.ways, self.group).chunk(self.ways)
         return torch.cat(parts if ahead else parts[: self.index + 1], dim)
 
@@ -77,7 +77,7 @@ def attend_to_all(
     mask: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """Attend as `attend` does, to the keys and values of every stretch that may be seen."""
+    """Attend as `attend` does, to the keys and values of every chunk that may be seen."""
     if not chunk.cut:
         return attend(query, key, value, mask=mask, causal=causal)
     inner = partial(attend, mask=mask, causal=causal)
@@ -107,7 +107,7 @@ def attend_gathered(
 
 
 class GatherInAttention(TorchFunctionMode):
-    """Inside, torch's fused attention looks across ranks, whoever calls it."""
+    """A context in which torch's fused attention gathers keys and values, whoever calls it."""
 
     def __init__(self, chunk: SequenceChunk) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class GatherInAttention(TorchFunctionMode):
         if attn_mask is not None:
             raise ModelError(
                 "layout.context",
-                "the module made an attention mask from its stretch of the sequence alone",
+                "the module made an attention mask from its chunk of the sequence alone",
                 "Leave attention_mask out where rows are full, or use context=1.",
             )
         if query.shape[-2] != key.shape[-2]:

@@ -1,9 +1,9 @@
-"""Where a model's blocks are cut into a pipeline's stages, and whether they form a chain at all.
+"""Where a model's blocks are split into pipeline stages, and whether they form a chain at all.
 
-A pipeline carries one tensor from stage to stage. So each block must take what the block before it
-returned, and nothing else may find a way around: no block is given what an earlier one made beside
-that, and what follows the last block reads its result alone. All of that is seen in one pass on
-stand-ins, before any memory is spent; a model that is no chain is refused by the block's name.
+A pipeline sends one tensor from stage to stage. So each block must take what the block before it
+returned, and nothing may bypass that: no block is given anything else that an earlier one computed,
+and what follows the last block reads its result alone. One forward pass on meta tensors shows all
+of that before any memory is used; a model that is not a chain is refused with the block's name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rung: consecutive blocks on other ranks, micro-batches in turn (torch.distributed.pipelining).
+"""Rung: pipeline parallel: consecutive blocks on different ranks (torch.distributed.pipelining).
 
-Every rank of a pipeline has the whole batch; what flows between blocks is all that is sent. torch
-runs the schedule. The last stage makes a loss of each micro-batch, weighed by its share of the
+Every rank of a pipeline has the whole batch; only activations between blocks are sent. torch runs
+the schedule. The last stage computes the loss of each micro-batch, weighted by its share of the
 global batch as everywhere else, so that gradients add up to those of one device.
 """
 

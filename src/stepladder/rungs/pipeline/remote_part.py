@@ -1,7 +1,8 @@
-"""What may be known of a part that lives on another stage: shapes and types, never numbers.
+"""What may be known of a part that lives on another stage: shapes and types, never values.
 
-Code between a model's parts asks for such things: in which type a patch's weights are, how long a
-table is. A drawing of the part answers. Whoever would compute with it is refused by its name.
+Code between a model's parts asks for such things: the type of a patch embedding's weight, the
+length of a table. A copy of the part on the meta device answers. Computing with it is an error that
+names the part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pipeline's stages as torch's schedules take them: what they send, and when they worked."""
+"""Pipeline stages as torch's schedules take them: what they send, and when they compute."""
 
 from __future__ import annotations
 

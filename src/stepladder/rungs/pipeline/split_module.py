@@ -1,7 +1,7 @@
-"""A module split among a pipeline's ranks, from the first rung to the last.
+"""A rank's stages of a pipeline: cut out of the module before the move, run after all other rungs.
 
-The split comes between two others' work: what stages cost is counted on the module as it was
-given, and parts go before any of them reaches a device.
+The split comes early: FLOPs of stages are counted on the module as it was given, and other stages'
+parts are dropped before anything is moved to a device.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One stage of a pipeline: the module's own forward, entered and left where the stage's blocks are.
 
 Every rank has the whole micro-batch, so every stage runs the forward that the module's author
-wrote, and with it the code that makes masks and positions. Only the parts of other stages are stood
-in for. Earlier blocks answer with what was received, the entry's parts with zeros of their shape
-that nobody reads; the first block of the next stage takes what flows and ends the pass.
+wrote, including the code that makes masks and positions. Only the parts of other stages are
+replaced: earlier blocks return what was received, embeddings return zeros of the right shape that
+nobody reads, and the first block of the next stage ends the forward.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RemotePart(nn.Module):
 
 
 class StageModule(nn.Module):
-    """The stretch of a model that one stage runs.
+    """The part of a model that one stage runs.
 
     Called with what the stage before it sent, it returns what the next is sent; `run` decides in
     which precision, and makes a loss of the last one's outputs.

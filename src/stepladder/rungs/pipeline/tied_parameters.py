@@ -1,8 +1,8 @@
-"""Parameters that several stages hold: each stage's part of the gradient is added up.
+"""Parameters that several pipeline stages share: their gradients are summed over the stages.
 
-A head that is the embedding's matrix lives on the first stage and on the last; a parameter outside
-every part may be read by any stage. All copies begin alike and get the same gradient, so they stay
-alike; the gradient's norm counts the first.
+An output layer tied to the embedding lives on the first stage and on the last; a parameter outside
+every part may be read by any stage. All copies start equal and get the same gradient, so they stay
+equal; the gradient norm counts the first.
 """
 
 from __future__ import annotations

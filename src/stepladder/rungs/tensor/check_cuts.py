@@ -1,9 +1,9 @@
-"""Guessed cuts, tried: a block before and after it is cut must compute the same.
+"""A test of guessed tensor-parallel cuts: a block must compute the same before and after it is cut.
 
-Names and shapes show which linears form a pair; they do not show what a block does between them. So
-one block runs on a few random numbers, whole and then cut, on the real ranks. Its answer, the
-gradient of its input and those of the parameters every rank holds must agree; a head count that
-nobody divided or a norm across the cut shows in one of them.
+Names and shapes show which linears form a pair, but not what a block does between them. So one
+block runs on a few random numbers, whole and then cut, on the real ranks. Its output, the gradient
+of its input and those of the parameters that every rank has must agree; a head count that was not
+divided, or a norm across the cut, shows in one of them.
 """
 
 from __future__ import annotations

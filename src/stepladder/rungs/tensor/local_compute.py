@@ -1,9 +1,9 @@
-"""A module whose parameters are distributed tensors, computing on this rank's own part of them.
+"""A module whose parameters are DTensors, computing on this rank's local part of them.
 
-Parameters are torch's DTensors: they know what the whole is, which a checkpoint, a shard and a
-norm need. Products do not: while a module runs, its own parameters are plain local tensors, and
-only what flows in or out of a cut moves between ranks. So a product costs what it costs on one
-device, and kernels that know nothing of distributed tensors serve cut modules too.
+DTensors know the whole parameter, which checkpoints, sharding and norms need. Matmuls do not: while
+a module runs, its own parameters are plain local tensors, and only its inputs and outputs are
+communicated. So a matmul costs what it costs on one device, and kernels that know nothing of
+DTensors work too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Linears that carry adapters (peft's LoRA), cut along with the pairs of narrow matrices they add.
+"""Tensor parallelism for linears with LoRA adapters (peft), whose pairs of matrices are cut along.
 
-A pair is a matrix that narrows what flows in and one that widens it again. Where the linear is cut
-by columns the second is cut as the linear is, and every rank narrows alike: each has the whole of
-what flows in. Where it is cut by rows the first is, and every rank widens its share of a sum. The
-matrix of a pair that all ranks hold saw a part of the work on each, so its gradients are added up.
+A pair is a matrix that projects the input down (A) and one that projects it up (B). Where the
+linear is split by columns, B is split as the linear is and every rank has all of A. Where it is
+split by rows, A is, and every rank's B gives a part of the sum. The matrix of a pair that all ranks
+have saw a part of the work on each, so its gradients are summed.
 """
 
 from __future__ import annotations

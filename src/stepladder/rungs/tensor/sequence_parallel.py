@@ -1,8 +1,8 @@
-"""The stream between blocks, sliced along the sequence over the ranks of the tensor axis.
+"""Sequence parallel: the residual stream between blocks, split along the sequence by tensor rank.
 
-Whole before the first block and after the last, so what a foreign model does there with lengths
-and masks stays right. Where ranks hold slices each draws its own random numbers; outside, where
-all hold the same, all draw the same.
+It is whole before the first block and after the last, so that what a foreign model does there with
+lengths and masks stays right. Where ranks have slices, each draws its own random numbers; outside,
+where all have the same values, all draw the same.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Rung: matrices cut over ranks, each computing its part of every product.
+"""Rung: tensor parallel: matrices split over ranks, each computing its part of every matmul.
 
-Linears come in pairs. The first is cut by columns, so each rank makes some of the heads or some of
-the hidden numbers; the second by rows, so each rank's product is a share of the sum. Between pairs
-the stream is sliced along the sequence where the model says that each position is computed alone
-there: a pair gathers the sequence as it starts and adds up into slices as it ends, norms and
-dropout see a slice, and nothing but matrices is stored or computed twice. Where positions are not
-known to be alone (a class token, a foreign block) every rank has the whole stream, and a pair ends
-in a sum.
+Linears come in pairs. The first is split by columns, so each rank computes some of the heads or
+hidden features; the second by rows, so each rank's result is a part of a sum. Between pairs the
+residual stream is split along the sequence where the model says that positions are independent
+there (sequence parallel): a pair starts with an all-gather and ends with a reduce-scatter, norms
+and dropout see a slice, and nothing but matrices is stored or computed twice. Where positions may
+depend on each other (a class token, a foreign block) every rank has the whole stream, and a pair
+ends with an all-reduce.
 
-Dropout: where ranks hold slices each draws its own pattern; where they hold the same numbers all
-draw the same. With a whole stream a rank's own heads are dropped by the pattern of every other
-rank's, which leaves the mean alone.
+Dropout: where ranks have slices, each draws its own pattern; where they have the same values, all
+draw the same. With a whole stream a rank's own heads are dropped by the same pattern as every other
+rank's, which does not change the mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Vocabulary parallel: the embedding and the output head, each rank holding some of the classes.
+"""Vocabulary parallel: the embedding and the output layer split by classes over ranks.
 
-No rank ever holds a row of all logits; the loss over them is loss/sliced_cross_entropy.py. A
-vocabulary that does not divide is cut as torch cuts it: the last rank's part is smaller.
+No rank ever has a row of all logits; the loss over them is loss/sliced_cross_entropy.py. A
+vocabulary that does not divide evenly is split as torch does: the last rank's part is smaller.
 """
 
 from __future__ import annotations
