@@ -31,16 +31,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stepladder.labs.equipment import layer_stack as stack
 from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
-from stepladder.labs.equipment.layer_stack import (
-    NUM_LAYERS,
-    WIDTH,
-    copied,
-    make_rows,
-    make_weight,
-    sharded,
-)
 from stepladder.labs.equipment.rank_memory_limit import MemoryLimit
 
 LIMIT_BYTES = 800 * 1024
@@ -56,7 +49,7 @@ def cut(weight: Tensor) -> Tensor:
 
 def gather(piece: Tensor) -> Tensor:
     """The whole weight, from every rank's piece."""
-    whole = piece.new_empty(WIDTH, WIDTH)
+    whole = piece.new_empty(stack.WIDTH, stack.WIDTH)
     # >>> dist.all_gather fills a list of tensors: the chunks of whole.flatten() are views of it.
     dist.all_gather(list(whole.flatten().chunk(dist.get_world_size())), piece)
     # <<< whole.zero_()
@@ -104,7 +97,9 @@ class Pieces(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pieces = nn.ParameterList(cut(make_weight(layer)) for layer in range(NUM_LAYERS))
+        self.pieces = nn.ParameterList(
+            cut(stack.make_weight(layer)) for layer in range(stack.NUM_LAYERS)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         for piece in self.pieces:
@@ -114,7 +109,7 @@ class Pieces(nn.Module):
 
 def train(make: Callable[[], nn.Module], limit_bytes: int | None = None) -> dict[str, float]:
     """Train two steps under a memory limit: the peak, what a step sends, the last loss."""
-    x = make_rows(dist.get_rank())
+    x = stack.make_rows(dist.get_rank())
     with MemoryLimit(limit_bytes) as memory:
         model = make()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -133,11 +128,11 @@ def train(make: Callable[[], nn.Module], limit_bytes: int | None = None) -> dict
 
 def measure() -> list[dict[str, Any]]:
     strategies: dict[str, Callable[[], nn.Module]] = {
-        "whole copies": copied,
+        "whole copies": stack.copied,
         "pieces by hand": Pieces,
-        "fully_shard": sharded,
-        "kept for backward": partial(sharded, keep=True),
-        "2 copies of 2 pieces": partial(sharded, shard_ways=2),
+        "fully_shard": stack.sharded,
+        "kept for backward": partial(stack.sharded, keep=True),
+        "2 copies of 2 pieces": partial(stack.sharded, shard_ways=2),
     }
     return [{"strategy": name} | on_ranks(train, 4, make)[0] for name, make in strategies.items()]
 
