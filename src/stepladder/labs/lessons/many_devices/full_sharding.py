@@ -86,12 +86,6 @@ class ShardedLinear(torch.autograd.Function):
         return gradient @ weight, scatter_mean(gradient.T @ x)
 
 
-def run_pieces(pieces: list[Tensor], x: Tensor) -> Tensor:
-    for piece in pieces:
-        x = torch.tanh(ShardedLinear.apply(x, piece))
-    return x
-
-
 class Pieces(nn.Module):
     """The stack of layers, of which this rank holds a piece each."""
 
