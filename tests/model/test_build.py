@@ -52,6 +52,7 @@ def test_the_sequence_sets_the_positions():
     assert build("llama-tiny", device="meta", sequence=99).blocks[0].attention.rotary.sequence == 99
 
 
+@pytest.mark.soak
 def test_405_billion_parameters_are_laid_out_in_seconds():
     build("llama-tiny", device="meta")  # the first module on meta loads torch's decompositions
     start = time.process_time()

@@ -171,6 +171,7 @@ def test_a_run_says_why_it_has_its_plan():
     assert climb(model, loss="cross_entropy", plan="fp32", device="cpu").because == ""
 
 
+@pytest.mark.soak
 def test_choosing_takes_no_time():
     keep(FLAT)
     model = build("gpt-tiny", device="meta")

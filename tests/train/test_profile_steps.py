@@ -53,6 +53,7 @@ def undisturbed(measure, fine):
     return measure()
 
 
+@pytest.mark.soak
 def test_a_healthy_run_adds_up_to_the_clock_and_is_accused_of_nothing(tmp_path):
     runs = []
 
@@ -90,6 +91,7 @@ def test_profiled_steps_learn_what_plain_steps_learn():
         assert torch.equal(one, other)
 
 
+@pytest.mark.soak
 def test_a_slow_loader_is_named():
     rows, taken = batch(), []
 
@@ -124,6 +126,7 @@ def test_a_host_synchronisation_is_named_with_its_line():
     assert "once a step" in finding.text
 
 
+@pytest.mark.soak
 def test_a_leaked_graph_is_named():
     kept = []
 
@@ -138,6 +141,7 @@ def test_a_leaked_graph_is_named():
     assert ".detach()" in found.findings[0].text
 
 
+@pytest.mark.soak
 def test_a_tiny_batch_is_launch_bound():
     found = start(model="gpt-tiny").profile(repeat(batch(1, 8)), steps=3)
     assert "launch" in kinds(found)
@@ -145,6 +149,7 @@ def test_a_tiny_batch_is_launch_bound():
     assert "operations a step" in finding.text and "micro-batch" in finding.fix
 
 
+@pytest.mark.soak
 def test_an_unfused_optimizer_is_named():
     run = start()
     groups = [{"params": g["params"], "lr_factor": 1.0} for g in run.optimizer.param_groups]
@@ -154,6 +159,7 @@ def test_an_unfused_optimizer_is_named():
     assert "tensors" in found.findings[0].text
 
 
+@pytest.mark.soak
 def test_a_pause_in_python_is_not_taken_for_small_operations():
     run = start()
     run.module.register_forward_pre_hook(lambda *_: time.sleep(0.2))
@@ -191,6 +197,7 @@ def profile_rank(plan, sleeper, moment, steps=STEPS):
     return found.to_dict()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("moment", ["forward", "data", "optimizer"])
 def test_a_rank_that_sleeps_is_named_by_both(moment):
     def measure():
@@ -207,6 +214,7 @@ def test_a_rank_that_sleeps_is_named_by_both(moment):
         assert slow - fast == pytest.approx(0.25, rel=0.4)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("plan", ["fp32 ddp replicate=2", "fp32 zero3 shard=2"])
 def test_healthy_ranks_add_up_and_name_nobody(plan):
     def accused(found):

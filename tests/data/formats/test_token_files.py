@@ -64,6 +64,7 @@ def test_a_pickled_file_carries_its_path_and_not_its_tokens(tmp_path):
     assert torch.equal(again[1234][1], source[1234][1]) and len(again) == len(source)
 
 
+@pytest.mark.soak
 def test_reading_prints_its_rate(tmp_path):
     source = TokenFile(write(tmp_path / "a.bin", np.zeros(4_000_000)), 1024)
     began = time.perf_counter()
