@@ -61,7 +61,8 @@ def table(report: Path, seconds: float) -> str:
     lines = [
         "# The soak",
         "",
-        f"`make soak`, {time.strftime('%Y-%m-%d')}, {machine}: {seconds / 60:.0f} minutes.",
+        f"`{' '.join(['python -m tests.soak', *sys.argv[1:]])}`, {time.strftime('%Y-%m-%d')}, "
+        f"{machine}: {seconds / 60:.0f} minutes.",
         "",
         "| tests | passed | skipped | failed | seconds |",
         "|---|---|---|---|---|",
