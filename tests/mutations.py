@@ -35,7 +35,7 @@ class Mutation:
 MUTATIONS = (
     Mutation("engine: micro-batches are not weighted by their targets", "rungs/accumulate.py",
              "mean * (self.weight(part, self.total) if counts else 0.0)",
-             "mean * (1.0 / len(padded) if counts else 0.0)", "tests/rungs/test_accumulate.py"),
+             "mean * (1.0 / len(padded) if counts else 0.0)", "tests/train/test_engine.py"),
     Mutation("engine: the mean over ranks is not made a sum", "rungs/accumulate.py",
              "scale(weighted * self.gradient_sync.ways)", "scale(weighted)",
              "tests/parity/test_plans.py -k sgd"),

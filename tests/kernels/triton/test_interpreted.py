@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import soak_after
+
 pytest.importorskip("triton")
 HERE = Path(__file__).parents[1]
 FILES = (
@@ -22,14 +24,15 @@ FILES = (
 )
 
 
+@pytest.mark.parametrize("name", soak_after(FILES, gate=2))
 @pytest.mark.timeout(600)  # half a minute alone, several on a crowded machine
-def test_the_triton_programs_pass_the_same_tests():
+def test_the_triton_programs_pass_the_same_tests(name):
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets Triton already")
     # What is compiled around an operator does not depend on what runs inside it.
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-k", "not compiles"]
     done = subprocess.run(
-        [*command, *(str(HERE / f"{name}.py") for name in FILES)],
+        [*command, str(HERE / f"{name}.py")],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,

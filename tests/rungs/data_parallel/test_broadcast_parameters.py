@@ -1,5 +1,7 @@
 """Ranks begin alike, agree on what each counted for itself, and fill hollow modules in slices."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -33,6 +35,24 @@ def test_a_module_without_values_is_filled_as_if_it_had_been_whole(plan):
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in expected)
         assert held == (total // 2 if "zero3" in plan else total)
+
+
+def drawn_by_rank():
+    torch.manual_seed(7 + int(os.environ["RANK"]))
+    return nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+
+
+def started_apart(plan):
+    own = {name: p.detach().clone() for name, p in drawn_by_rank().named_parameters()}
+    return own, whole(start(plan, drawn_by_rank).module)
+
+
+@pytest.mark.parametrize("plan", ["fp32 ddp", "fp32 zero1", "fp32 zero3"])
+def test_all_ranks_start_from_the_weights_of_rank_zero(plan):
+    (first, found), (other, theirs) = run(started_apart, 2, plan, init=False)
+    for name in first:
+        assert not torch.equal(first[name], other[name]), "each rank drew weights of its own"
+        assert torch.equal(found[name], first[name]) and torch.equal(theirs[name], first[name])
 
 
 def test_a_foreign_module_without_values_is_refused():
