@@ -60,7 +60,7 @@ def complete(found: Calibration, compute: str, peak: float, device: torch.device
 
 def copy_rate(device: torch.device) -> float:
     """Bytes per second that a copy reads and writes."""
-    a = torch.ones(2**22, device=device)
+    a = torch.ones(STREAMED, device=device)
     return 2 * a.nbytes / timed(partial(torch.empty_like(a).copy_, a), device, 3, times=2)
 
 

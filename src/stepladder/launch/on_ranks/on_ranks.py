@@ -8,9 +8,6 @@ joblib send theirs): other cells' functions, classes and numbers need not be rep
 What ranks write is shown in the cell as it comes. The first failure is raised here in a line, with
 that rank's last lines as a note; the other ranks then end, as all of them do when the cell is
 interrupted.
-
-It is called `on_ranks` because that is how it reads, `sl.on_ranks(train, 2)`, as the labs' does;
-`sl.launch` would be a function until somebody imports the package of that name.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The worker processes are kept between calls, because importing torch takes seconds. Each call is a
 world of its own: the launcher's variables are set as torchrun sets them, so `sl.climb`,
-`stepladder.world.join` and a bare `init_process_group()` find the other ranks, and the process
-group that the function left open is destroyed behind it. A rank that died, hung or cannot leave
-its group is replaced before the next call.
+`join_world` and a bare `init_process_group()` find the other ranks, and the process group that the
+function left open is destroyed behind it. A rank that died, hung or cannot leave its group is
+replaced before the next call.
 
 The ranks meet at a store in this process, as under torchrun's agent: its port is taken when it is
 made, so no other program can take it in between. Training runs are started by torchrun's agent
