@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal, TextIO, get_args
 
 from stepladder.errors import PlanError, nearest
 
@@ -18,7 +18,7 @@ from .main import run_command
 from .rank_options import read_nodes
 
 Place = Literal["local", "ssh", "slurm", "kubernetes", "ray"]
-PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
+PLACES: tuple[str, ...] = get_args(Place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,26 @@ def launch(
     >>> "#SBATCH --nodes=2" in planned.text, planned.exit_code
     (True, None)
     """
+    given = dict(locals())
     if on not in PLACES:
         raise PlanError("on", f"'{on}' is not a place to start a run", nearest(on, PLACES))
-    given = {**locals(), "json": False}
-    several = ("settings", "sbatch", "sweep")
-    words = {name: value if name in several else text_of(value) for name, value in given.items()}
-    options = argparse.Namespace(**{**words, "detach": detach, "dry_run": dry_run, "json": False})
-    options.settings = list(settings)
-    options.hosts, options.arguments = ",".join(hosts), shlex.join(arguments)
+    words = {name: text_of(value) for name, value in given.items()}
+    lists = {"settings": list(settings), "sbatch": list(sbatch), "sweep": list(sweep)}
+    joined = {"hosts": ",".join(hosts), "arguments": shlex.join(arguments)}
+    switches = {"detach": detach, "dry_run": dry_run, "json": False}
+    return start_launch(argparse.Namespace(**{**words, **lists, **joined, **switches}), sys.stdout)
+
+
+def start_launch(options: argparse.Namespace, stream: TextIO) -> Launch:
+    """Start the run that the options of `stepladder launch` ask for; `stream` takes its output."""
     request = LaunchRequest.read(options)
-    if on == "local":
+    if options.on == "local":
         return launch_here(options, request)
     place = read_place(options, request)
     folder, text = str(place.request.folder), place.text()
-    if dry_run:
-        return Launch(on, folder, text)
-    return Launch(on, folder, text, place.start(tell, stdout(), detach=detach))
+    if options.dry_run:
+        return Launch(options.on, folder, text)
+    return Launch(options.on, folder, text, place.start(tell, stream, detach=options.detach))
 
 
 def launch_here(options: argparse.Namespace, request: LaunchRequest) -> Launch:
@@ -108,7 +112,10 @@ def launch_here(options: argparse.Namespace, request: LaunchRequest) -> Launch:
         read_nodes(options, request.recipe)
         request.check_plan()
         return Launch("local", folder, text)
-    code = run_command("train", words[1:]) if words[0] == "train" else start_script(options)
+    if words[0] == "train":
+        code = run_command("train", [*words[1:], *(["--json"] * options.json)])
+    else:
+        code = start_script(options)
     return Launch("local", folder, text, code)
 
 
@@ -119,7 +126,3 @@ def text_of(value: object) -> str | None:
 
 def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def stdout() -> TextIO:
-    return sys.stdout

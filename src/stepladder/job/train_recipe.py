@@ -11,7 +11,7 @@ from stepladder.errors import RankOutOfMemory
 from stepladder.job.opening.built_in_run import ChosenRun, read_built_in
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
-from stepladder.plan.recipe import pairs
+from stepladder.plan.recipe import override
 from stepladder.world import Place, StopSignals
 
 from .display import Display
@@ -90,7 +90,4 @@ def read_run(
 
 def change(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """The recipe with `--section.key value` words applied."""
-    table = asdict(recipe)
-    for section, key, value in pairs(settings):
-        table.setdefault(section, {})[key] = value
-    return Recipe.from_table(table)
+    return override(asdict(recipe), settings)

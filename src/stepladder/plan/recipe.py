@@ -239,9 +239,11 @@ def convert(value: Any, kind: type) -> Any:
 
 def read_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe from a file (or take the default) and apply `--section.key value` overrides."""
-    table: dict[str, Any] = {}
-    if path is not None:
-        table = read_toml(Path(path))
+    return override({} if path is None else read_toml(Path(path)), overrides)
+
+
+def override(table: dict[str, Any], overrides: Iterable[str]) -> Recipe:
+    """The recipe of a table, with `--section.key value` overrides applied."""
     for section, key, value in pairs(overrides):
         if not isinstance(table.setdefault(section, {}), dict):
             raise PlanError(section, "is a section, not a value", f"Write [{section}].")

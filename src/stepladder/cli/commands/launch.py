@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepladder.cli.main import run_command
 from stepladder.cli.results.tables import as_json
 
 if TYPE_CHECKING:
-    from stepladder.cli.launch_options import LaunchRequest
-    from stepladder.launch import RemoteLauncher
+    from stepladder.cli.launch_call import Launch
 
 PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
 
@@ -64,55 +61,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     # Read when torch is loaded. What its store has to say of machines that leave, we say.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from stepladder.cli.launch_options import LaunchRequest
-    from stepladder.cli.launch_targets import read_place
+    from stepladder.cli.launch_call import start_launch
 
-    request = LaunchRequest.read(options)
-    if options.on == "local":
-        return run_local(options, request)
-    place = read_place(options, request)
-    if options.dry_run:
-        return show_text(options, str(place.request.folder), place.text())
-    return start(options, place)
-
-
-def run_local(options: argparse.Namespace, request: LaunchRequest) -> int:
-    """Here: a recipe by `stepladder train`, a script by the launcher under it."""
-    from stepladder.cli.launch_options import start_script
-    from stepladder.cli.rank_options import read_nodes
-
-    words = request.local_words()
-    if options.dry_run:
-        read_nodes(options, request.recipe)
-        request.check_plan()
-        line = shlex.join([sys.executable, "-m", "stepladder.cli.main", *words])
-        return show_text(options, "", f"{line}\n")
-    if words[0] == "train":
-        return run_command("train", [*words[1:], *(["--json"] * options.json)])
-    return start_script(options)
+    found = start_launch(options, sys.stderr if options.json else sys.stdout)
+    if found.exit_code is None:
+        show_text(found, json=options.json)
+        return 0
+    if options.json and found.on != "local":  # there the run itself prints its outcome
+        show_outcome(found)
+    return found.exit_code
 
 
-def show_text(options: argparse.Namespace, folder: str, text: str) -> int:
-    if options.json:
-        as_json({"on": options.on, "folder": folder, "submits": text})
+def show_text(found: Launch, *, json: bool) -> None:
+    """What would be submitted."""
+    if json:
+        as_json({"on": found.on, "folder": found.folder, "submits": found.text})
     else:
-        print(text, end="")
-    return 0
+        print(found.text, end="")
 
 
-def start(options: argparse.Namespace, place: RemoteLauncher) -> int:
-    """Submit, follow, and say how it ended."""
+def show_outcome(found: Launch) -> None:
+    """How a run ended that was followed elsewhere, with the figures that its folder holds."""
     from stepladder.record import read_journal
 
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    stream = sys.stderr if options.json else sys.stdout
-    code = place.start(tell, stream, detach=options.detach)
-    if options.json:
-        folder = Path(place.request.folder)
-        kept = (folder / "journal.jsonl").exists()
-        summaries = list(read_journal(folder, kind="summary")) if kept else []
-        figures = summaries[-1] if summaries else {}
-        as_json({"on": options.on, "folder": str(folder), "exit code": code, "figures": figures})
-    return code
+    folder = Path(found.folder)
+    kept = (folder / "journal.jsonl").exists()
+    summaries = list(read_journal(folder, kind="summary")) if kept else []
+    figures = summaries[-1] if summaries else {}
+    as_json(
+        {"on": found.on, "folder": found.folder, "exit code": found.exit_code, "figures": figures}
+    )
