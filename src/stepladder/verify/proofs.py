@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from stepladder.data import batches
 from stepladder.errors import PlanError
@@ -167,8 +168,8 @@ def trained(
     module, samples, loss = subject.made()
     count = len(samples)
     out = np.arange(count) % HELD_OUT == HELD_OUT - 1
-    learned = samples if held is not None else Part(samples, np.flatnonzero(~out))
-    judged = held if held is not None else Part(samples, np.flatnonzero(out))
+    learned = samples if held is not None else Subset(samples, np.flatnonzero(~out).tolist())
+    judged = held if held is not None else Subset(samples, np.flatnonzero(out).tolist())
     plan = replace(Plan(), precision=precision)
     run = climb(
         module, loss=loss, optimizer=optimizer, plan=plan, device=device,
@@ -179,19 +180,6 @@ def trained(
     size = min(len(judged), 16)
     with batches(judged, size=size, shuffle=False, stop=len(judged), workers=0) as feed:
         return Trained(run.evaluate(islice(feed, len(judged))), tuple(losses))
-
-
-class Part:
-    """Some of a source's samples."""
-
-    def __init__(self, source: Any, indices: np.ndarray) -> None:
-        self.source, self.indices = source, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.source[int(self.indices[index])]
 
 
 def rows_in(subject: Subject) -> int:

@@ -239,3 +239,9 @@ def test_torch_logs_no_traceback_of_what_is_told_in_a_line(caplog) -> None:
     with pytest.raises(ModelError, match="cannot be traced"):
         describe(torch.nn.Linear(8, 8), sample=torch.zeros(2, 7))
     assert not caplog.records
+
+
+def test_facts_are_the_same_while_dynamo_evaluates_frames() -> None:
+    plain = describe(build("gpt-tiny", device="meta"))
+    under = torch._dynamo.run(lambda: describe(build("gpt-tiny", device="meta")))()
+    assert under.parts == plain.parts

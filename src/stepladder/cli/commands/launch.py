@@ -75,7 +75,8 @@ def run(options: argparse.Namespace) -> int:
 def show_text(found: Launch, *, json: bool) -> None:
     """What would be submitted."""
     if json:
-        as_json({"on": found.on, "folder": found.folder, "submits": found.text})
+        folder = "" if found.on == "local" else found.folder
+        as_json({"on": found.on, "folder": folder, "submits": found.text})
     else:
         print(found.text, end="")
 

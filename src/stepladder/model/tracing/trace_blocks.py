@@ -184,7 +184,7 @@ class BlockTracer:
                 passing = recorder.peak_when_kept + total(
                     map(storage_counts, tensors_in(answer)[:1])
                 )
-                worst, ahead = peak_of_backward(recorder, answer.pop())
+                worst, ahead = peak_of_backward(recorder, answer)
         finally:
             outer.paused = False
             for handle in handles:
@@ -197,12 +197,13 @@ class BlockTracer:
             found.making[name] = making[-1] + kept
 
 
-def peak_of_backward(recorder: OperationRecorder, answer: Any) -> tuple[ElementCounts, int]:
+def peak_of_backward(recorder: OperationRecorder, answer: list[Any]) -> tuple[ElementCounts, int]:
     """The peak of backward, and how many operations came before it.
 
-    The arguments are the only references to the graph.
+    The output is taken out of the list, so that no caller refers to the graph: while dynamo
+    evaluates frames, a caller holds its arguments until the call returns.
     """
-    outs = [t for t in tensors_in(answer) if t.is_floating_point() and t.requires_grad]
+    outs = [t for t in tensors_in(answer.pop()) if t.is_floating_point() and t.requires_grad]
     before = [len(recorder.part.operations)]
     if not outs:  # all is frozen, and so are its inputs: there is no backward
         return recorder.now, before[0]
@@ -211,7 +212,7 @@ def peak_of_backward(recorder: OperationRecorder, answer: Any) -> tuple[ElementC
         del out
     # Multiplied, so that the incoming gradient is a separate tensor, as in a longer chain.
     loss = torch.stack([(out * 1.0).sum().float() for out in outs]).sum()
-    del outs, answer
+    del outs
     recorder.peak = recorder.now
     with torch.autocast("cpu", enabled=False):
         loss.backward()
