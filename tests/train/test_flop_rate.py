@@ -73,3 +73,16 @@ def test_counting_draws_nothing_that_a_step_would_draw():
     drawn = random.random()
     random.seed(0)
     assert random.random() == drawn
+
+
+class Inverse(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(super().forward(x))
+
+
+def test_a_rate_is_unknown_where_an_operator_cannot_be_counted():
+    batch = as_batch(torch.ones(2, 4, 4), 0)
+    assert any("linalg" in name for name in count_flops(Inverse(4, 4), batch.inputs).uncounted)
+    rates = FlopRate(Inverse(4, 4), peak=1e9).over(1.0, batch)
+    assert rates.model is None and rates.mfu is None
+    assert FlopRate(nn.Linear(4, 4), peak=1e9).over(1.0, batch).mfu is not None

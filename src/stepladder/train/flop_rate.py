@@ -72,6 +72,8 @@ class FlopRate:
                 once = count_flops(self.module, batch.inputs)
         except Exception:  # a foreign forward may do anything to a stand-in; training goes on
             return None
+        if once.uncounted:  # a rate without them would be too low
+            return None
         return replace(once, recompute=sum(once.parts.get(name, 0) for name in self.again))
 
 

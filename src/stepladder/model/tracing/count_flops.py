@@ -24,6 +24,8 @@ class Flops:
     attention: int  # of forward: the matmuls QKᵀ and PV, without the projections
     recompute: int = 0  # forward work repeated by activation checkpointing
     parts: Mapping[str, int] = field(default_factory=dict, hash=False)  # forward, by anatomy's name
+    elementwise: int = 0  # of forward: norms, activations, sums; by convention no part of MFU
+    uncounted: tuple[str, ...] = ()  # operators that nobody can count: the totals lack them
 
     @property
     def model(self) -> int:
@@ -59,5 +61,10 @@ def count_flops(
             if loss is not None:
                 loss(output, fake_forward.to_fake(targets))
     return Flops(
-        sum(counter.parts.values()), counter.backward, counter.attention, parts=counter.parts
+        sum(counter.parts.values()),
+        counter.backward,
+        counter.attention,
+        parts=counter.parts,
+        elementwise=counter.elementwise,
+        uncounted=tuple(sorted(counter.uncounted)),
     )

@@ -24,6 +24,8 @@ from stepladder.seam.dispatch import DispatchMode
 from stepladder.seam.operators import Operators
 from stepladder.seam.pytree import tree_leaves
 
+from .operator_flops import COUNTED, elementwise_flops, is_uncounted, name_of
+
 aten = torch.ops.aten
 MATMULS = Operators(
     {
@@ -51,6 +53,8 @@ class FlopCounter:
         self.parts: dict[str, int] = {}
         self.backward = 0
         self.attention = 0
+        self.elementwise = 0
+        self.uncounted: set[str] = set()
 
     @property
     def part(self) -> str:
@@ -95,9 +99,20 @@ class MatmulCounter(DispatchMode):
             self.count_matmul(first, second, out)
         elif packet in CONVOLUTIONS:
             self.count_convolution(args[0], args[1], out, transposed=args[6])
-        elif self.scores:
-            self.track_scores(packet, tree_leaves((args, kwargs)), out)
+        else:
+            self.count_other(func, args, out)
+            if self.scores:
+                self.track_scores(packet, tree_leaves((args, kwargs)), out)
         return out
+
+    def count_other(self, func: Any, args: Any, out: Any) -> None:
+        formula = COUNTED.get(name_of(func))
+        if formula is not None:
+            self.counter.add(self.counter.part, *formula(args, out))
+        elif is_uncounted(func):
+            self.counter.uncounted.add(func.name())
+        else:
+            self.counter.elementwise += elementwise_flops(func, args, out)
 
     def count_matmul(self, first: Tensor, second: Tensor, out: Tensor) -> None:
         forward = 2 * first.numel() * second.shape[-1]

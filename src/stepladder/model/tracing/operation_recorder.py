@@ -27,6 +27,7 @@ from stepladder.workload import Attention
 
 from .matmul_counter import CASTS, CONVOLUTIONS, MATMULS, looks_causal
 from .memory_rates import memory_rate
+from .operator_flops import RECURRENT, name_of, recurrent_weights
 from .selective_checkpoint import worth_saving
 
 aten = torch.ops.aten
@@ -135,7 +136,7 @@ class OperationRecorder(DispatchMode):
         for tensor in out:
             self.record_storage(tensor)
         if packet not in NO_KERNEL and (fresh or writes_in_place(op)):
-            done = self.operation(packet, args, read, out)
+            done = self.operation(op, args, read, out)
             done.worth_saving = (
                 worth_saving(op, args, kwargs or {}) or packet is aten.convolution_backward
             )
@@ -143,8 +144,9 @@ class OperationRecorder(DispatchMode):
         return result
 
     def operation(
-        self, packet: Any, args: Any, read: list[Tensor], out: list[Tensor]
+        self, op: Any, args: Any, read: list[Tensor], out: list[Tensor]
     ) -> RecordedOperation:
+        packet = op.overloadpacket
         reads, writes = self.keys_of(read), self.keys_of(out)
         # Of an embedding only the rows looked up are read.
         touched = (*out, *out) if packet is aten.embedding else (*read, *out)
@@ -168,6 +170,11 @@ class OperationRecorder(DispatchMode):
             done.matmul = places, weight[0].numel(), weight.shape[0]
             done.channels = weight.shape[1]
             done.num_gradients = args[0].requires_grad + weight.requires_grad
+        elif name_of(op) in RECURRENT:
+            weights = recurrent_weights(args)
+            rows = args[0].numel() // args[0].shape[-1]
+            gates = weights[0].shape[0]
+            done.matmul = rows, sum(weight.numel() for weight in weights) // gates, gates
         return done
 
     def record_storage(self, tensor: Tensor) -> StorageRecord | None:
