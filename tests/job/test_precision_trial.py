@@ -1,5 +1,7 @@
 """A recipe tried in two precisions, as a program asks for it."""
 
+import pytest
+
 from stepladder.job.precision_trial import try_precisions
 from stepladder.plan import Precision, read_recipe
 
@@ -23,3 +25,11 @@ def test_what_is_not_asked_for_is_not_measured():
     fp32 = Precision.parse("fp32")
     found = try_precisions(RECIPE, fp32, fp32)
     assert found.operations == () and found.gradients == () and found.advice == ()
+
+
+def test_fp16_gradients_are_those_of_the_loss_and_not_of_the_scaled_one():
+    fp32, fp16 = Precision.parse("fp32"), Precision.parse("fp16")
+    rows = [try_precisions(RECIPE, fp32, other, gradients=True).gradients for other in (fp32, fp16)]
+    for plain, scaled in zip(*rows, strict=True):
+        assert plain.norm == pytest.approx(scaled.norm, rel=0.05)
+        assert scaled.lost_bf16 is not None

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 
-from stepladder.plan import BF16, FP32
+from stepladder.plan import BF16, FP32, Optimizer
 from stepladder.plan.precision import BF16_PURE, FP16
 from stepladder.verify.gradient_magnitudes import (
     TOLERATED,
@@ -33,7 +33,8 @@ def layer(gradients: list[float], weights: list[float] | None = None) -> nn.Modu
 
 
 def measure(gradients: list[float], weights=None, lr=None) -> LayerGradient:
-    (row,) = measure_gradients(layer(gradients, weights), lr)
+    optimizer = None if lr is None else Optimizer("sgd", lr=lr)
+    (row,) = measure_gradients(layer(gradients, weights), optimizer)
     return row
 
 
@@ -132,12 +133,12 @@ def test_a_sliced_gradient_is_measured_whole() -> None:
     try:
         mesh = DeviceMesh("cpu", [0])
         model = layer([3.0, 4.0])
-        plain = measure_gradients(model, lr=0.1)
+        plain = measure_gradients(model, Optimizer("sgd", lr=0.1))
         gradient = model["up"].weight.grad
         model["up"].weight.grad = None
         distribute_module(model, mesh)
         model["up"].weight.grad = distribute_tensor(gradient, mesh, [Shard(1)])
-        assert measure_gradients(model, lr=0.1) == plain
+        assert measure_gradients(model, Optimizer("sgd", lr=0.1)) == plain
     finally:
         dist.destroy_process_group()
 
@@ -154,16 +155,17 @@ def test_underflow_names_the_scale_that_keeps_it() -> None:
 
 def test_where_no_scale_keeps_both_ends_the_way_out_is_bf16() -> None:
     assert advise([measure([1e-12] * 3 + [100.0])], FP16) == [
-        "up: 75 % of gradients would underflow in fp16, "
-        "and a loss scale that saves them overflows others; use bf16."
+        "up: 75 % of gradients would underflow in fp16, and a loss scale that saves them "
+        "overflows others; use bf16, or keep=fp32:up."
     ]
 
 
 def test_steps_rounded_away_point_to_weights_in_float32() -> None:
     row = measure([1e-3] * 4, [1.0] * 4, lr=1e-3)
     assert advise([row], BF16_PURE) == [
-        "up: 100 % of steps are under half a bf16 step of their weight and are rounded away; "
-        "bf16 keeps weights in float32."
+        "up: 100 % of updates are under half a bf16 step of their weight and are rounded away; "
+        "keep its weights in float32 (keep=fp32:up, or bf16 for all), "
+        "or raise its rate (group=up.*:lr=x10)."
     ]
     assert advise([row], BF16) == []
     assert advise([measure([1e-3] * 4, [1.0] * 4)], BF16_PURE) == []
@@ -177,3 +179,21 @@ def test_the_worst_comes_first() -> None:
         "up: 50 % of gradients would underflow in fp16 at scale 1",
         "up: 33 % of gradients would underflow in fp16 at scale 1",
     ]
+
+
+def test_gradients_of_a_scaled_loss_are_measured_as_those_of_the_loss() -> None:
+    plain, scaled = layer([1e-9, 0.5]), layer([1e-9 * 2**16, 0.5 * 2**16])
+    (row,) = measure_gradients(scaled, scale=2.0**16)
+    assert row.norm == pytest.approx(0.5) and row.underflow_fp16 == 0.5
+    assert row == measure_gradients(plain)[0]
+
+
+def test_adams_first_update_has_the_size_of_its_rate() -> None:
+    model = layer([1e-6, -5.0, 0.0], [1.0, 1.0, 1.0])
+    parameter = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    for lr, lost in ((1e-3, 1.0), (1e-2, 0.0)):
+        (row,) = measure_gradients(model, Optimizer("adamw", lr=lr))
+        parameter.data.fill_(1.0)
+        parameter.grad = model["up"].weight.grad[0].bfloat16()
+        torch.optim.AdamW([parameter], lr=lr, weight_decay=0).step()
+        assert row.lost_bf16 == (parameter[:2] == 1).float().mean().item() == lost

@@ -84,4 +84,4 @@ def gradients_in(recipe: Recipe, precision: Precision) -> tuple[LayerGradient, .
     run, training, _ = open_run(recipe, precision)
     with run.batches(training, recipe.train.batch) as feed:
         run.gradients(next(feed))
-    return measure_gradients(run.module)
+    return measure_gradients(run.module, recipe.optimizer_choice(), scale=run.scale.scale.item())

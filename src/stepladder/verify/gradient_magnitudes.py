@@ -1,15 +1,16 @@
 """Gradients layer by layer: how large they are, and which of them a number format would lose.
 
-Measured after a backward pass, on gradients that are not scaled, and preferably in
-a plan of fp32 or bf16, where the small ones are still there to be counted.
+Measured after a backward pass. Gradients of a scaled loss are divided by its scale first: what
+fp16 would lose without loss scaling is counted on what the scale has kept.
 
 Three losses are counted, each as a share of a layer's gradients:
 
 - *underflow* in fp16: not zero, and at most 2^-25, half its least number, so it rounds to zero;
 - *subnormal* in fp16: kept, but under 2^-14 with fewer than 11 significant bits;
-- *lost* in bf16: a step of plain SGD, lr · gradient, that leaves its bf16 weight where it was.
-  That is the one that matters for bf16: its range is float32's and its gradients do not vanish,
-  but its weights have 8 significant bits, and a step under 1/512 of a weight is rounded away.
+- *lost* in bf16: an update that leaves its bf16 weight where it was: lr · gradient for SGD, lr for
+  Adam, whose first update has that size whatever the gradient. That is the one that matters for
+  bf16: its range is float32's and its gradients do not vanish, but its weights have 8 significant
+  bits, and an update under 1/512 of a weight is rounded away.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from stepladder.plan import Precision
+from stepladder.plan import Optimizer, Precision
 
 UNDERFLOW = 2.0**-25  # ties go to even, and zero is even
 SUBNORMAL = 2.0**-14
@@ -42,14 +43,21 @@ class LayerGradient:
     nonfinite_share: float
     underflow_fp16: float
     subnormal_fp16: float
-    lost_bf16: float | None  # None where no learning rate was given
+    lost_bf16: float | None  # None where no optimizer was given
     scale_fp16: float | None  # least power of two that saves all but TOLERATED; None if none does
 
 
 @torch.no_grad()
-def measure_gradients(module: nn.Module, lr: float | None = None) -> tuple[LayerGradient, ...]:
-    """Measure every layer that has gradients. Where they are sliced, all ranks must call."""
-    return tuple(_measure(name, pairs, lr) for name, pairs in _layers(module))
+def measure_gradients(
+    module: nn.Module, optimizer: Optimizer | None = None, *, scale: float = 1.0
+) -> tuple[LayerGradient, ...]:
+    """Measure every layer that has gradients. Where they are sliced, all ranks must call.
+
+    Args:
+        optimizer: whose updates are compared with the weights' bf16 steps.
+        scale: of the loss that the gradients came from.
+    """
+    return tuple(_measure(name, pairs, optimizer) for name, pairs in _layers(module, scale))
 
 
 def advise(rows: Sequence[LayerGradient], precision: Precision) -> list[str]:
@@ -58,19 +66,22 @@ def advise(rows: Sequence[LayerGradient], precision: Precision) -> list[str]:
     return [sentence for _, sentence in sorted(found, key=lambda said: -said[0])]
 
 
-def _layers(module: nn.Module) -> Iterator[tuple[str, list[tuple[Tensor, Tensor]]]]:
+def _layers(module: nn.Module, scale: float) -> Iterator[tuple[str, list[tuple[Tensor, Tensor]]]]:
     for name, part in module.named_modules():
         own = [p for p in part.parameters(recurse=False) if p.grad is not None and p.numel()]
         if own:
-            yield name or type(module).__name__, [(_whole(p), _whole(p.grad)) for p in own]
+            pairs = [(_whole(p), _whole(p.grad).float() / scale) for p in own]
+            yield name or type(module).__name__, pairs
 
 
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _measure(name: str, pairs: list[tuple[Tensor, Tensor]], lr: float | None) -> LayerGradient:
-    gradient = torch.cat([g.flatten().float() for _, g in pairs])
+def _measure(
+    name: str, pairs: list[tuple[Tensor, Tensor]], optimizer: Optimizer | None
+) -> LayerGradient:
+    gradient = torch.cat([g.flatten() for _, g in pairs])
     finite = gradient.isfinite()
     size = torch.where(finite, gradient, 0).abs()
     present = size > 0
@@ -93,15 +104,16 @@ def _measure(name: str, pairs: list[tuple[Tensor, Tensor]], lr: float | None) ->
         nonfinite_share=nonfinite,
         underflow_fp16=underflow,
         subnormal_fp16=subnormal,
-        lost_bf16=None if lr is None else _lost_share(pairs, lr),
+        lost_bf16=None if optimizer is None else _lost_share(pairs, optimizer),
         scale_fp16=_saving_scale(size[present], len(gradient), largest),
     )
 
 
-def _lost_share(pairs: list[tuple[Tensor, Tensor]], lr: float) -> float:
-    """Share of steps, among those that are not zero, that leave a bf16 weight where it was."""
+def _lost_share(pairs: list[tuple[Tensor, Tensor]], optimizer: Optimizer) -> float:
+    """Share of updates, among those that are not zero, that leave a bf16 weight where it was."""
     weight = torch.cat([w.flatten() for w, _ in pairs]).bfloat16()
-    step = lr * torch.cat([g.flatten().float() for _, g in pairs])
+    gradient = torch.cat([g.flatten() for _, g in pairs])
+    step = optimizer.lr * (gradient if optimizer.name == "sgd" else gradient.sign())
     moved = (weight.float() - step).bfloat16() != weight
     taken = step != 0
     return ((taken & ~moved).sum() / taken.sum().clamp(min=1)).item()
@@ -130,15 +142,20 @@ def _sentences(row: LayerGradient, precision: Precision) -> Iterator[tuple[float
     if precision.store == "bfloat16" and (row.lost_bf16 or 0) > LOST_TO_ROUNDING:
         yield (
             row.lost_bf16 or 0,
-            f"{row.name}: {_percent(row.lost_bf16 or 0)} of steps are under half a bf16 step of "
-            "their weight and are rounded away; bf16 keeps weights in float32.",
+            f"{row.name}: {_percent(row.lost_bf16 or 0)} of updates are under half a bf16 step of "
+            "their weight and are rounded away; keep its weights in float32 "
+            f"(keep=fp32:{row.name}, or bf16 for all), or raise its rate "
+            f"(group={row.name}.*:lr=x10).",
         )
 
 
 def _underflow(row: LayerGradient) -> str:
     said = f"{row.name}: {_percent(row.underflow_fp16)} of gradients would underflow in fp16"
     if row.scale_fp16 is None:
-        return f"{said}, and a loss scale that saves them overflows others; use bf16."
+        return (
+            f"{said}, and a loss scale that saves them overflows others; "
+            f"use bf16, or keep=fp32:{row.name}."
+        )
     power = int(row.scale_fp16).bit_length() - 1
     return f"{said} at scale 1; a loss scale of 2^{power} keeps them, or use bf16."
 
