@@ -10,6 +10,7 @@ from .tracing.count_flops import count_flops
 from .tracing.describe import describe
 from .tracing.fake_tensors import meta_copy, uncompiled
 from .tracing.selective_checkpoint import worth_saving
+from .training_mode import evaluating
 
 __all__ = [
     "Anatomy",
@@ -19,6 +20,7 @@ __all__ = [
     "builtin_shape",
     "count_flops",
     "describe",
+    "evaluating",
     "find_anatomy",
     "meta_copy",
     "set_attention",

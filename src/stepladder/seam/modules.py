@@ -13,6 +13,7 @@ from .lookup import find, has
 
 CONVOLVE = "torch.nn.Conv2d._conv_forward"
 COMPILED_CHILD = "_orig_mod"  # the name under which torch.compile's wrapper holds the module
+OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 STATE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -24,6 +25,16 @@ def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
 def parameters_of(module: nn.Module) -> dict[str, Any]:
     """Its own parameters by name, not its children's; None for one it could have and has not."""
     return module._parameters
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
+    """Its own buffers by name, not its children's."""
+    return module._buffers
+
+
+def module_attributes(module: nn.Module) -> dict[str, Any]:
+    """What its author's code keeps in the instance, apart from tensors and children of torch's."""
+    return {name: value for name, value in vars(module).items() if name not in OWN_ATTRIBUTES}
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor | None]:

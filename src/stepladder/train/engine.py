@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
+from stepladder.model.training_mode import evaluating, start_training
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory
 from stepladder.record import Report
@@ -68,6 +69,7 @@ class Engine:
     flops: FlopRate
     seed: int = 0
     exact: bool = False  # only deterministic algorithms
+    evaluated: tuple[str, ...] = ()  # submodules that stay in evaluation mode while others train
     health: Health = field(default_factory=Health)
     index: int = 0  # steps taken
     position: int = 0  # samples consumed
@@ -129,7 +131,7 @@ class Engine:
     def gradients(self, batch: Batch) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
-            self.module.train()
+            start_training(self.module, self.evaluated)
         if self.micro is None and self.settled.passes:  # the first batch says how large a pass is
             self.climbed.forward_backward.micro = self.settled.rows_per_pass(batch.num_rows)
         with (
@@ -223,10 +225,10 @@ class Engine:
         Every rank calls it; batches and `rows` are as in `step`.
         """
         self.look_back()
-        self.module.eval()
         average_buffers(self.module, self.world)
         total, count = 0.0, 0
         with (
+            evaluating(self.module),
             self.world.explain_hangs(),
             float32_matmul_mode(self.plan.precision, self.world.device),
         ):
@@ -234,7 +236,6 @@ class Engine:
                 batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
                 loss, valid = self.climbed.forward_backward.evaluate(batch)
                 total, count = total + loss.item() * valid, count + valid
-        self.module.train()
         return total / max(count, 1)
 
     def look_back(self, last: int | None = None) -> None:

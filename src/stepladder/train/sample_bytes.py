@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from stepladder.model import evaluating
+
 
 @torch.no_grad()
 def sample_bytes(
@@ -20,11 +22,9 @@ def sample_bytes(
     device = next(module.parameters()).device
     generator = torch.Generator().manual_seed(seed)  # on the CPU: the same text on every device
     tokens = torch.tensor([list(prompt)], device=device)
-    was_training = module.training
-    module.eval()
-    for _ in range(length):
-        logits = module(tokens[:, -window:])[0, -1].float().cpu() / temperature
-        drawn = torch.multinomial(logits.softmax(-1), 1, generator=generator)
-        tokens = torch.cat([tokens, drawn[None].to(device)], dim=1)
-    module.train(was_training)
+    with evaluating(module):
+        for _ in range(length):
+            logits = module(tokens[:, -window:])[0, -1].float().cpu() / temperature
+            drawn = torch.multinomial(logits.softmax(-1), 1, generator=generator)
+            tokens = torch.cat([tokens, drawn[None].to(device)], dim=1)
     return bytes(tokens[0].tolist())

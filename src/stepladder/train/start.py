@@ -13,10 +13,13 @@ from stepladder.errors import PlanError
 from stepladder.hardware import recognise_device
 from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
+from stepladder.model.forward_state import state_restored
+from stepladder.model.training_mode import kept_in_evaluation
 from stepladder.plan import Optimizer, Plan, Rate, SettledPlan
 from stepladder.plan.settled.settle import settle
 from stepladder.rungs import BlockCost, LossScale, MemoryLimit, call, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
+from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
@@ -125,24 +128,21 @@ def build(
     # Before any rung: rounding comes first, and masters are what was rounded.
     masters = take_masters(model) if settled.masters else None
     criterion, row = make_loss(loss, model), one_row(sample)
+    schedule = Rate.parse(rate) if isinstance(rate, str) else rate
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
+    owned = [(shard.name, shard.owned) for shard in climbed.shards]
     return Run(
         settled=settled,
         world=world,
         climbed=climbed,
         events=climbed.notes,
-        optimizer=build_optimizer(
-            plan.optimizer,
-            [(shard.name, shard.owned) for shard in climbed.shards],
-            climbed.anatomy.blocks,
-            masters,
-        ),
+        optimizer=build_optimizer(plan.optimizer, owned, climbed.anatomy.blocks, masters),
         scale=LossScale(
             world.device,
             enabled=plan.precision.scaled,
             ways=climbed.forward_backward.gradient_sync.ways,
         ),
-        rate=Rate.parse(rate) if isinstance(rate, str) else rate,
+        rate=schedule,
         flops=FlopRate(
             drawn,
             peak_flops(plan, world.device),
@@ -152,6 +152,7 @@ def build(
         seed=seed,
         health=health,
         exact=exact,
+        evaluated=kept_in_evaluation(model),
         because=because,
     )
 
@@ -184,5 +185,13 @@ def measure_costs(
         )
     batch = as_batch(sample, 0)
     blocks = find_anatomy(model).blocks_of(model)
-    costs = measure_blocks(blocks, lambda: call(model, batch.rows(slice(0, 1)).inputs))
-    return tuple(cost.times(settled.rows_per_pass(batch.num_rows)) for cost in costs)
+    with state_restored(model):
+        # Statistics of a batch need two rows.
+        rows = min(batch.num_rows, 2) if has_batch_statistics(model) else 1
+        costs = measure_blocks(blocks, lambda: call(model, batch.rows(slice(0, rows)).inputs))
+    times = settled.rows_per_pass(batch.num_rows) / rows
+    return tuple(cost.times(times) for cost in costs)
+
+
+def has_batch_statistics(model: nn.Module) -> bool:
+    return any(isinstance(part, BATCH_NORMS) for part in model.modules())

@@ -291,3 +291,56 @@ def test_a_budget_without_measured_blocks_says_what_it_needs():
         "recompute: a budget needs the measured bytes of 1 blocks, and 0 were given. "
         "Measure them with measure_blocks on a sample batch, or choose blocks or selective."
     )
+
+
+class Stateful(nn.Module):
+    """Changes buffers and attributes as it runs: running statistics, power iteration, counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.linear = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+        self.register_buffer("ema", torch.zeros(8))
+        self.register_buffer("table", torch.zeros(2**18 + 8))  # large
+        self.calls, self.seen = 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen.append(self.calls)
+        if self.training:
+            with torch.no_grad():
+                self.ema = 0.9 * self.ema + x.mean(0)
+                self.table[:8] += x.mean(0)
+        return x + self.linear(torch.tanh(self.norm(x))) * (1 + self.ema) + self.table[:8].clone()
+
+
+class StatefulStack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Stateful() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("how", ["blocks", "selective"])
+def test_recomputation_updates_buffers_and_attributes_once(how):
+    torch.manual_seed(0)
+    plain = StatefulStack()
+    again = copy.deepcopy(plain)
+    recompute(named(again), Recompute.parse(how))
+    inputs = [torch.randn(6, 8) for _ in range(3)]
+    for model in (plain, again):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for given in inputs:
+            optimizer.zero_grad()
+            model(given).square().mean().backward()
+            optimizer.step()
+    for (name, one), (_, other) in zip(
+        plain.state_dict().items(), again.state_dict().items(), strict=True
+    ):
+        torch.testing.assert_close(other, one, rtol=0, atol=0, msg=name)
+    assert [block.calls for block in again.blocks] == [3, 3]
+    assert [block.seen for block in again.blocks] == [[1, 2, 3]] * 2

@@ -21,6 +21,7 @@ from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 from stepladder.model.anatomy.parameter_parts import ParameterCounts, count_parameters
 from stepladder.model.build import OTHER_MODELS, build
+from stepladder.model.training_mode import training
 from stepladder.seam.pytree import tree_leaves, tree_map
 from stepladder.workload import (
     ElementsByType,
@@ -169,9 +170,8 @@ class TracedPasses:
 def trace_passes(
     module: nn.Module, anatomy: Anatomy, inputs: Any, forward_class: type[FakeForward]
 ) -> TracedPasses:
-    was_training, many = module.training, MANY_REAL if forward_class is RealForward else MANY
-    module.train()
-    try:
+    many = MANY_REAL if forward_class is RealForward else MANY
+    with training(module):
         few, one, two = (
             [
                 trace_pass(forward_class(module, store=store), anatomy, inputs, rows, mixed)
@@ -179,8 +179,6 @@ def trace_passes(
             ]
             for rows in (FEW, many, 2 * many)
         )
-    finally:
-        module.train(was_training)
     return TracedPasses(few, one, two, many)
 
 

@@ -26,7 +26,7 @@ from stepladder.data import Batch, iter_tensors
 from stepladder.errors import DataError, ModelError
 from stepladder.loss import Loss
 from stepladder.loss.loss import cross_entropy
-from stepladder.model import base_model
+from stepladder.model import base_model, evaluating
 from stepladder.model.builtin.attention import Attention, document_mask
 from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES
@@ -187,15 +187,10 @@ class SequenceSplit:
 @contextmanager
 def eager_evaluation(module: nn.Module) -> Iterator[None]:
     """A context without dropout and without compilation."""
-    training = [part for part in module.modules() if part.training]
     compiled = any(is_compiled(part) for part in module.modules())
-    module.eval()
-    try:
-        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
-            yield
-    finally:
-        for part in training:
-            part.training = True
+    eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with evaluating(module), eager:
+        yield
 
 
 def per_token(outputs: Any, length: int) -> Tensor | None:

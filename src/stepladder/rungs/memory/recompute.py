@@ -33,10 +33,13 @@ from torch.utils.checkpoint import (
 
 from stepladder.errors import PlanError
 from stepladder.model import worth_saving
+from stepladder.model.forward_state import State, read_state, running_on, versions_of_large
 from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import Recompute
 
 from .recompute_budget import BlockCost, Depth, fit_budget
+
+WRITES_LARGE = "_writes_large_buffers"
 
 
 def recompute(
@@ -50,7 +53,7 @@ def recompute(
     for (_, block), depth in zip(blocks, depths, strict=True):
         restore_forward(block)
         if depth != "kept":
-            again = partial(forward_checkpointed, block.forward, depth)
+            again = partial(forward_checkpointed, block.forward, depth, block)
             block.forward = update_wrapper(again, block.forward)
     return tuple(name for (name, _), depth in zip(blocks, depths) if depth != "kept")
 
@@ -99,7 +102,11 @@ def restore_forward(block: nn.Module) -> None:
 
 
 def forward_checkpointed(
-    forward: Callable[..., Any], depth: Literal["cheap", "whole"], *args: Any, **kwargs: Any
+    forward: Callable[..., Any],
+    depth: Literal["cheap", "whole"],
+    block: nn.Module,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Call a block so that backward recomputes it.
 
@@ -108,13 +115,36 @@ def forward_checkpointed(
     """
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    call = partial(call_by_position, forward, tuple(kwargs))
+    call: Callable[..., Any] = partial(call_by_position, forward, tuple(kwargs))
+    if not torch.compiler.is_compiling():  # a compiled graph updates buffers once by itself
+        call = OneUpdate(block, call)
     values = [*args, *(CACHES.get(name, value) for name, value in kwargs.items())]
     if depth == "whole":  # two calls: the compiler accepts context_fn only as a plain function
         return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
     return checkpoint(
         call, *values, use_reentrant=False, preserve_rng_state=True, context_fn=selective_contexts
     )
+
+
+class OneUpdate:
+    """A block's forward whose recomputation starts from the buffers and attributes that the first
+    run had, and whose changes to them are dropped: running statistics are updated once."""
+
+    def __init__(self, block: nn.Module, forward: Callable[..., Any]) -> None:
+        self.block, self.forward = block, forward
+        self.before: State | None = None
+
+    def __call__(self, *values: Any) -> Any:
+        if self.before is not None:
+            with running_on(self.before):
+                return self.forward(*values)
+        # The block's first call finds out whether it writes to a large buffer.
+        large = vars(self.block).get(WRITES_LARGE)
+        self.before = read_state(self.block, large=large is not False)
+        versions = versions_of_large(self.block)
+        made = self.forward(*values)
+        vars(self.block)[WRITES_LARGE] = bool(large) or versions_of_large(self.block) != versions
+        return made
 
 
 def call_by_position(forward: Callable[..., Any], names: tuple[str, ...], *values: Any) -> Any:

@@ -38,10 +38,10 @@ class BlockCost:
         """The depth, or `kept` where recomputing would save nothing."""
         return depth if self.at(depth) < self.kept_bytes else "kept"
 
-    def times(self, num_sequences: int) -> BlockCost:
+    def times(self, num_sequences: float) -> BlockCost:
         """The cost of a micro-batch so many times larger than the one measured."""
         sizes = (self.kept_bytes, self.cheap_bytes, self.whole_bytes)
-        return BlockCost(*(size * num_sequences for size in sizes))
+        return BlockCost(*(round(size * num_sequences) for size in sizes))
 
 
 def held_bytes(costs: Sequence[BlockCost], depths: Sequence[Depth]) -> int:

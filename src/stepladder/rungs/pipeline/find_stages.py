@@ -23,6 +23,7 @@ from stepladder.model.tracing.describe import inputs_of
 from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.model_rules import empty_stages
+from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
 from stepladder.seam.pytree import tree_leaves
 from stepladder.seam.storages import version_of
 from stepladder.world import World
@@ -89,6 +90,9 @@ def find_stages(
     if problem := empty_stages(settled, len(anatomy.blocks)):
         raise problem if anatomy.blocks else PlanError(problem.field, problem.problem, REMEDY)
     drawn = meta_copy(module)
+    for part in drawn.modules():
+        if isinstance(part, BATCH_NORMS):
+            part.eval()  # one row has no batch statistics
     given = inputs_of(module, anatomy, None, inputs)
     found = [settled.stage_split(block_costs(drawn, anatomy, given))]
     if world.mesh is not None:

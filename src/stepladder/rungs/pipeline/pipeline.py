@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import DataError, StepladderError
-from stepladder.model import uncompiled
+from stepladder.model import evaluating, uncompiled
+from stepladder.model.training_mode import copy_mode
 from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate, Scale, call
@@ -101,7 +102,7 @@ class Pipeline(Accumulate):
         self.total, self.scale = self.count(batch), scale
         self.seen, self.parts = torch.zeros((), device=self.world.device), []
         for chunk in self.chunks:
-            chunk.train(self.module.training)
+            copy_mode(self.module, chunk.view)
 
     def result(self) -> Tensor:
         assert self.seen is not None
@@ -199,9 +200,8 @@ class Pipeline(Accumulate):
         """What a stage sends on when it is given zeros."""
         chunk.part = part
         given = [self.received(flow).zero_() for flow in stage_outputs[-1:]]
-        with uncompiled(chunk):
-            sent = chunk.eval()(*given)
-        chunk.train(self.module.training)
+        with uncompiled(chunk), evaluating(chunk):
+            sent = chunk(*given)
         trained = any(p.requires_grad for p in chunk.parameters())
         return StageOutput(
             tuple(sent.shape), sent.dtype, trained or any(f.trained for f in stage_outputs[-1:])

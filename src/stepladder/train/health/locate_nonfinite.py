@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from stepladder.data import Batch, iter_tensors
 from stepladder.errors import NonFinite, WorldError
+from stepladder.model import evaluating
 from stepladder.plan import Plan
 from stepladder.rungs import call
 from stepladder.rungs.accumulate import Accumulate
@@ -117,18 +118,6 @@ def bad_rows(mark: Mark) -> list[int]:
             found += range(first, first + count)
         first += count
     return found
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """A module that draws nothing and keeps no statistics for a while."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
 
 
 @contextmanager
