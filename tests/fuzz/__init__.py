@@ -1,0 +1,1 @@
+"""Random training problems compared with a plain torch loop: `python -m tests.fuzz`."""

@@ -1,0 +1,106 @@
+"""The table of a run of the fuzzer: how many pairs were the same, refused and why, or bugs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .runner import Outcome
+
+
+@dataclass
+class Summary:
+    """Outcomes added up."""
+
+    pairs: int = 0
+    steps: int = 0
+    same: int = 0
+    refused: int = 0
+    illegal: int = 0  # the plain loop fails or diverges: not counted among the pairs
+    resumed: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    bugs: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> None:
+        if row["outcome"] == "illegal":
+            self.illegal += 1
+            return
+        self.pairs += 1
+        self.steps += row["steps"]
+        for part, outcome in row["parts"].items():
+            if part != "train":
+                self.resumed[f"{part}: {outcome}"] += 1
+        if row["outcome"] == "bug":
+            self.bugs.append(row)
+        elif row["outcome"] == "refused":
+            self.refused += 1
+            self.reasons[reason(row["text"])] += 1
+        else:
+            self.same += 1
+
+    def to_json(self) -> dict[str, Any]:
+        share = self.refused / self.pairs if self.pairs else 0.0
+        return {
+            "pairs": self.pairs, "steps": self.steps, "same": self.same,
+            "refused": self.refused, "refused_share": round(share, 4),
+            "refused_because": dict(self.reasons.most_common()), "resumed": dict(self.resumed),
+            "illegal": self.illegal, "bugs": len(self.bugs),
+            "bugs_by_kind": dict(Counter(row["kind"] for row in self.bugs)),
+            "seeds_of_bugs": [row["seed"] for row in self.bugs][:200],
+        }  # fmt: skip
+
+
+def row_of(outcome: Outcome) -> dict[str, Any]:
+    verdict = outcome.verdict
+    return {
+        "seed": outcome.problem.seed, "plan": outcome.problem.layout.plan,
+        "ranks": outcome.problem.layout.ranks, "outcome": verdict.outcome, "kind": verdict.kind,
+        "stage": verdict.stage, "text": verdict.text, "steps": outcome.steps,
+        "seconds": round(outcome.seconds, 2), "signature": list(verdict.signature),
+        "parts": {name: part.outcome for name, part in outcome.parts.items()},
+    }  # fmt: skip
+
+
+def reason(text: str) -> str:
+    """A refusal without its numbers and names."""
+    first = text.partition("\n")[0].partition(". ")[0]
+    return re.sub(r"\d[\d.e-]*", "N", re.sub(r"'[^']*'", "'…'", first))[:110]
+
+
+def add_up(rows: Iterable[dict[str, Any]]) -> Summary:
+    summary = Summary()
+    for row in rows:
+        summary.add(row)
+    return summary
+
+
+def write_table(
+    summary: Summary, folder: Path, *, command: str, torch: str, seconds: float
+) -> None:
+    """benchmarks/results/fuzz.md and fuzz.json."""
+    found = {"command": command, "torch": torch, "seconds": round(seconds), **summary.to_json()}
+    (folder / "fuzz.json").write_text(json.dumps(found, indent=1) + "\n")
+    resumed = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.resumed.items()))
+    lines = [
+        "# Generated training problems", "",
+        f"`{command}`, torch {torch}, {seconds / 60:.0f} min. Each pair is a random module, loss, "
+        "data and optimizer under a random plan, trained for 5 steps and compared with a plain "
+        "torch loop over the whole batch in one process.", "",
+        "| pairs | steps | same | refused before the first step | bugs |", "|---|---|---|---|---|",
+        f"| {summary.pairs:,} | {summary.steps:,} | {summary.same:,} | {summary.refused:,} "
+        f"({found['refused_share']:.1%}) | {len(summary.bugs)} |", "",
+        f"Resumed from the checkpoint after 3 steps: {resumed or 'none'}.", "",
+        "| refused because | pairs |", "|---|---|",
+        *(f"| {why.replace('|', '/')} | {count} |" for why, count in summary.reasons.most_common()),
+    ]  # fmt: skip
+    if summary.bugs:
+        kinds = Counter((row["kind"], row["signature"][2]) for row in summary.bugs)
+        lines += ["", "| bug | pairs |", "|---|---|"]
+        lines += [f"| {kind}: {text.replace('|', '/')} | {n} |"
+                  for (kind, text), n in kinds.most_common(40)]  # fmt: skip
+    (folder / "fuzz.md").write_text("\n".join(lines) + "\n")

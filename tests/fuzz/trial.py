@@ -1,0 +1,147 @@
+"""A rank's part of a trial: the problem trained by stepladder, saved, dropped and resumed."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import stepladder as sl
+from stepladder.errors import LostRank, StepladderError, TrainingError
+
+from .problems.data import Pair, make_batches
+from .problems.losses import NAMED, make_loss
+from .problems.module import make_module
+from .problems.plans import Layout
+from .problems.problem import SAVED_AT, STEPS, Problem
+
+TIMEOUT_SECONDS = 25.0  # for ranks to wait for each other
+
+
+def run_rank(
+    problem: Problem, layout: Layout, folder: str, resume: bool, finished: bool
+) -> dict[str, Any]:
+    """Train on this rank; what happened as plain values, never an exception.
+
+    Args:
+        resume: from the checkpoint after `SAVED_AT` steps instead of from the start.
+        finished: save the final state under `folder/end`, to be read and compared.
+    """
+    record: dict[str, Any] = {"stage": "climb", "losses": [], "steps": 0}
+    output = Path(folder) / f"output-{os.environ.get('RANK', 0)}"
+    try:
+        with output_in(output):
+            train(problem, layout, Path(folder), resume, finished, record)
+        record["stage"] = "done"
+    except StepladderError as error:
+        kind = "lost" if isinstance(error, LostRank | TrainingError) else "refused"
+        record[kind] = str(error)
+        record["error"] = traceback.format_exc()
+    except Exception as error:
+        record["raw"] = f"{type(error).__name__}: {error}"
+        record["error"] = traceback.format_exc()
+    return record
+
+
+def train(
+    problem: Problem, layout: Layout, folder: Path, resume: bool, finished: bool, record: Any
+) -> None:
+    module = make_module(problem.module, problem.seed)
+    *batches, evaluated = make_batches(problem.module, problem.data, problem.seed)
+    rank = int(os.environ.get("RANK", 0))
+    if problem.data.get("apart") and rank:  # all ranks must start from rank 0's weights
+        nn.init.normal_(module.head.weight)
+    run = sl.climb(
+        module,
+        loss=loss_for(problem, module),
+        optimizer=problem.optimizer_text,
+        plan=layout.plan,
+        sample=given(problem, batches[0]),
+        device="cpu",
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+    if resume:
+        record["stage"] = "load"
+        run.load(folder / "saved")
+    start = SAVED_AT if resume else 0
+    source = feed(problem, run, layout, batches, start)
+    for index in range(start, STEPS):
+        record["stage"] = f"step {index - start}"
+        batch, rows = next(source)
+        record["losses"].append(run.step(batch, rows=rows).loss)
+        record["steps"] += 1
+        if index + 1 == SAVED_AT:
+            record["stage"] = "save"
+            run.save(folder / "saved")
+    record["stage"] = "evaluate"
+    rows = "global" if layout.ways > 1 else None
+    record["evaluation"] = run.evaluate([given(problem, evaluated)], rows=rows)
+    if finished:
+        record["stage"] = "save"
+        run.save(folder / "end")
+
+
+def loss_for(problem: Problem, module: nn.Module) -> Any:
+    """The loss as it is given to `climb`."""
+    if problem.loss["type"] in NAMED:
+        return problem.loss["type"]
+    made = make_loss(problem.loss, module, problem.module["classes"])
+    if problem.loss["type"] == "own":
+        module.criterion = made
+        return None
+    return made
+
+
+def given(problem: Problem, batch: Pair) -> Any:
+    """A batch as `step` takes it: a pair, or a dict for a module that computes its own loss."""
+    if problem.loss["type"] == "own":
+        return {"inputs": batch[0], "labels": batch[1]}
+    return batch
+
+
+def feed(problem: Problem, run: Any, layout: Layout, batches: list[Pair], start: int) -> Any:
+    """What each step is given, and whose rows they are, as the problem says."""
+    how = problem.data["feed"]
+    if how == "batches":
+        samples = [given(problem, row) for batch in batches for row in zip(*batch)]
+        read = run.batches(samples, size=len(batches[0][0]), shuffle=False, uneven=True, workers=0)
+        for batch in read:
+            yield batch, None
+        return
+    for batch in batches[start:]:
+        if how == "rank" and layout.ways > 1:
+            part = rows_of(len(batch[0]), run.world.data_index, layout.ways)
+            yield given(problem, tuple(tensor[part] for tensor in batch)), "rank"
+        else:
+            yield given(problem, batch), "global" if layout.ways > 1 else None
+
+
+def rows_of(rows: int, index: int, ways: int) -> slice:
+    """This rank's rows: contiguous, and a row more for the first ranks where they do not divide."""
+    least, more = divmod(rows, ways)
+    first = index * least + min(index, more)
+    return slice(first, first + least + (index < more))
+
+
+@contextmanager
+def output_in(file: Path) -> Iterator[None]:
+    """What torch and gloo print about a trial is read only where a rank dies."""
+    opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    kept = [(stream, os.dup(stream)) for stream in (1, 2)]
+    for stream, _ in kept:
+        os.dup2(opened, stream)
+    os.close(opened)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for stream, before in kept:
+            os.dup2(before, stream)
+            os.close(before)
