@@ -266,6 +266,22 @@ def test_a_hugging_face_layer_recomputes_the_same_and_fills_no_cache_twice():
     assert losses("none") == losses("blocks") == losses("selective")
 
 
+def test_a_cache_handed_over_by_position_is_not_filled_twice():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=64, n_positions=8)
+
+    def gradients(how):
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).eval()  # no dropout
+        blocks = [(str(index), block) for index, block in enumerate(model.transformer.h)]
+        recompute(blocks, Recompute.parse(how))
+        ids = torch.arange(16).view(2, 8)
+        model(input_ids=ids, labels=ids).loss.backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    assert all(map(torch.equal, gradients("none"), gradients("blocks")))
+
+
 def test_a_budget_without_measured_blocks_says_what_is_missing():
     with pytest.raises(PlanError, match=r"bytes of 4 blocks, and 0 were given.*measure_blocks"):
         recompute(named(Stack()), Recompute.parse("1GiB"))

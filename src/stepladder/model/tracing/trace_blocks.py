@@ -7,10 +7,11 @@ first one's output, so a model of eighty blocks is traced as fast as one of thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -38,6 +39,25 @@ from .operation_recorder import (
 CACHES = {"past_key_value": None, "past_key_values": None, "layer_past": None, "use_cache": False}
 
 Run = Callable[[], Any]
+Positions = tuple[tuple[int, Any], ...]  # of caches among positional arguments, and what to pass
+
+
+def cache_positions(forward: Callable[..., Any]) -> Positions:
+    """Where a forward takes caches by position, as GPT-2's blocks do."""
+    try:
+        names = list(signature(forward).parameters)
+    except (TypeError, ValueError):  # written in C, or a signature of its own making
+        return ()
+    return tuple((names.index(name), value) for name, value in CACHES.items() if name in names)
+
+
+def without_caches(args: Sequence[Any], positions: Positions) -> list[Any]:
+    """Positional arguments with every cache left out."""
+    kept = list(args)
+    for index, value in positions:
+        if index < len(kept):
+            kept[index] = value
+    return kept
 
 
 @dataclass(slots=True)
@@ -177,6 +197,7 @@ class BlockTracer:
         try:
             with recorder.recording():
                 kwargs = {name: CACHES.get(name, value) for name, value in kwargs.items()}
+                args = tuple(without_caches(args, cache_positions(forward)))
                 args, kwargs = tree_map(empty_copy, (args, kwargs))
                 recorder.enter("block", (args, kwargs))
                 answer = [forward(*args, **kwargs)]

@@ -34,7 +34,12 @@ from torch.utils.checkpoint import (
 from stepladder.errors import PlanError
 from stepladder.model import worth_saving
 from stepladder.model.forward_state import State, read_state, running_on, versions_of_large
-from stepladder.model.tracing.trace_blocks import CACHES
+from stepladder.model.tracing.trace_blocks import (
+    CACHES,
+    Positions,
+    cache_positions,
+    without_caches,
+)
 from stepladder.plan import Recompute
 
 from .recompute_budget import BlockCost, Depth, fit_budget
@@ -53,7 +58,8 @@ def recompute(
     for (_, block), depth in zip(blocks, depths, strict=True):
         restore_forward(block)
         if depth != "kept":
-            again = partial(forward_checkpointed, block.forward, depth, block)
+            caches = cache_positions(block.forward)  # here: the compiler cannot read signatures
+            again = partial(forward_checkpointed, block.forward, depth, block, caches)
             block.forward = update_wrapper(again, block.forward)
     return tuple(name for (name, _), depth in zip(blocks, depths) if depth != "kept")
 
@@ -105,6 +111,7 @@ def forward_checkpointed(
     forward: Callable[..., Any],
     depth: Literal["cheap", "whole"],
     block: nn.Module,
+    caches: Positions,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
@@ -118,7 +125,8 @@ def forward_checkpointed(
     call: Callable[..., Any] = partial(call_by_position, forward, tuple(kwargs))
     if not torch.compiler.is_compiling():  # a compiled graph updates buffers once by itself
         call = OneUpdate(block, call)
-    values = [*args, *(CACHES.get(name, value) for name, value in kwargs.items())]
+    named = (CACHES.get(name, value) for name, value in kwargs.items())
+    values = [*without_caches(args, caches), *named]
     if depth == "whole":  # two calls: the compiler accepts context_fn only as a plain function
         return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
     return checkpoint(
