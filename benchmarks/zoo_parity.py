@@ -6,7 +6,8 @@ Each architecture is built at a tiny size from a config or a library (transforme
 timm, diffusers) or by hand, with random weights and without dropout, and trained for three steps
 of plain SGD without clipping, on rows of different lengths where it reads text. The oracle is a
 plain torch loop over whole batches on one device, which shares no code with the engine; for bf16
-it runs under torch's autocast. Every parameter and buffer and every loss is compared; a tensor's
+it runs under torch's autocast. Context parallelism refuses padding masks, so its rows have none.
+Every parameter and buffer and every loss is compared; a tensor's
 difference is a share of how far the plain loop moved it. All but compiled cells also save before
 the last step and resume into other weights, which must give the same numbers.
 
@@ -146,8 +147,9 @@ def compare(pool: Ranks, name: str, plan: str) -> Cell:
         saved = None if plan == "compile" else Path(folder)
         try:
             found = pool.call(
-                train_on_rank, name, text, saved, ranks=ranks, timeout_seconds=TIMEOUT_SECONDS
-            )
+                train_on_rank, name, text, plan != "context", saved,
+                ranks=ranks, timeout_seconds=TIMEOUT_SECONDS,
+            )  # fmt: skip
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
             cell = Cell("BROKEN", f"{type(error).__name__}: {first}"[:300])
@@ -165,7 +167,7 @@ def judge(name: str, plan: str, found: list[Trained], absent: dict[str, str]) ->
     if any(refusals):
         return Cell("BROKEN", f"one rank refused, another trained: {max(refusals)}")
     bf16 = plan == "bf16"
-    plain = plain_run(name, bf16)
+    plain = plain_run(name, bf16=bf16, masks=plan != "context")
     tolerance = bf16_tolerance(name) if bf16 else TOLERANCE
     differences = [largest_difference(plain, one.tensors) for one in found]
     difference, worst = max(differences)
@@ -188,8 +190,8 @@ def judge(name: str, plan: str, found: list[Trained], absent: dict[str, str]) ->
 
 
 @lru_cache(maxsize=4)
-def plain_run(name: str, bf16: bool = False) -> Plain:
-    return train_plain(name, bf16=bf16)
+def plain_run(name: str, *, bf16: bool = False, masks: bool = True) -> Plain:
+    return train_plain(name, bf16=bf16, masks=masks)
 
 
 def bf16_tolerance(name: str) -> float:

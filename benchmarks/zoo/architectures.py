@@ -16,9 +16,17 @@ from problem import Problem, randomise  # noqa: E402
 ARCHITECTURES = {make.__name__: make for make in (*language.ALL, *perception.ALL, *others.ALL)}
 
 
-def make_problem(name: str, seed: int = 1) -> Problem:
-    """The architecture with random weights drawn from the seed."""
+def make_problem(name: str, seed: int = 1, *, masks: bool = True) -> Problem:
+    """The architecture with random weights drawn from the seed.
+
+    Args:
+        masks: False: padding is not masked, as context parallelism asks; it stays no target.
+    """
     torch.manual_seed(0)
     problem = ARCHITECTURES[name]()
     randomise(problem.module, seed)
+    if not masks:
+        for batch in problem.batches:
+            if isinstance(batch, dict):
+                batch.pop("attention_mask", None)
     return problem

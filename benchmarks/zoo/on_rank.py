@@ -29,9 +29,9 @@ class Trained:
     refused: str = ""  # the one line, where the plan was refused before the first step
 
 
-def train_on_rank(name: str, plan: str, folder: Path | None) -> Trained:
+def train_on_rank(name: str, plan: str, masks: bool, folder: Path | None) -> Trained:
     """Train under the plan; with a folder, also save before the last step and resume."""
-    problem = make_problem(name)
+    problem = make_problem(name, masks=masks)
     try:
         run = climb(problem, plan)
         losses = [take(run, problem.batches[0])]
@@ -46,7 +46,8 @@ def train_on_rank(name: str, plan: str, folder: Path | None) -> Trained:
     tensors = whole_tensors(run.module)
     if folder is None:
         return Trained(losses, tensors)
-    return Trained(losses, tensors, resumed_difference(name, plan, folder, tensors))
+    again = make_problem(name, seed=2, masks=masks)
+    return Trained(losses, tensors, resumed_difference(again, plan, folder, tensors))
 
 
 def climb(problem: Problem, plan: str) -> Any:
@@ -64,9 +65,8 @@ def take(run: Any, batch: Any) -> float:
     return run.step(batch, rows="global").read().loss
 
 
-def resumed_difference(name: str, plan: str, folder: Path, expected: Tensors) -> float:
+def resumed_difference(problem: Problem, plan: str, folder: Path, expected: Tensors) -> float:
     """Resume from the checkpoint with other weights, take the last step, and compare."""
-    problem = make_problem(name, seed=2)
     run = climb(problem, plan)
     if run.resume(folder) is None:
         return float("inf")

@@ -24,9 +24,9 @@ class Plain:
     last: Tensors
 
 
-def train_plain(name: str, *, bf16: bool = False) -> Plain:
+def train_plain(name: str, *, bf16: bool = False, masks: bool = True) -> Plain:
     """Train with plain SGD, without clipping; `bf16`: under torch's autocast."""
-    problem = make_problem(name)
+    problem = make_problem(name, masks=masks)
     module = problem.module.train()
     optimizer = torch.optim.SGD(module.parameters(), lr=problem.lr)
     losses, first = [], copy_tensors(module)
