@@ -89,7 +89,7 @@ class Squashed(nn.Module):
         return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
 
 
-@pytest.mark.parametrize("cap", [None, 0.5])
+@pytest.mark.parametrize("cap", [None, 0.5, 30])
 def test_a_foreign_module_is_fused_only_where_its_answer_is_its_heads(cap):
     torch.manual_seed(0)
     model = Squashed(cap)
@@ -97,11 +97,81 @@ def test_a_foreign_module_is_fused_only_where_its_answer_is_its_heads(cap):
     fused, run = learn(model, "fp32 kernels=on", list(pairs()))
     assert fused == pytest.approx(plain, rel=1e-5)
     head = run.climbed.forward_backward.loss.function.__self__
-    assert head.checked
+    assert True in head.checked
     wanted = "Squashed changes its head's output" if cap else ""
     assert head.refusal == wanted
     refused = f"kernels: {wanted}, and keeps its own loss"
     assert run.events[-1] == refused if cap else all("keeps its own" not in e for e in run.events)
+
+
+class Ending(Squashed):
+    """Ends in a way that its initial weights, or its first values, do not show."""
+
+    def __init__(self, ending):
+        super().__init__(None)
+        self.ending = ending
+        self.gain, self.bias = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(WORDS))
+        if ending == "cap":
+            nn.init.zeros_(self.head.weight)
+
+    def forward(self, tokens):
+        logits = super().forward(tokens)
+        if self.ending == "cap":
+            return 30 * torch.tanh(logits / 30)
+        if self.ending == "gain":
+            return logits * self.gain
+        return logits + self.bias if self.ending == "bias" else logits
+
+
+@pytest.mark.parametrize("ending", ["none", "cap", "gain", "bias"])
+def test_what_follows_the_head_is_seen_whatever_the_first_weights_are(ending):
+    torch.manual_seed(0)
+    model = Ending(ending)
+    plain, one = learn(model, "fp32", list(pairs()), optimizer="sgd lr=3")
+    fused, run = learn(model, "fp32 kernels=on", list(pairs()), optimizer="sgd lr=3")
+    assert fused == pytest.approx(plain, rel=1e-4)
+    for p, q in zip(one.module.parameters(), run.module.parameters()):
+        assert (p - q).norm() <= 1e-4 * p.norm() + 1e-7
+    refusal = run.climbed.forward_backward.loss.function.__self__.refusal
+    assert bool(refusal) == (ending != "none")
+
+
+class OwnForCausalLM(Squashed):
+    """Computes its loss itself, with a term of its own; takes no use_cache."""
+
+    def __init__(self, term):
+        super().__init__(None)
+        self.term = term
+
+    def forward(self, input_ids, labels=None):
+        logits = super().forward(input_ids)
+        if labels is None:
+            return Output(None, logits)
+        flat = logits[:, :-1].flatten(0, 1)
+        loss = nn.functional.cross_entropy(flat, labels[:, 1:].flatten())
+        if self.term == "z":
+            loss = loss + 1e-3 * flat.logsumexp(-1).square().mean()
+        if self.term == "penalty":
+            loss = loss + self.layers[0].weight.square().mean()
+        return Output(loss, logits)
+
+
+class Output(dict):
+    def __init__(self, loss, logits):
+        super().__init__(loss=loss, logits=logits)
+        self.loss, self.logits = loss, logits
+
+
+@pytest.mark.parametrize("term", ["", "z", "penalty"])
+def test_terms_of_a_modules_own_loss_are_kept(term):
+    torch.manual_seed(0)
+    model = OwnForCausalLM(term)
+    batches = [{"input_ids": tokens, "labels": tokens.clone()} for tokens, _ in pairs()]
+    plain, _ = learn(model, "fp32", batches, loss=None)
+    fused, run = learn(model, "fp32 kernels=on", batches, loss=None)
+    assert fused == pytest.approx(plain, rel=1e-5)
+    refusal = run.climbed.forward_backward.loss.function.__self__.refusal
+    assert bool(refusal) == bool(term)
 
 
 def test_unmodified_hugging_face_models_keep_their_loss():

@@ -5,8 +5,8 @@ input together with the head's weight (kernels/linear_cross_entropy.py). Outside
 returns logits as before.
 
 Whether a foreign module's output is its head's output, unchanged, cannot be read off its structure:
-Gemma soft-caps its logits, others scale them. So before the first pass one row is computed both
-ways, and where the results differ the module keeps its own loss.
+Gemma soft-caps its logits, others scale them or add terms to their own loss. So before the first
+pass one row is tried (prove_head.py), and where the proof fails the module keeps its own loss.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import signature
 from types import MethodType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from stepladder.data import IGNORED
 from stepladder.loss import Loss
-from stepladder.model import Anatomy
+from stepladder.model import Anatomy, base_model, builtin_shape
 from stepladder.plan import SettledPlan
 from stepladder.plan.shared_constants import FUSED_VOCABULARY
 from stepladder.seam.pytree import tree_map
 
 from .convert_float8 import gains
 from .linear_cross_entropy import linear_cross_entropy
-
-LABELS = "labels"
-SAME = 2e-2  # of a row's largest logit: rounding in 16 bits differs by less, a soft cap by more
+from .prove_head import LABELS, logits_of, why_not_cross_entropy, why_not_its_head
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ class FusedHead:
     module: nn.Module
     head: Any  # the output layer
     unfused: Loss
-    checked: bool  # whether the module's output is known to be its head's
+    checked: set[bool]  # modes, training or not, in which the output is known to be the head's
     float8: bool = False  # its matmuls are in fp8
     notes: list[str] = field(default_factory=list)  # where a refusal is reported
     refusal: str = ""  # why the module keeps its own loss; empty while it is fused
@@ -65,7 +64,7 @@ class FusedHead:
 
     def prepare_inputs(self, inputs: Any) -> Any:
         """Inputs of a fused pass: with labels the module would compute its own loss."""
-        if not self.checked:
+        if self.module.training not in self.checked and not self.refusal:
             self._check(inputs)
         return inputs if self.refusal else self._without_labels(inputs)
 
@@ -74,7 +73,7 @@ class FusedHead:
             return inputs
         rest = {name: value for name, value in inputs.items() if name != LABELS}
         # A key-value cache serves generation; filling it costs a training pass time.
-        return {**rest, "use_cache": False}
+        return {**rest, "use_cache": False} if self._takes_cache else rest
 
     @contextmanager
     def skipping_head(self) -> Iterator[None]:
@@ -86,27 +85,23 @@ class FusedHead:
         finally:
             self.head.skipped = self._inside = False
 
-    @torch.no_grad()
+    @property
+    def _takes_cache(self) -> bool:
+        return "use_cache" in signature(base_model(self.module).forward).parameters
+
     def _check(self, inputs: Any) -> None:
-        """Compare fused and unfused logits of one row, uncompiled and without dropout."""
-        row = self._without_labels(tree_map(first_row, inputs))
-        training = self.module.training
-        self.module.eval()
-        try:
-            with torch.compiler.set_stance("force_eager"):
-                self.head.skipped = False
-                logits = logits_of(run(self.module, row))
-                self.head.skipped = True
-                hidden = logits_of(run(self.module, row))
-            self.head.skipped = False
-            agree = same(logits, self.head(hidden)) if isinstance(hidden, Tensor) else False
-        finally:
-            self.module.train(training)
-        if not agree:
-            self.refusal = f"{type(self.module).__name__} changes its head's output"
-            self.notes.append(f"kernels: {self.refusal}, and keeps its own loss")
-        self.head.skipped = self._inside and agree
-        self.checked = True
+        """Try one row: is the output the head's, and the module's own loss its cross-entropy?"""
+        row, forward = tree_map(first_row, inputs), partial(run, self.module)
+        self.head.skipped = False
+        why_not = why_not_its_head(self.module, self.head, forward, self._without_labels(row))
+        if not why_not and self.unfused.kind == "own":
+            loss = partial(self.unfused.function, targets=None)
+            why_not = why_not_cross_entropy(self.module, self.head, forward, loss, row)
+        if why_not:
+            self.refusal = why_not
+            self.notes.append(f"kernels: {why_not}, and keeps its own loss")
+        self.head.skipped = self._inside and not why_not
+        self.checked.add(self.module.training)
 
 
 def why_not_fused(module: nn.Module, anatomy: Anatomy, loss: Loss, settled: SettledPlan) -> str:
@@ -128,9 +123,9 @@ def fuse_head(
     head: Any = anatomy.part(module, anatomy.head)
     head.skipped = False
     head.forward = MethodType(forward_or_skip, head)
-    declared = isinstance(getattr(module, "anatomy", None), Anatomy)
+    known = {True, False} if builtin_shape(module) is not None else set()
     float8 = float8 and gains(head.in_features, head.out_features)
-    return FusedHead(module, head, loss, checked=declared, float8=float8)
+    return FusedHead(module, head, loss, checked=known, float8=float8)
 
 
 def forward_or_skip(head: Any, hidden: Tensor) -> Tensor:
@@ -145,13 +140,3 @@ def run(module: nn.Module, inputs: Any) -> Any:
 
 def first_row(leaf: Any) -> Any:
     return leaf[:1] if isinstance(leaf, Tensor) and leaf.dim() else leaf
-
-
-def logits_of(outputs: Any) -> Any:
-    return getattr(outputs, "logits", outputs)
-
-
-def same(one: Any, other: Tensor) -> bool:
-    if not isinstance(one, Tensor) or one.shape != other.shape:
-        return False
-    return bool((one.float() - other.float()).abs().amax() <= SAME * one.float().abs().amax())
