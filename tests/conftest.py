@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.fork_server import fork_processes, new_interpreters
+
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -29,6 +31,8 @@ if Path("/sys/class/net/lo").exists():
 # that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+fork_processes()
 
 # Cores are shared and examples are many, so no deadline; the same examples each time, so that a
 # failure is a fact about the change and not about the day.
@@ -58,6 +62,13 @@ def light_heap():
     """What earlier tests left is out of sight of whoever walks the heap, which takes a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def fresh_python():
+    """Processes that the test starts are new interpreters, as users start them."""
+    with new_interpreters():
+        yield
 
 
 LOCAL = ("127.", "::1", "localhost", "0.0.0.0")

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fork_server import new_interpreters
+
 from .same import Place
 
 ASKED = os.environ.get("SERVICES") == "1"
@@ -19,6 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not ASKED and "tests/services" in item.nodeid:
             item.add_marker(pytest.mark.skip(reason="make services asks for it (SERVICES=1)"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_as_users_start_them() -> Iterator[None]:
+    with new_interpreters():
+        yield
 
 
 @pytest.fixture(scope="session")

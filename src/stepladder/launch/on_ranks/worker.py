@@ -140,6 +140,9 @@ def leave_group() -> None:
     group = sys.modules.get("torch.distributed")
     if group is not None and group.is_available() and group.is_initialized():
         group.destroy_process_group()
+        # A failed call's frames refer to each other and to the group: until they are collected its
+        # connections stay open, and ranks that wait for this one do not notice that it has left.
+        gc.collect()
 
 
 if __name__ == "__main__":
