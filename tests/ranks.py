@@ -16,7 +16,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils._pytree import tree_map
 
+import stepladder.train.flop_rate as flop_rate
 from stepladder.launch import Ranks
 from stepladder.world.world import forget_routes
 
@@ -58,6 +61,26 @@ def settle() -> None:
     random.seed(0)
 
 
+def remember_flops() -> None:
+    """Count the FLOPs of a module and a batch's shapes once a process, not once a run.
+
+    Counting traces the module, on every rank: a fifth of what a run of three steps takes.
+    """
+    count, known = flop_rate.count_flops, {}
+
+    def look_up(module: nn.Module, *given: Any, **named: Any) -> Any:
+        parameters = [(p.shape, p.dtype, p.requires_grad) for p in module.parameters()]
+        kinds = [(name, type(part), id(type(part))) for name, part in module.named_modules()]
+        shapes = tree_map(lambda x: getattr(x, "shape", x), (given, named))
+        key = repr((parameters, kinds, shapes))
+        if key not in known:
+            known[key] = count(module, *given, **named)
+        return known[key]
+
+    flop_rate.count_flops = look_up
+
+
+remember_flops()
 POOL = Ranks(64, threads=1, between_calls=settle, grace_seconds=15)
 POOL.__enter__()
 atexit.register(POOL.__exit__)

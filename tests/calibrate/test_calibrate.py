@@ -21,6 +21,8 @@ from stepladder.planner.time.device_speed import speed_of
 from stepladder.record import Timing
 from stepladder.workload import find_facts
 
+from .short_probes import shorten
+
 CPU = torch.device("cpu")
 STREAM = Timing("stream", "bf16", (10**9,), 6e9 / 2e12)  # 2 TB/s
 
@@ -225,7 +227,7 @@ def measured():
     shares = []
     # Short for each and long for all: a busy machine leaves none of them out.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("stepladder.calibrate.calibrate"), "EACH_SECONDS", 0.02)
+        shorten(patch)
         return calibrate(CPU, 300.0, lambda what, share: shares.append((what, share))), shares
 
 

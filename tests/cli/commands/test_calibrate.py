@@ -1,11 +1,11 @@
 import json
-from importlib import import_module
 
 import pytest
 
 from stepladder.cli.commands.calibrate import rows, with_known_links
 from stepladder.cli.main import main
 from stepladder.record import Calibration, load_calibration
+from tests.calibrate.short_probes import shorten
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def cache(tmp_path, monkeypatch):
 
 def test_a_calibration_is_kept_where_the_planner_finds_it(cache, capsys, monkeypatch):
     # Short for each and long for all: a busy machine leaves none of them out.
-    monkeypatch.setattr(import_module("stepladder.calibrate.calibrate"), "EACH_SECONDS", 0.02)
+    shorten(monkeypatch)
     assert main(["calibrate", "--device", "cpu", "--seconds", "300"]) == 0
     out = capsys.readouterr().out
     assert "CPU, measured" in out and f"Kept in {cache / 'calibration-cpu.json'}" in out

@@ -9,6 +9,7 @@ from torch import nn
 from stepladder.errors import ModelError, PlanError
 from tests.ranks import run
 from tests.rungs.rank_toys import feed, learn, odd, same, start
+from tests.soak import soak_after
 from tests.train.toys import llama, ragged
 
 SGD, ADAM = "sgd lr=0.5", "adamw lr=1e-2 wd=0.1 clip=0.5"
@@ -113,7 +114,7 @@ def sequences(plan, optimizer):
     return feed(taken, ragged(3))
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAM])
+@pytest.mark.parametrize("optimizer", soak_after([SGD, ADAM]))
 @pytest.mark.parametrize(
     "plan",
     [
