@@ -16,23 +16,22 @@ from tests.soak import soak_after
 pytest.importorskip("triton")
 HERE = Path(__file__).parents[1]
 FILES = (
-    "test_adamw",
-    "test_cross_entropy",
+    "test_adamw test_cross_entropy",  # in one process, which takes seconds to start
     "test_linear_cross_entropy",
     "triton/test_triton_float8",
     "test_max_pool",
 )
 
 
-@pytest.mark.parametrize("name", soak_after(FILES, gate=2))
+@pytest.mark.parametrize("names", soak_after(FILES))
 @pytest.mark.timeout(600)  # half a minute alone, several on a crowded machine
-def test_the_triton_programs_pass_the_same_tests(name):
+def test_the_triton_programs_pass_the_same_tests(names):
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("this process interprets Triton already")
     # What is compiled around an operator does not depend on what runs inside it.
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-k", "not compiles"]
     done = subprocess.run(
-        [*command, str(HERE / f"{name}.py")],
+        [*command, *(str(HERE / f"{name}.py") for name in names.split())],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
