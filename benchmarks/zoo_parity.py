@@ -7,9 +7,9 @@ timm, diffusers) or by hand, with random weights and without dropout, and traine
 of plain SGD without clipping, on rows of different lengths where it reads text. The oracle is a
 plain torch loop over whole batches on one device, which shares no code with the engine; for bf16
 it runs under torch's autocast. Context parallelism refuses padding masks, so its rows have none.
-Every parameter and buffer and every loss is compared; a tensor's
-difference is a share of how far the plain loop moved it. All but compiled cells also save before
-the last step and resume into other weights, which must give the same numbers.
+Every parameter and buffer and every loss is compared; a tensor's difference is a share of how far
+the plain loop moved it. Cells of several ranks or micro-batches also save before the last step and
+resume into other weights, which must give the same numbers.
 
 A cell is "same" with its largest difference, "refused" before the first step with the reason,
 "not applicable" where the architecture lacks what the plan cuts, or BROKEN. Cells that were
@@ -57,6 +57,7 @@ PLANS = {  # the plan's text and its ranks
     "bf16": ("bf16", 1),
     "compile": ("fp32 compile=on", 1),
 }
+RESUMES = [plan for plan in PLANS if plan not in ("recompute", "bf16", "compile")]
 TOLERANCE = 1e-3  # of how far the plain loop moved a tensor; of a loss
 RESUMED = 1e-6  # after a resume, absolute
 BF16_ROUNDINGS = 2.0  # times what bf16 itself costs: autocast's distance from fp32
@@ -144,7 +145,7 @@ def compare(pool: Ranks, name: str, plan: str) -> Cell:
     text, ranks = PLANS[plan]
     absent = make_problem(name).absent
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
-        saved = None if plan == "compile" else Path(folder)
+        saved = Path(folder) if plan in RESUMES else None
         try:
             found = pool.call(
                 train_on_rank, name, text, plan != "context", saved,
