@@ -138,17 +138,22 @@ def draw_accumulation(path: Path) -> None:
     for index, row in enumerate(rows):
         # Curves that are the same lie on each other: the first are drawn wide.
         width = 1.2 + 1.5 * (len(rows) - 1 - index)
-        loss.plot(row["losses"], linewidth=width, alpha=0.75, label=f"{row['passes']} passes")
+        loss.plot(
+            row["losses"],
+            linewidth=width,
+            alpha=0.75,
+            label=f"{row['micro_batches']} of {row['micro']}",
+        )
     loss.set(xlabel="step", ylabel="loss")
     loss.legend(frameon=False, fontsize=8)
     bars = held.bar(
-        [str(row["passes"]) for row in rows],
+        [str(row["micro_batches"]) for row in rows],
         [row["activation_bytes"] / 2**20 for row in rows],
         color=COLOURS[1],
     )
     held.bar_label(bars, fmt="%.1f", fontsize=8)
     held.grid(visible=False, axis="x")
-    held.set(xlabel="passes a step", ylabel="activations, MiB")
+    held.set(xlabel="micro-batches a step", ylabel="activations, MiB")
     store(drawn, path)
 
 

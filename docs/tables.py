@@ -118,7 +118,7 @@ def accumulation() -> str:
     kept = read("accumulation")
     rows = [
         [
-            str(row["passes"]),
+            str(row["micro_batches"]),
             str(row["micro"]),
             f"{row['step_ms']:.0f}",
             f"{row['activation_bytes'] / 2**20:.1f}",
@@ -127,7 +127,14 @@ def accumulation() -> str:
         ]
         for row in kept["rows"]
     ]
-    columns = ["passes", "micro", "ms a step", "activations MiB", "last loss", "largest difference"]
+    columns = [
+        "micro-batches",
+        "micro",
+        "ms a step",
+        "activations MiB",
+        "last loss",
+        "largest difference",
+    ]
     return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
 
 

@@ -77,7 +77,7 @@ def test_what_is_different_is_told(capsys):
         (["--steps", "0"], "0 are too few to save"),
         (["--ranks", "0"], "ranks: 0 is too few."),
         (["--plan", "fp32 tensor=2", "--ranks", "3"], "needs 2 processes"),
-        (["--plan", "fp32 micro=4 batch=6"], "6 does not divide into passes of 4"),
+        (["--plan", "fp32 micro=4 batch=6"], "6 does not divide by 4 "),
         (["--model", "gtp2"], "Did you mean 'gpt2'?"),
         (["--workers", "many"], "'many' is not a number of workers"),
         (["--model", TINY, "--train.batch", "4"], "--model and --optimizer are a recipe's own"),
@@ -101,7 +101,7 @@ def test_every_plan_is_judged_before_a_rank_starts_and_all_problems_are_told(cap
     told = capsys.readouterr().err.splitlines()
     for said in (
         "layout.tensor: 7 ways cannot cut 2 attention heads evenly (in 'fp32 tensor=7'). Use 1 or",
-        "batch.sequences: 4 does not divide into passes of 6",
+        "batch.sequences: 4 does not divide by 6 ",
         "layout.pipeline: 5 stages for 1 blocks leaves some stages empty (in 'fp32 pipeline=5')",
         "layout.context: 3 ways cannot slice 16 tokens evenly (in 'fp32 context=3')",
     ):

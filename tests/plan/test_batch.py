@@ -13,13 +13,13 @@ from stepladder.plan.batch import rank_positions, uneven_rank_rows
 few = st.integers(1, 12)
 
 
-@given(micro=few, passes=few, ways=few)
-def test_any_two_of_the_three_numbers_give_the_third(micro, passes, ways):
-    full = Batch(micro * passes * ways, micro, passes)
+@given(micro=few, micro_batches=few, ways=few)
+def test_any_two_of_the_three_numbers_give_the_third(micro, micro_batches, ways):
+    full = Batch(micro * micro_batches * ways, micro, micro_batches)
     for part in (
-        Batch(None, micro, passes),
+        Batch(None, micro, micro_batches),
         Batch(full.sequences, micro, None),
-        Batch(full.sequences, None, passes),
+        Batch(full.sequences, None, micro_batches),
         full,
     ):
         assert part.settle(ways) == full
@@ -33,21 +33,21 @@ def test_a_batch_alone_is_taken_in_one_pass():
     assert Batch(64).settle(8) == Batch(64, 8, 1)
 
 
-@given(step=st.integers(0, 100), micro=few, passes=few, ways=few)
-def test_the_shares_of_all_data_ranks_partition_the_global_batch(step, micro, passes, ways):
-    batch = Batch(micro * passes * ways, micro, passes)
+@given(step=st.integers(0, 100), micro=few, micro_batches=few, ways=few)
+def test_the_shares_of_all_data_ranks_partition_the_global_batch(step, micro, micro_batches, ways):
+    batch = Batch(micro * micro_batches * ways, micro, micro_batches)
     shares = [rank_positions(step, batch, index, ways) for index in range(ways)]
-    assert all([len(part) for part in parts] == [micro] * passes for parts in shares)
+    assert all([len(part) for part in parts] == [micro] * micro_batches for parts in shares)
     read = sorted(position for parts in shares for part in parts for position in part)
     first = step * batch.sequences
     assert read == list(range(first, first + batch.sequences))
 
 
-@given(micro=few, passes=few, ways=few)
-def test_a_pass_of_all_ranks_is_one_stretch_of_the_batch(micro, passes, ways):
-    batch = Batch(micro * passes * ways, micro, passes)
+@given(micro=few, micro_batches=few, ways=few)
+def test_the_nth_micro_batches_of_all_ranks_are_one_chunk_of_the_batch(micro, micro_batches, ways):
+    batch = Batch(micro * micro_batches * ways, micro, micro_batches)
     shares = [rank_positions(0, batch, index, ways) for index in range(ways)]
-    for number in range(passes):
+    for number in range(micro_batches):
         stretch = sorted(position for parts in shares for position in parts[number])
         assert stretch == list(range(number * micro * ways, (number + 1) * micro * ways))
 
@@ -56,12 +56,12 @@ def test_a_batch_that_does_not_divide_names_the_nearest_sizes():
     with pytest.raises(PlanError) as caught:
         Batch(100, 4).settle(8)
     assert str(caught.value) == (
-        "batch.sequences: 100 does not divide into passes of 32 "
-        "(4 per micro-batch x 8 data ranks). Nearest that do: 96 or 128."
+        "batch.sequences: 100 does not divide by 32 "
+        "(micro-batches of 4 x 8 data ranks). Nearest that do: 96 or 128."
     )
 
 
-def test_a_batch_smaller_than_one_pass_names_the_least():
+def test_a_batch_smaller_than_the_ranks_micro_batches_names_the_least():
     with pytest.raises(PlanError, match=r"3 does not divide .* Nearest that do: 32\."):
         Batch(3, 4).settle(8)
 
@@ -70,7 +70,8 @@ def test_a_batch_without_micro_that_does_not_divide_names_the_nearest_sizes():
     with pytest.raises(PlanError) as caught:
         Batch(10, None, 2).settle(2)
     assert str(caught.value) == (
-        "batch.sequences: 10 does not divide by 4 (passes x data ranks). Nearest that do: 8 or 12."
+        "batch.sequences: 10 does not divide by 4 (micro-batches x data ranks). "
+        "Nearest that do: 8 or 12."
     )
     with pytest.raises(PlanError, match=re.escape("Nearest that do: 4.")):
         Batch(3, None, 2).settle(2)
@@ -85,11 +86,12 @@ def test_the_nearest_sizes_named_do_divide(sequences, micro, ways):
             assert Batch(int(size), micro).settle(ways).sequences == int(size)
 
 
-def test_passes_that_contradict_the_batch_name_the_right_number():
+def test_micro_batches_that_contradict_the_batch_name_the_right_number():
     with pytest.raises(PlanError) as caught:
         Batch(64, 2, 3).settle(4)
     assert str(caught.value) == (
-        "batch.accumulate: 3 passes of 8 make 24, not batch=64. Use accumulate=8 or leave it out."
+        "batch.accumulate: 3 micro-batches of 2 x 4 data ranks make 24, not batch=64. "
+        "Use accumulate=8 or leave it out."
     )
 
 

@@ -30,7 +30,7 @@ def test_a_settled_plan_is_closed_and_reads_back(plan, ranks):
     assert settled.layout.num_ranks == ranks
     assert REST not in settled.layout.shape
     batch = settled.batch
-    assert batch.sequences == batch.micro * batch.passes * settled.layout.data_ranks
+    assert batch.sequences == batch.micro * batch.micro_batches * settled.layout.data_ranks
     assert settled.settle(ranks) == settled
     assert Plan.parse(str(settled)) == settled
 

@@ -54,7 +54,7 @@ def test_what_changed_is_one_sentence_with_its_numbers():
     )
     squeezed = Plan.parse("fp32 ddp replicate=2 compress=powersgd:4 batch=8 micro=4 accumulate=1")
     assert refit(squeezed, 1).said == (
-        "plan refitted to 1 rank: replicate 2 to 1, passes 1 to open, powersgd:4 left out; "
+        "plan refitted to 1 rank: replicate 2 to 1, accumulate 1 to open, powersgd:4 left out; "
         "the global batch stays 8"
     )
     piped = Plan.parse("pipeline=2 schedule=interleaved:2 batch=8 micro=2")
@@ -88,9 +88,9 @@ small = st.integers(1, 8)
     plans, st.builds(Layout, small, small, small, small, small), small, small, st.integers(1, 64)
 )
 def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
-    plan, layout, micro, passes, ranks
+    plan, layout, micro, micro_batches, ranks
 ):
-    plan = replace(plan, layout=layout, batch=Batch(None, micro, passes))
+    plan = replace(plan, layout=layout, batch=Batch(None, micro, micro_batches))
     assume(not plan.problems())
     plan = plan.settle(layout.num_ranks)
     assume(not broken_rules(plan))

@@ -237,7 +237,7 @@ def test_no_rule_complains_of_a_good_plan(name: str) -> None:
 
 def test_a_legal_plan_comes_back_settled() -> None:
     plan = check_plan(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE)
-    assert plan.layout.shard == 8 and plan.batch.passes == 4
+    assert plan.layout.shard == 8 and plan.batch.micro_batches == 4
 
 
 def test_all_problems_come_at_once() -> None:
@@ -251,8 +251,8 @@ def test_all_problems_come_at_once() -> None:
 def test_a_batch_that_does_not_divide_is_reported_once() -> None:
     found = plan_problems(LLAMA, Plan.parse("bf16 zero3 micro=3 batch=64"), NODE)
     assert [str(problem) for problem in found] == [
-        "batch.sequences: 64 does not divide into passes of 24 "
-        "(3 per micro-batch x 8 data ranks). Nearest that do: 48 or 72."
+        "batch.sequences: 64 does not divide by 24 "
+        "(micro-batches of 3 x 8 data ranks). Nearest that do: 48 or 72."
     ]
 
 

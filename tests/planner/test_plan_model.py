@@ -19,7 +19,7 @@ def test_the_fastest_plan_comes_with_its_forecast_and_reasons():
 
 def test_a_plan_that_is_given_is_forecast_with_the_batch_that_is_given():
     result = sl.plan("gpt2", on="2 x H100-80GB", plan="bf16 ddp micro=1", batch=4)
-    assert (result.plan.batch.sequences, result.plan.batch.passes) == (4, 2)
+    assert (result.plan.batch.sequences, result.plan.batch.micro_batches) == (4, 2)
     assert result.choices is None and result.forecast.plan == str(result.plan)
 
 

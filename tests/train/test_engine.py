@@ -133,7 +133,7 @@ class Hungry(nn.Module):
         return answer
 
 
-def test_a_step_that_runs_out_of_memory_is_taken_again_with_smaller_passes():
+def test_a_step_that_runs_out_of_memory_is_taken_again_with_smaller_micro_batches():
     plenty, tight = net(dropout=0.5), net(dropout=0.5)
     one = climb(plenty, loss="cross_entropy", optimizer="sgd lr=0.5", plan="fp32 micro=2")
     hungry = Hungry(tight, rows=2)
@@ -143,8 +143,8 @@ def test_a_step_that_runs_out_of_memory_is_taken_again_with_smaller_passes():
     assert same_bits(plenty, tight), "no sample lost or counted twice, the same dropout"
     assert hungry.passes[:6] == [8, 4, 2, 2, 2, 2]
     assert other.events == [
-        "step 0: out of memory with 8 rows a pass; going on with 4",
-        "step 0: out of memory with 4 rows a pass; going on with 2",
+        "step 0: out of memory with micro-batches of 8; going on with 4",
+        "step 0: out of memory with micro-batches of 4; going on with 2",
     ]
 
 

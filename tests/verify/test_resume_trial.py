@@ -169,7 +169,7 @@ def test_a_leg_that_fails_of_itself_is_told(tmp_path):
 def test_a_global_batch_that_all_legs_can_share_is_found():
     legs = journey("fp32 ddp replicate=2", "fp32 zero3 shard=3", "fp32", steps=12).plans
     assert {plan.batch.sequences for plan in legs} == {24}
-    assert [plan.batch.passes for plan in legs] == [6, 4, 12]
+    assert [plan.batch.micro_batches for plan in legs] == [6, 4, 12]
 
 
 def test_too_few_steps_say_how_many_it_takes():

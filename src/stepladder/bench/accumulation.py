@@ -1,7 +1,7 @@
 """Gradient accumulation: the same global batch in more and more micro-batches, losses compared.
 
 Each row trains from the same weights on the same batches. The loss of a global batch does not
-depend on how it was cut, so all curves are one; what differs is time, and the memory of a pass.
+depend on how it was cut, so all curves are one; what differs is time, and a micro-batch's memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAME = 1e-3  # of a loss; rounding grows over the steps, and this is far below w
 
 @dataclass(frozen=True, slots=True)
 class AccumulationRow:
-    passes: int
+    micro_batches: int
     micro: int
     step_ms: float
     activation_bytes: int
@@ -36,22 +36,24 @@ class AccumulationRow:
 def measure_accumulation(
     work: Workload, plan: Plan, *, optimizer: str = "adamw lr=1e-3 clip=1"
 ) -> Iterator[AccumulationRow]:
-    """One row a number of passes: 1, 2, 4 … down to one sample a pass."""
+    """One row a number of micro-batches: 1, 2, 4 … down to micro-batches of one sample."""
     rows = work.batches[0].num_rows
     expected: tuple[float, ...] = ()
-    passes = 1
-    while passes <= rows:
-        if rows % passes == 0:
+    micro_batches = 1
+    while micro_batches <= rows:
+        if rows % micro_batches == 0:
             settled = replace(
-                plan, batch=Batch(rows, rows // passes), optimizer=Optimizer.parse(optimizer)
+                plan, batch=Batch(rows, rows // micro_batches), optimizer=Optimizer.parse(optimizer)
             )
-            row = measure_passes(work, settled, expected)
+            row = measure_micro_batches(work, settled, expected)
             expected = expected or row.losses
             yield row
-        passes *= 2
+        micro_batches *= 2
 
 
-def measure_passes(work: Workload, plan: Plan, expected: tuple[float, ...]) -> AccumulationRow:
+def measure_micro_batches(
+    work: Workload, plan: Plan, expected: tuple[float, ...]
+) -> AccumulationRow:
     run = climb(work.make(), loss=work.loss, plan=plan, device=work.device)
     batches = [batch.to(run.world.device) for batch in work.batches]
     began = time.perf_counter()
@@ -63,7 +65,7 @@ def measure_passes(work: Workload, plan: Plan, expected: tuple[float, ...]) -> A
     apart = [abs(a - b) / abs(b) for a, b in zip(losses, expected)]
     micro = plan.batch.micro or len(batches[0].valid_by_row)
     return AccumulationRow(
-        passes=batches[0].num_rows // micro,
+        micro_batches=batches[0].num_rows // micro,
         micro=micro,
         step_ms=seconds * 1e3,
         activation_bytes=memory.activations + memory.logits,

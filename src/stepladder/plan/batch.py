@@ -1,7 +1,7 @@
 """The global batch: its size, the micro-batch size, and how many micro-batches a rank accumulates.
 
-`sequences = micro × passes × data ranks` always holds. Any of the first three may be left open:
-`settle` computes it, or says which sizes would work.
+`sequences = micro × micro_batches × data ranks` always holds. Any of the first three may be left
+open: `settle` computes it, or says which sizes would work.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ class Batch:
 
     sequences: int | None = None  # in one optimizer step, over all ranks
     micro: int | None = None  # sequences in one micro-batch of one rank
-    passes: int | None = None  # micro-batches that each rank accumulates before one step
+    micro_batches: int | None = None  # that each rank accumulates before one step
 
     def settle(self, data_ranks: int) -> Batch:
         """Fill in the open numbers and check all three against each other."""
-        sequences, micro, passes = self.sequences, self.micro, self.passes
+        sequences, micro, micro_batches = self.sequences, self.micro, self.micro_batches
         if sequences is None:
-            micro, passes = micro or 1, passes or 1
-            return Batch(micro * passes * data_ranks, micro, passes)
+            micro, micro_batches = micro or 1, micro_batches or 1
+            return Batch(micro * micro_batches * data_ranks, micro, micro_batches)
         if micro is None:
-            micro = self._divide("batch.sequences", sequences, (passes or 1) * data_ranks)
-        per_pass = micro * data_ranks
-        if sequences % per_pass:
+            micro = self._divide("batch.sequences", sequences, (micro_batches or 1) * data_ranks)
+        together = micro * data_ranks
+        if sequences % together:
             raise self._misfit(sequences, micro, data_ranks)
-        if passes is not None and passes * per_pass != sequences:
+        if micro_batches is not None and micro_batches * together != sequences:
             raise PlanError(
                 "batch.accumulate",
-                f"{passes} passes of {per_pass} make {passes * per_pass}, not batch={sequences}",
-                f"Use accumulate={sequences // per_pass} or leave it out.",
+                f"{micro_batches} micro-batches of {micro} x {data_ranks} data ranks make "
+                f"{micro_batches * together}, not batch={sequences}",
+                f"Use accumulate={sequences // together} or leave it out.",
             )
-        return Batch(sequences, micro, sequences // per_pass)
+        return Batch(sequences, micro, sequences // together)
 
     @staticmethod
     def _divide(field: str, sequences: int, ways: int) -> int:
@@ -45,25 +46,25 @@ class Batch:
             near = f"{below} or {below + ways}" if below else f"{ways}"
             raise PlanError(
                 field,
-                f"{sequences} does not divide by {ways} (passes x data ranks)",
+                f"{sequences} does not divide by {ways} (micro-batches x data ranks)",
                 f"Nearest that do: {near}.",
             )
         return sequences // ways
 
     @staticmethod
     def _misfit(sequences: int, micro: int, data_ranks: int) -> PlanError:
-        per_pass = micro * data_ranks
-        below = sequences // per_pass * per_pass
-        near = f"{below} or {below + per_pass}" if below else f"{per_pass}"
+        together = micro * data_ranks
+        below = sequences // together * together
+        near = f"{below} or {below + together}" if below else f"{together}"
         return PlanError(
             "batch.sequences",
-            f"{sequences} does not divide into passes of {per_pass} "
-            f"({micro} per micro-batch x {data_ranks} data ranks)",
+            f"{sequences} does not divide by {together} "
+            f"(micro-batches of {micro} x {data_ranks} data ranks)",
             f"Nearest that do: {near}.",
         )
 
     def problems(self) -> list[PlanError]:
-        named = {"sequences": self.sequences, "micro": self.micro, "accumulate": self.passes}
+        named = {"sequences": self.sequences, "micro": self.micro, "accumulate": self.micro_batches}
         return [
             PlanError(f"batch.{name}", f"{value} is not a number of sequences", "Use 1 or more.")
             for name, value in named.items()
@@ -78,11 +79,12 @@ def rank_positions(step: int, batch: Batch, data_index: int, data_ranks: int) ->
     is the same set of positions on any number of ranks.
     """
     settled = batch.settle(data_ranks)
-    assert settled.sequences and settled.micro and settled.passes
+    assert settled.sequences and settled.micro and settled.micro_batches
     first = step * settled.sequences + data_index * settled.micro
     stride = settled.micro * data_ranks
     return [
-        range(first + p * stride, first + p * stride + settled.micro) for p in range(settled.passes)
+        range(first + p * stride, first + p * stride + settled.micro)
+        for p in range(settled.micro_batches)
     ]
 
 

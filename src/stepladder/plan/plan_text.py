@@ -24,7 +24,7 @@ from .typed_values import toml_value, word_of, writable
 DATA_WORDS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 OFFLOADS = ("optimizer", "parameters", "activations")
 ATTENTIONS = ("auto", "flash", "plain")
-BATCH_KEYS = {"batch": "sequences", "micro": "micro", "accumulate": "passes"}
+BATCH_KEYS = {"batch": "sequences", "micro": "micro", "accumulate": "micro_batches"}
 
 
 def parse_axis_size(axis: str, text: str) -> int:

@@ -116,8 +116,10 @@ def fit_batch(batch: Batch, layout: Layout, schedule: Schedule) -> Batch | None:
     rows = sequences // ways
     most = batch.micro or rows
     for micro in reversed(divisors(rows)):
-        passes = rows // micro
-        in_turn = fills(schedule, passes, stages) and whole_rounds(schedule, passes, stages)
+        micro_batches = rows // micro
+        in_turn = fills(schedule, micro_batches, stages) and whole_rounds(
+            schedule, micro_batches, stages
+        )
         if micro <= most and (stages == 1 or in_turn):
             return Batch(sequences, micro if batch.micro or stages > 1 else None)
     return None
@@ -135,10 +137,10 @@ def describe_changes(before: Plan, after: Plan, num_ranks: int) -> str:
         was, now = getattr(before.layout, axis), getattr(after.layout, axis)
         if was not in (now, REST):
             changes.append(f"{axis} {was} to {now}")
-    for name in ("micro", "passes"):
+    for word, name in (("micro", "micro"), ("accumulate", "micro_batches")):
         was, now = getattr(before.batch, name), getattr(after.batch, name)
         if was != now and was is not None:
-            changes.append(f"{name} {was} to {'open' if now is None else now}")
+            changes.append(f"{word} {was} to {'open' if now is None else now}")
     gone = [
         SWITCHES.get(name) or str(getattr(before, name))
         for name in ("compress", "schedule", *SWITCHES)

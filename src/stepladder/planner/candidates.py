@@ -92,12 +92,12 @@ def micro_batches(batch: int, data_ranks: int) -> list[int]:
 def fill_skeleton(
     base: Plan, skeleton: PlanSkeleton, batch: int, micro: int, recompute: Recompute
 ) -> Plan:
-    passes = batch // (micro * skeleton.layout.data_ranks)
+    micro_batches = batch // (micro * skeleton.layout.data_ranks)
     return replace(
         base,
         layout=skeleton.layout,
         zero=skeleton.zero,  # type: ignore[arg-type]
         schedule=skeleton.schedule,
-        batch=Batch(batch, micro, passes),
+        batch=Batch(batch, micro, micro_batches),
         recompute=recompute,
     )

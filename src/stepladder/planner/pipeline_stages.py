@@ -120,19 +120,21 @@ def kinds(blocks: tuple[Part, ...]) -> tuple[tuple[Part, int], ...]:
     return tuple(counted.items())
 
 
-def in_flight(schedule: Schedule, pipeline: int, index: int, passes: int) -> float:
+def in_flight(schedule: Schedule, pipeline: int, index: int, micro_batches: int) -> float:
     """Micro-batches whose activations a rank holds at once."""
     if pipeline == 1:
         return 1
     match schedule.kind:
         case "gpipe":
-            return passes
+            return micro_batches
         case "1f1b":
-            return min(pipeline - index, passes)
+            return min(pipeline - index, micro_batches)
         case "interleaved":
             warm_up = (pipeline - index - 1) * 2 + (schedule.virtual - 1) * pipeline + 1
-            return min(warm_up / schedule.virtual, passes)
-    return min(pipeline, passes)  # zero-bubble: as much as the first stage of 1f1b, on every rank
+            return min(warm_up / schedule.virtual, micro_batches)
+    return min(
+        pipeline, micro_batches
+    )  # zero-bubble: as much as the first stage of 1f1b, on every rank
 
 
 def bubble_share(schedule: Schedule, pipeline: int) -> float:

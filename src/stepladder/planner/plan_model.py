@@ -91,7 +91,7 @@ def plan(
         return PlanResult(choices.best.plan, choices.forecasts[0], choices, explain(choices))
     asked = plan_of(plan)
     if batch is not None:
-        asked = replace(asked, batch=Batch(batch, asked.batch.micro, asked.batch.passes))
+        asked = replace(asked, batch=Batch(batch, asked.batch.micro, asked.batch.micro_batches))
     settled = check_plan(facts, asked, cluster)
     return PlanResult(settled, forecast(facts, settled, cluster, speeds))
 

@@ -80,7 +80,7 @@ def switches(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
 def larger_micro_batches(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan]]:
     """The same batch in fewer, larger micro-batches."""
     batch = plan.settle(cluster.num_devices).batch
-    if batch.micro and batch.passes and batch.passes > 1:
+    if batch.micro and batch.micro_batches and batch.micro_batches > 1:
         larger = Batch(batch.sequences, 2 * batch.micro)
         yield f"micro={larger.micro}", replace(plan, batch=larger)
 

@@ -132,8 +132,10 @@ class Engine:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
             start_training(self.module, self.evaluated)
-        if self.micro is None and self.settled.passes:  # the first batch says how large a pass is
-            self.climbed.forward_backward.micro = self.settled.rows_per_pass(batch.num_rows)
+        if (
+            self.micro is None and self.settled.micro_batches
+        ):  # the first batch says how large one is
+            self.climbed.forward_backward.micro = self.settled.rows_per_micro_batch(batch.num_rows)
         with (
             deterministic(self.exact),
             float32_matmul_mode(self.plan.precision, self.world.device),
@@ -168,13 +170,14 @@ class Engine:
 
     def _shrink(self, rows: int) -> bool:
         """Halve the micro-batch; False at one row, and where graphs take it whole."""
-        passes = self.climbed.forward_backward
-        now = min(passes.micro or rows, rows)
+        parts = self.climbed.forward_backward
+        now = min(parts.micro or rows, rows)
         if now <= 1 or self.settled.records_graphs:
             return False
-        passes.micro = (now + 1) // 2
+        parts.micro = (now + 1) // 2
         self.events.append(
-            f"step {self.index}: out of memory with {now} rows a pass; going on with {passes.micro}"
+            f"step {self.index}: out of memory with micro-batches of {now}; "
+            f"going on with {parts.micro}"
         )
         return True
 

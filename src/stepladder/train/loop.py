@@ -72,8 +72,8 @@ def feed(
     """This rank's part of the global batches, from where the run stands: see `Run.batches`."""
     ways = run.settled.data_ranks
     planned = run.plan.batch
-    passes = planned.passes if planned.micro is None else None
-    settled = BatchPlan(size or planned.sequences, planned.micro, passes)
+    micro_batches = planned.micro_batches if planned.micro is None else None
+    settled = BatchPlan(size or planned.sequences, planned.micro, micro_batches)
     if not (uneven and settled.sequences and settled.sequences % ways):
         settled = settled.settle(ways)
     assert settled.sequences is not None

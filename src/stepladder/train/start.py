@@ -189,7 +189,7 @@ def measure_costs(
         # Statistics of a batch need two rows.
         rows = min(batch.num_rows, 2) if has_batch_statistics(model) else 1
         costs = measure_blocks(blocks, lambda: call(model, batch.rows(slice(0, rows)).inputs))
-    times = settled.rows_per_pass(batch.num_rows) / rows
+    times = settled.rows_per_micro_batch(batch.num_rows) / rows
     return tuple(cost.times(times) for cost in costs)
 
 

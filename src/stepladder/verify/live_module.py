@@ -121,8 +121,8 @@ def fit_rows(plans: Sequence[Plan], rows: int) -> list[Plan]:
     """
     spread = [replace(plan, layout=laid_out(plan.layout)) for plan in plans]
     ways = [plan.layout.data_ranks for plan in spread]
-    passes = 2 * max(plan.layout.pipeline for plan in spread)
-    micro = max(1, rows // (max(ways) * passes))
+    micro_batches = 2 * max(plan.layout.pipeline for plan in spread)
+    micro = max(1, rows // (max(ways) * micro_batches))
     fits = math.lcm(*(micro * way for way in ways))
     batch = BatchPlan(max(fits, rows // fits * fits), micro)
     return [plan if plan.batch != BatchPlan() else replace(plan, batch=batch) for plan in plans]

@@ -98,9 +98,9 @@ def settled(plan: Plan, optimizer: Optimizer) -> Plan:
     layout = laid_out(plan.layout)
     batch, micro = plan.batch, plan.batch.micro or MICRO
     rows = max(ROWS, micro * layout.data_ranks)
-    if batch.passes and not batch.sequences:
-        rows = micro * batch.passes * layout.data_ranks
-    filled = Batch(batch.sequences or rows, micro, batch.passes).settle(layout.data_ranks)
+    if batch.micro_batches and not batch.sequences:
+        rows = micro * batch.micro_batches * layout.data_ranks
+    filled = Batch(batch.sequences or rows, micro, batch.micro_batches).settle(layout.data_ranks)
     return replace(plan, layout=layout, batch=filled, optimizer=optimizer)
 
 

@@ -135,8 +135,8 @@ def shared_rows(plans: Sequence[Plan]) -> int:
     """Rows of a global batch that all of these plans can share; as the first says, if it does."""
     first = plans[0]
     each = [(plan.batch.micro or MICRO) * plan.layout.data_ranks for plan in plans]
-    if first.batch.sequences or first.batch.passes:
-        return first.batch.sequences or each[0] * (first.batch.passes or 1)
+    if first.batch.sequences or first.batch.micro_batches:
+        return first.batch.sequences or each[0] * (first.batch.micro_batches or 1)
     fits = math.lcm(*each)
     return fits * max(1, -(-ROWS // fits))
 
@@ -266,7 +266,7 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
 
 def kill_within(run: Run, leg: Leg, step: int) -> None:
     """Have the process killed between two passes, with gradients of the first ones added up."""
-    scaled, last = run.scale.scaled, (leg.plan.batch.passes or 1) // 2
+    scaled, last = run.scale.scaled, (leg.plan.batch.micro_batches or 1) // 2
     taken = 0
 
     def counted(loss: torch.Tensor) -> torch.Tensor:

@@ -74,8 +74,8 @@ def test_resuming_ends_where_the_whole_run_ends(tmp_path, capsys):
 MISTAKES = {
     ("--train.stps", "3"): "train.stps: is not a setting. Did you mean 'steps'?",
     ("--plan.precision", "bf17"): "precision: 'bf17' is not a precision. Did you mean 'bf16'?",
-    ("--plan.micro", "3"): "batch.sequences: 4 does not divide into passes of 3 "
-    "(3 per micro-batch x 1 data ranks). Nearest that do: 3 or 6.",
+    ("--plan.micro", "3"): "batch.sequences: 4 does not divide by 3 "
+    "(micro-batches of 3 x 1 data ranks). Nearest that do: 3 or 6.",
     ("--model.name", "gtp2"): "model: 'gtp2' is not a known model. Did you mean 'gpt2'?",
     ("--data.source", "nowhere/at/all"): "nowhere/at/all",
     ("--train.device", "cuda:9"): "device",

@@ -40,7 +40,7 @@ def test_accumulation_learns_one_curve(capsys, tmp_path):
     plot = tmp_path / "a.png"
     words = ("--steps", "3", "--json", "--plot", str(plot))
     rows = json.loads(bench(capsys, "accumulation", *words))
-    assert [row["passes"] for row in rows] == [1, 2, 4]
+    assert [row["micro_batches"] for row in rows] == [1, 2, 4]
     assert all(row["difference"] < 1e-5 and len(row["losses"]) == 3 for row in rows)
     kept = [row["activation_bytes"] for row in rows]
     assert kept[0] > kept[1] > kept[2]

@@ -53,7 +53,9 @@ def losses(folder) -> dict[int, float]:
 def test_one_rank_runs_out_and_started_again_all_end_as_if_it_had_not(tmp_path):
     tight, roomy = tmp_path / "tight", tmp_path / "roomy"
     for rows in (4,):
-        said = f"out of memory on rank 1 with {rows} rows a pass. Go on with micro={rows // 2}."
+        said = (
+            f"out of memory on rank 1 with micro-batches of {rows}. Go on with micro={rows // 2}."
+        )
         with pytest.raises(RankOutOfMemory, match=said):
             run(leg, 2, str(tight), 2)
     run(leg, 2, str(tight), 2)

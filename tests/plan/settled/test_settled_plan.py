@@ -79,15 +79,15 @@ def test_small_or_unlike_blocks_are_compiled_together(
 )
 def test_a_pass_has_the_rows_that_the_plan_or_the_batch_gives_it(text, rows, answer):
     plan = settle(Plan.parse(f"fp32 {text}"), 1, open_batch=True)
-    assert plan.rows_per_pass(rows) == answer
+    assert plan.rows_per_micro_batch(rows) == answer
 
 
 def test_the_batch_stays_open_where_a_run_is_yet_to_see_one():
     plan = Plan.parse("fp32 ddp micro=3 batch=64")
     assert settle(plan, 2, open_batch=True).micro_batch == 3
-    with pytest.raises(PlanError, match="64 does not divide into passes of 6"):
+    with pytest.raises(PlanError, match="64 does not divide by 6 "):
         settle(plan, 2)
-    assert settle(Plan.parse("fp32 ddp micro=2 batch=64"), 4).passes == 8
+    assert settle(Plan.parse("fp32 ddp micro=2 batch=64"), 4).micro_batches == 8
 
 
 def test_a_folded_pipeline_gives_its_first_rank_both_ends():

@@ -157,8 +157,8 @@ def test_every_pass_casts_parameters_and_adds_its_gradients_to_the_others() -> N
             for part in FACTS.parts
             for launches in (part.launches, part.launches_back)
         )
-        passes = Plan.parse(text).batch.passes or 1
-        streamed = time(text).memory_bound - passes * kernels * KERNEL_SECONDS
+        micro_batches = Plan.parse(text).batch.micro_batches or 1
+        streamed = time(text).memory_bound - micro_batches * kernels * KERNEL_SECONDS
         return streamed * 3.352e12 * 0.85 / FACTS.parameters
 
     cast = 2 * (2 + 4)

@@ -63,13 +63,13 @@ def test_all_leave_the_step_with_the_same_sentence(plan, where):
     with pytest.raises(RankOutOfMemory) as raised:  # nobody waits for the time-out, of 600 s
         run(learn, 2, f"fp32 {plan} micro=6", where, (1,), True, timeout_seconds=120)
     said = str(raised.value)
-    assert said == "step 0: out of memory on rank 1 with 6 rows a pass. Go on with micro=3."
+    assert said == "step 0: out of memory on rank 1 with micro-batches of 6. Go on with micro=3."
     assert "on rank 0 of 2" in raised.value.__notes__[0]  # it is the other one that speaks here
     assert raised.value.micro == 3
 
 
 def test_ranks_that_both_run_out_agree():
-    with pytest.raises(RankOutOfMemory, match="rows a pass. Go on with micro=3."):
+    with pytest.raises(RankOutOfMemory, match="micro-batches of 6. Go on with micro=3."):
         run(learn, 2, "fp32 ddp micro=6", "forward", (0, 1), False)
 
 
@@ -80,7 +80,7 @@ def test_a_rank_that_lingers_does_not_keep_the_others():
 
 
 def test_with_one_row_a_pass_there_is_nothing_to_agree_on():
-    with pytest.raises(RankOutOfMemory, match="on rank 1 with 1 rows a pass") as raised:
+    with pytest.raises(RankOutOfMemory, match="on rank 1 with micro-batches of 1") as raised:
         run(learn, 2, "fp32 ddp micro=1", "forward", (1,), True)
     assert "Go on" not in str(raised.value) and raised.value.micro == 0
 

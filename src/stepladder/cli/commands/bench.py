@@ -7,7 +7,7 @@ against eager and compiled torch (needs a GPU). collectives: latency and bandwid
 collective over local ranks, or of those a --plan uses. ring: an all-reduce on sends and receives
 alone against the backend's, its bytes counted, its steps drawn. dp: threads in one process against
 DDP. zero: what a rank holds under DDP and ZeRO 1, 2, 3 beside theory. scaling: efficiency from one
-rank to several, strong and weak. accumulation: one batch in more and more passes, the same curve.
+rank to several, strong and weak. accumulation: one batch in more and more micro-batches.
 compression: smaller gradients over links of several speeds (root, to make the links).
 pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn.
 """

@@ -98,7 +98,7 @@ def run_one(
 ) -> int:
     """Forecast the plan that was given."""
     if options.batch is not None:
-        plan = replace(plan, batch=Batch(options.batch, plan.batch.micro, plan.batch.passes))
+        plan = replace(plan, batch=Batch(options.batch, plan.batch.micro, plan.batch.micro_batches))
     plan = check_plan(facts, plan, cluster)
     found = forecast(facts, plan, cluster, calibration)
     keep(options, plan, (found,))

@@ -105,7 +105,7 @@ def plot_scaling(path: str, rows: list[Any]) -> None:
 
 
 def bench_accumulation(options: argparse.Namespace) -> int:
-    """Loss curves of one global batch in more and more passes; 1 where they part."""
+    """Loss curves of one global batch in more and more micro-batches; 1 where they part."""
     from stepladder.bench.accumulation import measure_accumulation
     from stepladder.plan import Plan
 
@@ -113,7 +113,7 @@ def bench_accumulation(options: argparse.Namespace) -> int:
     found = measure_accumulation(work, Plan.parse(options.plan or "fp32"))
     rows = list(progress(found, "settings"))
     cells = [
-        [row.passes, row.micro, row.step_ms, row.activation_bytes / MIB, row.losses[-1],
+        [row.micro_batches, row.micro, row.step_ms, row.activation_bytes / MIB, row.losses[-1],
          f"{row.difference:.1e}"]
         for row in rows
     ]  # fmt: skip
@@ -122,7 +122,14 @@ def bench_accumulation(options: argparse.Namespace) -> int:
     if options.json:
         as_json([asdict(row) for row in rows])
     else:
-        columns = ["passes", "rows a pass", "ms/step", "activations MiB", "last loss", "difference"]
+        columns = [
+            "micro-batches",
+            "micro",
+            "ms/step",
+            "activations MiB",
+            "last loss",
+            "difference",
+        ]
         table(f"Accumulation: {work.name}, {options.steps} steps", columns, cells)
     return 0 if all(row.same for row in rows) else 1
 
@@ -130,7 +137,11 @@ def bench_accumulation(options: argparse.Namespace) -> int:
 def plot_curves(path: str, rows: list[Any]) -> None:
     drawn, axes = figure()
     for index, row in enumerate(rows):
-        axes.plot(row.losses, label=f"{row.passes} passes", linewidth=2.5 - 2 * index / len(rows))
+        axes.plot(
+            row.losses,
+            label=f"{row.micro_batches} of {row.micro}",
+            linewidth=2.5 - 2 * index / len(rows),
+        )
     axes.set(xlabel="step", ylabel="loss")
     axes.legend(frameon=False)
     store(drawn, path)

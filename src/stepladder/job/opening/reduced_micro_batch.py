@@ -37,4 +37,4 @@ def apply_reduced_micro(plan: Plan | None, recipe: Recipe) -> tuple[Plan | None,
     if known.batch.micro is not None and known.batch.micro <= micro:
         return plan, []
     event = f"going on with {micro} rows per micro-batch: one rank ran out of memory with more"
-    return replace(known, batch=replace(known.batch, micro=micro, passes=None)), [event]
+    return replace(known, batch=replace(known.batch, micro=micro, micro_batches=None)), [event]

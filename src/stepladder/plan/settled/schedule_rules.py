@@ -7,34 +7,37 @@ from stepladder.plan.options import Schedule
 from stepladder.plan.plan import Plan
 
 
-def fills(schedule: Schedule, passes: int, stages: int) -> bool:
+def fills(schedule: Schedule, micro_batches: int, stages: int) -> bool:
     """Whether so many micro-batches are enough for a schedule's turns."""
-    return schedule.kind == "gpipe" or passes >= stages
+    return schedule.kind == "gpipe" or micro_batches >= stages
 
 
-def whole_rounds(schedule: Schedule, passes: int, stages: int) -> bool:
-    return schedule.kind != "interleaved" or passes % stages == 0
+def whole_rounds(schedule: Schedule, micro_batches: int, stages: int) -> bool:
+    return schedule.kind != "interleaved" or micro_batches % stages == 0
 
 
 def passes_fill_stages(plan: Plan) -> PlanError | None:
-    stages, passes = plan.layout.pipeline, plan.batch.passes
-    if stages == 1 or passes is None or fills(plan.schedule, passes, stages):
+    stages, micro_batches = plan.layout.pipeline, plan.batch.micro_batches
+    if stages == 1 or micro_batches is None or fills(plan.schedule, micro_batches, stages):
         return None
-    problem = f"{passes} micro-batches cannot fill {stages} stages with {plan.schedule}"
+    problem = f"{micro_batches} micro-batches cannot fill {stages} stages with {plan.schedule}"
     micro = plan.batch.micro or 1
-    rows = passes * micro  # of one data rank
+    rows = micro_batches * micro  # of one data rank
     smaller = [size for size in range(1, rows // stages + 1) if rows % size == 0]
     ways = plan.layout.data_ranks * micro
     first = f"micro={smaller[-1]}" if smaller else f"a batch of {ways * stages} or more"
-    return PlanError("batch.accumulate", problem, f"Use {first}, or at most {passes} stages.")
+    return PlanError(
+        "batch.accumulate", problem, f"Use {first}, or at most {micro_batches} stages."
+    )
 
 
 def interleaving_turns(plan: Plan) -> PlanError | None:
-    stages, passes = plan.layout.pipeline, plan.batch.passes
-    if stages == 1 or not passes or whole_rounds(plan.schedule, passes, stages):
+    stages, micro_batches = plan.layout.pipeline, plan.batch.micro_batches
+    if stages == 1 or not micro_batches or whole_rounds(plan.schedule, micro_batches, stages):
         return None
     problem = (
-        f"interleaved works in rounds of {stages}; {passes} micro-batches are not whole rounds"
+        f"interleaved works in rounds of {stages}; {micro_batches} micro-batches are not whole "
+        "rounds"
     )
     return PlanError("schedule", problem, "Use 1f1b, or a batch that makes whole rounds.")
 

@@ -83,13 +83,13 @@ class SettledPlan:
         return self.plan.batch.micro
 
     @property
-    def passes(self) -> int | None:
+    def micro_batches(self) -> int | None:
         """Micro-batches that each rank accumulates in a step; None: as many as the batch needs."""
-        return self.plan.batch.passes
+        return self.plan.batch.micro_batches
 
-    def rows_per_pass(self, rows: int) -> int:
+    def rows_per_micro_batch(self, rows: int) -> int:
         """Rows of one micro-batch where a rank has `rows` rows of the batch."""
-        return self.micro_batch or -(-rows // (self.passes or 1))
+        return self.micro_batch or -(-rows // (self.micro_batches or 1))
 
     # Compute
 

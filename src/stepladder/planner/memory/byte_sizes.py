@@ -30,7 +30,7 @@ class Sizes:
     zero: int
     wrapped: bool  # gathered and reduced block by block
     samples: int  # of a micro-batch
-    passes: int
+    micro_batches: int
     compiled: bool
     whole: bool  # the module is compiled in one piece, not block by block
     flash: bool
@@ -42,7 +42,7 @@ class Sizes:
 
 def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> Sizes:
     plan, precision, layout = settled.plan, settled.plan.precision, settled.layout
-    assert settled.micro_batch and settled.passes
+    assert settled.micro_batch and settled.micro_batches
     work, store = BYTES[precision.work], BYTES[precision.store]
     parameter, masters = (work, store) if software.masters else (store, 0)
     moment = store
@@ -65,7 +65,7 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         zero=plan.zero,
         wrapped=settled.sliced,
         samples=settled.micro_batch,
-        passes=settled.passes,
+        micro_batches=settled.micro_batches,
         compiled=plan.compile,
         whole=compile_scope(facts, settled) == "module",
         flash=plan.attention != "plain",

@@ -73,7 +73,7 @@ def rank_moments(
     """The moments of one rank, and the bytes of activations that wait in host memory."""
     stage_moments = StageMoments(facts, plan, stage, sizes)
     waiting = stage_moments.saved_by_all
-    flight = in_flight(plan.schedule, plan.layout.pipeline, index, sizes.passes)
+    flight = in_flight(plan.schedule, plan.layout.pipeline, index, sizes.micro_batches)
     behind = waiting * (flight - 1)  # of micro-batches whose turn comes later
     moments = [replace(m, activations=m.activations + behind) for m in stage_moments.moments()]
     away = 0.0
@@ -83,7 +83,9 @@ def rank_moments(
         away = waiting * flight - near
         moments = [replace(m, activations=min(m.activations, near)) for m in moments]
     moments.append(step_moment(stage_moments, moments, sizes))
-    batch = facts.sample_bytes * sizes.samples * sizes.passes  # there from the start of the step
+    batch = (
+        facts.sample_bytes * sizes.samples * sizes.micro_batches
+    )  # there from the start of the step
     return [replace(m, temporary=m.temporary + batch) for m in moments], away
 
 
@@ -110,7 +112,7 @@ class StageMoments:
         self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
         # One rank alone drops gradients after each step and makes them anew in its first pass;
         # later passes find them. Several ranks have buckets that stay.
-        self.lasting = sizes.passes > 1 or sizes.gradient_ranks > 1
+        self.lasting = sizes.micro_batches > 1 or sizes.gradient_ranks > 1
         per_gradient = sizes.gradient + sizes.waiting
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
         self.trained = stage.trained(sizes.tensor, facts.tied_parameters)

@@ -69,7 +69,7 @@ def setting_of(
         casts_weights(sizes),
         sizes.flash,
         sizes.channels_last,
-        1 / sizes.passes if software.casts_once else 1.0,
+        1 / sizes.micro_batches if software.casts_once else 1.0,
         software,
     )
     return Setting(sizes, share, speed, network)
@@ -106,14 +106,14 @@ def stage_micro_batch(facts: Facts, stage: Stage, setting: Setting) -> MicroBatc
 
 
 def host_seconds(turns: list[LaunchAndWork], setting: Setting) -> tuple[float, float]:
-    """By how much a pass waits for the host, as a mean of all passes; and what is asked of it.
+    """By how much a micro-batch waits for the host, on average, and what is asked of the host.
 
     A host that is slower than the device is late by that in every pass. One that is faster is late
     only where the first pass begins: from then on it is ahead.
     """
-    asked, passes = sum(a for a, _ in turns), setting.sizes.passes
+    asked, micro_batches = sum(a for a, _ in turns), setting.sizes.micro_batches
     slower = max(asked - sum(w for _, w in turns), 0.0)
-    return ((passes - 1) * slower + host_delay_seconds(turns)) / passes, asked
+    return ((micro_batches - 1) * slower + host_delay_seconds(turns)) / micro_batches, asked
 
 
 def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> tuple[float, Work]:
@@ -156,7 +156,7 @@ def accumulate_bytes(sizes: Sizes) -> float:
     fresh = sizes.waiting or sizes.gradient
     if sizes.software.adds_inside:  # read, and written in place of what products would write
         fresh = -sizes.work
-    return (2 * sizes.gradient + fresh) * (sizes.passes - 1) / sizes.passes
+    return (2 * sizes.gradient + fresh) * (sizes.micro_batches - 1) / sizes.micro_batches
 
 
 def communication_seconds(
@@ -191,7 +191,7 @@ def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -
     asked = part_launch_cost(
         part, depths,
         autocast=casts_weights(sizes), compiled=sizes.compiled,
-        added=(sizes.passes - 1) / sizes.passes, factors=speed.launch_factors,
+        added=(sizes.micro_batches - 1) / sizes.micro_batches, factors=speed.launch_factors,
     )  # fmt: skip
     return asked.times(speed.launch_seconds)
 
@@ -204,7 +204,7 @@ def update_delay_seconds(
     tensors += sum(part.tensors for part in stage.ends)
     asked = update_launch_cost(tensors, setting.speed.launch_factors) * setting.speed.launch_seconds
     device = one.work.seconds + one.communication + one.host
-    return max(asked - update + (one.launch_seconds - device) * setting.sizes.passes, 0.0)
+    return max(asked - update + (one.launch_seconds - device) * setting.sizes.micro_batches, 0.0)
 
 
 def message_bytes(stage: Stage, setting: Setting) -> float:

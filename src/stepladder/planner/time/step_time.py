@@ -79,10 +79,10 @@ def step_time(facts: Facts, setting: Setting, cluster: Cluster) -> Time:
     once = {
         id(stage): stage_micro_batch(facts, stage, setting) for stage in distinct_stages(stages)
     }
-    passes = [once[id(stage)] for stage in stages]
-    slowest = max(range(len(stages)), key=lambda index: passes[index].seconds)
-    stage, one, count = stages[slowest], passes[slowest], setting.sizes.passes
-    mean = sum(each.seconds for each in passes) / len(passes)
+    times = [once[id(stage)] for stage in stages]
+    slowest = max(range(len(stages)), key=lambda index: times[index].seconds)
+    stage, one, count = stages[slowest], times[slowest], setting.sizes.micro_batches
+    mean = sum(each.seconds for each in times) / len(times)
     data = data_communication(facts, stage, one, setting)
     handed = pipeline_send_seconds(stage, setting) * count
     host_link = cluster.device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
@@ -137,13 +137,13 @@ def sharded_communication(stage: Stage, one: MicroBatchTime, setting: Setting) -
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gather, leave = shard.gather(block * sizes.gather), reduce(block)
     gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(ends)
-    again, gathers = (gather, sizes.passes) if sizes.zero == 3 else (0.0, 1)
+    again, gathers = (gather, sizes.micro_batches) if sizes.zero == 3 else (0.0, 1)
     came = gather_ends + gather + count * max(gather - one.block_forward, 0.0)
     left = leave_ends + leave + count * max(again + leave - one.block_backward, 0.0)
     every_gather, every_leave = gather_ends + count * gather, leave_ends + count * (again + leave)
     hidden = gathers * max(every_gather - came, 0.0)
-    hidden += sizes.passes * max(every_leave - left, 0.0)
-    return DataCommunication(gathers * came + sizes.passes * left, hidden)
+    hidden += sizes.micro_batches * max(every_leave - left, 0.0)
+    return DataCommunication(gathers * came + sizes.micro_batches * left, hidden)
 
 
 def replicated_communication(
@@ -226,4 +226,4 @@ def offload_seconds(stage: Stage, one: MicroBatchTime, setting: Setting, host_li
             size += 2 * mean_bytes(part, depths, sizes) * count
     seconds = size / host_link
     hidden = min(seconds, one.seconds)
-    return (seconds - hidden + INTERFERENCE * hidden) * sizes.passes
+    return (seconds - hidden + INTERFERENCE * hidden) * sizes.micro_batches

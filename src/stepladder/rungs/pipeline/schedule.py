@@ -77,19 +77,19 @@ class Stage(PipelineStage):
             self.events.append(Event(self.stage_index, micro, kind, start, perf_counter()))
 
 
-def make_schedule(schedule: Schedule, stages: list[Any], passes: int) -> Any:
+def make_schedule(schedule: Schedule, stages: list[Any], micro_batches: int) -> Any:
     """torch's schedule of that name over this rank's stages; the last of all returns its loss."""
     settings: dict[str, Any] = {"loss_fn": lambda loss, micro: loss, "scale_grads": False}
     match schedule.kind:
         case "gpipe":
-            return ScheduleGPipe(stages[0], passes, **settings)
+            return ScheduleGPipe(stages[0], micro_batches, **settings)
         case "1f1b":
-            return Schedule1F1B(stages[0], passes, **settings)
+            return Schedule1F1B(stages[0], micro_batches, **settings)
         case "interleaved":
-            return ScheduleInterleaved1F1B(stages, passes, **settings)
-    return ScheduleZBVZeroBubble(stages, passes, **settings)
+            return ScheduleInterleaved1F1B(stages, micro_batches, **settings)
+    return ScheduleZBVZeroBubble(stages, micro_batches, **settings)
 
 
-def fits_schedule(schedule: Schedule, passes: int, stages: int) -> bool:
+def fits_schedule(schedule: Schedule, micro_batches: int, stages: int) -> bool:
     """Whether so many micro-batches keep to the schedule's rules."""
-    return fills(schedule, passes, stages) and whole_rounds(schedule, passes, stages)
+    return fills(schedule, micro_batches, stages) and whole_rounds(schedule, micro_batches, stages)

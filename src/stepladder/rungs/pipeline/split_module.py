@@ -50,7 +50,7 @@ class RankStages:
         if every is None:
             return None
         stages, schedule = settled.layout.pipeline, settled.plan.schedule
-        waiting = in_flight(schedule, stages, self.stages.index, settled.passes or stages)
+        waiting = in_flight(schedule, stages, self.stages.index, settled.micro_batches or stages)
         own = [index for stage in self.stages.own for index in self.stages.chunks[stage]]
         return [every[index].times(round(waiting)) for index in sorted(own)]
 

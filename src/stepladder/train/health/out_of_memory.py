@@ -4,7 +4,7 @@
 be joined half-way nor left. So the rank leaves a note that all agree on and ends the others' wait:
 each raises the same error, or is ended by its watch with the same sentence, within seconds. No
 parameter changed. Whoever started the ranks starts them again, and they go on from the last
-checkpoint with the rows a pass that the note names: same global batch, same mathematics.
+checkpoint with the micro-batch that the note names: same global batch, same mathematics.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def tell_all(
 
 
 def largest_below(now: int, rows: int) -> int:
-    """The most rows a pass, at most half of now's, by which the rows divide; 0 where now is one."""
+    """The largest micro-batch, at most half of the present one, that divides the rows; 0: none."""
     return next((part for part in range(now // 2, 0, -1) if rows % part == 0), 0)
 
 
@@ -94,7 +94,7 @@ def read_note(text: str) -> RankOutOfMemory:
     remedy = f"Go on with micro={micro}." if micro else note["remedy"]
     error = RankOutOfMemory(
         f"step {note['step']}",
-        f"out of memory on rank {note['rank']} with {note['rows']} rows a pass",
+        f"out of memory on rank {note['rank']} with micro-batches of {note['rows']}",
         remedy,
     )
     error.micro = micro
