@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from . import planted
 from .problems.problem import Problem
 from .report import add_up, row_of, write_table
 from .runner import Runner
@@ -32,6 +33,8 @@ CASES = Path(__file__).parent / "cases"
 def main() -> int:
     options = parse()
     torch.set_num_threads(1)
+    if options.planted:
+        return planted.main(options.pairs, options.seed, options.only)
     if options.show:
         return show(options.seed)
     if options.shrink:
@@ -60,9 +63,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own ranks")
     parser.add_argument("--show", action="store_true", help="try only --seed, with all details")
     parser.add_argument("--shrink", action="store_true", help="make --seed small and keep it")
+    parser.add_argument("--planted", action="store_true", help="plant known defects and find them")
+    parser.add_argument("--only", default="", help="of the planted defects, those so described")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--dry", action="store_true", help="write no table")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of one job, as JSON lines
+    parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)  # end at a bug
     parser.add_argument("--every", type=int, default=1, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -74,6 +80,8 @@ def write_rows(options: argparse.Namespace) -> int:
             row = row_of(runner.try_problem(Problem.draw(seed)))
             file.write(json.dumps(row) + "\n")
             file.flush()
+            if options.first and row["outcome"] == "bug":
+                break
     return 0
 
 

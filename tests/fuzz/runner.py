@@ -18,6 +18,7 @@ from .problems.plans import Layout
 from .problems.problem import SAVED_AT, Problem
 from .trial import run_rank
 
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # checkpoints need no disk here
 HANG_SECONDS = 60.0  # a trial takes about one; the machine may be busy
 
 
@@ -74,7 +75,7 @@ class Runner:
         if not all(abs(loss) < 1e4 for loss in (*expected.losses, expected.evaluation)):
             outcome.parts["train"] = Verdict("illegal", text="the plain loop diverges")
             return outcome
-        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY) as folder:
             self.stages(problem, expected, Path(folder), outcome)
         outcome.seconds = time.monotonic() - began
         return outcome

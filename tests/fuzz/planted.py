@@ -1,0 +1,96 @@
+"""Known defects planted back one at a time: does the fuzzer find them by itself?
+
+Copies `src` and `tests`, undoes one repair by changing a line, and tries generated problems until
+one is a bug. The table is written to benchmarks/results/fuzz_planted.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .planted_defects import DEFECTS, Defect
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "benchmarks" / "results" / "fuzz_planted.md"
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a planted defect fared."""
+
+    defect: Defect
+    pairs: int  # tried until it was found, or all of them
+    seed: int | None
+    text: str
+    seconds: float
+
+
+def main(pairs: int, seed: int, only: str) -> int:
+    chosen = [one for one in DEFECTS if only in one.words]
+    found = []
+    for defect in chosen:
+        found.append(find(defect, pairs, seed))
+        last = found[-1]
+        answer = f"seed {last.seed}: {last.text[:120]}" if last.seed is not None else "NOT FOUND"
+        print(f"{defect.words}: {answer} ({last.pairs} pairs, {last.seconds:.0f} s)", flush=True)
+    if not only:
+        TABLE.write_text(table(found, pairs))
+    caught = sum(one.seed is not None for one in found)
+    print(f"{caught} of {len(found)} found")
+    return 0 if caught >= 0.8 * len(found) else 1
+
+
+def find(defect: Defect, pairs: int, seed: int) -> Found:
+    """Try problems on a copy with the defect until one of them is a bug."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        plant(defect, tree)
+        rows = tree / "rows"
+        command = [sys.executable, "-m", "tests.fuzz", "--rows", str(rows), "--first"]
+        command += ["--seed", str(seed), "--pairs", str(pairs)]
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False)
+        read = [json.loads(line) for line in rows.read_text().splitlines()]
+    bugs = [row for row in read if row["outcome"] == "bug"]
+    first = bugs[0] if bugs else {"seed": None, "kind": "", "text": ""}
+    text = f"{first['kind']}: {first['text']}" if bugs else ""
+    return Found(defect, len(read), first["seed"], text, time.monotonic() - began)
+
+
+def plant(defect: Defect, tree: Path) -> None:
+    """A copy of the project with the defect in it."""
+    for name in ("src", "tests"):
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, tree / name, ignore=ignore)
+    for change in defect.changes:
+        file = tree / "src" / "stepladder" / change.file
+        text = file.read_text()
+        assert change.right in text, f"{change.file} has no {change.right!r}"
+        file.write_text(text.replace(change.right, change.wrong))
+
+
+def table(found: list[Found], pairs: int) -> str:
+    caught = sum(one.seed is not None for one in found)
+    lines = [
+        "# Planted defects",
+        "",
+        f"`python -m tests.fuzz --planted --pairs {pairs}`, {time.strftime('%Y-%m-%d')}. Each "
+        f"repair is undone in a copy; the fuzzer then finds {caught} of {len(found)}.",
+        "",
+        "| defect | found | after pairs | as |",
+        "|---|---|---|---|",
+    ]
+    for one in found:
+        answer = "yes" if one.seed is not None else "**no**"
+        text = one.text.partition("\n")[0][:100].replace("|", "/")
+        lines.append(f"| {one.defect.words} | {answer} | {one.pairs} | {text} |")
+    return "\n".join(lines) + "\n"
