@@ -45,6 +45,18 @@ def test_a_longer_list_inside_one_block_is_not_the_list_of_blocks():
     assert find_anatomy(Net(experts=7)).blocks == ("layers.0", "layers.1", "layers.2")
 
 
+def test_the_experts_of_a_single_block_are_not_the_blocks():
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router = nn.Linear(4, 3)
+            self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    net = nn.Module()
+    net.blocks = nn.ModuleList([Experts()])
+    assert find_anatomy(net).blocks == ("blocks.0",)
+
+
 def test_sibling_lists_of_one_class_are_one_list():
     stages = nn.Sequential(*[nn.Sequential(Block(), Block()) for _ in range(2)], nn.Linear(8, 2))
     anatomy = find_anatomy(stages)

@@ -80,10 +80,21 @@ def prefixed(anatomy: Anatomy, prefix: str) -> Anatomy:
 
 
 def find_blocks(module: nn.Module) -> list[NamedModule]:
-    candidates = [(num_parameters(blocks), blocks) for blocks in lists_of_blocks(module)]
+    lists = list(lists_of_blocks(module))
+    lists = [blocks for blocks in lists if not are_experts(blocks, lists)]
+    candidates = [(num_parameters(blocks), blocks) for blocks in lists]
     fullest = max((size for size, _ in candidates), default=0)
     weighty = [(len(blocks), size, blocks) for size, blocks in candidates if 2 * size >= fullest]
     return max(weighty, key=lambda row: row[:2])[2] if weighty and fullest else []
+
+
+def are_experts(blocks: list[NamedModule], lists: list[list[NamedModule]]) -> bool:
+    """Whether these are single layers in a block of another list: some batches may skip them, and
+    a block must run in every batch."""
+    if any(has_children(block) for _, block in blocks):
+        return False
+    outer = [f"{name}." for other in lists for name, _ in other]
+    return all(name.startswith(tuple(outer)) for name, _ in blocks)
 
 
 def lists_of_blocks(module: nn.Module) -> Iterator[list[NamedModule]]:
@@ -104,7 +115,11 @@ def runs_in(name: str, part: nn.Module) -> list[list[NamedModule]]:
 
 
 def has_parts(block: nn.Module) -> bool:
-    return next(block.children(), None) is not None and next(block.parameters(), None) is not None
+    return has_children(block) and next(block.parameters(), None) is not None
+
+
+def has_children(block: nn.Module) -> bool:
+    return next(block.children(), None) is not None
 
 
 def children(prefix: str, part: nn.Module) -> list[NamedModule]:
