@@ -6,9 +6,10 @@ from .anatomy.tensor_cuts import base_layer
 from .build import build
 from .builtin.attention import set_attention
 from .huggingface.saved_settings import base_model, builtin_shape
+from .tracing.copy_module import copy_module, meta_copy
 from .tracing.count_flops import count_flops
 from .tracing.describe import describe
-from .tracing.fake_tensors import meta_copy, uncompiled
+from .tracing.fake_tensors import uncompiled
 from .tracing.selective_checkpoint import worth_saving
 from .training_mode import evaluating
 
@@ -18,6 +19,7 @@ __all__ = [
     "base_model",
     "build",
     "builtin_shape",
+    "copy_module",
     "count_flops",
     "describe",
     "evaluating",

@@ -6,14 +6,16 @@ names. The order matters: each line says why it comes before the next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from stepladder.data import Batch
 from stepladder.kernels import choose
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
@@ -26,6 +28,7 @@ from stepladder.rungs.data_parallel.broadcast_parameters import (
 )
 from stepladder.rungs.data_parallel.distribute import parameter_device, wrap_data_parallel
 from stepladder.rungs.data_parallel.optimizer_shards import optimizer_shards
+from stepladder.rungs.data_parallel.zero2_zero3 import make_contiguous
 from stepladder.rungs.memory.offload_activations import offload_activations
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
 from stepladder.rungs.memory.recompute_budget import BlockCost
@@ -38,11 +41,12 @@ from stepladder.rungs.precision.precision import (
     precision,
 )
 from stepladder.rungs.tensor.tensor_parallel import tensor
-from stepladder.world import World
+from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
-from .accumulate import Accumulate
+from .accumulate import Accumulate, Scale
 from .cuda_graph import CudaGraphAccumulate
+from .parameter_hooks import ParameterHooks
 from .parameter_shards import ParameterShard
 
 
@@ -60,6 +64,21 @@ class Climbed:
     notes: list[str] = field(
         default_factory=list
     )  # choices and their reasons, and what rungs find out as they run
+    hooks: ParameterHooks | None = None  # on parameters, of the user's
+
+    def gradients(self, batch: Batch, scale: Scale, keys: Sequence[int]) -> Tensor:
+        """Add a batch's gradients to `.grad`, call the hooks on parameters; its mean loss.
+
+        Args:
+            keys: of the random numbers that the hooks draw, the same on all ranks.
+        """
+        run = self.forward_backward
+        whole = run.world.layout.num_ranks == 1 and (run.micro or math.inf) >= batch.num_rows
+        if whole or self.hooks is None:
+            return run(batch, scale)
+        seed = partial(seed_generators, run.world.device, *keys)
+        with self.hooks.once_a_batch(self.module, scale, seed):
+            return run(batch, scale)
 
 
 def climb(
@@ -77,6 +96,8 @@ def climb(
         inputs: one row, to balance the stages of a pipeline; not needed for token models.
     """
     plan = settled.plan
+    # Before any rung: tensors that replace parameters have no hooks.
+    hooks = ParameterHooks(module)
     if settled.offloads_parameters:
         world = with_mesh(world)  # FSDP2, which fetches them, needs a mesh even of one rank
     part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
@@ -107,15 +128,8 @@ def climb(
     shards, publish = optimizer_shards(module, settled, world)
     shards = rank_stages.tied.rename(shards) if rank_stages else shards
     again = recomputed, fully_recomputed(blocks)
-    return Climbed(
-        module,
-        part.anatomy,
-        run,
-        shards,
-        publish,
-        *again,
-        chosen.notes if world.is_rank_zero else [],
-    )
+    notes = chosen.notes if world.is_rank_zero else []
+    return Climbed(module, part.anatomy, run, shards, publish, *again, notes, hooks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +181,7 @@ def cut_for_rank(
         materialize(module, world.device, seed) if on_meta else module.to(world.device)
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
+        make_contiguous(module)
         tensor(module, anatomy, world, whole_output=loss.kind != "cross_entropy")
     return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta and not whole)
 

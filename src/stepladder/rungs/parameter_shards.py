@@ -51,6 +51,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def real(tensor: Tensor) -> Tensor:
+    """The same memory as real numbers, a pair for each complex one."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def cut(tensor: Tensor, flat: slice | None) -> Tensor:
     return tensor if flat is None else tensor.reshape(-1)[flat]
 
@@ -81,7 +86,7 @@ def sliced_axes(tensor: DTensor) -> tuple[str, ...]:
 @torch.no_grad()
 def squares(shards: Iterable[ParameterShard]) -> Tensor:
     """The sum of squares of each shard's gradient, in fp32."""
-    gradients = [shard.gradient for shard in shards]
+    gradients = [real(shard.gradient) for shard in shards if shard.gradient is not None]
     # A slice of a parameter with fewer rows than ranks may be empty, which has no norm.
-    having = [g if g.numel() else g.new_zeros(1) for g in gradients if g is not None]
+    having = [g if g.numel() else g.new_zeros(1) for g in gradients]
     return torch.stack(foreach_norm(having, dtype=torch.float32)).square()

@@ -145,6 +145,12 @@ STORAGES = (
         feature="offload=activations, and pipeline of a module that declares no blocks,",
         remedy="Leave both out, or use torch 2.11 to 2.13.",
     ),
+    *listed(
+        "torch.Tensor",
+        "_backward_hooks _post_accumulate_grad_hooks",
+        "calling the hooks on a parameter once a batch, with the whole gradient",
+        "torch calls them in every backward pass, with what a rank has of the gradient",
+    ),
 )
 MODULES = (
     *listed(
@@ -259,6 +265,7 @@ DDP = (
         "DDP's own waits are not counted",
     ),
 )
+SET_BY_INIT = ("_pcontext", "_remaining_restarts")
 ELASTIC = tuple(
     PrivateName(
         f"torch.distributed.elastic.agent.server.local_elastic_agent.LocalElasticAgent.{word}",
@@ -266,16 +273,9 @@ ELASTIC = tuple(
         field="launch",
         feature="launching several ranks",
         remedy="Start them by torchrun.",
-        on_instances=word in ("_pcontext", "_remaining_restarts"),
+        on_instances=word in SET_BY_INIT,
     )
-    for word in (
-        "_rendezvous",
-        "_monitor_workers",
-        "_restart_workers",
-        "_shutdown",
-        "_pcontext",
-        "_remaining_restarts",
-    )
+    for word in ("_rendezvous", "_monitor_workers", "_restart_workers", "_shutdown", *SET_BY_INIT)
 )
 LOADING = listed(
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter",

@@ -186,7 +186,7 @@ class Engine:
         place = self.world.layout.place(self.world.place.rank)
         stage = (place["pipeline"],) if self.world.layout.pipeline > 1 else ()
         seed_generators(self.world.device, self.seed, self.index, self.world.data_index, *stage)
-        return self.climbed.forward_backward(batch, self.scale.scaled)
+        return self.climbed.gradients(batch, self.scale.scaled, (self.seed, self.index))
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
         """Let the optimizer use the gradients, then clear them."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.errors import PlanError
+from stepladder.errors import ModelError, PlanError
 from stepladder.hardware import recognise_device
 from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
@@ -28,6 +28,7 @@ from stepladder.world import Place, World, device_memory_bytes, join_world, pick
 
 from .auto_plan import Choice, choose_plan
 from .flop_rate import FlopRate
+from .prepare_module import prepare_module
 from .run import Run
 from .step_batch import as_batch
 
@@ -123,8 +124,9 @@ def build(
     plan = settled.plan
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
+    prepare_module(model, settled, None if sample is None else as_batch(sample, 0))
     costs = measure_costs(model, settled, sample)
-    drawn = meta_copy(model)
+    drawn = copy_for_counting(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
     masters = take_masters(model) if settled.masters else None
     criterion, row = make_loss(loss, model), one_row(sample)
@@ -155,6 +157,14 @@ def build(
         evaluated=kept_in_evaluation(model),
         because=because,
     )
+
+
+def copy_for_counting(model: nn.Module) -> nn.Module:
+    """A copy of the model on the meta device; an empty module where it cannot be copied."""
+    try:
+        return meta_copy(model)
+    except ModelError:
+        return nn.Module()
 
 
 def one_row(sample: Any) -> Any:

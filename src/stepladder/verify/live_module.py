@@ -5,7 +5,6 @@ The module itself is left alone: what is trained is a copy, on the CPU until a r
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from torch import nn
 from stepladder.data import Batch
 from stepladder.data.batch import map_tensors
 from stepladder.errors import ModelError, WorldError
+from stepladder.model import copy_module
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 from stepladder.train.step_batch import count_rows, structure
@@ -66,7 +66,7 @@ def live_subject(model: Model, batch: Any, loss: Loss, *, dropout: bool = False)
             "batch", "a module of your own is proved on a batch and none was given", "Pass batch=."
         )
     if isinstance(model, nn.Module):
-        kept = copy.deepcopy(model).cpu()
+        kept = copy_module(model).cpu()
         return Subject(
             type(model).__name__, partial(make_copy, kept, rows_of(batch), loss), dropout
         )
@@ -85,7 +85,7 @@ def refuse_inside_a_rank() -> None:
 
 
 def make_copy(module: nn.Module, rows: Rows, loss: Loss) -> Made:
-    return copy.deepcopy(module), rows, loss
+    return copy_module(module), rows, loss
 
 
 def make_anew(make: Callable[[], nn.Module], rows: Rows, loss: Loss) -> Made:

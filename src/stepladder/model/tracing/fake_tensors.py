@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,8 @@ from stepladder.seam.dispatch import fake_tensor_mode
 from stepladder.seam.modules import compiled_calls_put_away, tensors_of
 from stepladder.seam.operators import Operators
 from stepladder.seam.pytree import tree_map
+
+from .copy_module import copy_module
 
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
 
@@ -101,7 +102,7 @@ class RealForward(FakeForward):
     """The forward pass of a real copy on the CPU, for modules with data-dependent control flow."""
 
     def __init__(self, module: nn.Module, *, store: torch.dtype | None = None) -> None:
-        self.module, self.store = deepcopy(module), store
+        self.module, self.store = copy_module(module), store
         self.device, self.fake = torch.device("cpu"), nullcontext()
 
     def _to_fake(self, value: Any) -> Any:
@@ -109,17 +110,6 @@ class RealForward(FakeForward):
             return value
         cast = self.store is not None and value.is_floating_point()
         return value.detach().to("cpu", self.store if cast else value.dtype, copy=True)
-
-
-def meta_copy(module: nn.Module) -> nn.Module:
-    """A copy of the module on the meta device: its structure and code without its numbers."""
-    tensors = (*module.parameters(), *module.buffers())
-    memo: dict[int, Any] = {}
-    for tensor in tensors:
-        empty = torch.empty_like(tensor, device="meta")
-        trained = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if trained else empty
-    return deepcopy(module, memo)
 
 
 def device_of(module: nn.Module) -> torch.device:

@@ -31,11 +31,32 @@ def broadcast_parameters(module: nn.Module, world: World) -> None:
     """
     if world.mesh is None or world.layout.num_ranks == 1:
         return
-    for bucket in buckets(t for t in (*module.parameters(), *module.buffers()) if not t.is_meta):
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket]).to(world.device)
+    tensors = [t for t in (*module.parameters(), *module.buffers()) if not t.is_meta]
+    for tensor in tensors:
+        if not is_strided(tensor):
+            whole = [tensor]
+            dist.broadcast_object_list(whole, src=0)
+            tensor.copy_(whole[0])
+    for bucket in buckets(stored(tensor) for tensor in tensors if is_strided(tensor)):
+        # As bytes: the backends do not send every type (uint16, complex numbers).
+        sent = [tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in bucket]
+        flat = torch.cat(sent).to(world.device)
         dist.broadcast(flat, src=0)
-        for tensor, value in zip(bucket, flat.split([t.numel() for t in bucket])):
-            tensor.copy_(value.view(tensor.shape))
+        for tensor, value in zip(bucket, flat.split([part.numel() for part in sent])):
+            tensor.copy_(value.to(tensor.device).clone().view(tensor.dtype).view(tensor.shape))
+
+
+def is_strided(tensor: Tensor) -> bool:
+    """Whether a tensor is plain numbers in memory: neither sparse nor quantised."""
+    return tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def stored(tensor: Tensor) -> Tensor:
+    """The numbers that a tensor stores: each once, where it was expanded."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def buckets(tensors: Iterable[Tensor], size_bytes: int = BUCKET_BYTES) -> Iterator[list[Tensor]]:
@@ -96,5 +117,5 @@ def state_buffers(module: nn.Module) -> Iterator[Tensor]:
     """Floating-point buffers of the state dict."""
     for part in module.modules():
         for _, buffer in persistent_buffers(part):
-            if buffer.is_floating_point():
-                yield buffer
+            if buffer.is_floating_point() and is_strided(buffer):
+                yield stored(buffer)

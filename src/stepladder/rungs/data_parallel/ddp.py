@@ -28,6 +28,7 @@ from .broadcast_parameters import declares_anatomy
 from .fsdp_units import units_of
 from .gradient_compression import compress
 from .gradient_sync import GradientSync
+from .replicated_parameters import ReplicatedParameters
 from .zero2_zero3 import micro_batch_context, mixed_policy, reshard_after_evaluation
 
 # Buffers are not broadcast; the option was renamed in torch 2.13.
@@ -88,13 +89,17 @@ def replicate_by_blocks(
     """All-reduce block by block, for tensor-parallel modules and pipeline stages."""
     mesh = world.submesh(*COPIES)
     units = units_of(module, blocks, narrow=plan.precision.work != "float32")
+    replicated = ReplicatedParameters(module)
     for unit in units:
         policy = mixed_policy(plan.precision, unit)
-        sharding.replicate_by_blocks(unit.parts, mesh=mesh, mp_policy=policy)
+        sharding.replicate_by_blocks(
+            unit.parts, mesh=mesh, mp_policy=policy, ignored_params=replicated.all
+        )
     module.register_forward_hook(reshard_after_evaluation)
     assert isinstance(module, FSDPModule)
 
     def prepare(last: bool, uses_all: bool) -> None:
         module.set_requires_gradient_sync(last)
 
-    return GradientSync(module, mesh.size(), micro_batch_context(module, units, world, prepare))
+    around = micro_batch_context(module, units, replicated, world, prepare)
+    return GradientSync(module, mesh.size(), around)

@@ -7,7 +7,7 @@ with momentum or weight decay would move it, which on one device it does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,14 @@ from torch import nn
 class UsedParameters:
     """Records which parameters got a gradient; drops gradients of those no rank used."""
 
-    def __init__(self, module: nn.Module, units: Sequence[nn.Module]) -> None:
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    def __init__(
+        self, module: nn.Module, units: Sequence[nn.Module], replicated: Collection[nn.Parameter]
+    ) -> None:
+        trained = [
+            (name, parameter)
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and parameter not in replicated
+        ]
         self.parameters = [
             parameter for _, parameter in trained
         ]  # sharded, as between forward passes

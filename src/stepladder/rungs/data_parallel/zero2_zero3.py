@@ -34,6 +34,7 @@ from stepladder.world import World
 from .broadcast_parameters import declares_anatomy
 from .fsdp_units import Unit, units_of
 from .gradient_sync import GradientSync
+from .replicated_parameters import ReplicatedParameters
 from .unused_parameters import UsedParameters
 
 
@@ -47,6 +48,8 @@ def shard(
     precision, mesh = settled.plan.precision, sharding_mesh(world)
     units = units_of(module, blocks, narrow=precision.work != "float32")
     make_contiguous(module)
+    replicated = ReplicatedParameters(module)
+    replicated.place(world.device)
     for unit in units:
         fully_shard(
             unit.parts,
@@ -57,6 +60,7 @@ def shard(
             reshard_after_forward=settled.drops_gathered
             and not unit.last
             and unit is not units[-1],
+            ignored_params=replicated.all,
         )
     prefetch([unit.parts[0] for unit in units[:-1] if not unit.full_width])
     module.register_forward_hook(reshard_after_evaluation)
@@ -68,7 +72,8 @@ def shard(
         # All-reduce over replicas once a batch, if every micro-batch uses every parameter.
         module.set_requires_all_reduce(last or not uses_all)
 
-    return GradientSync(module, mesh.size(), micro_batch_context(module, units, world, prepare))
+    around = micro_batch_context(module, units, replicated, world, prepare)
+    return GradientSync(module, mesh.size(), around)
 
 
 def sharding_mesh(world: World) -> DeviceMesh:
@@ -125,7 +130,11 @@ def reshard_after_evaluation(module: nn.Module, *_: Any) -> None:
 
 
 def micro_batch_context(
-    module: nn.Module, units: Sequence[Unit], world: World, prepare: Callable[[bool, bool], None]
+    module: nn.Module,
+    units: Sequence[Unit],
+    replicated: ReplicatedParameters,
+    world: World,
+    prepare: Callable[[bool, bool], None],
 ) -> Callable[[bool], AbstractContextManager[Any]]:
     """The context of each micro-batch of a batch.
 
@@ -136,7 +145,8 @@ def micro_batch_context(
     group = world.group(*COPIES)
     used = None
     if not declares_anatomy(module):
-        used = UsedParameters(module, [part for unit in units for part in unit.parts])
+        parts = [part for unit in units for part in unit.parts]
+        used = UsedParameters(module, parts, replicated.all)
         if hasattr(module, "set_reduce_scatter_unused_params"):
             module.set_reduce_scatter_unused_params(True)
 
@@ -147,5 +157,7 @@ def micro_batch_context(
         yield
         if last and used is not None:
             used.drop_unused(group, world.device)
+        if last and replicated.trained:
+            replicated.average_gradients(group)
 
     return around_micro_batch

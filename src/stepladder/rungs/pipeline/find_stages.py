@@ -17,8 +17,9 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from stepladder.errors import ModelError, PlanError
+from stepladder.errors import ModelError, PlanError, StepladderError
 from stepladder.model import Anatomy, count_flops, meta_copy
+from stepladder.model.tracing.count_flops import Flops
 from stepladder.model.tracing.describe import inputs_of
 from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import SettledPlan
@@ -107,11 +108,26 @@ def find_stages(
 
 def block_costs(module: nn.Module, anatomy: Anatomy, inputs: Any) -> list[float]:
     """FLOPs of every block; the ends carry what comes before and after."""
-    parts = count_flops(module, inputs).parts
+    parts = traced(module, inputs).parts
     costs = [float(parts.get(name, 0)) for name in anatomy.blocks]
     costs[0] += sum(parts.get(name, 0) for name in anatomy.entry)
     costs[-1] += sum(parts.get(name, 0) for name in anatomy.exit)
     return costs
+
+
+def traced(module: nn.Module, inputs: Any) -> Flops:
+    """One forward pass without numbers, or the refusal of a module whose code asks for them."""
+    try:
+        return count_flops(module, inputs)
+    except StepladderError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            "layout.pipeline",
+            f"{type(module).__name__} cannot be traced, since its code depends on numbers "
+            f"({type(error).__name__})",
+            REMEDY,
+        ) from error
 
 
 def trace_chain(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link, ...]:
@@ -120,7 +136,7 @@ def trace_chain(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link,
         parameter.requires_grad_(False)  # so that a gradient is wanted by what flows alone
     chain = Chain(type(module).__name__, anatomy.blocks)
     with chain.watching(module, anatomy):
-        count_flops(module, inputs)
+        traced(module, inputs)
     if len(chain.links) < len(anatomy.blocks):
         name = anatomy.blocks[len(chain.links)]
         raise ModelError("layout.pipeline", f"block '{name}' of {chain.model} never ran", REMEDY)

@@ -183,8 +183,12 @@ def _check_ties(module: nn.Module, full_width: set[nn.Module]) -> None:
 @torch.no_grad()
 def _cast(part: nn.Module, dtype: torch.dtype) -> None:
     state = [buffer for _, buffer in persistent_buffers(part)]
-    for tensor in (*part.parameters(recurse=False), *state):
-        if tensor.is_floating_point():
+    own = list(part.parameters(recurse=False))
+    if not any(parameter.dtype == torch.float64 for parameter in own):
+        # Beside parameters of another type, a double was chosen for its digits.
+        state = [buffer for buffer in state if buffer.dtype != torch.float64]
+    for tensor in (*own, *state):
+        if tensor.is_floating_point() and tensor.dtype != dtype:
             tensor.data = tensor.data.to(dtype)
 
 

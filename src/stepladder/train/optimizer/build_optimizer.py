@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.errors import ModelError
 from stepladder.plan import Optimizer
 from stepladder.seam.operators import foreach_divide_
 
@@ -36,13 +35,8 @@ def build_optimizer(
     Args:
         masters: values in float32 of parameters that are stored in fewer bits.
     """
-    named = list(parameters)
-    if not named:
-        raise ModelError(
-            "optimizer",
-            "this rank's part of the module has no trainable parameter",
-            "Unfreeze at least one; in a pipeline, one on every stage.",
-        )
+    # A pipeline stage may have no trainable parameter; torch's optimizers need one.
+    named = list(parameters) or [("", nn.Parameter(torch.empty(0)))]
     groups = make_groups(how, named, blocks)
     if how.name == "adafactor":
         return torch.optim.Adafactor(groups, lr=how.lr, weight_decay=how.wd)
@@ -54,7 +48,7 @@ def build_optimizer(
     if masters is not None:
         return MasterAdam(groups, masters, decoupled=how.name == "adamw", **options)
     make = torch.optim.AdamW if how.name == "adamw" else torch.optim.Adam
-    return make(groups, fused=True, **options)
+    return make(groups, fused=all(p.is_floating_point() for _, p in named), **options)
 
 
 def trusts_fused_sgd(named: Sequence[Named]) -> bool:
