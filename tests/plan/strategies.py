@@ -86,6 +86,7 @@ raw_plans = st.builds(
     kernels=st.booleans(),
     graphs=st.booleans(),
     attention=st.sampled_from(["auto", "flash", "plain"]),
+    batchnorm=st.sampled_from(["sync", "local"]),
     memory_bytes=st.none() | sizes,
     optimizer=optimizers,
 )

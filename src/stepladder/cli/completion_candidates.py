@@ -21,7 +21,7 @@ from stepladder.plan import AXES, PRECISIONS, Optimizer, Rate
 from stepladder.plan.learning_rate import KINDS as RATES
 from stepladder.plan.optimizer import MOMENTS as OPTIMIZERS
 from stepladder.plan.plan_text import ALL_WORDS as PLAN_WORDS
-from stepladder.plan.plan_text import ATTENTIONS, OFFLOADS
+from stepladder.plan.plan_text import ATTENTIONS, BATCHNORMS, OFFLOADS
 from stepladder.plan.plan_text import KEYS as PLAN_KEYS
 from stepladder.plan.recipe import NONFINITE, SECTIONS, SPIKE
 from stepladder.workload.presets import PRESETS
@@ -41,6 +41,7 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     "kernels": SWITCH,
     "graphs": SWITCH,
     "attention": ATTENTIONS,
+    "batchnorm": BATCHNORMS,
     "optimizer": OPTIMIZERS,
     **dict.fromkeys(AXES, ("2", "4", "8", "-1")),
 }

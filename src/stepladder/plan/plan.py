@@ -44,6 +44,7 @@ class Plan:
     kernels: bool = False  # fused loss, memory layouts, tried products, where they are faster
     graphs: bool = False  # a step's passes are recorded once and replayed without the host
     attention: str = "auto"
+    batchnorm: str = "sync"  # whose rows batch statistics are over: all ranks', or each its own
     memory_bytes: int | None = None  # a ceiling for the process on its device
     optimizer: Optimizer = Optimizer()
 

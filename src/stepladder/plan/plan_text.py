@@ -24,6 +24,7 @@ from .typed_values import toml_value, word_of, writable
 DATA_WORDS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 OFFLOADS = ("optimizer", "parameters", "activations")
 ATTENTIONS = ("auto", "flash", "plain")
+BATCHNORMS = ("sync", "local")
 BATCH_KEYS = {"batch": "sequences", "micro": "micro", "accumulate": "micro_batches"}
 
 
@@ -60,6 +61,12 @@ def parse_attention(text: str) -> str:
     return text
 
 
+def parse_batchnorm(text: str) -> str:
+    if text not in BATCHNORMS:
+        raise PlanError("batchnorm", f"'{text}' is neither", nearest(text, BATCHNORMS))
+    return text
+
+
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's field, its reader)
     "precision": ("precision", Precision.parse),
     "keep": ("keep", parse_keep),
@@ -71,6 +78,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
     "kernels": ("kernels", partial(parse_switch, "kernels")),
     "graphs": ("graphs", partial(parse_switch, "graphs")),
     "attention": ("attention", parse_attention),
+    "batchnorm": ("batchnorm", parse_batchnorm),
     "memory": ("memory_bytes", lambda text: parse_bytes("memory", text)),
     "optimizer": ("optimizer", Optimizer.parse),
 }

@@ -19,7 +19,7 @@ from stepladder.plan import Optimizer, Plan, Rate, SettledPlan
 from stepladder.plan.settled.settle import settle
 from stepladder.rungs import BlockCost, LossScale, MemoryLimit, call, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
-from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
+from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
@@ -155,7 +155,7 @@ def build(
         health=health,
         exact=exact,
         evaluated=kept_in_evaluation(model),
-        because=because,
+        because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
     )
 
 
@@ -197,11 +197,7 @@ def measure_costs(
     blocks = find_anatomy(model).blocks_of(model)
     with state_restored(model):
         # Statistics of a batch need two rows.
-        rows = min(batch.num_rows, 2) if has_batch_statistics(model) else 1
+        rows = min(batch.num_rows, 2) if batch_norms(model) else 1
         costs = measure_blocks(blocks, lambda: call(model, batch.rows(slice(0, rows)).inputs))
     times = settled.rows_per_micro_batch(batch.num_rows) / rows
     return tuple(cost.times(times) for cost in costs)
-
-
-def has_batch_statistics(model: nn.Module) -> bool:
-    return any(isinstance(part, BATCH_NORMS) for part in model.modules())
