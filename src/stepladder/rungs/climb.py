@@ -21,6 +21,7 @@ from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.plan import SettledPlan
 from stepladder.rungs.context.context_parallel import SequenceSplit, context
+from stepladder.rungs.data_parallel.batch_norm import synchronise_batch_norm
 from stepladder.rungs.data_parallel.broadcast_parameters import (
     broadcast_parameters,
     is_on_meta,
@@ -48,6 +49,7 @@ from .accumulate import Accumulate, Scale
 from .cuda_graph import CudaGraphAccumulate
 from .parameter_hooks import ParameterHooks
 from .parameter_shards import ParameterShard
+from .prove_cuts import CutProof, make_proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,7 @@ def climb(
     )
     if part.on_meta:  # after sharding: no rank ever has all of it
         materialize(module, parameter_device(settled, world), seed)
-    if part.sequences:
-        run.split_batch = partial(part.sequences.local_chunk, run)
+    part.watch_batches(run, chosen.notes)
     shards, publish = optimizer_shards(module, settled, world)
     shards = rank_stages.tied.rename(shards) if rank_stages else shards
     again = recomputed, fully_recomputed(blocks)
@@ -142,6 +143,15 @@ class RankModule:
     rank_stages: RankStages | None  # of a pipeline
     sequences: SequenceSplit | None  # with context parallelism
     on_meta: bool  # its parameters are not initialised yet
+    proof: CutProof | None  # that tensor and context parallelism leave its results alone
+
+    def watch_batches(self, run: Accumulate, notes: list[str]) -> None:
+        """Have the run split its batches along the sequence, and try the first one."""
+        if self.sequences:
+            run.split_batch = partial(self.sequences.local_chunk, run)
+        if self.proof:
+            self.proof.notes = notes
+            self.proof.watch(run)
 
 
 def cut_for_rank(
@@ -163,6 +173,12 @@ def cut_for_rank(
     stages = find_stages(module, anatomy, settled, world, inputs) if piped else None
     # Before anything cuts or shards: every rank must cut the same model.
     broadcast_parameters(module, world)
+    # Before anything changes the module: the first batch is also computed by a whole copy.
+    cut = plan.layout.tensor > 1 or plan.layout.context > 1
+    proof = make_proof(module, anatomy, loss, plan, world) if cut else None
+    # Before anything cuts a layer: statistics are of whole channels.
+    if plan.batchnorm == "sync":
+        synchronise_batch_norm(module, world)
     # Before anything wraps a block: it changes what the block computes.
     if plan.attention != "auto":
         set_attention(module, plan.attention)
@@ -183,7 +199,8 @@ def cut_for_rank(
     if plan.layout.tensor > 1:
         make_contiguous(module)
         tensor(module, anatomy, world, whole_output=loss.kind != "cross_entropy")
-    return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta and not whole)
+    on_meta = on_meta and not whole
+    return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof)
 
 
 def one_stage(

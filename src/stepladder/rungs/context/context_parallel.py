@@ -175,13 +175,17 @@ class SequenceSplit:
         said = torch.stack((far, far * error.nan_to_num(1.0)))
         num, total = self.world.sum(said, *COPIES, "tensor").tolist()
         if num:
-            raise ModelError(
-                "layout.context",
-                f"{type(self.module).__name__} gives other results for {self.chunk.ways} "
-                f"chunks of a sequence than for the whole (by {total / num:.1g})",
-                "Use context=1. Only torch's fused attention may look across tokens, and positions "
-                f"must be an argument called {' or '.join(POSITIONS)}.",
-            )
+            off = f"by {total / num:.1g}"
+            raise other_results(type(self.module).__name__, self.chunk.ways, off)
+
+
+def other_results(kind: str, ways: int, why: str) -> ModelError:
+    return ModelError(
+        "layout.context",
+        f"{kind} gives other results for {ways} chunks of a sequence than for the whole ({why})",
+        "Use context=1. Only torch's fused attention may look across tokens, and positions must be "
+        f"an argument called {' or '.join(POSITIONS)}.",
+    )
 
 
 @contextmanager

@@ -1,50 +1,98 @@
 """A test of guessed tensor-parallel cuts: a block must compute the same before and after it is cut.
 
-Names and shapes show which linears form a pair, but not what a block does between them. So one
-block runs on a few random numbers, whole and then cut, on the real ranks. Its output, the gradient
-of its input and those of the parameters that every rank has must agree; a head count that was not
-divided, or a norm across the cut, shows in one of them.
+Names and shapes show which linears form a pair, but not what a block does between them. So copies
+of the blocks with random weights run on random numbers, whole and then cut, on the real ranks, in
+training and in evaluation mode. A copy's output, the gradient of its input and those of all its
+parameters must agree; a head count that was not divided, or a norm across the cut, shows in one of
+them. Blocks of the same structure and attributes are tried once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from stepladder.errors import ModelError
-from stepladder.rungs.parameter_shards import local
+from stepladder.rungs.trial_copy import WithoutDropout, randomise, spread_of, worst_difference
+from stepladder.seam.modules import module_attributes
 
-ROWS, LENGTH = 2, 8
+ROWS, LENGTHS = 2, (64, 8)  # the longest that a block takes
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
-NON_STREAMING = 5e-2  # relative to the largest number, in any narrower type
+NARROW_TOLERANCE = 5e-2  # in any narrower type
 REMEDY = "Give the model an `anatomy` that names its cuts, or use shard or pipeline."
+
+Results = dict[str, Tensor | None]
+
+
+def try_cuts(
+    blocks: Sequence[tuple[str, nn.Module]],
+    cuts: Mapping[str, str],
+    device: torch.device,
+    cut: Callable[[str, nn.Module], None],
+) -> None:
+    """Raise unless copies of the blocks compute, once `cut` has cut them, what they did."""
+    tried: set[Hashable] = set()
+    cuda = [device] if device.type == "cuda" else []
+    for seed, (name, block) in enumerate(blocks):
+        kind = structure_of(block)
+        if kind in tried:
+            continue
+        tried.add(kind)
+        first = next(name for name, kind in cuts.items() if kind == "column")
+        width: Any = block.get_submodule(first)
+        with torch.random.fork_rng(cuda), torch.enable_grad(), WithoutDropout():
+            trial = prepare(name, block, width.in_features, device, seed)
+            trial.check(cut)
+
+
+def structure_of(block: nn.Module) -> Hashable:
+    """What two blocks that compute alike have in common: types, attributes and shapes."""
+    plain = (bool, int, float, str, tuple, type(None))
+    return tuple(
+        (
+            name,
+            type(part),
+            tuple(
+                (word, repr(value))
+                for word, value in sorted(module_attributes(part).items())
+                if isinstance(value, plain)
+            ),
+            tuple((word, p.shape) for word, p in part.named_parameters(recurse=False)),
+        )
+        for name, part in block.named_modules()
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    name: str
-    block: nn.Module
-    given: Tensor
-    whole: Mapping[str, Tensor]  # what the uncut block gave
+    """One block, and what copies of it are given."""
 
-    def check(self) -> None:
-        """Raise unless the block, now cut, computes what it did."""
-        try:
-            cut = run_block(self.block, self.given)
-        except Exception as problem:
-            raise self.refusal(first_line(problem)) from problem
-        for what, expected in self.whole.items():
-            found = cut.get(what)
-            if found is None or found.shape != expected.shape:
-                continue  # a parameter that was cut
-            limit = TOLERANCE.get(expected.dtype, NON_STREAMING) * expected.abs().max().clamp(
-                min=1e-6
-            )
-            if not bool((found - expected).abs().max() <= limit):
+    name: str
+    block: nn.Module  # with random weights
+    given: Tensor
+
+    def check(self, cut: Callable[[str, nn.Module], None]) -> None:
+        """Raise unless a copy, once cut, computes what the block does."""
+        changed = deepcopy(self.block)
+        cut(self.name, changed)
+        for training in (True, False):
+            whole = run_block(deepcopy(self.block), self.given, training)
+            try:
+                found = run_block(changed, self.given, training)
+            except Exception as problem:
+                raise self.refusal(first_line(problem)) from problem
+            what, off = worst_difference(found, whole)
+            limit = TOLERANCE.get(self.given.dtype, NARROW_TOLERANCE)
+            if off <= limit:
+                continue
+            again = run_block(deepcopy(self.block), self.given, training, draw=1)
+            if not training or worst_difference(again, whole)[1] <= limit:
                 raise self.refusal(f"{what} differs")
 
     def refusal(self, why: str) -> ModelError:
@@ -55,42 +103,49 @@ class Trial:
         return ModelError(self.name, problem, REMEDY)
 
 
-def try_cuts(named: tuple[str, nn.Module], cuts: Mapping[str, str], device: torch.device) -> Trial:
-    """What one block computes while it is still whole."""
-    name, block = named
-    first: Any = block.get_submodule(next(cut for cut, kind in cuts.items() if kind == "column"))
-    draw = torch.Generator().manual_seed(0)  # on the CPU: the same numbers on every rank
-    given = torch.randn(ROWS, LENGTH, first.in_features, generator=draw)
-    given = given.to(device, first.weight.dtype)
-    try:
-        return Trial(name, block, given, run_block(block, given))
-    except Exception as problem:
-        raise ModelError(
-            name,
-            f"a {type(block).__name__}, cannot be tried on one tensor of shape "
-            f"{tuple(given.shape)}, and its cuts are a guess ({first_line(problem)})",
-            REMEDY,
-        ) from problem
+def prepare(name: str, block: nn.Module, width: int, device: torch.device, seed: int) -> Trial:
+    """A copy with random weights, and random numbers of the longest row that it takes."""
+    copy = deepcopy(block)
+    randomise(copy, {name: spread_of(p) for name, p in block.named_parameters()}, seed)
+    dtype = next(p.dtype for p in block.parameters() if p.is_floating_point())
+    draw = torch.Generator().manual_seed(seed)  # on the CPU: the same numbers on every rank
+    problem: Exception | None = None
+    for length in LENGTHS:
+        given = torch.randn(ROWS, length, width, generator=draw).to(device, dtype)
+        try:
+            run_block(deepcopy(copy), given, training=True)
+            return Trial(name, copy, given)
+        except Exception as error:
+            problem = error
+    raise ModelError(
+        name,
+        f"a {type(block).__name__}, cannot be tried on one tensor of shape "
+        f"{tuple(given.shape)}, and its cuts are a guess ({first_line(problem)})",
+        REMEDY,
+    ) from problem
 
 
-def run_block(block: nn.Module, given: Tensor) -> dict[str, Tensor]:
-    """A block's answer and gradients, by what they are."""
+def run_block(block: nn.Module, given: Tensor, training: bool, draw: int = 0) -> Results:
+    """A block's answer and gradients, by what they are; parameters that were cut made whole."""
+    torch.manual_seed(draw)
     given = given.clone().requires_grad_()
-    training = block.training
-    block.eval()  # without dropout
-    try:
-        made = block(given)
-        made = made[0] if isinstance(made, tuple) else made
-        (made * torch.linspace(-1, 1, made.shape[-1], device=made.device)).sum().backward()
-    finally:
-        block.train(training)
-    seen = {"its answer": made.detach(), "its input's gradient": given.grad}
-    for label, parameter in block.named_parameters():
-        if parameter.grad is not None:
-            seen[f"the gradient of {label}"] = local(parameter.grad)
-        parameter.grad = None
-    return {what: tensor for what, tensor in seen.items() if tensor is not None}
+    if not training:
+        block.eval()
+    elif not block.training:
+        block.train()
+    made = block(given)
+    made = made[0] if isinstance(made, tuple) else made
+    weights = torch.linspace(-1, 1, made.shape[-1], device=made.device)
+    trained = {name: p for name, p in block.named_parameters() if p.requires_grad}
+    total = (made * weights.to(made.dtype)).sum()
+    gradient, *gradients = torch.autograd.grad(total, [given, *trained.values()], allow_unused=True)
+    seen: Results = {"its answer": made.detach(), "its input's gradient": gradient}
+    for label, found in zip(trained, gradients):
+        seen[f"the gradient of {label}"] = (
+            found.full_tensor() if isinstance(found, DTensor) else found
+        )
+    return seen
 
 
-def first_line(problem: Exception) -> str:
+def first_line(problem: Exception | None) -> str:
     return str(problem).split("\n", 1)[0][:120]

@@ -45,11 +45,19 @@ WIDTHS = ("split_size",)
 HEAD_WIDTHS = ("head_dim", "head_width", "head_size", "d_head", "dim_head")
 
 
-def tensor(module: nn.Module, anatomy: Anatomy, world: World, *, whole_output: bool = True) -> None:
+def tensor(
+    module: nn.Module,
+    anatomy: Anatomy,
+    world: World,
+    *,
+    whole_output: bool = True,
+    tried: bool = False,
+) -> None:
     """Cut the module in place; every parameter is then a distributed tensor under its old name.
 
     Args:
         whole_output: have every rank see all logits; else each keeps its classes'.
+        tried: the cuts of such a module were already tried.
     """
     mesh, blocks = world.submesh("tensor"), anatomy.blocks_of(module)
     if not anatomy.cuts:
@@ -61,16 +69,18 @@ def tensor(module: nn.Module, anatomy: Anatomy, world: World, *, whole_output: b
     check_adapters(module)
     ties = shared_names(module)
     sliced = is_sliced_between(anatomy, blocks)
-    trial = try_cuts(blocks[0], anatomy.cuts, world.device) if anatomy.guessed else None
+    cut = partial(
+        cut_block, cuts=anatomy.cuts, mesh=mesh, sliced=sliced, at_owner=not anatomy.guessed
+    )
+    if anatomy.guessed and not tried:
+        try_cuts(blocks, anatomy.cuts, world.device, cut)
     for name, block in blocks:
-        cut_block(name, block, anatomy.cuts, mesh, sliced=sliced, at_owner=not anatomy.guessed)
+        cut(name, block)
     if sliced:
         slice_residual_stream(blocks[0][1], blocks[-1][1], mesh, world.device)
     cut_ends(module, anatomy, mesh, whole_output=whole_output)
     replicate_rest(module, mesh, shares=False)
     tie(module, ties)
-    if trial is not None:
-        trial.check()
 
 
 def is_sliced_between(anatomy: Anatomy, blocks: Sequence[tuple[str, nn.Module]]) -> bool:

@@ -1,0 +1,232 @@
+"""Proof by trial, at the first batch, that a module cut by tensor or context parallelism computes
+what the whole module does.
+
+Copies with random weights, one whole and one cut on the real ranks, take a few rows of the real
+batch: the gradients of all parameters must agree. That shows what no look at the structure does: a
+norm or a softmax across a cut, statistics over tokens, windows, positions counted inside, in any
+block. It is done in training mode (without dropout) and in evaluation mode, with other weights each
+time. A model whose copies would need too much memory is only checked block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from stepladder.data import Batch
+from stepladder.errors import DataError, ModelError, StepladderError
+from stepladder.loss import Loss
+from stepladder.model import Anatomy, builtin_shape, evaluating, uncompiled
+from stepladder.plan import Plan
+from stepladder.rungs.context.context_parallel import SequenceSplit, context, other_results
+from stepladder.rungs.data_parallel.batch_norm import combine_over
+from stepladder.rungs.data_parallel.gradient_sync import GradientSync
+from stepladder.rungs.tensor.tensor_parallel import tensor
+from stepladder.world import World, device_memory_bytes
+
+from .accumulate import Accumulate
+from .trial_copy import Drawing, WithoutDropout, worst_difference
+
+ROWS = 2
+MAX_TOKENS = 4096  # of a row: the whole of it is computed on every rank
+MEMORY_SHARE = 1 / 16  # of a rank's memory that the parameters of one copy may take
+SAME = 2e-3  # relative; fp32 rounds to less, another computation differs by more
+AXES = ("pipeline", "replicate", "shard", "context", "tensor")
+
+Gradients = dict[str, Tensor | None]
+
+
+@dataclass(slots=True)
+class CutProof:
+    """What the trial of the first batch needs, taken before any rung changes the module."""
+
+    drawing: Drawing
+    anatomy: Anatomy
+    loss: Loss
+    plan: Plan
+    world: World
+    done: bool = False
+    cut_loss: Loss | None = None  # the run's, of a part of a batch
+    notes: list[str] = field(default_factory=list)
+
+    def watch(self, run: Accumulate) -> None:
+        """Try the first batch of a run before the run takes it."""
+        run.split_batch = partial(self.before_first, run, run.split_batch)
+
+    @contextmanager
+    def before_first(
+        self, run: Accumulate, split: Callable[[Batch], Any], batch: Batch
+    ) -> Iterator[Batch]:
+        """The batch as `split` gives it; the first one is tried before."""
+        if not self.done:
+            self.done, self.cut_loss = True, run.loss
+            if not self.is_uneven(batch):
+                self.check(batch)
+        with split(batch) as mine:
+            yield mine
+
+    def is_uneven(self, batch: Batch) -> bool:
+        """Whether context parallelism refuses the batch anyway."""
+        ways = self.plan.layout.context
+        return ways > 1 and batch.length % ways > 0
+
+    def check(self, batch: Batch) -> None:
+        """Raise on every rank where the cut module's gradients are not the whole module's."""
+        device = self.world.device
+        if self.drawing.num_bytes > MEMORY_SHARE * device_memory_bytes(device):
+            self.notes.append(f"{self.axis}: too large to be tried whole; tried block by block")
+            return
+        batch = self.few(batch)
+        cuda = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(cuda), torch.enable_grad(), WithoutDropout():
+            for seed, training in ((1, True), (2, False)):
+                worst = self.compare(batch, seed, training)
+                if worst and self.compare(batch, seed + 2, training):  # not by chance
+                    raise self.refusal(*worst)
+
+    @property
+    def axis(self) -> str:
+        cut = [axis for axis in ("tensor", "context") if getattr(self.plan.layout, axis) > 1]
+        return f"layout.{cut[0]}"
+
+    def few(self, batch: Batch) -> Batch:
+        """A few rows of the batch, shortened only where they are very long."""
+        fullest = max(range(batch.num_rows), key=lambda row: batch.valid_by_row[row])
+        rows = batch.rows(slice(fullest, fullest + ROWS))
+        try:
+            ways = self.plan.layout.context
+            longest = MAX_TOKENS // ways * ways
+            return rows.columns(slice(0, longest)) if rows.length > longest else rows
+        except DataError:  # no sequences
+            return rows
+
+    def compare(self, batch: Batch, seed: int, training: bool) -> tuple[str, float] | None:
+        """The gradient that differs most, on any rank, where it differs by more than rounding."""
+        whole = self.whole_gradients(batch, seed, training, draw=0)
+        if whole is None:
+            return None
+        cut = self.cut_gradients(batch, seed, training)
+        worst = worst_difference(cut, whole)
+        differs = torch.tensor(float(not worst[1] <= SAME), device=self.world.device)
+        if not self.world.sum(differs, *AXES).item():
+            return None
+        if training and self.draws(batch, seed, whole):
+            return None
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, worst)
+        return max(found, key=lambda each: each[1] if each[1] == each[1] else float("inf"))
+
+    def draws(self, batch: Batch, seed: int, whole: Gradients) -> bool:
+        """Whether the whole module itself gives other gradients with other random numbers."""
+        again = self.whole_gradients(batch, seed, True, draw=1)
+        differs = again is None or not worst_difference(again, whole)[1] <= SAME
+        return bool(self.world.max(torch.tensor(float(differs)).to(self.world.device), *AXES))
+
+    def whole_gradients(
+        self, batch: Batch, seed: int, training: bool, draw: int
+    ) -> Gradients | None:
+        """Of the whole module; None where a copy of it does not run on this batch."""
+        copy = self.drawing.copy(self.world.device, seed)
+        torch.manual_seed(draw)
+        try:
+            found = self.gradients(copy, self.whole_loss, nullcontext, batch, training)
+        except StepladderError:
+            raise
+        except Exception:  # a step will raise it too, or only the copy cannot be run
+            found = None
+        ran = torch.tensor(float(found is None), device=self.world.device)
+        return None if self.world.max(ran, *AXES) else found
+
+    @property
+    def whole_loss(self) -> Loss:
+        """Of whole rows, which the run's loss weighs as it weighs their parts."""
+        weighting = getattr(self.cut_loss, "weighting", None)
+        return (
+            self.loss if weighting is None else replace(self.cut_loss, function=self.loss.function)
+        )
+
+    def cut_gradients(self, batch: Batch, seed: int, training: bool) -> Gradients:
+        copy, layout = self.drawing.copy(self.world.device, seed), self.plan.layout
+        loss: Loss = self.cut_loss or self.loss
+        split: Any = nullcontext
+        if layout.context > 1:
+            if self.plan.batchnorm == "sync":
+                combine_over(copy, self.world.group("context"))
+            blocks = self.anatomy.blocks_of(copy) if self.anatomy.blocks else []
+            sequences = context(copy, blocks, self.loss, self.plan, self.world)
+            split = partial(cut_only, sequences)
+        if layout.tensor > 1:
+            whole_output = self.loss.kind != "cross_entropy"
+            tensor(copy, self.anatomy, self.world, whole_output=whole_output, tried=True)
+        torch.manual_seed(0)
+        try:
+            found = self.gradients(copy, loss, split, batch, training)
+        except StepladderError:
+            raise
+        except Exception as problem:
+            raise self.refusal(first_line(problem)) from problem
+        return {name: self.whole(gradient) for name, gradient in found.items()}
+
+    def whole(self, gradient: Tensor | None) -> Tensor | None:
+        if gradient is None:
+            return None
+        if isinstance(gradient, DTensor):
+            gradient = gradient.full_tensor()
+        return self.world.sum(gradient.contiguous(), "context")
+
+    def gradients(
+        self, copy: nn.Module, loss: Loss, split: Any, batch: Batch, training: bool
+    ) -> Gradients:
+        """Gradients of one batch, by the name of the parameter."""
+        trained = {name: p for name, p in copy.named_parameters() if p.requires_grad}
+        found: Gradients = {}
+
+        def take(value: Tensor) -> Tensor:
+            """Only for the copy: a loss may also read the module that will be trained."""
+            values = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
+            found.update(zip(trained, values))
+            return torch.zeros((), requires_grad=True)
+
+        run = Accumulate(GradientSync(copy), loss, nullcontext, self.world, split_batch=split)
+        with uncompiled(copy), nullcontext() if training else evaluating(copy):
+            run(batch, take)
+        return found
+
+    def refusal(self, what: str, off: float | None = None) -> ModelError:
+        kind, layout = type(self.drawing.structure).__name__, self.plan.layout
+        why = f"by {off:.1g} in the gradient of {what}" if off is not None else what
+        if layout.context > 1 and layout.tensor == 1:
+            return other_results(kind, layout.context, why)
+        plan = f"tensor={layout.tensor}" + f" context={layout.context}" * (layout.context > 1)
+        return ModelError(
+            "layout.tensor",
+            f"{kind} computes something else with {plan} than whole ({why})",
+            "Use shard or pipeline, or give it an `anatomy` that names its cuts.",
+        )
+
+
+def make_proof(
+    module: nn.Module, anatomy: Anatomy, loss: Loss, plan: Plan, world: World
+) -> CutProof | None:
+    """The proof of a module's first batch; None for a built-in one, whose cuts are tested."""
+    if builtin_shape(module) is not None or any(p.is_meta for p in module.parameters()):
+        return None
+    return CutProof(Drawing.of(module), anatomy, loss, plan, world)
+
+
+@contextmanager
+def cut_only(sequences: SequenceSplit, batch: Batch) -> Iterator[Batch]:
+    with sequences.chunk.cutting():
+        yield sequences.cut(batch)
+
+
+def first_line(problem: Exception) -> str:
+    return str(problem).split("\n", 1)[0][:120]
