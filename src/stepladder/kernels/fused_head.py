@@ -89,14 +89,16 @@ class FusedHead:
     def _takes_cache(self) -> bool:
         return "use_cache" in signature(base_model(self.module).forward).parameters
 
+    def _own_loss(self, outputs: Any) -> Tensor:
+        return self.unfused.function(outputs, None)
+
     def _check(self, inputs: Any) -> None:
         """Try one row: is the output the head's, and the module's own loss its cross-entropy?"""
         row, forward = tree_map(first_row, inputs), partial(run, self.module)
         self.head.skipped = False
         why_not = why_not_its_head(self.module, self.head, forward, self._without_labels(row))
         if not why_not and self.unfused.kind == "own":
-            loss = partial(self.unfused.function, targets=None)
-            why_not = why_not_cross_entropy(self.module, self.head, forward, loss, row)
+            why_not = why_not_cross_entropy(self.module, self.head, forward, self._own_loss, row)
         if why_not:
             self.refusal = why_not
             self.notes.append(f"kernels: {why_not}, and keeps its own loss")

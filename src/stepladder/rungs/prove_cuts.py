@@ -148,10 +148,10 @@ class CutProof:
     @property
     def whole_loss(self) -> Loss:
         """Of whole rows, which the run's loss weighs as it weighs their parts."""
-        weighting = getattr(self.cut_loss, "weighting", None)
-        return (
-            self.loss if weighting is None else replace(self.cut_loss, function=self.loss.function)
-        )
+        known = self.cut_loss
+        if known is None or getattr(known, "weighting", None) is None:
+            return self.loss
+        return replace(known, function=self.loss.function)
 
     def cut_gradients(self, batch: Batch, seed: int, training: bool) -> Gradients:
         copy, layout = self.drawing.copy(self.world.device, seed), self.plan.layout

@@ -15,7 +15,7 @@ rank's, which does not change the mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -73,7 +73,7 @@ def tensor(
         cut_block, cuts=anatomy.cuts, mesh=mesh, sliced=sliced, at_owner=not anatomy.guessed
     )
     if anatomy.guessed and not tried:
-        try_cuts(blocks, anatomy.cuts, world.device, cut)
+        try_cuts(blocks, anatomy.cuts, world.device, partial(cut_and_tie, cut))
     for name, block in blocks:
         cut(name, block)
     if sliced:
@@ -244,7 +244,14 @@ def shared_names(module: nn.Module) -> list[list[str]]:
     return [group for group in names.values() if len(group) > 1]
 
 
-def tie(module: nn.Module, groups: list[list[str]]) -> None:
+def cut_and_tie(cut: Callable[[str, nn.Module], None], name: str, block: nn.Module) -> None:
+    """Cut a block alone."""
+    ties = shared_names(block)
+    cut(name, block)
+    tie(block, ties, f"{name}.")
+
+
+def tie(module: nn.Module, groups: list[list[str]], prefix: str = "") -> None:
     """Make those one again that were one before."""
     for first, *others in groups:
         kept: Any = module.get_parameter(first)
@@ -253,8 +260,8 @@ def tie(module: nn.Module, groups: list[list[str]]) -> None:
             other: Any = module.get_parameter(name)
             if other.placements != kept.placements:
                 raise ModelError(
-                    name,
-                    f"is one with '{first}', and a tensor axis cuts only one of them",
+                    f"{prefix}{name}",
+                    f"is one with '{prefix}{first}', and a tensor axis cuts only one of them",
                     "Use shard or pipeline.",
                 )
             module.get_submodule(owner).register_parameter(end, kept)
