@@ -9,7 +9,8 @@ process that started it, so that signals, exit codes and the death of a parent a
 What would tell such a process from a new interpreter is left to a real one: another environment of
 Python, torch or a compiler, options, code given by `-c`, `preexec_fn`. Ranks come from two servers
 in turn, because each interpreter hashes strings differently: an order of ranks that is taken from a
-set must fail here, too.
+set must fail here, too. A fork ends as Python does up to its exit functions, and frees nothing
+after them: a test of how an interpreter is taken apart starts a real one (`-c`, `fresh_python`).
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ PRELOADED = (
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "torch.distributed.run",
+)
+FOREIGN = (  # where they are installed
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
 )
 SERVERS = 2
 PATH: list[str] = []  # of a server: where modules are found, besides what each program adds
@@ -369,6 +374,9 @@ def main() -> None:
     with loading():
         for name in PRELOADED:
             importlib.import_module(name)
+        with suppress(ImportError):
+            for name in FOREIGN:
+                importlib.import_module(name)
     PATH[:] = path
     run_asked(socket.socket(fileno=int(sys.argv[1])))
 

@@ -64,11 +64,13 @@ def test_a_rank_that_does_not_speak_for_all_says_only_what_concerns_itself(capsy
     assert capsys.readouterr().out == "memory grows\n"
 
 
-def test_a_terminal_gets_a_bar_with_the_numbers_people_watch():
+def test_a_terminal_gets_a_bar_with_the_numbers_people_watch(tmp_path):
+    script = tmp_path / "follow.py"
+    script.write_text(FOLLOW)
     terminal, end = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen(
-        [sys.executable, "-c", FOLLOW], stdout=end, stderr=end, env=environment
+        [sys.executable, str(script)], stdout=end, stderr=end, env=environment
     ) as run:
         os.close(end)
         seen = b""

@@ -13,7 +13,11 @@ PLAIN: dict[Path, dict] = {}  # plain runs, beside whose weights their folder na
 
 
 def compare(folder: Path, model: str | Subject, plan: str, optimizer=SGD, *, steps=3, learn=None):
-    """One finding, on the processes all tests share."""
+    """One finding, on the processes all tests share.
+
+    A batch is half as large as the command's: every rank still has several micro-batches.
+    """
+    plan = plan if "batch=" in plan else f"{plan} batch=8"
     subject = find_subject(model) if isinstance(model, str) else model
     course = make_course(subject, plan, optimizer, steps=steps)
     place = folder / f"{subject.name}-{steps}".replace("/", "-")

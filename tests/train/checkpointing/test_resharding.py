@@ -66,8 +66,8 @@ def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs
     "plan",
     [
         "fp32 ddp",
-        "fp32 zero1 micro=1",
-        "fp32 zero3 micro=1",
+        "fp32 zero1 micro=3",
+        "fp32 zero3 micro=3",
         "fp32 replicate=2 tensor=2 micro=3",
     ],
 )
