@@ -12,7 +12,7 @@ from stepladder.measure import MemoryTimeline, measure_fragmentation, record_tim
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.planner import forecast_moments
 from stepladder.record import Forecast, Memory, Profile
-from stepladder.train.profile_steps import Glance, outlook_of
+from stepladder.train.profile_steps import Glance, suggestion_context
 
 from .open_job import open_job
 from .train_recipe import change
@@ -118,8 +118,8 @@ def memory_timeline(job: TrainingJob, batch: Any, folder: Path) -> MemoryTimelin
 
 def planned_moments(job: TrainingJob) -> tuple[tuple[str, Memory], ...]:
     """The planner's memory at each moment of the step; empty where it has none."""
-    outlook = outlook_of(job.run)
-    if outlook.facts is None or outlook.cluster is None:
+    context = suggestion_context(job.run)
+    if context.facts is None or context.cluster is None:
         return ()
-    settled = job.run.plan.settle(outlook.cluster.num_devices)
-    return forecast_moments(outlook.facts, settled, outlook.cluster, outlook.calibration)
+    settled = job.run.plan.settle(context.cluster.num_devices)
+    return forecast_moments(context.facts, settled, context.cluster, context.calibration)

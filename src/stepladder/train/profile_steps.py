@@ -87,9 +87,10 @@ def profile(
         python=found.python,
         tensors=len([p for group in run.optimizer.param_groups for p in group["params"]]),
     )
-    outlook = outlook_of(run, sample)
+    context = suggestion_context(run, sample)
     run.clock.restart(run.index)  # none of this is part of a step's time
-    return judge(measured, replace(seen, unknown=outlook.unknown), offers_of(run, outlook, sample))
+    suggested = suggested_plans(run, context, sample)
+    return judge(measured, replace(seen, unknown=context.unknown), suggested)
 
 
 def glance(run: Engine, take: Callable[[], Any]) -> tuple[Any, Glance]:
@@ -228,8 +229,8 @@ def keep(capture: Capture, folder: str | Path, world: World) -> str:
         ) from refused
 
 
-def outlook_of(run: Engine, sample: Batch | None = None) -> SuggestionContext:
-    """What the planner would need to know; where a foreign module says too little, why."""
+def suggestion_context(run: Engine, sample: Batch | None = None) -> SuggestionContext:
+    """What the planner needs to suggest plans for this run; where it is not known, why."""
     try:
         place = run.world.place
         cluster = replace(
@@ -246,11 +247,12 @@ def outlook_of(run: Engine, sample: Batch | None = None) -> SuggestionContext:
     return SuggestionContext(facts, cluster, calibration, why)
 
 
-def offers_of(run: Engine, outlook: SuggestionContext, sample: Batch) -> list[Any]:
+def suggested_plans(run: Engine, context: SuggestionContext, sample: Batch) -> list[Any]:
+    """Plans that the planner forecasts to be better than the run's, on batches like this."""
     size = sample.size
     micro = min(run.micro or sample.num_rows, sample.num_rows)
     asked: Plan = replace(run.plan, batch=BatchPlan(size, micro))
     try:
-        return outlook.suggestions(asked)
+        return context.suggestions(asked)
     except Exception:  # a batch that no forecast divides evenly says nothing of the profile
         return []

@@ -1,4 +1,4 @@
-"""What a check says: the words with which a hidden assertion helps.
+"""Assertions of the hidden checks, whose messages tell a learner what is wrong.
 
 A check is a function `check_…(lesson)` whose docstring is the sentence shown to the learner; it
 calls the learner's functions and says what is wrong with `expect`. Each mistake that people make is
@@ -40,7 +40,7 @@ def written(value: Any, what: str) -> Any:
 
 
 def expect_close(found: Any, wanted: Any, what: str, *, rtol: float = 1e-5) -> None:
-    """Numbers or tensors are the same to a relative error of the largest; exactly for rtol=0."""
+    """Assert that numbers or tensors agree, relative to the largest; exactly for rtol=0."""
     written(found, what)
     mine, theirs = as_tensor(found, what), torch.as_tensor(wanted).detach().double()
     if mine.shape != theirs.shape:

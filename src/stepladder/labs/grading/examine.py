@@ -31,7 +31,7 @@ IMPORT_SECONDS = 60.0  # for torch to be imported on a slow disk
 def judge(
     lab: Lab, path: Path, *, limit_seconds: float, quiet: bool = False, method: str = "spawn"
 ) -> Iterator[Finding]:
-    """Each check's finding as it comes; the last one says so where the process ended early.
+    """Yield each check's finding as it comes; where the process ended early, the last says so.
 
     What the learner's file prints is shown, or on the error stream where `quiet`.
     """
@@ -72,7 +72,7 @@ def findings(connection: Connection, deadline: float) -> Iterator[Finding]:
 def examine(
     connection: Connection, lab: Lab, path: Path, limit_seconds: float, quiet: bool
 ) -> None:
-    """The other process: grade, and send each finding home."""
+    """Run in the other process: grade the file and send back each finding."""
     os.setsid()
     if quiet:
         os.dup2(2, 1)
@@ -85,7 +85,7 @@ def examine(
 
 
 def numbers(lab: Lab) -> list[dict[str, Any]]:
-    """The rows that our solution measures here."""
+    """The rows of numbers that our solution measures on this machine."""
     return importlib.import_module(
         f"stepladder.labs.lessons.{lab.course_folder}.{lab.stem}"
     ).measure()

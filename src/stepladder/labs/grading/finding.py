@@ -11,7 +11,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of one check."""
+    """The result of one check."""
 
     claim: str
     passed: bool

@@ -29,7 +29,7 @@ class TooLong(BaseException):
 
 
 def grade(lab: Lab, path: Path, limit_seconds: float) -> Iterator[Finding]:
-    """Each check's finding, as soon as it is known."""
+    """Yield each check's finding as soon as it is known."""
 
     def ring(*_: Any) -> None:
         raise TooLong

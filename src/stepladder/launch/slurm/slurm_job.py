@@ -27,12 +27,12 @@ LIVE = (
     "CONFIGURING", "COMPLETING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING",
     "RESV_DEL_HOLD", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED",
 )  # fmt: skip
-# What a job may wait for until somebody changes the job or the cluster: nobody's leaving helps.
+# Reasons to wait that only a change of the job or the cluster ends: free machines do not help.
 NEVER = (
     "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig",
     "PartitionTimeLimit", "QOSNotAllowed",
 )  # fmt: skip
-LOOKS = 3  # in which a job waits for such a thing before it is taken back
+LOOKS = 3  # in a row that show such a reason, before the job is cancelled
 SILENT_LOOKS = 15  # after a Ctrl-C, at a server that does not answer
 PARTITIONS = "'sinfo --long' lists what partitions have; --dry-run shows the script."
 ELSEWHERE = "Run this on a login node of the cluster, or add --dry-run to see the script."
@@ -63,7 +63,7 @@ class State:
 
 
 def submit(request: Request, choice: SlurmChoice) -> str:
-    """Hand the job in; its number."""
+    """Submit the job; its number."""
     job = script(request, choice)  # what is wrong with it is wrong on every machine
     find_program("sbatch", "slurm", ELSEWHERE)
     make_folder(request)
@@ -91,11 +91,11 @@ def make_folder(request: Request) -> None:
 def follow(
     job: str, request: Request, choice: SlurmChoice, tell: Callable[[str], None], stream: TextIO
 ) -> int:
-    """Show the job's words and changes to its end; its exit code."""
+    """Print the job's output and state changes until it ends; its exit code."""
     reported: dict[str, str] = {}
     with ExitStack() as stack:
         asked = stack.enter_context(Asked())
-        if not choice.points:  # the words of a sweep's runs are in their files
+        if not choice.points:  # a sweep's runs write to files of their own
             stack.enter_context(FollowedFiles([request.folder / f"slurm-{job}.out"], stream))
         cancelled, hopeless, silent = False, 0, 0
         while True:
@@ -122,14 +122,14 @@ def follow(
 
 
 def take_back(job: str, state: State) -> NoReturn:
-    """Cancel a job that would wait for ever, and say so."""
+    """Cancel a job that would wait forever, and say so."""
     ask(["scancel", job])
     problem = f"job {state.name} would wait for ever ({state.reason}), and was cancelled"
     raise WorldError("slurm", problem, PARTITIONS)
 
 
 def look(job: str) -> list[State]:
-    """What scontrol says now, else what sacct remembers."""
+    """The job's states from scontrol, or from sacct once scontrol has dropped the job."""
     answer = ask(["scontrol", "--oneliner", "show", "job", job])
     if not answer.returncode:
         return [read_state(line) for line in answer.stdout.splitlines() if line.strip()]
@@ -163,7 +163,7 @@ def read_state(line: str) -> State:
 
 
 def exit_code(state: str, text: str) -> int:
-    """As a shell counts: its own, or that of the signal that ended it; never 0 of what failed."""
+    """The job's own code, or 128 + the signal that ended it; never 0 for a job that failed."""
     own, _, ended_by = text.partition(":")
     if state == "COMPLETED":
         return int(own)
@@ -171,10 +171,10 @@ def exit_code(state: str, text: str) -> int:
 
 
 def run_within(request: Request, choice: SlurmChoice, allocation: Allocation) -> int:
-    """Start the run on machines that are there already; its exit code."""
+    """Start the run inside an existing allocation; its exit code."""
     find_program("srun", "slurm", ELSEWHERE)
     make_folder(request)
-    # In a session of its own: of a terminal's Ctrl-C it would only make a question.
+    # In a session of its own: srun answers a terminal's Ctrl-C with a question.
     process = subprocess.Popen(within(request, choice, allocation), start_new_session=True)
     with Asked() as asked:
         while process.poll() is None:

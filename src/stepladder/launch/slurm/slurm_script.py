@@ -27,7 +27,7 @@ ADDRESS = "s/.* NodeAddr=\\([^ ]*\\).*/\\1/p"  # of a node, in what scontrol say
 
 @dataclass(frozen=True, slots=True)
 class SlurmChoice:
-    """What only Slurm asks for."""
+    """Options that only Slurm has."""
 
     partition: str = ""
     account: str = ""
@@ -37,7 +37,7 @@ class SlurmChoice:
 
 
 def script(request: Request, choice: SlurmChoice) -> str:
-    """What sbatch is given."""
+    """The script that sbatch is given."""
     check_time(choice.time, request.notice_seconds)
     lines = [f"#SBATCH {option}" for option in options(request, choice)]
     more: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def script(request: Request, choice: SlurmChoice) -> str:
 
 
 def check_time(text: str, notice_seconds: int) -> None:
-    """Refuse what sbatch would, and a time that is over before the run can hear of its end."""
+    """Refuse a time limit that sbatch would refuse, or one shorter than the notice of its end."""
     if text.lower() in ENDLESS:
         return
     found = TIME.fullmatch(text) if text.isascii() and len(text) < 20 else None
@@ -92,7 +92,7 @@ def check_time(text: str, notice_seconds: int) -> None:
 
 
 def options(request: Request, choice: SlurmChoice) -> list[str]:
-    """What stands at the top of the script, in quotes where sbatch would see several words."""
+    """The #SBATCH options, quoted where sbatch would read several words."""
     machines = f"{request.least}-{request.most}" if request.least < request.most else request.most
     wanted = request.resources
     said = [
@@ -127,7 +127,7 @@ def further(choice: SlurmChoice) -> list[str]:
 
 
 def output(request: Request, choice: SlurmChoice) -> str:
-    """The file of the job's words, with sbatch's own signs for its number."""
+    """The job's output file, with sbatch's placeholders for the job number."""
     folder = str(request.folder).replace("%", "%%")
     return f"{folder}/slurm-{'%A_%a' if choice.points else '%j'}.out"
 
@@ -141,7 +141,7 @@ def cases(request: Request, choice: SlurmChoice) -> list[str]:
 
 
 def srun(request: Request) -> list[str]:
-    """One task a node; one that ends waits for nobody and ends nobody, who may be saving."""
+    """srun's words: one task a node; the end of one ends no other, which may be saving."""
     words = ["srun", "--ntasks-per-node=1", f"--cpus-per-task={request.cpus}"]
     words += ["--no-kill"] * (request.least < request.most)
     return [*words, "--kill-on-bad-exit=0", "--wait=0"]
@@ -149,7 +149,7 @@ def srun(request: Request) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Machines that this process has been given by Slurm already."""
+    """The allocation that this process runs in."""
 
     job: str
     nodes: int
@@ -165,7 +165,7 @@ class Allocation:
 
 
 def within(request: Request, choice: SlurmChoice, allocation: Allocation) -> list[str]:
-    """The command that starts the run on machines that are there; what they cannot be is said."""
+    """The command that starts the run inside an allocation; options it cannot meet are refused."""
     asked_for = {
         "partition": choice.partition,
         "account": choice.account,

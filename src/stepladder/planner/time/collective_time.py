@@ -31,7 +31,7 @@ class RankGroup:
     between_latency: float
 
     def gather(self, num_bytes: float) -> float:
-        """Seconds until every rank has all pieces of a whole this large; a reduce-scatter too."""
+        """Seconds of an all-gather of so many bytes in all; a reduce-scatter takes as long."""
         if self.ways == 1:
             return 0.0
         return num_bytes * (self.ways - 1) / self.ways / self.bytes_per_second + self.ring_latency
@@ -56,7 +56,7 @@ class RankGroup:
 
     @property
     def tree_latency(self) -> float:
-        """Up and down a tree: of nodes where there are several, else of the ranks inside one."""
+        """Latency up and down a tree of nodes, or of ranks where there is one node."""
         if self.nodes == 1:
             return 2 * log2(self.ways) * self.inside_latency
         return 2 * log2(self.nodes) * self.between_latency + 2 * self.inside_latency
@@ -64,7 +64,7 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A cluster's links as collectives find them."""
+    """Bandwidth and latency of a cluster's links, as collectives reach them."""
 
     devices_per_node: int
     inside_bytes_per_second: float

@@ -24,10 +24,10 @@ from stepladder.plan.precision import BYTES
 from stepladder.record import Calibration
 from stepladder.record.calibration import HOST
 
-ISSUE = 0.85  # of all cycles, by the best library kernels on large square products
+ISSUE = 0.85  # of all cycles, by the best library kernels on large square matmuls
 
 # Energy of 10^12 16-bit operations at the peak's own clock, by the process a family is made in:
-# 12 nm, 7-8 nm, 4-5 nm, 4 nm of 2024. Large dense products hold 0.81 of peak on an A100 at 400 W,
+# 12 nm, 7-8 nm, 4-5 nm, 4 nm of 2024. Large dense matmuls hold 0.81 of peak on an A100 at 400 W,
 # 0.66 on an H100 at 700 W, 0.54 on one at 350 W: one number per process gives them.
 PROCESSES = {
     3.0: ("P100", "V100", "T4", "MI210", "MI250"),
@@ -55,7 +55,7 @@ NON_STREAMING = {2: 0.38, 4: 0.5}  # by an element's bytes
 GROUP_ELEMENTS, POOL_ELEMENTS = 0.1, 0.035  # a second, per byte/s of bandwidth
 CHANNEL_ELEMENTS = 1.5e9  # a second, of one channel's group of threads
 
-# Convolutions, as shares of what products reach. For matrix units a library moves images into the
+# Convolutions, as shares of what matmuls reach. For matrix units a library moves images into the
 # order its kernels read and back again, unless they are stored so; vector units read them as they
 # are. Few channels, colours, fill no matrix unit: 26 of the 45 TFLOP/s that an H200 has in fp32.
 CONVOLUTION_SHARE, CHANNELS_LAST_SHARE, FEW_CHANNEL_SHARE = 0.35, 0.8, 0.6
@@ -68,14 +68,14 @@ NOMINAL = (1e12, 50e9)  # FLOP/s and bytes/s that rank plans where the device's 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    matrix: float  # FLOP/s of large products in the plan's compute type
-    wide: float  # the same for products that stay in the work type: the head
+    matrix: float  # FLOP/s of large matmuls in the plan's compute type
+    wide: float  # the same for matmuls that stay in the work type: the head
     attention: float  # FLOP/s
     bandwidth: float  # bytes/s of kernels that stream
     launch_seconds: float
     work_bytes: int  # of an activation
     operand_bytes: float  # of what the matrix units read
-    casts: bool  # operands are converted before each product, as fp8's are
+    casts: bool  # operands are converted before each matmul, as fp8's are
     known: bool = True  # False: rates are nominal and only compare plans
     edges: float = EDGES
     wide_edges: float = EDGES
@@ -90,18 +90,18 @@ class Speed:
     channels_last: float = 0.0  # FLOP/s of convolutions whose images have their channels innermost
     convolution_edges: float = EDGES
     few_channels: float = 0.0  # FLOP/s of convolutions of few channels
-    single: float = 0.0  # FLOP/s of products in fp32
+    single: float = 0.0  # FLOP/s of matmuls in fp32
     kernel_seconds: float = KERNEL_SECONDS
     launch_factors: Mapping[str, float] = field(default_factory=dict)
 
     def matmul(self, flops: float, elements: float, *, wide: bool = False) -> float:
-        """Seconds of products that do this much and touch so many elements."""
+        """Seconds of matmuls of so many FLOPs that read and write so many elements."""
         rate, size = (self.wide, self.work_bytes) if wide else (self.matrix, self.operand_bytes)
         edges = self.wide_edges if wide else self.edges
         return flops / rate + edges * elements * size / self.bandwidth
 
     def grouped(self, flops: float, elements: float, *, single: bool) -> float:
-        """Seconds of products by groups, in fp32 or in the work type."""
+        """Seconds of grouped matmuls, in fp32 or in the work type."""
         rate, size = (self.single, BYTES["float32"]) if single else (self.wide, self.work_bytes)
         return flops / rate + self.wide_edges * elements * size / self.bandwidth
 
@@ -116,14 +116,14 @@ class Speed:
         return flops / rate + moved / self.bandwidth
 
     def slow(self, kind: str, elements: float, lanes: int) -> float:
-        """Seconds of a kernel with a pace of its own; where it is unknown, a rough one."""
+        """Seconds of a kernel that has a rate of its own; a rough one where it is unknown."""
         pace = self.kernel_rates.get(kind)
         rough = elements * self.work_bytes / self.non_streaming[self.work_bytes]
         return rough if pace is None else max(rough, elements / (pace * max(lanes, 1)))
 
 
 def speed_of(device: Device, precision: Precision, calibration: Calibration | None = None) -> Speed:
-    """Say how fast the device works in this precision."""
+    """The rates that the device achieves in this precision."""
     found = calibration or Calibration()
     work = "bf16" if precision.compute == "fp8" else precision.compute
     peak, wide = device.peak(precision.compute), device.peak(work)
@@ -190,7 +190,7 @@ def default_kernel_rates(device: Device, bandwidth: float) -> dict[str, float]:
 
 
 def sustained_share(device: Device) -> float:
-    """The share of its peak that a device holds in large products, hour after hour."""
+    """The share of its peak that a device sustains in large matmuls, hour after hour."""
     half = device.peak("bf16") or device.peak("fp16")
     libraries = LIBRARIES.get(device.vendor, 1.0)
     if not half or not device.power_watts:

@@ -52,14 +52,14 @@ class LaunchCost:
 
 
 def launches_of(launches: Launches, autocast: bool, compiled: bool) -> float:
-    """In one direction; compiled code casts parameters one by one as well."""
+    """Launches of one direction; compiled code casts parameters one by one as well."""
     if compiled:
         return launches.compiled + (launches.mixed - launches.eager if autocast else 0.0)
     return launches.mixed if autocast else launches.eager
 
 
 def library_calls(part: Part) -> tuple[int, int]:
-    """Forward and backward: what a library is asked for, which takes the host longest."""
+    """Calls of a library, forward and backward: the launches that cost the host most."""
     attends = int(part.attention is not None)
     return len(part.matmuls) + attends, sum(m.backward for m in part.matmuls) + attends
 
@@ -73,16 +73,16 @@ def part_launch_cost(
     added: float = 0.0,
     factors: Mapping[str, float] | None = None,
 ) -> LaunchCost:
-    """What one pass of a part asks for, recomputation included.
+    """Launch cost of one micro-batch through a part, recomputation included.
 
     Args:
-        added: the share of passes that find gradients to add theirs to.
+        added: the share of micro-batches that find gradients to add theirs to.
     """
     known = {**HOST_FACTORS, **(factors or {})}
     launches = launches_of(part.launches, autocast, compiled)
     further = launches_of(part.launches_back, autocast, compiled)
-    further = (further or 2 * launches) + added * part.tensors  # a backward nobody watched
-    if compiled:  # a compiler decides what is kept only once
+    further = (further or 2 * launches) + added * part.tensors  # a backward that was not traced
+    if compiled:  # a compiler decides only once what is saved
         once = known["compiled"]
         return LaunchCost(once * launches, once * (further + depths.whole * launches))
     ahead, back = (
@@ -95,13 +95,13 @@ def part_launch_cost(
 
 
 def update_launch_cost(tensors: float, factors: Mapping[str, float]) -> float:
-    """What an update of so many parameter tensors asks for, with all that ends a step."""
+    """Launch cost of updating so many parameter tensors and of ending the step."""
     known = {**HOST_FACTORS, **factors}
     return known["step"] + known["tensor"] * tensors
 
 
 def host_delay_seconds(turns: Iterable[tuple[float, float]]) -> float:
-    """By how much the device ends later than its work is long.
+    """Seconds by which the device finishes late because it waited for launches.
 
     Args:
         turns: in order, seconds to ask for some work and seconds of that work.

@@ -18,9 +18,9 @@ from .device_speed import Speed
 from .host_time import LaunchCost, host_delay_seconds, part_launch_cost, update_launch_cost
 from .part_time import Share, Work, block_work, part_work
 
-LaunchAndWork = tuple[float, float]  # seconds to ask for some work, and of the work itself
+LaunchAndWork = tuple[float, float]  # seconds to launch some work, and of the work itself
 
-UNHIDDEN = 0.4  # of tensor-parallel talk cut into pieces: the first piece, and interference
+UNHIDDEN = 0.4  # of chunked tensor-parallel communication: the first chunk, and interference
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class MicroBatchTime:
     """One micro-batch through one stage, forward and backward."""
 
     work: Work
-    communication: float  # seconds of collectives between products that wait for them
-    block_forward: float  # mean seconds of a block, talk included: what hides a gather
+    communication: float  # seconds of collectives between matmuls that wait for them
+    block_forward: float  # mean seconds of a block with its communication: what hides a gather
     block_backward: float
     host: float  # seconds by which launching is slower than the device
     launch_seconds: float = 0.0  # seconds of the host, whether the device waits for them or not
@@ -117,7 +117,7 @@ def host_seconds(turns: list[LaunchAndWork], setting: Setting) -> tuple[float, f
 
 
 def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> tuple[float, Work]:
-    """The entry, or the exit with the loss: seconds of its forward, and all of its work."""
+    """Forward seconds and all work of the entry, or of the exit with the loss."""
     forward, backward = part_work(part, setting.share, setting.speed, wide=True)
     carried = Work(memory_bound=parameter_copy_seconds(part, setting))
     if not is_exit or not facts.vocab:
@@ -127,7 +127,7 @@ def end_work(facts: Facts, part: Part, is_exit: bool, setting: Setting) -> tuple
 
 
 def parameter_copy_seconds(part: Part, setting: Setting) -> float:
-    """Time to copy a block's parameters and gradients about, which every pass does.
+    """Time to copy a block's parameters and gradients about, which every micro-batch does.
 
     Wrapped: out of the gathered buffer (once or twice), and into the reduced one. Otherwise: cast,
     where autocast works, and the gradient added to the one that is kept.
@@ -142,19 +142,19 @@ def parameter_copy_seconds(part: Part, setting: Setting) -> float:
 
 
 def casts_weights(sizes: Sizes) -> bool:
-    """Whether autocast is at work: it casts stored parameters anew for every pass."""
+    """Whether autocast is on: it casts stored parameters again for every micro-batch."""
     return sizes.work < sizes.parameter and not sizes.wrapped
 
 
 def cast_bytes(sizes: Sizes) -> int:
-    """Of one parameter: read and written narrower, its gradient read and written wider."""
+    """Bytes moved to cast one parameter to fewer bits and its gradient back."""
     return 2 * (sizes.parameter + sizes.work)
 
 
 def accumulate_bytes(sizes: Sizes) -> float:
-    """Of one parameter: gradients read and their sum written; the first pass has nothing to add."""
+    """Bytes moved to add up one parameter's gradients; the first micro-batch adds to nothing."""
     fresh = sizes.waiting or sizes.gradient
-    if sizes.software.adds_inside:  # read, and written in place of what products would write
+    if sizes.software.adds_inside:  # read, and written in place of what matmuls would write
         fresh = -sizes.work
     return (2 * sizes.gradient + fresh) * (sizes.micro_batches - 1) / sizes.micro_batches
 
@@ -184,9 +184,9 @@ def communication_seconds(
 
 
 def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -> LaunchCost:
-    """Seconds of the host for one pass of a part."""
+    """Seconds of the host to launch one micro-batch through a part."""
     sizes, speed = setting.sizes, setting.speed
-    if setting.settled.records_graphs:  # recorded once: a pass is two calls, whatever it has inside
+    if setting.settled.records_graphs:  # recorded once: then two calls, whatever is inside
         return LaunchCost()
     asked = part_launch_cost(
         part, depths,
@@ -199,7 +199,7 @@ def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -
 def update_delay_seconds(
     stage: Stage, one: MicroBatchTime, update: float, setting: Setting
 ) -> float:
-    """By how much the step ends later because its update was asked for late."""
+    """Seconds by which the step ends later because its update was launched late."""
     tensors = sum(part.tensors * count for part, count in stage.blocks)
     tensors += sum(part.tensors for part in stage.ends)
     asked = update_launch_cost(tensors, setting.speed.launch_factors) * setting.speed.launch_seconds
@@ -208,6 +208,6 @@ def update_delay_seconds(
 
 
 def message_bytes(stage: Stage, setting: Setting) -> float:
-    """What one stage hands to the next for one micro-batch."""
+    """Bytes that one stage sends to the next for one micro-batch."""
     widest = max((part.output for part, _ in stage.blocks), default=0.0)
     return widest * per_rank(setting.sizes) * setting.sizes.residual

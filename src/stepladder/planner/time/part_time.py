@@ -61,10 +61,10 @@ class Share:
     tensor: int = 1
     context: int = 1
     compiled: bool = False
-    autocast: bool = False  # the stream between blocks is fp32, and products cast what they read
+    autocast: bool = False  # the stream between blocks is fp32, and matmuls cast what they read
     flash: bool = True
     channels_last: bool = False  # images are stored with their channels innermost
-    weight_casts: float = 1.0  # share of passes that cast weights to fp8
+    weight_casts: float = 1.0  # share of micro-batches that cast weights to fp8
     software: Software = OURS
 
 
@@ -82,7 +82,7 @@ class PartWork:
 
 
 def part_work(part: Part, share: Share, speed: Speed, *, wide: bool = False) -> tuple[Work, Work]:
-    """Forward and backward of one part; `wide` products stay in the work type."""
+    """Forward and backward work of one part; `wide` matmuls stay in the work type."""
     each = [matmul_seconds(m, share, speed, wide) for m in part.matmuls]
     products, back = sum(each), sum(s * m.backward for s, m in zip(each, part.matmuls))
     casts = (
@@ -121,14 +121,14 @@ def local_matmul(matrix: MatmulFacts, share: Share) -> tuple[float, float, float
 
 
 def cast_seconds(matrix: MatmulFacts, share: Share, speed: Speed) -> float:
-    """A third of casting input, output gradient and weight for the three products of a step."""
+    """A third of casting input, output gradient and weight for the three matmuls of a step."""
     rows, inner, columns = local_matmul(matrix, share)
     elements = rows * inner + rows * columns + 2 * inner * columns * share.weight_casts
     return share.software.cast_bytes * elements / 3 / speed.bandwidth
 
 
 def memory_bound_seconds(part: Part, share: Share, speed: Speed) -> tuple[float, float]:
-    """Cheap operations, forward and backward; each kernel also takes its time to start and end."""
+    """Seconds of memory-bound kernels, forward and backward, with their start and end."""
     split = share.samples / (1 if part.whole else share.tensor) / share.context
     starts, starts_back = (num_kernels(part, share, back) for back in (False, True))
     if share.compiled or part.moved_back is None:
@@ -141,7 +141,7 @@ def memory_bound_seconds(part: Part, share: Share, speed: Speed) -> tuple[float,
 
 
 def traffic_seconds(moved: MemoryTraffic, share: Share, speed: Speed) -> float:
-    """Of one sample in one direction."""
+    """Seconds of one sample's memory traffic in one direction."""
     residual = SINGLE if share.autocast else speed.work_bytes
     if share.compiled:
         stream = moved.compiled.num_bytes(speed.work_bytes, residual) / speed.bandwidth
@@ -153,7 +153,7 @@ def traffic_seconds(moved: MemoryTraffic, share: Share, speed: Speed) -> float:
 
 
 def norm_seconds(moved: MemoryTraffic, share: Share, speed: Speed) -> float:
-    """Of norms over a channel's pixels, which stream where channels lie innermost."""
+    """Seconds of norms over a channel's pixels, which stream where channels lie innermost."""
     norms = [s for s in moved.slow if s.kind == CHANNEL]
     if share.channels_last:
         return sum(s.elements for s in norms) * speed.work_bytes / speed.bandwidth
@@ -161,7 +161,7 @@ def norm_seconds(moved: MemoryTraffic, share: Share, speed: Speed) -> float:
 
 
 def non_streaming_seconds(non_streaming: ElementsByType, speed: Speed, residual: int) -> float:
-    """Each element at the pace of its type."""
+    """Seconds of kernels that do not stream: each element at the rate of its type."""
     narrow = non_streaming.work + (non_streaming.cast if residual > speed.work_bytes else 0.0)
     wide = SINGLE * non_streaming.single + non_streaming.other_bytes
     by_type = ((narrow, speed.work_bytes), (non_streaming.residual, residual))
@@ -178,7 +178,7 @@ def num_kernels(part: Part, share: Share, back: bool) -> float:
 def attention_seconds(
     attention: Attention | None, share: Share, speed: Speed
 ) -> tuple[float, float]:
-    """Seconds of the attention itself, and of moving scores where they are written down."""
+    """Seconds of the attention itself, and of moving the scores where they are materialised."""
     if attention is None:
         return 0.0, 0.0
     split = share.samples / share.tensor / share.context
@@ -207,5 +207,5 @@ def block_work(part: Part, share: Share, speed: Speed, depths: RecomputeShares) 
 
 
 def last_matmul_share(part: Part) -> float:
-    """The last product's share of a block's."""
+    """The last matmul's share of a block's matmuls."""
     return part.matmuls[-1].flops / sum(m.flops for m in part.matmuls) if part.matmuls else 0.0

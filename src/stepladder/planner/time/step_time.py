@@ -149,7 +149,7 @@ def sharded_communication(stage: Stage, one: MicroBatchTime, setting: Setting) -
 def replicated_communication(
     facts: Facts, stage: Stage, one: MicroBatchTime, setting: Setting
 ) -> DataCommunication:
-    """Whole gradients reduced during the last backward; then sliced owners send parameters out."""
+    """Gradients all-reduced during the last backward; under ZeRO 1 parameters gathered after."""
     sizes, layout = setting.sizes, setting.plan.layout
     held = stage.trained(sizes.tensor, facts.tied_parameters)
     group = setting.network.group(layout, *COPIES)
@@ -180,7 +180,7 @@ def compressed_share(compress: Compress, stage: Stage) -> float:
 
 
 def factor_elements(matrix: MatmulFacts, rank: int) -> int:
-    """Of a gradient's two factors; all experts' are one, whose rows are whole experts."""
+    """Elements of a gradient's two factors; the experts' gradients are one matrix, a row each."""
     if matrix.experts == 1:
         return rank * (matrix.inner + matrix.columns)
     return min(rank * (matrix.experts + matrix.inner * matrix.columns), matrix.weights)
@@ -195,14 +195,14 @@ def pipeline_send_seconds(stage: Stage, setting: Setting) -> float:
 
 
 def local_parameters(facts: Facts, stage: Stage, setting: Setting) -> float:
-    """Those that this rank updates."""
+    """Parameters that this rank updates."""
     return stage.trained(setting.sizes.tensor, facts.tied_parameters) / setting.sizes.shard
 
 
 def optimizer_seconds(
     facts: Facts, stage: Stage, setting: Setting, cluster: Cluster, host_link: float
 ) -> float:
-    """Read and write what the update touches: parameter, gradient, moments; clipping first."""
+    """Seconds to read and write what clipping and the update touch."""
     local = local_parameters(facts, stage, setting)
     sizes = setting.sizes
     clipping = 3 * sizes.gradient if setting.plan.optimizer.clip is not None else 0
@@ -214,7 +214,7 @@ def optimizer_seconds(
 
 
 def offload_seconds(stage: Stage, one: MicroBatchTime, setting: Setting, host_link: float) -> float:
-    """What travels to host memory and back beside the work, where it is longer than the work."""
+    """Seconds of offload traffic that the work beside it does not hide."""
     sizes, plan = setting.sizes, setting.plan
     size = 0.0
     if setting.settled.offloads_parameters:
