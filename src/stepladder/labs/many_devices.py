@@ -23,7 +23,7 @@ MANY_DEVICES = Course(
             ranks=2,
             library="stepladder.climb",
             rungs=("accumulate",),
-            picture=Picture("step", ("loss",), by="passes"),
+            picture=Picture("step", ("loss",), by="micro-batches"),
         ),
         Lab(
             "full-sharding",

@@ -18,31 +18,31 @@ from stepladder.train import climb
 
 MISTAKES = (
     Mistake(
-        "the loss is not divided by the number of passes",
+        "the loss is not divided by the number of micro-batches",
         "(loss / p).backward()",
         "loss.backward()",
-        "your gradients are 4 × too large: divide each pass's loss by the accumulation steps",
+        "your gradients are 4 × too large: divide each micro-batch's loss by their number",
     ),
     Mistake(
-        "every pass sends its gradients",
+        "every micro-batch sends its gradients",
         "nullcontext() if number == p else model.no_sync()",
         "nullcontext()",
-        "4 all-reduces in a step of 4 passes where 1 is enough",
+        "4 all-reduces in a step of 4 micro-batches where 1 is enough",
     ),
     Mistake(
-        "no pass sends its gradients",
+        "no micro-batch sends its gradients",
         "nullcontext() if number == p else model.no_sync()",
         "model.no_sync()",
-        "the ranks hold different gradients: the last pass must be outside no_sync",
+        "the ranks hold different gradients: the last micro-batch must be outside no_sync",
     ),
     Mistake(
-        "gradients are set to zero in every pass",
+        "gradients are set to zero in every micro-batch",
         "            (loss / p).backward()",
         "            optimizer.zero_grad()\n            (loss / p).backward()",
-        "only the last pass's gradients are left",
+        "only the last micro-batch's gradients are left",
     ),
 )
-PASSES = 4
+MICRO_BATCHES = 4
 
 
 def one_step(lesson: Any) -> tuple[Tensor, int, Tensor, Tensor, float]:
@@ -54,49 +54,51 @@ def one_step(lesson: Any) -> tuple[Tensor, int, Tensor, Tensor, float]:
     weight = model.module[0].weight
     whole = weight.grad.clone()
     still.zero_grad()
-    last = x.chunk(PASSES)[-1], y.chunk(PASSES)[-1]
-    ((model(last[0]) - last[1]).square().mean() / PASSES).backward()
+    last = x.chunk(MICRO_BATCHES)[-1], y.chunk(MICRO_BATCHES)[-1]
+    ((model(last[0]) - last[1]).square().mean() / MICRO_BATCHES).backward()
     tail = weight.grad.clone()
     still.zero_grad()
     with Traffic() as traffic:
-        loss = lesson.accumulate(model, still, x, y, PASSES)
+        loss = lesson.accumulate(model, still, x, y, MICRO_BATCHES)
     grad = torch.zeros_like(whole) if weight.grad is None else weight.grad
     return grad, traffic.calls["all_reduce"], whole, tail, written(loss, "accumulate")
 
 
-def check_gradients_of_passes_are_those_of_the_batch(lesson: ModuleType) -> None:
-    """Four passes give every rank the gradients of the whole batch."""
+def check_gradients_of_micro_batches_are_those_of_the_batch(lesson: ModuleType) -> None:
+    """Four micro-batches give every rank the gradients of the whole batch."""
     (mine, _, whole, tail, _), (other, *_) = on_ranks(one_step, 2, lesson)
     expect(
         torch.equal(mine, other),
-        "the ranks hold different gradients: the last pass must be outside no_sync.",
+        "the ranks hold different gradients: the last micro-batch must be outside no_sync.",
     )
     expect(
         not is_times(mine, whole, 4),
-        "your gradients are 4 × too large: divide each pass's loss by the accumulation steps.",
+        "your gradients are 4 × too large: divide each micro-batch's loss by their number.",
     )
     expect(
-        not (is_times(mine, tail, 1) or is_times(mine, tail, PASSES)),
-        "only the last pass's gradients are left: set them to zero once a step, before all passes.",
+        not (is_times(mine, tail, 1) or is_times(mine, tail, MICRO_BATCHES)),
+        "only the last micro-batch's gradients are left: set them to zero once, before the first.",
     )
-    expect_close(mine, whole, "the first layer's gradient of 4 passes", rtol=1e-4)
+    expect_close(mine, whole, "the first layer's gradient of 4 micro-batches", rtol=1e-4)
 
 
 def check_gradients_travel_once(lesson: ModuleType) -> None:
-    """A step of four passes makes one all-reduce."""
+    """A step of four micro-batches makes one all-reduce."""
     _, sent, *_ = on_ranks(one_step, 2, lesson)[0]
     expect(
         sent <= 1,
-        f"{sent} all-reduces in a step of 4 passes where 1 is enough: run all passes but the last, "
+        f"{sent} all-reduces in a step of 4 micro-batches where 1 is enough: run all but the last, "
         "forward included, inside model.no_sync().",
     )
-    expect(sent == 1, "no gradients were sent at all: the last pass must be outside no_sync.")
+    expect(
+        sent == 1, "no gradients were sent at all: the last micro-batch must be outside no_sync."
+    )
 
 
 def check_the_run_converges_alike(lesson: ModuleType) -> None:
-    """1 and 4 passes have the same losses, and so has `stepladder.climb` with accumulate=4."""
-    (whole, _), (passes, _) = on_ranks(lesson.train, 2, 1)[0], on_ranks(lesson.train, 2, 4)[0]
-    expect_close(passes, whole, "losses in 4 passes beside those in one", rtol=1e-4)
+    """1 and 4 micro-batches have the same losses, and so has `climb` with accumulate=4."""
+    (whole, _), (parts, _) = on_ranks(lesson.train, 2, 1)[0], on_ranks(lesson.train, 2, 4)[0]
+    expect_close(parts, whole, "losses in 4 micro-batches beside those in one", rtol=1e-4)
     expect_close(on_ranks(climbed, 2, lesson)[0], whole, "losses of stepladder.climb", rtol=1e-4)
     small, _ = on_ranks(lesson.train, 2, 1, 4)[0]
     expect(small[-1] > whole[-1], "steps after every 4 rows should end higher at this rate.")

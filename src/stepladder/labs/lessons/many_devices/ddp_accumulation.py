@@ -1,22 +1,22 @@
 """Accumulation with DDP, and what it does to convergence.
 
-A batch of 32 that does not fit is run as passes of fewer rows, whose gradients add up: the step
-comes after the last. Two things go wrong with that under DistributedDataParallel:
+A batch of 32 that does not fit is run as micro-batches of fewer rows, whose gradients add up: the
+optimizer's step comes after the last. Two things go wrong under DistributedDataParallel:
 
-    size       gradients of p passes add up to p times the mean: divide each pass's loss by p
-    talking    DDP sends gradients whenever backward has run. Only the sum matters, so all passes
-               but the last belong inside `model.no_sync()`, forward included, because it is
-               forward that decides
+    scale            gradients of p micro-batches add up to p times the mean: divide each loss by p
+    communication    DDP sends gradients whenever backward has run. Only the sum matters, so all
+                     micro-batches but the last belong inside `model.no_sync()`, forward included,
+                     because it is forward that decides
 
-Claim: 2 ranks with 1, 2, 4 or 8 passes of 16, 8, 4 or 2 rows a rank have the same losses to five
+Claim: 2 ranks with 1, 2, 4 or 8 micro-batches of 16, 8, 4 or 2 rows have the same losses to five
 digits, with one all-reduce a step; `stepladder.climb` with accumulate=4 has them too. Steps after
 every 4 rows instead (no accumulation) go another way, and end higher at the same rate.
 
 Often wrong:
-- the loss is not divided by the number of passes
-- every pass sends its gradients
-- no pass sends its gradients
-- gradients are set to zero in every pass
+- the loss is not divided by the number of micro-batches
+- every micro-batch sends its gradients
+- no micro-batch sends its gradients
+- gradients are set to zero in every micro-batch
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ BATCH, STEPS, RATE = 32, 40, 0.1
 def accumulate(
     model: DistributedDataParallel, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, p: int
 ) -> float:
-    """One step on this rank's rows in p passes; their mean loss."""
+    """One step on this rank's rows in p micro-batches; their mean loss."""
     total = 0.0
     # >>> Set the gradients to zero, once.
     optimizer.zero_grad()
     # <<< pass
     for number, (xs, ys) in enumerate(zip(x.chunk(p), y.chunk(p), strict=True), start=1):
-        # >>> The context of this pass: nullcontext() for the last, model.no_sync() for the others.
+        # >>> The context: nullcontext() for the last micro-batch, model.no_sync() for the others.
         context = nullcontext() if number == p else model.no_sync()
         # <<< context = nullcontext()
         with context:
             loss = (model(xs) - ys).square().mean()
-            # >>> Backward of this pass's share of the mean loss.
+            # >>> Backward of this micro-batch's share of the mean loss.
             (loss / p).backward()
             # <<< optimizer.zero_grad(); loss.backward()
         total += loss.item() / p
@@ -67,7 +67,7 @@ def batch_of(step: int, num_rows: int) -> tuple[Tensor, Tensor]:
     return x, x.sin().sum(dim=1, keepdim=True)
 
 
-def train(passes: int, batch: int = BATCH) -> tuple[list[float], int]:
+def train(micro_batches: int, batch: int = BATCH) -> tuple[list[float], int]:
     """After each step the loss on 256 rows never learned from; and the all-reduces of a step."""
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -75,7 +75,7 @@ def train(passes: int, batch: int = BATCH) -> tuple[list[float], int]:
     for step in range(STEPS):
         x, y = (rows[dist.get_rank() :: 2] for rows in batch_of(step, batch))
         with Traffic() as traffic:
-            accumulate(model, optimizer, x, y, passes)
+            accumulate(model, optimizer, x, y, micro_batches)
         with torch.no_grad():
             losses.append((model.module(x_new) - y_new).square().mean().item())
     return losses, traffic.calls["all_reduce"]
@@ -84,9 +84,9 @@ def train(passes: int, batch: int = BATCH) -> tuple[list[float], int]:
 def measure() -> list[dict[str, Any]]:
     cases = [(1, BATCH), (2, BATCH), (4, BATCH), (8, BATCH), (1, 4)]
     return [
-        {"passes": f"{passes} x {batch // passes}", "step": step, "loss": loss, "all_reduces": sent}
-        for passes, batch in cases
-        for losses, sent in [on_ranks(train, 2, passes, batch)[0]]
+        {"micro-batches": f"{p} x {batch // p}", "step": step, "loss": loss, "all_reduces": sent}
+        for p, batch in cases
+        for losses, sent in [on_ranks(train, 2, p, batch)[0]]
         for step, loss in enumerate(losses)
     ]
 
