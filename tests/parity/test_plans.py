@@ -9,13 +9,16 @@ from tests.soak import soak_after
 
 from .pool import CLIPPED, FOREIGN, LLAMA, SGD, compare
 
-PLANS = ["fp32 ddp", "fp32 zero1", "fp32 zero2", "fp32 zero3"]
-FEWER_BITS = ["fp16 ddp", "bf16 zero3 recompute=blocks"]  # slow: most processors emulate them
-CASES = [
-    *((plan, optimizer) for plan in PLANS for optimizer in (SGD, CLIPPED)),
-    *((plan, SGD) for plan in FEWER_BITS),
-    *((plan, CLIPPED) for plan in FEWER_BITS),
+PLANS = [
+    "fp32 ddp",
+    "fp32 zero1",
+    "fp32 zero2",
+    "fp32 zero3",
+    "fp16 ddp",
+    "bf16 zero3 recompute=blocks",
 ]
+CASES = [(plan, optimizer) for optimizer in (SGD, CLIPPED) for plan in PLANS]
+SLOW = 2  # the last: many processors emulate 16-bit types
 OTHERS = [
     ("resnet-tiny", "fp32 zero3"),  # statistics of a pass, shapes that no two ranks share evenly
     ("mlp-tiny", "fp32 zero1"),
@@ -33,7 +36,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("plans")
 
 
-@pytest.mark.parametrize(("plan", "optimizer"), soak_after(CASES, gate=-len(FEWER_BITS)))
+@pytest.mark.parametrize(("plan", "optimizer"), soak_after(CASES, gate=-SLOW))
 def test_two_ranks_compute_what_one_does(plan, optimizer, folder):
     found = compare(folder, LLAMA, plan, optimizer)
     assert (found.verdict, found.problem) == ("same", "")

@@ -7,6 +7,7 @@ import torch
 
 from stepladder.errors import PlanError, PlanErrors
 from stepladder.train import climb
+from tests.soak import soak_after
 from tests.train.toys import gpt, llama, ragged, same_bits
 
 
@@ -36,7 +37,7 @@ def test_every_rung_leaves_the_mathematics_alone(plan, make):
         assert same_bits(one.module, other.module)
 
 
-@pytest.mark.parametrize("plan", ["bf16 recompute=blocks", "bf16 offload=activations"])
+@pytest.mark.parametrize("plan", soak_after(["bf16 recompute=blocks", "bf16 offload=activations"]))
 def test_rungs_compose_with_fewer_bits_to_the_bit(plan):
     assert losses(plan)[0] == losses("bf16")[0]
 

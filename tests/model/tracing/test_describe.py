@@ -71,7 +71,9 @@ def test_a_traced_resnet_has_the_facts_of_its_stages(monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sample"),
-    [("vit-tiny", (3, 224, 224)), ("resnet-tiny", (1, 8, 8)), ("mlp-tiny", (64,))],
+    soak_after(
+        [("vit-tiny", (3, 224, 224)), ("mlp-tiny", (64,)), ("resnet-tiny", (1, 8, 8))], gate=2
+    ),
 )
 def test_a_name_without_a_shape_is_traced(name: str, sample: tuple[int, ...]) -> None:
     facts, module = describe(name), build(name, device="meta")

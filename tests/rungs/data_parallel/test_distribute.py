@@ -142,7 +142,7 @@ def compiled(plan):
         nn.Module.compile = made
 
 
-@pytest.mark.parametrize("plan", ["fp32 ddp", "fp32 zero3"])
+@pytest.mark.parametrize("plan", soak_after(["fp32 zero3", "fp32 ddp"]))
 def test_compiled_blocks_are_copied_and_sliced(plan):
     expected = sequences("fp32", SGD)[0]
     for found in run(compiled, 2, plan, init=False):

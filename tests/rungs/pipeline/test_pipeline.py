@@ -7,6 +7,7 @@ from torch.distributed.tensor import DTensor
 from stepladder.errors import DataError, ModelError, PlanError
 from stepladder.train import climb
 from tests.ranks import run
+from tests.soak import soak_after
 from tests.train.toys import llama, ragged
 
 from .chains import CHAINS, gpt, tokens
@@ -98,12 +99,12 @@ def test_stages_may_be_copied_and_sliced(name, words):
     assert_same(name, f"fp32 pipeline=2 {words}", 4)
 
 
-@pytest.mark.parametrize("words", ["", "schedule=zero-bubble"])
+@pytest.mark.parametrize("words", soak_after(["schedule=zero-bubble", ""]))
 def test_blocks_of_a_stage_may_compute_themselves_again(words):
     assert_same("gpt", f"fp32 pipeline=2 recompute=blocks {words}", 2)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "bf16-pure"])
+@pytest.mark.parametrize("precision", soak_after(["fp16", "bf16", "bf16-pure"], gate=2))
 def test_what_flows_has_the_precisions_type(precision):
     assert_same("llama", f"{precision} pipeline=2", 2, base=precision)
 
