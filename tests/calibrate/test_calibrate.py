@@ -44,7 +44,7 @@ def test_the_fit_finds_the_rate_and_the_edges_that_made_the_timings(rate, edges)
     assert found.matrix_edges["bf16"] == pytest.approx(edges, rel=1e-4)
 
 
-def test_the_planner_forecasts_the_very_products_that_were_timed():
+def test_the_planner_forecasts_the_very_matmuls_that_were_timed():
     timings = products("bf16", 6e14, 2.0, 2)
     speed = speed_of(find_device("H200"), BF16, fit("H200", [STREAM, *timings]))
     for timing in timings:
@@ -108,7 +108,7 @@ def asked_timings() -> list[Timing]:
     return found + update
 
 
-def test_what_the_host_does_is_told_in_launches_of_the_usual_kind():
+def test_host_costs_are_in_units_of_the_usual_launch():
     found = fit("H200", asked_timings())
     launch, factors = found.launch_seconds, found.launch_factors
     assert launch == pytest.approx((20 * 7e-5 + 64 * 2e-5) / 84), "a tiny GPT's mean"
@@ -139,7 +139,7 @@ def test_recomputing_that_one_block_alone_shows_stays_unknown():
     assert not {"block again", "block chosen"} & set(fit("H200", one).launch_factors)
 
 
-def test_one_model_alone_does_not_tell_products_from_the_rest():
+def test_one_model_alone_does_not_tell_matmuls_from_the_rest():
     timings = [t for t in asked_timings() if (t.kind, t.compute) == ("launch", "")]
     found = fit("H200", timings)
     assert not found.launch_factors

@@ -17,7 +17,7 @@ def verify(*words):
     return main(["verify", "parity", *TINY, *words])
 
 
-def test_plans_are_compared_drawn_and_told(capsys, tmp_path):
+def test_plans_are_compared_drawn_and_reported(capsys, tmp_path):
     plot = tmp_path / "p.png"
     words = ("--plans", "fp32 ddp; fp32 zero3 shard=2", "--optimizer", "sgd lr=0.1", "--json")
     assert verify(*words, "--plot", str(plot)) == 0

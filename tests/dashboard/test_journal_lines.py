@@ -58,7 +58,7 @@ def test_a_line_that_never_ends_does_not_fill_the_memory(tmp_path, monkeypatch):
     assert reader.bad == 1
 
 
-def test_a_stretch_is_read_by_itself(tmp_path):
+def test_a_range_of_lines_is_read_by_itself(tmp_path):
     (tmp_path / "j").write_bytes(b"".join(map(line, range(9))))
     size = len(line(0))
     found = lines_between(tmp_path / "j", 2 * size, 5 * size)

@@ -58,7 +58,7 @@ def test_a_loaders_threads_are_not_on_the_steps_way_and_autograds_are():
     ) == {"matrix": 40, "host": 60}
 
 
-def test_attention_keeps_the_products_inside_it():
+def test_attention_includes_the_matmuls_inside_it():
     spans = [
         phase(STEP, 0, 20),
         op("aten::scaled_dot_product_attention", 0, 20),
@@ -97,7 +97,7 @@ def test_all_of_the_update_is_the_optimizers_but_its_collectives():
     ) == {"matrix": 60, "optimizer": 30, "communication": 10}
 
 
-def test_on_a_device_streams_overlap_and_products_come_first():
+def test_on_a_device_streams_overlap_and_matmuls_come_first():
     assert causes(
         phase(STEP, 0, 20),
         phase(SYNC, 20, 100),

@@ -79,7 +79,7 @@ def test_bf16_wins_on_a_processor_only_where_a_whole_step_was_faster(seconds, pr
     assert auto(model=build("gpt-tiny", device="meta"), batch=8).plan.precision == precision
 
 
-def test_fast_products_alone_do_not_make_bf16_win():
+def test_fast_matmuls_alone_do_not_make_bf16_win():
     fast = {"fp32": 1e11, "bf16": 1e13}
     keep(replace(FLAT, matrix_flops_per_second=fast, attention_flops_per_second=fast))
     assert auto(model=build("gpt-tiny", device="meta"), batch=8).plan.precision == FP32
@@ -113,7 +113,7 @@ def test_memory_decides_the_pass():
     assert plan.batch.micro < 64 and said.memory.peak_bytes < 100 * 2**20
 
 
-def test_a_sample_chooses_a_pass_but_not_the_batch():
+def test_a_sample_decides_the_micro_batch_but_not_the_batch():
     keep(FLAT)
     tokens = torch.zeros(6, 256, dtype=torch.long)
     choice = auto(model=build("gpt-tiny", device="meta"), sample=(tokens, tokens))

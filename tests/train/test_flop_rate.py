@@ -30,7 +30,7 @@ def test_recomputation_raises_the_hardwares_rate_and_not_the_models():
     assert again.mfu == plain.model / 1e12 and again.hfu == again.hardware / 1e12
 
 
-def test_selective_recomputation_runs_no_product_twice():
+def test_selective_recomputation_runs_no_matmul_twice():
     assert rates("fp32 recompute=selective").hardware == rates("fp32").hardware
 
 

@@ -17,7 +17,7 @@ def test_time_is_shared_out_over_the_steps_since_the_last_reading():
     assert waited == pytest.approx(80.0)
 
 
-def test_a_reading_starts_the_next_stretch():
+def test_a_reading_starts_the_next_interval():
     clock = Clock()
     clock.wait(5.0)
     clock.read(0)

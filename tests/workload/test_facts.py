@@ -7,7 +7,7 @@ def test_a_causal_mask_halves_attention() -> None:
     assert Attention(8, 8, 64, 128).flops * 2 == Attention(8, 8, 64, 128, causal=False).flops
 
 
-def test_a_product_counts_two_for_each_multiply_add() -> None:
+def test_a_matmul_counts_two_flops_for_each_multiply_add() -> None:
     assert MatmulFacts(3, 5, 7).flops == 2 * 3 * 5 * 7
 
 

@@ -16,7 +16,7 @@ def test_llama3_8b_costs_two_per_matrix_parameter():
     assert shape_flops(shape, 8192).matrix == 2 * matrices
 
 
-def test_attention_costs_two_products_over_half_the_sequence():
+def test_attention_costs_two_matmuls_over_half_the_sequence():
     assert shape_flops(PRESETS["llama3-8b"], 8192).attention == 32 * (2 * 2 * 4096 * 4096)
 
 

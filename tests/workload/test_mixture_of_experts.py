@@ -27,7 +27,7 @@ def blocks():
     return found
 
 
-def test_products_are_those_that_run(blocks):
+def test_matmuls_are_those_that_run(blocks):
     for traced, counted in blocks.values():
         one, other = traced.parts[1], counted.parts[1]
         assert sorted(map(repr, one.matmuls)) == sorted(map(repr, other.matmuls))

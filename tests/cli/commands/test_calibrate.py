@@ -14,7 +14,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "stepladder"
 
 
-def test_a_calibration_is_kept_where_the_planner_finds_it(cache, capsys, monkeypatch):
+def test_a_calibration_is_saved_where_the_planner_finds_it(cache, capsys, monkeypatch):
     # Short for each and long for all: a busy machine leaves none of them out.
     shorten(monkeypatch)
     assert main(["calibrate", "--device", "cpu", "--seconds", "300"]) == 0

@@ -89,7 +89,7 @@ def test_plots_are_pictures_beside_it(made):
     assert all(plot.read_bytes().startswith(b"\x89PNG") for plot in plots)
 
 
-def test_it_can_be_told_where_to_write_and_what_it_says_is_json(brief, tmp_path, capsys):
+def test_options_say_where_to_write_and_json_is_printed(brief, tmp_path, capsys):
     words = ["-o", str(tmp_path / "x" / "r.html"), "--png", str(tmp_path / "p"), "--json"]
     assert main(["report", str(brief), *words]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -48,7 +48,7 @@ def test_accumulation_learns_one_curve(capsys, tmp_path):
 
 
 @pytest.mark.soak
-def test_scaling_is_told_strong_and_weak(capsys, tmp_path):
+def test_strong_and_weak_scaling_are_reported(capsys, tmp_path):
     plot = tmp_path / "s.png"
     words = ("--steps", "1", "--json", "--plot", str(plot))
     rows = json.loads(bench(capsys, "scaling", *words))

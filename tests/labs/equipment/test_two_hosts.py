@@ -21,7 +21,7 @@ def addresses():
     return names
 
 
-def test_two_ranks_on_two_hosts_talk_over_the_cable():
+def test_two_ranks_on_two_hosts_communicate_over_the_virtual_link():
     with two_hosts("100mbit") as hosts:
         found = on_ranks(hosts.at(addresses), 2, join=False)
         assert found[0] == found[1]
@@ -33,7 +33,7 @@ def test_two_ranks_on_two_hosts_talk_over_the_cable():
             assert second not in found[0][0]
 
 
-def test_without_a_cable_the_reason_is_said_and_ranks_talk_all_the_same(monkeypatch):
+def test_without_a_virtual_link_the_reason_is_given_and_ranks_still_communicate(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with two_hosts("100mbit") as hosts:
         assert hosts.cable is None

@@ -52,7 +52,7 @@ def answering(tmp_path, monkeypatch, states, pods_said="{}"):
     """)  # fmt: skip
 
 
-def test_a_job_is_applied_followed_and_heard(tmp_path, monkeypatch, capfd):
+def test_a_job_is_applied_and_its_output_followed(tmp_path, monkeypatch, capfd):
     answering(tmp_path, monkeypatch, [job(), job(active=1), job(active=1), job("Complete")])
     reported = []
     assert PLACE.start(reported.append, sys.stdout) == 0

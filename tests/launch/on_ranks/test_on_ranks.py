@@ -75,7 +75,7 @@ def raises(cell, function, *args, ranks=2, **options):
     return caught.value
 
 
-def test_a_function_of_a_cell_is_called_on_every_rank_and_heard(cell, capfd):
+def test_a_function_of_a_cell_is_called_on_every_rank_and_its_output_shown(cell, capfd):
     assert on_ranks(cell["name"], 2, "hello") == [100, 101]
     shown = capfd.readouterr()
     assert sorted(shown.out.splitlines()) == [

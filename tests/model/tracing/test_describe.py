@@ -244,13 +244,13 @@ def test_frozen_blocks_have_no_backward_and_trained_ones_after_them_a_whole_one(
     assert frozen.moved_back is not None and frozen.moved_back.eager.num_bytes(4, 4) == 0
 
 
-def test_a_sample_that_forward_does_not_take_is_told_as_such() -> None:
+def test_a_sample_that_forward_does_not_take_is_refused_as_such() -> None:
     batch = torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
     with pytest.raises(ModelError, match="Linear: its forward does not take this sample .* inputs"):
         describe(torch.nn.Linear(8, 8), sample=batch)
 
 
-def test_torch_logs_no_traceback_of_what_is_told_in_a_line(caplog) -> None:
+def test_torch_logs_no_traceback_of_an_error_that_is_one_line(caplog) -> None:
     with pytest.raises(ModelError, match="cannot be traced"):
         describe(torch.nn.Linear(8, 8), sample=torch.zeros(2, 7))
     assert not caplog.records

@@ -36,7 +36,7 @@ def test_another_type_may_be_stood_in():
         assert fake_forward(torch.zeros(4, 3)).dtype == torch.bfloat16
 
 
-def test_products_by_groups_are_stood_in_for_in_every_type():
+def test_grouped_matmuls_have_fake_tensors_in_every_type():
     class Experts(nn.Module):
         def __init__(self):
             super().__init__()

@@ -87,7 +87,7 @@ def test_fused_attention_counts_only_the_gradients_asked_for():
     assert flops.backward == linear + 2 * (WHOLE // 2)  # the scores' gradient, then the queries'
 
 
-def test_a_square_product_without_a_softmax_is_not_attention():
+def test_a_square_matmul_without_a_softmax_is_not_attention():
     class Square(nn.Module):
         def forward(self, hidden):
             return hidden @ hidden.transpose(1, 2)

@@ -77,7 +77,7 @@ def test_small_or_unlike_blocks_are_compiled_together(
 @pytest.mark.parametrize(
     ("text", "rows", "answer"), [("micro=3", 8, 3), ("accumulate=3", 8, 3), ("", 8, 8)]
 )
-def test_a_pass_has_the_rows_that_the_plan_or_the_batch_gives_it(text, rows, answer):
+def test_a_micro_batch_has_the_rows_that_the_plan_or_the_batch_gives_it(text, rows, answer):
     plan = settle(Plan.parse(f"fp32 {text}"), 1, open_batch=True)
     assert plan.rows_per_micro_batch(rows) == answer
 

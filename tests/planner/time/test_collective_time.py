@@ -18,7 +18,7 @@ CLUSTER = Cluster.parse("4 nodes x 8 H100-80GB, NVLink 900 GB/s, 3200 Gb/s")
 NETWORK = network_of(CLUSTER)
 
 
-def test_neighbours_talk_over_the_link_inside_a_node() -> None:
+def test_neighbours_communicate_over_the_link_inside_a_node() -> None:
     group = NETWORK.group(Layout(shard=4, tensor=8), "tensor")
     assert (group.ways, group.nodes) == (8, 1)
     assert group.bytes_per_second == pytest.approx(450e9 * INSIDE)
@@ -50,7 +50,7 @@ def test_neighbouring_axes_are_one_group() -> None:
     assert size_and_stride(Layout(pipeline=2, replicate=2, shard=4), ("replicate",)) == (2, 4)
 
 
-def test_one_rank_talks_to_nobody() -> None:
+def test_one_rank_has_no_communication() -> None:
     group = NETWORK.group(Layout(shard=32), "tensor")
     assert group.gather(1e9) == group.all_reduce(1e9) == group.send(1e9) == 0
 

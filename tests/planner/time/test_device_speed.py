@@ -25,7 +25,7 @@ def test_the_longest_family_name_decides() -> None:
     assert joules_per_teraflop("Unheard-of") == 1.6
 
 
-def test_narrow_products_are_slower_per_operation() -> None:
+def test_narrow_matmuls_are_slower_per_operation() -> None:
     speed = speed_of(find_device("H100-80GB"), BF16)
 
     def rate(width: int) -> float:
@@ -35,7 +35,7 @@ def test_narrow_products_are_slower_per_operation() -> None:
     assert rate(512) < rate(2048) < rate(8192) < speed.matrix
 
 
-def test_fp8_doubles_products_but_not_the_head() -> None:
+def test_fp8_doubles_the_rate_of_matmuls_but_not_of_the_head() -> None:
     eight, sixteen = (speed_of(find_device("H100-80GB"), p) for p in (FP8, BF16))
     assert eight.matrix == pytest.approx(2 * sixteen.matrix, rel=1e-3)
     assert eight.wide == sixteen.matrix and eight.casts and not sixteen.casts

@@ -34,7 +34,7 @@ def update_seconds() -> float:
     return 6e-6 * (HOST_FACTORS["step"] + HOST_FACTORS["tensor"] * tensors)
 
 
-def test_products_cost_the_host_more_than_the_rest_and_autocast_adds_its_casts() -> None:
+def test_matmuls_cost_the_host_more_than_the_rest_and_autocast_adds_its_casts() -> None:
     assert library_calls(BLOCK) == (7, 13)
     plain, pure = (part_launch_cost(BLOCK, autocast=autocast) for autocast in (True, False))
     cheap = HOST_FACTORS["cheap"]
@@ -110,7 +110,7 @@ def test_the_update_is_late_only_when_the_device_has_caught_up() -> None:
 
 
 @pytest.mark.parametrize(("backward", "mean"), [(9.0, 2 / 4), (1.0, 2.0)])
-def test_a_host_that_runs_ahead_is_late_in_the_first_pass_alone(backward, mean) -> None:
+def test_a_host_that_runs_ahead_delays_only_the_first_micro_batch(backward, mean) -> None:
     speed, network = speed_of(ONE.device, BF16), network_of(ONE)
     settled = SettledPlan(Plan.parse("bf16 micro=1 batch=4").settle(1))
     setting = setting_of(TINY, settled, speed, network, OURS)

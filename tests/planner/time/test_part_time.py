@@ -45,7 +45,7 @@ def test_recomputed_work_is_what_the_depths_say() -> None:
     assert half.recomputed.matrix == pytest.approx(half.forward.matrix / 2)
 
 
-def test_the_last_product_of_a_block_is_its_way_down() -> None:
+def test_the_last_matmul_of_a_block_is_its_down_projection() -> None:
     down = 14336 / (2 * 4096 + 2 * 1024 + 3 * 14336)
     assert last_matmul_share(BLOCK) == pytest.approx(down)
 
@@ -63,7 +63,7 @@ def test_float32_moves_twice_the_bytes() -> None:
     assert wide.memory_bound - STARTS == pytest.approx(2 * (narrow.memory_bound - STARTS))
 
 
-def test_a_convolution_of_few_channels_is_slower_than_one_of_many_and_both_than_a_product() -> None:
+def test_a_convolution_of_few_channels_is_slower_than_one_of_many_and_both_than_a_matmul() -> None:
     product = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512),))
     colours = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512, "", 3, 1),))
     many = Part("", 0, matmuls=(MatmulFacts(196, 4608, 512, "", 512),))

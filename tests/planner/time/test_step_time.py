@@ -34,7 +34,7 @@ def test_matrix_time_is_work_over_rate_and_bytes_over_bandwidth() -> None:
     assert flops / 989.4e12 / 0.85 < spent.matrix < flops / 989.4e12 / 0.5
 
 
-def test_recomputing_a_block_repeats_all_but_its_last_product() -> None:
+def test_recomputing_a_block_repeats_all_but_its_last_matmul() -> None:
     none, blocks = time("bf16 zero3 micro=1"), time("bf16 zero3 micro=1 recompute=blocks")
     assert blocks.attention == pytest.approx(none.attention * 4.5 / 3.5)
     assert 1.2 < blocks.matrix / none.matrix < 1.27
@@ -62,7 +62,7 @@ def test_plain_attention_pays_for_its_scores() -> None:
     assert plain.memory_bound > 2 * flash.memory_bound
 
 
-def test_fp8_halves_products_and_pays_for_casts() -> None:
+def test_fp8_halves_the_time_of_matmuls_and_adds_casts() -> None:
     eight, sixteen = time("fp8 zero3 micro=2"), time("bf16 zero3 micro=2")
     assert 0.5 < eight.matrix / sixteen.matrix < 0.65
     assert eight.memory_bound > sixteen.memory_bound
@@ -82,14 +82,14 @@ def test_parameters_that_travel_in_fewer_bits_travel_faster() -> None:
     assert eight.communication < 0.8 * time("fp8 zero3 micro=1", on=slow).communication
 
 
-def test_accumulation_lets_replicas_talk_once() -> None:
+def test_accumulation_lets_replicas_communicate_once() -> None:
     one, four = time("bf16 ddp micro=1"), time("bf16 ddp micro=1 accumulate=4")
     assert four.communication < 1.1 * one.communication and four.matrix == 4 * one.matrix
     sliced = time("bf16 zero3 micro=1 accumulate=4").communication
     assert sliced == pytest.approx(4 * time("bf16 zero3 micro=1").communication)
 
 
-def test_nothing_hides_tensor_parallel_talk() -> None:
+def test_nothing_hides_tensor_parallel_communication() -> None:
     communication = time("bf16 zero3 shard=1 tensor=8 micro=8").communication
     assert communication > 3 * time("bf16 zero3 micro=1").communication
     hidden = time("bf16 zero3 shard=1 tensor=8 micro=8", software=Software(hides_tensor=True))
@@ -150,7 +150,7 @@ def test_many_nodes_wait_for_the_slowest() -> None:
     assert spent.communication / spent.step_seconds == pytest.approx(waiting, rel=0.1)
 
 
-def test_every_pass_casts_parameters_and_adds_its_gradients_to_the_others() -> None:
+def test_every_micro_batch_casts_parameters_and_adds_up_gradients() -> None:
     def moved(text: str) -> float:
         kernels = sum(
             launches.mixed * part.count
@@ -167,7 +167,7 @@ def test_every_pass_casts_parameters_and_adds_its_gradients_to_the_others() -> N
     assert again == pytest.approx(3 * 3 * 4), "three sums that read two and write one"
 
 
-def test_autocast_moves_a_wide_stream_and_casts_it_for_products() -> None:
+def test_autocast_moves_an_fp32_stream_and_casts_it_for_matmuls() -> None:
     width, tokens = 4096, 4096
     extra = time("bf16 ddp micro=2").memory_bound - time("bf16 ddp micro=1").memory_bound
     extra -= time("bf16-pure ddp micro=2").memory_bound - time("bf16-pure ddp micro=1").memory_bound
@@ -213,7 +213,7 @@ def test_zero2_gathers_once_a_batch_and_zero3_for_every_pass() -> None:
     assert often > 1.9 * again
 
 
-def test_stretches_paired_early_and_late_work_alike() -> None:
+def test_chunks_paired_early_and_late_take_equally_long() -> None:
     text = "bf16 zero3 shard=1 context=8 micro=1"
     uneven, even = (time(text, software=Software(balances=each)) for each in (False, True))
     assert uneven.attention == pytest.approx(even.attention * 15 / 8, rel=0.05), (
@@ -221,7 +221,7 @@ def test_stretches_paired_early_and_late_work_alike() -> None:
     )
 
 
-def test_products_that_add_as_they_write_move_less() -> None:
+def test_matmuls_that_accumulate_in_place_move_fewer_bytes() -> None:
     text = "bf16 ddp micro=1 accumulate=4"
     masters = Software(masters=True, gradient="float32")
     apart = time(text, software=masters)

@@ -100,12 +100,12 @@ def test_stages_may_be_copied_and_sliced(name, words):
 
 
 @pytest.mark.parametrize("words", soak_after(["schedule=zero-bubble", ""]))
-def test_blocks_of_a_stage_may_compute_themselves_again(words):
+def test_blocks_of_a_stage_may_be_recomputed(words):
     assert_same("gpt", f"fp32 pipeline=2 recompute=blocks {words}", 2)
 
 
 @pytest.mark.parametrize("precision", soak_after(["fp16", "bf16", "bf16-pure"], gate=2))
-def test_what_flows_has_the_precisions_type(precision):
+def test_activations_between_stages_have_the_precisions_type(precision):
     assert_same("llama", f"{precision} pipeline=2", 2, base=precision)
 
 

@@ -79,7 +79,7 @@ def test_a_rank_that_lingers_does_not_keep_the_others():
         run(learn, 2, "fp32 ddp micro=6", "backward", (1,), False, timeout_seconds=120)
 
 
-def test_with_one_row_a_pass_there_is_nothing_to_agree_on():
+def test_micro_batches_of_one_row_cannot_shrink_further():
     with pytest.raises(RankOutOfMemory, match="on rank 1 with micro-batches of 1") as raised:
         run(learn, 2, "fp32 ddp micro=1", "forward", (1,), True)
     assert "Go on" not in str(raised.value) and raised.value.micro == 0
