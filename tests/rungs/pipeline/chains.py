@@ -83,6 +83,22 @@ class Odd(nn.Module):
         return self.out(hidden) * self.gain
 
 
+class LayerDrop(Odd):
+    """A random number decides in training whether a layer runs, as in OPT and BART."""
+
+    def forward(self, x):
+        hidden = self.enter(x)
+        for layer in self.layers:
+            if not self.training or torch.rand([]) >= 0:
+                hidden, _ = layer(x=hidden, scale=torch.tensor(0.5))
+        return self.out(hidden)
+
+
+def layer_drop():
+    torch.manual_seed(0)
+    return LayerDrop()
+
+
 def odd():
     torch.manual_seed(0)
     return Odd()
@@ -120,4 +136,5 @@ CHAINS = {
     "hf_gpt2": (hf_gpt2, labelled, None),
     "hf_llama": (hf_llama, labelled, None),
     "odd": (odd, numbers, "cross_entropy"),
+    "layer_drop": (layer_drop, numbers, "cross_entropy"),  # cannot be traced in training
 }

@@ -34,7 +34,7 @@ def links(module, inputs):
     return trace_chain(meta_copy(module), find_anatomy(module), inputs)
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", [name for name in CHAINS if name != "layer_drop"])
 def test_a_chain_is_followed_through_every_block(name):
     make, batches, _ = CHAINS[name]
     inputs = batches(1)[0]
@@ -72,6 +72,26 @@ class Reminded(Blocks):
         hidden = entered = self.enter(x)
         for block in self.blocks:
             hidden = block(hidden, entered)
+        return self.out(hidden)
+
+
+class SharedTable(Blocks):
+    """Every block is also given the weight of a part that is never called, as DeBERTa's are."""
+
+    def forward(self, x):
+        hidden = x
+        for block in self.blocks:
+            hidden = block(hidden, self.enter.weight[0] * torch.ones_like(x))
+        return self.out(hidden)
+
+
+class FirstOnesBias(Blocks):
+    """A block hands the others what it computed from a parameter alone, as T5's first does."""
+
+    def forward(self, x):
+        hidden, bias = self.enter(x), self.blocks[0].bias * torch.ones_like(x)
+        for block in self.blocks:
+            hidden = block(hidden, bias)
         return self.out(hidden)
 
 
@@ -118,6 +138,14 @@ class Dictionary(nn.Module):
     [
         (Skipping, "what follows the blocks of Skipping reads more than the last one's result"),
         (Reminded, "block 'blocks.1' of Reminded is also given, as 1, what earlier parts computed"),
+        (
+            SharedTable,
+            "block 'blocks.1' of SharedTable is also given, as 1, what earlier parts computed",
+        ),
+        (
+            FirstOnesBias,
+            "block 'blocks.1' of FirstOnesBias is also given, as 1, what earlier parts computed",
+        ),
         (Between, "block 'blocks.1' of Between is not given what 'blocks.0' returned"),
         (Lazy, "block 'blocks.1' of Lazy never ran"),
         (Twice, "block 'blocks.0' of Twice does not run after the one before it, once a pass"),

@@ -70,7 +70,7 @@ def test_a_tied_gpt_learns_the_same_on_two_stages(schedule):
     assert not {name for name in first & second if name.startswith("blocks.")}
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet", "hf_gpt2", "hf_llama", "odd"])
+@pytest.mark.parametrize("name", ["mlp", "resnet", "hf_gpt2", "hf_llama", "odd", "layer_drop"])
 def test_any_chain_of_blocks_learns_the_same_on_two_stages(name):
     assert_same(name, "fp32 pipeline=2", 2)
 

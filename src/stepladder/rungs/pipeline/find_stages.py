@@ -25,6 +25,7 @@ from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.model_rules import empty_stages
 from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
+from stepladder.seam.modules import parameters_of
 from stepladder.seam.pytree import tree_leaves
 from stepladder.seam.storages import version_of
 from stepladder.world import World
@@ -95,7 +96,12 @@ def find_stages(
         if isinstance(part, BATCH_NORMS):
             part.eval()  # one row has no batch statistics
     given = inputs_of(module, anatomy, None, inputs)
-    found = [settled.stage_split(block_costs(drawn, anatomy, given))]
+    try:
+        costs = block_costs(drawn, anatomy, given)
+    except Exception:
+        drawn.eval()  # where random numbers decide what runs (LayerDrop), they do so in training
+        costs = block_costs(drawn, anatomy, given)
+    found = [settled.stage_split(costs)]
     if world.mesh is not None:
         dist.broadcast_object_list(found, src=0)  # ranks may have been given other samples
     owners = dict.fromkeys(range(settled.num_stages), 0)
@@ -132,8 +138,10 @@ def traced(module: nn.Module, inputs: Any) -> Flops:
 
 def trace_chain(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link, ...]:
     """Watch one pass through the blocks of a drawing; refuse what is not a chain."""
-    for parameter in module.parameters():
-        parameter.requires_grad_(False)  # so that a gradient is wanted by what flows alone
+    parts = (*anatomy.entry, *anatomy.blocks, *anatomy.exit)
+    for name, parameter in module.named_parameters():
+        owned = parameter.is_floating_point() and any(within(part, name) for part in parts)
+        parameter.requires_grad_(owned)  # what all stages have may go anywhere
     chain = Chain(type(module).__name__, anatomy.blocks)
     with chain.watching(module, anatomy):
         traced(module, inputs)
@@ -146,8 +154,9 @@ def trace_chain(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link,
 class Chain:
     """Follows what flows through the blocks.
 
-    What the entry and each block return is marked as wanting a gradient, and the last block's
-    result is taken out of the graph; whatever else then wants one went around.
+    What the entry and each block return is marked as wanting a gradient, as is what is computed
+    from their parameters. The last block's result is taken out of the graph, and parameters used
+    after it want no gradient; whatever else then wants one went around.
     """
 
     def __init__(self, model: str, names: Sequence[str]) -> None:
@@ -155,9 +164,16 @@ class Chain:
         self.links: list[Link] = []
         self.argument: int | str = 0
         self.flowing: Tensor | None = None
+        self.parts: list[nn.Module] = []
+
+    def traced_parameters(self) -> list[Tensor]:
+        """The tensors that stand for the module's parameters while it is traced."""
+        every = [parameters_of(part).values() for part in self.parts]
+        return [found for each in every for found in each if found is not None and found.is_leaf]
 
     @contextmanager
     def watching(self, module: nn.Module, anatomy: Anatomy) -> Iterator[None]:
+        self.parts = list(module.modules())
         handles = [module.register_forward_hook(self.end)]
         for name in anatomy.entry:
             part = module.get_submodule(name)
@@ -195,6 +211,8 @@ class Chain:
         writes = self.flowing is not None and version_of(self.flowing) > 0
         self.links.append(Link(self.argument, len(output) if several else 0, writes))
         last = index == len(self.names) - 1
+        for parameter in self.traced_parameters() if last else ():
+            parameter.requires_grad_(False)
         self.flowing = first.detach() if last else requiring_gradient(first)
         return (self.flowing, *output[1:]) if several else self.flowing
 
