@@ -47,6 +47,28 @@ def test_what_is_not_surely_right_is_not_cut(linears):
     assert cuts_of(**linears) == {}
 
 
+def test_a_pair_may_have_two_parents():
+    """As in BERT, whose attention keeps its output linear in another module."""
+    block = nn.Module()
+    block.attention = block_of(query=(8, 8), key=(8, 8), value=(8, 8))
+    block.output = block_of(dense=(8, 8))
+    block.intermediate = block_of(dense=(8, 32))
+    block.last = block_of(dense=(32, 8))
+    assert find_cuts(block, block) == {
+        "attention.query": "column",
+        "attention.key": "column",
+        "attention.value": "column",
+        "output.dense": "row",
+        "intermediate.dense": "column",
+        "last.dense": "row",
+    }
+
+
+def test_heads_whose_three_lie_side_by_side_are_columns():
+    cuts = cuts_of(query_key_value=(8, 24), dense=(8, 8))
+    assert cuts == {"query_key_value": "column", "dense": "row"}
+
+
 def test_each_parent_is_judged_alone():
     block = nn.Module()
     block.attention = block_of(qkv=(8, 24), proj=(8, 8))

@@ -3,7 +3,8 @@
 Cuts are right if columns feed a row: the outputs of column-cut linears, a part on each rank, are
 the input of a row-cut linear. A Hugging Face model declares its cuts in `base_model_tp_plan`, and
 GPT-2 by its Conv1D linears. Otherwise they are guessed from names and shapes, one parent module at
-a time, and the rung verifies the guess by a trial. A fused query-key-value matrix has columns that
+a time and then across them (BERT keeps an attention's output apart from its queries), and the rung
+verifies the guess by a trial. A fused query-key-value matrix has columns that
 are not heads; it is cut in three ("fused") if its owner stores the split width in an attribute, and
 never by a guess. A linear with adapters (peft's LoRA) counts as its base layer.
 """
@@ -18,7 +19,10 @@ from stepladder.seam.modules import children_of
 
 COLUMN_NAMES = {"q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv"}
 COLUMN_NAMES |= {"q", "k", "v", "gate_proj", "up_proj", "gate", "up", "fc1", "w1", "w3", "linear1"}
+COLUMN_NAMES |= {"q_lin", "k_lin", "v_lin", "lin1", "query_proj", "key_proj", "value_proj"}
 ROW_NAMES = {"o_proj", "out_proj", "out", "wo", "o", "down_proj", "down", "fc2", "w2", "linear2"}
+ROW_NAMES |= {"out_lin", "lin2", "dense"}
+BY_HEAD = "query_key_value"  # a head's three side by side (Bloom): whole heads are a column cut
 TP_PLAN_STYLES = {"colwise": "column", "rowwise": "row"}
 CONV1D = {"c_attn": "fused", "c_fc": "column", "c_proj": "row"}
 
@@ -71,18 +75,54 @@ def guessed_cuts(block: nn.Module) -> dict[str, str]:
         linears = {name: one for name, one in found.items() if isinstance(one, nn.Linear)}
         kinds = kinds_by_name(linears) or kinds_by_shape(linears)
         cuts.update({f"{prefix}.{name}".lstrip("."): kind for name, kind in kinds.items()})
-    return cuts
+    return {**cuts, **kinds_across(block, cuts)}
+
+
+def kinds_across(block: nn.Module, cuts: dict[str, str]) -> dict[str, str]:
+    """Pairs whose linears have different parents, from those that are not cut yet, in order.
+
+    Columns are queries, keys and values by name, or one linear that widens; the next linear that
+    undoes their shape is the row.
+    """
+    kinds: dict[str, str] = {}
+    columns: dict[str, nn.Linear] = {}
+    for name, part in block.named_modules():
+        linear = base_layer(part)
+        if name in cuts or not isinstance(linear, nn.Linear) or name.endswith(".base_layer"):
+            continue
+        named = name.rpartition(".")[2] in COLUMN_NAMES
+        first = next(iter(columns.values()), linear)
+        if named and linear.in_features == first.in_features:
+            columns[name] = linear
+        elif columns and undoes(linear, columns):
+            kinds.update({**dict.fromkeys(columns, "column"), name: "row"})
+            columns = {}
+        else:
+            widens = named or linear.out_features > linear.in_features
+            columns = {name: linear} if widens else {}
+    return kinds
+
+
+def undoes(row: nn.Linear, columns: dict[str, nn.Linear]) -> bool:
+    """Whether a linear takes what the columns give, back to their own input's width."""
+    widths = {column.out_features for column in columns.values()}
+    back = all(column.in_features == row.out_features for column in columns.values())
+    return back and row.in_features in widths
 
 
 def kinds_by_name(linears: dict[str, nn.Linear]) -> dict[str, str]:
     """By names, if every linear here has a known one and every row has columns to feed it."""
     kinds = {
-        n: "column" if n in COLUMN_NAMES else "row"
+        n: "row" if n in ROW_NAMES else "column"
         for n in linears
-        if n in COLUMN_NAMES | ROW_NAMES
+        if n in COLUMN_NAMES | ROW_NAMES | {BY_HEAD}
     }
     complete = len(kinds) == len(linears) and {"column", "row"} == set(kinds.values())
-    widths = {linears[n].out_features for n, kind in kinds.items() if kind == "column"}
+    widths = {
+        linears[n].out_features // (3 if n == BY_HEAD else 1)
+        for n, kind in kinds.items()
+        if kind == "column"
+    }
     fed = all(linears[n].in_features in widths for n, kind in kinds.items() if kind == "row")
     return kinds if complete and fed else {}
 
