@@ -191,7 +191,7 @@ def translated(step: int) -> dict[str, torch.Tensor]:
 
 def t5() -> Problem:
     return sequence_to_sequence(
-        "t5", d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=2, num_heads=4,
+        "t5", d_model=32, d_kv=8, d_ff=64, num_layers=3, num_decoder_layers=3, num_heads=4,
         dropout_rate=0.0, decoder_start_token_id=PAD,
     )  # fmt: skip
 
