@@ -8,12 +8,15 @@ machinery all-reduces block by block and shards nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -28,6 +31,7 @@ from .broadcast_parameters import declares_anatomy
 from .fsdp_units import units_of
 from .gradient_compression import compress
 from .gradient_sync import GradientSync
+from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
 from .zero2_zero3 import micro_batch_context, mixed_policy, reshard_after_evaluation
 
@@ -53,13 +57,48 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> GradientSync:
     )
     if known:
         sort_buckets_now(copy)
+    else:
+        consume_warning(group, world.device)
+    renormalised = RenormalisedRows(module)
     compressed = plan.compress.kind != "none"
     compression = compress(copy, plan.compress, group) if compressed else None
 
-    def around_micro_batch(last: bool) -> AbstractContextManager[Any]:
-        return nullcontext() if last else copy.no_sync()
+    @contextmanager
+    def around_micro_batch(last: bool) -> Iterator[None]:
+        with nullcontext() if last else copy.no_sync():
+            yield
+        if last and renormalised.tables:
+            renormalised.shorten(group, world.device)
 
     return GradientSync(copy, group.size(), around_micro_batch, compression)
+
+
+def consume_warning(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Have torch warn, unseen, that a module used every parameter; it warns once a process.
+
+    Whether a foreign module uses every parameter in every batch is not known, so DDP always looks,
+    and its advice not to would be wrong.
+    """
+    tiny = nn.Linear(1, 1, bias=False, device=device)
+    copy = DistributedDataParallel(
+        tiny, process_group=group, init_sync=False, find_unused_parameters=True
+    )
+    with torch.enable_grad(), without_stderr():
+        copy(torch.ones(1, 1, device=device)).sum().backward()
+
+
+@contextmanager
+def without_stderr() -> Iterator[None]:
+    """A context in which nothing reaches the process's standard error, C++'s output included."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def sort_buckets_now(copy: DistributedDataParallel) -> None:

@@ -32,9 +32,10 @@ class UsedParameters:
         ]  # sharded, as between forward passes
         self.index = {name: index for index, (name, _) in enumerate(trained)}
         self.used: set[int] = set()
+        self.zeros: set[int] = set()  # of blocks that this rank runs only because others do
         self.hooked = {id(parameter) for parameter in self.parameters}
         self.pending: Any = None  # the last collective, kept alive until the next
-        paths = {part: name for name, part in module.named_modules()}
+        self.paths = paths = {part: name for name, part in module.named_modules()}
         for unit in units:
             unit.register_forward_pre_hook(
                 partial(self.register_hooks, f"{paths[unit]}.".lstrip("."))
@@ -49,7 +50,16 @@ class UsedParameters:
                 parameter.register_post_accumulate_grad_hook(partial(self.mark_used, index))
 
     def mark_used(self, index: int, _: torch.Tensor) -> None:
-        self.used.add(index)
+        if index not in self.zeros:
+            self.used.add(index)
+
+    def skip(self, block: nn.Module, skipped: bool) -> None:
+        """Whether a block of this micro-batch runs only because other ranks run it."""
+        if not skipped and not self.zeros:
+            return
+        prefix = f"{self.paths[block]}."
+        inside = {index for name, index in self.index.items() if name.startswith(prefix)}
+        self.zeros = self.zeros | inside if skipped else self.zeros - inside
 
     def drop_unused(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """After a batch: drop the gradients of parameters that no rank used.
@@ -66,3 +76,4 @@ class UsedParameters:
             for index in (anywhere == 0).nonzero().flatten().tolist():
                 self.parameters[index].grad = None
         self.used.clear()
+        self.zeros.clear()

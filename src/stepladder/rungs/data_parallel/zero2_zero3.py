@@ -4,8 +4,8 @@ Each block is all-gathered just before it is used, one block ahead of the one th
 gradients are reduce-scattered as soon as its backward is done. ZeRO 3 frees the gathered block
 after forward and gathers it again for backward; ZeRO 2 keeps it until the batch's last backward.
 
-Ranks may use different parameters of a block (torch 2.13 and later). A whole block must run on all
-of them or on none: a rank that skips it does not take part in gathering it.
+Ranks may use different parameters of a block (torch 2.13 and later), and run different blocks: see
+skipped_blocks.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from stepladder.world import World
 from .broadcast_parameters import declares_anatomy
 from .fsdp_units import Unit, units_of
 from .gradient_sync import GradientSync
+from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
+from .skipped_blocks import SkippedBlocks
 from .unused_parameters import UsedParameters
 
 
@@ -147,8 +149,12 @@ def micro_batch_context(
     if not declares_anatomy(module):
         parts = [part for unit in units for part in unit.parts]
         used = UsedParameters(module, parts, replicated.all)
+        blocks = [unit.parts[0] for unit in units[:-1] if not unit.full_width]
+        SkippedBlocks(module, blocks, used.skip)
         if hasattr(module, "set_reduce_scatter_unused_params"):
             module.set_reduce_scatter_unused_params(True)
+
+    renormalised = RenormalisedRows(module)
 
     @contextmanager
     def around_micro_batch(last: bool) -> Iterator[None]:
@@ -159,5 +165,7 @@ def micro_batch_context(
             used.drop_unused(group, world.device)
         if last and replicated.trained:
             replicated.average_gradients(group)
+        if last and renormalised.tables:
+            renormalised.shorten(group, world.device)
 
     return around_micro_batch

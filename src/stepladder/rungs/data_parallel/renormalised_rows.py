@@ -1,0 +1,59 @@
+"""Embeddings with `max_norm`, whose forward pass shortens the rows it looks up.
+
+A rank shortens only the rows of its own samples, and under ZeRO 2 and 3 only in the gathered copy.
+So the ranks exchange once a batch which rows were looked up, and each shortens them in what it
+keeps, before the optimizer's update, as one device would.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from stepladder.rungs.parameter_shards import local
+from stepladder.seam.sharding import local_box
+
+
+class RenormalisedRows:
+    """Which rows of a module's embeddings with `max_norm` were looked up since the last batch."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.tables: list[Any] = [
+            part
+            for part in module.modules()
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
+        ]
+        self.used = [torch.zeros(table.num_embeddings, dtype=torch.uint8) for table in self.tables]
+        for index, table in enumerate(self.tables):
+            table.register_forward_pre_hook(partial(self.note, index), with_kwargs=True)
+
+    def note(self, index: int, table: nn.Module, args: Any, kwargs: Any) -> None:
+        rows = args[0] if args else kwargs["input"]
+        self.used[index] = self.used[index].to(rows.device)
+        self.used[index][rows.reshape(-1)] = 1
+
+    @torch.no_grad()
+    def shorten(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """After a batch: shorten the rows that any rank looked up."""
+        for table, used in zip(self.tables, self.used):
+            anywhere = used.to(device)
+            dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=group)
+            mine = local(table.weight)
+            start = first_row(table.weight)
+            rows = anywhere[start : start + len(mine)].nonzero().flatten().to(mine.device)
+            if len(rows):
+                torch.embedding_renorm_(mine.detach(), rows, table.max_norm, table.norm_type)
+            used.zero_()
+
+
+def first_row(weight: Tensor) -> int:
+    """The number of the first row that this rank keeps."""
+    if not isinstance(weight, DTensor):
+        return 0
+    _, start = local_box(weight, list(weight.placements))
+    return start[0]
