@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -81,8 +82,9 @@ def randomise(module: nn.Module, spreads: dict[str, Spread], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         mean, std = spreads.get(name, (0.0, 1.0))
-        least = SPREAD if parameter.dim() < 2 else (parameter[0].numel() or 1) ** -0.5
-        values = torch.randn(parameter.shape, generator=draw, dtype=torch.float32)
+        least = SPREAD if parameter.dim() < 2 else (prod(parameter.shape[1:]) or 1) ** -0.5
+        dtype = parameter.dtype if parameter.is_complex() else torch.float32
+        values = torch.randn(parameter.shape, generator=draw, dtype=dtype)
         parameter.copy_(mean + max(std, least) * values)
 
 

@@ -101,7 +101,7 @@ def add(values: Any, zero: Tensor) -> Any:
             if is_flowing(getattr(values, field.name)):
                 return replace(values, **{field.name: getattr(values, field.name) + zero})
         return values
-    done = []
+    done: list[bool] = []
 
     def once(leaf: Any) -> Any:
         if done or not is_flowing(leaf):
