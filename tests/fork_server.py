@@ -1,48 +1,31 @@
-"""Python processes of the tests, forked from servers that have imported torch already.
+"""The server of `tests.forked_processes`: imports torch once, and forks for each request.
 
-An import of torch and of the commands takes four seconds of a processor, and the gate starts some
-two hundred processes that need it. While `forked_processes` is in force, a process that would run
-a stepladder command, a script or a rank's worker in a new interpreter is forked from a server
-instead: with its own arguments, folder, environment, descriptors and session, and as a child of the
-process that started it, so that signals, exit codes and the death of a parent are the real ones.
-
-What would tell such a process from a new interpreter is left to a real one: another environment of
-Python, torch or a compiler, options, code given by `-c`, `preexec_fn`. Ranks come from two servers
-in turn, because each interpreter hashes strings differently: an order of ranks that is taken from a
-set must fail here, too. A fork ends as Python does up to its exit functions, and frees nothing
-after them: a test of how an interpreter is taken apart starts a real one (`-c`, `fresh_python`).
+A request is answered by the fork of a fork, whose parent ends at once: as an orphan it becomes a
+child of the process that asked. A fork that may start ranks has a server of its own for them.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib
 import importlib.util
 import io
-import itertools
 import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-WORKER = "on_ranks/worker.py"
-MODULES = ("stepladder.cli.main", "stepladder.cli.rank", "torch.distributed.run")
-# Read when Python starts or a library is imported, so another value needs another interpreter.
-READ_AT_START = (
-    "PYTHON", "LD_", "OMP_", "MKL_", "TORCH_LOGS", "TORCHDYNAMO", "TORCHINDUCTOR", "TRITON", "CUDA",
-    "HF_",
-)  # fmt: skip
+from stepladder.cli.import_torch import loading
+from tests.forked_processes import CLIENT, Server, fork_processes, is_worker, receive
+
 PRELOADED = (
     "stepladder.train",
     "stepladder.job",
@@ -58,171 +41,7 @@ FOREIGN = (  # where they are installed
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )
-SERVERS = 2
 PATH: list[str] = []  # of a server: where modules are found, besides what each program adds
-SET_CHILD_SUBREAPER = 36  # prctl's number
-execute_child: Callable[..., None] = subprocess.Popen._execute_child  # type: ignore[attr-defined]
-
-
-class Server:
-    """A process that has imported torch and forks when it is asked to."""
-
-    def __init__(self, connection: socket.socket, process: subprocess.Popen | None = None) -> None:
-        self.socket, self.process = connection, process
-
-    @classmethod
-    def new(cls, environment: dict[str, str]) -> Server:
-        ours, theirs = socket.socketpair()
-        with theirs, new_interpreters():
-            process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], cwd=ROOT, env=environment, start_new_session=True,
-            )  # fmt: skip
-        return cls(ours, process)
-
-    def start(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """The id of a new child of this process."""
-        message = pickle.dumps(request)
-        adopt_orphans(True)
-        try:
-            socket.send_fds(self.socket, [len(message).to_bytes(8, "big")], descriptors)
-            self.socket.sendall(message)
-            return int.from_bytes(receive(self.socket, 8), "big")
-        finally:
-            adopt_orphans(False)
-
-    def stop(self) -> None:
-        self.socket.close()
-        if self.process:
-            self.process.wait()
-
-
-class Client:
-    """The servers of this process, started when first needed, and whether they are to be used."""
-
-    def __init__(self) -> None:
-        self.servers: list[Server] = []
-        self.owner, self.environment = os.getpid(), dict(os.environ)
-        self.turn, self.lock = itertools.count(), threading.Lock()
-        self.paused, self.count = 0, SERVERS
-
-    def server(self, environment: dict[str, str]) -> Server:
-        place = environment.get("RANK", "")
-        turn = int(place) if place.isdigit() else next(self.turn)
-        while len(self.servers) < self.count:
-            self.servers.append(Server.new(self.environment))
-        return self.servers[turn % self.count]
-
-    def stop(self) -> None:
-        if self.owner == os.getpid():
-            for server in self.servers:
-                server.stop()
-
-
-CLIENT = Client()
-
-
-def fork_processes() -> None:
-    """From here on, what can be forked is; on Linux, where a process can adopt another."""
-    if sys.platform == "linux":
-        CLIENT.environment = dict(os.environ)
-        subprocess.Popen._execute_child = fork_or_execute  # type: ignore[attr-defined]
-        atexit.register(CLIENT.stop)
-
-
-@contextmanager
-def new_interpreters() -> Iterator[None]:
-    """Block in which every process is a new interpreter, as users start it."""
-    CLIENT.paused += 1
-    try:
-        yield
-    finally:
-        CLIENT.paused -= 1
-
-
-def read_at_start(environment: Any) -> dict[str, str]:
-    """The variables that must not differ; torch sets where its compiler's cache is by itself."""
-    return {
-        name: text
-        for name, text in environment.items()
-        if name.startswith(READ_AT_START) and not name.endswith("CACHE_DIR")
-    }
-
-
-def can_fork(args: Any, preexec_fn: Any, environment: dict[str, str]) -> bool:
-    if CLIENT.paused or CLIENT.owner != os.getpid() or preexec_fn or isinstance(args, (str, bytes)):
-        return False
-    words = without_option(args)
-    if (
-        not words
-        or words[0] != sys.executable
-        or read_at_start(environment) != read_at_start(CLIENT.environment)
-    ):
-        return False
-    if words[1:2] == ["-P"]:
-        return is_worker(words)
-    if words[1:2] == ["-m"]:
-        return words[2] in MODULES
-    return len(words) > 1 and words[1].endswith(".py") and words[1] != __file__
-
-
-def without_option(args: Any) -> list[str]:
-    """The words of a command, less the `-u` (write at once) of torchrun's ranks."""
-    words = [os.fspath(word) for word in args]
-    return words[:1] + words[2:] if words[1:2] == ["-u"] else words
-
-
-def is_worker(words: list[str]) -> bool:
-    return words[1] == "-P" and words[2].endswith(WORKER)
-
-
-def fork_or_execute(
-    self: Any, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,
-    cwd: Any, env: Any, startupinfo: Any, creationflags: Any, shell: Any,
-    p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int, errread: int, errwrite: int,
-    restore_signals: Any, gid: Any, gids: Any, uid: Any, umask: Any,
-    start_new_session: bool, process_group: Any,
-) -> None:  # fmt: skip
-    """What `Popen` does to start its process, by a fork of a server where that is the same."""
-    environment = {os.fsdecode(k): os.fsdecode(v) for k, v in (env or os.environ).items()}
-    plain = not shell and executable in (None, sys.executable) and gid is gids is uid is None
-    if not (plain and umask < 0 and process_group < 0 and can_fork(args, preexec_fn, environment)):
-        return execute_child(
-            self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo,
-            creationflags, shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite,
-            restore_signals, gid, gids, uid, umask, start_new_session, process_group,
-        )  # fmt: skip
-    standard = [p2cread, c2pwrite, errwrite]
-    given = {number: end if end >= 0 else number for number, end in enumerate(standard)}
-    given |= {number: number for number in pass_fds}
-    request = {
-        "words": without_option(args),
-        "unbuffered": "-u" in args[1:2] or bool(environment.get("PYTHONUNBUFFERED")),
-        "folder": os.fspath(cwd) if cwd else os.getcwd(),
-        "environment": environment,
-        "session": start_new_session,
-        "parent": os.getpid(),
-        "descriptors": list(given),
-    }
-    with CLIENT.lock:
-        self.pid = CLIENT.server(environment).start(request, list(given.values()))
-    self._child_created = True
-    self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
-
-
-def adopt_orphans(on: bool) -> None:
-    """Whether a process whose parent ends becomes a child of this one."""
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
-
-
-def receive(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = connection.recv(size - len(found))
-        if not part:
-            raise EOFError
-        found += part
-    return found
 
 
 def serve(connection: socket.socket) -> dict[str, Any] | None:
@@ -298,6 +117,8 @@ def become(request: dict[str, Any], path: list[str]) -> None:
         sys.argv, sys.path[:] = words[1:], path
     elif words[0] == "-m":
         sys.argv, sys.path[:] = words[1:], [request["folder"], *path]
+    elif words[0] == "-c":
+        sys.argv, sys.path[:] = ["-c", *words[2:]], ["", *path]
     else:
         sys.argv, sys.path[:] = words, [str(Path(words[0]).resolve().parent), *path]
 
@@ -313,6 +134,9 @@ def run(words: list[str]) -> None:
     """Run a module or a file as Python does: as `__main__`, which stays to the end."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
+    if words[1] == "-c":
+        exec(compile(words[2], "<string>", "exec"), main.__dict__)
+        return
     if words[1] == "-m":
         spec = importlib.util.find_spec(words[2])
         assert spec and spec.loader and spec.origin
@@ -367,17 +191,13 @@ def run_asked(connection: socket.socket) -> None:
 
 def main() -> None:
     """The server; in a fork of it, the program that was asked for, to its end."""
-    path = sys.path[1:]
-    sys.path[:] = path
-    from stepladder.cli.import_torch import loading
-
+    PATH[:] = sys.path[1:]
     with loading():
         for name in PRELOADED:
             importlib.import_module(name)
         with suppress(ImportError):
             for name in FOREIGN:
                 importlib.import_module(name)
-    PATH[:] = path
     run_asked(socket.socket(fileno=int(sys.argv[1])))
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.fork_server import new_interpreters
+from tests.forked_processes import new_interpreters
 
 LOOK = """
 import json, os, signal, sys

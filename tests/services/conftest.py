@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fork_server import new_interpreters
+from tests.forked_processes import new_interpreters
 
 from .same import Place
 

@@ -50,7 +50,7 @@ def test_one_failing_rank_of_two_fails_the_check(tmp_path):
     assert check.state == FAILED and "no-such-probe" in check.seen
 
 
-def test_a_probe_that_hangs_is_ended_at_the_limit(tmp_path):
+def test_a_probe_that_hangs_is_ended_at_the_limit(tmp_path, fresh_python):
     started = time.monotonic()
     check = run_probes([("gloo", "0", "2", str(tmp_path / "alone"))], 3, "fix")
     assert check == MachineCheck(FAILED, "not finished after 3 s", "fix")
