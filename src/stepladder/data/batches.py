@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from stepladder.data.loading.prefetch import Prefetcher
 from stepladder.data.loading.read_samples import ReadPolicy, SampleReader
+from stepladder.data.loading.sample_seeds import SampleSeeds, generators_restored, may_draw
 from stepladder.data.loading.workers import Workers
 from stepladder.errors import DataError
 
@@ -58,11 +60,12 @@ def batches(
         plan,
         share,
         _schedule(lengths, source),
+        SampleSeeds(seed) if may_draw(source) else None,
     )
     return Prefetcher(
         make,
         plan.steps(),
-        workers=Workers.parse(workers, source),
+        workers=Workers.parse(workers, source, device),
         device=device,
         patience_seconds=policy.patience_seconds,
     )
@@ -73,7 +76,15 @@ def load_batch(
 ) -> Batch:
     """Read the samples at these positions of a run as one batch, in this thread."""
     reader = SampleReader(source, reading or ReadPolicy())
-    return _load(reader, order.indices(positions), position=int(positions[0]), size=len(positions))
+    seeds = SampleSeeds(0).at(positions) if may_draw(source) else None
+    with generators_restored() if seeds else nullcontext():
+        return _load(
+            reader,
+            order.indices(positions),
+            position=int(positions[0]),
+            size=len(positions),
+            seeds=seeds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +122,23 @@ class BatchMaker:
     positions: Positions
     share: Share | None = None
     lengths: Callable[[int], int] | None = None
+    seeds: SampleSeeds | None = None  # None: reading a sample draws nothing
 
     def __call__(self, count: int) -> Batch:
         first, size = self.positions.of(count)
         step = first // self.positions.size
         mine = first + _offsets(self.share, step, size)
         length = self.lengths(step) if self.lengths else None
-        return _load(
-            self.reader, self.order.indices(mine), position=first, size=size, length=length
-        )
+        seeds = self.seeds.at(mine) if self.seeds else None
+        with generators_restored() if seeds else nullcontext():
+            return _load(
+                self.reader,
+                self.order.indices(mine),
+                position=first,
+                size=size,
+                length=length,
+                seeds=seeds,
+            )
 
     def reading_now(self) -> str:
         """The samples being read at this moment, for the message of a timeout."""
@@ -129,12 +148,19 @@ class BatchMaker:
 
 
 def _load(
-    reader: SampleReader, indices: Integers, *, position: int, size: int, length: int | None = None
+    reader: SampleReader,
+    indices: Integers,
+    *,
+    position: int,
+    size: int,
+    length: int | None = None,
+    seeds: list[int] | None = None,
 ) -> Batch:
     skipped: tuple[str, ...] = ()
-    samples = reader.fetch(indices)
+    samples = reader.fetch(indices, seeds[0] if seeds else None)
     if samples is None:
-        read = [reader.read(index) for index in indices.tolist()]
+        each = zip(indices.tolist(), seeds or [None] * len(indices))
+        read = [reader.read(index, seed) for index, seed in each]
         names = [reader.name(index) for index in indices.tolist()]
         samples = stack([sample for sample, _ in read], names, reader.policy)
         skipped = tuple(sentence for _, sentence in read if sentence)

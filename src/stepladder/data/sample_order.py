@@ -63,14 +63,14 @@ def _block(number: int, length: int, seed: int) -> Integers:
 
 def _shuffled(positions: Integers, length: int, seed: int) -> Integers:
     epochs, places = np.divmod(positions, length)
-    keys = _mix(_mix(np.full(epochs.shape, seed & WORD, np.uint64)) + epochs.astype(np.uint64))
+    keys = mix(mix(np.full(epochs.shape, seed & WORD, np.uint64)) + epochs.astype(np.uint64))
     return _permute(places.astype(np.uint64), keys, length).astype(np.int64)
 
 
 def _permute(places: Words, keys: Words, length: int) -> Words:
     # The xor network is slightly uneven on a handful of samples; a keyed rotation makes every index
     # equally likely at every place.
-    rotated = (places + _mix(~keys) % np.uint64(length)) % np.uint64(length)
+    rotated = (places + mix(~keys) % np.uint64(length)) % np.uint64(length)
     found = _scramble(rotated, keys, (length - 1).bit_length())
     while (outside := found >= length).any():
         found[outside] = _scramble(found[outside], keys[outside], (length - 1).bit_length())
@@ -84,12 +84,12 @@ def _scramble(values: Words, keys: Words, bits: int) -> Words:
     high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
     high, low = values >> low_bits, values & low_mask
     for number in range(0, ROUNDS, 2):
-        high = high ^ (_mix(low ^ _mix(keys + np.uint64(number))) & high_mask)
-        low = low ^ (_mix(high ^ _mix(keys + np.uint64(number + 1))) & low_mask)
+        high = high ^ (mix(low ^ mix(keys + np.uint64(number))) & high_mask)
+        low = low ^ (mix(high ^ mix(keys + np.uint64(number + 1))) & low_mask)
     return (high << low_bits) | low
 
 
-def _mix(words: Words) -> Words:
+def mix(words: Words) -> Words:
     """Spread every bit over all 64 (the finalizer of SplitMix64, Steele, Lea and Flood 2014)."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

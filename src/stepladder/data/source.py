@@ -9,7 +9,8 @@ may offer more:
     block, blocks_together      samples that are decoded at once, and how many such blocks to
                                 shuffle together; without them every order costs the same
     where(index) -> str         the file behind a sample, for messages
-    parallel = True             reading from several threads at once is safe and pays
+    parallel = True             reading from several threads at once is safe and pays; no
+                                sample draws from the generators of torch, numpy or Python
 
 A stream is refused: without an index there is no sample number p, so no exact resume and no same
 batch on another number of ranks.

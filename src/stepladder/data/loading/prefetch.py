@@ -58,7 +58,9 @@ class Prefetcher(Iterator[Batch]):
         self._pending: deque[tuple[int, Future[Batch]]] = deque()
         self._make = make
         if workers.processes:
-            make = run_in_processes(make, steps, count=workers.count, depth=depth)
+            make = run_in_processes(
+                make, steps, count=workers.count, depth=depth, forked=workers.forked
+            )
         self._tasks: SimpleQueue = SimpleQueue()
         prepare = self._copier.prepare
         threads = [

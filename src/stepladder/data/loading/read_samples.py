@@ -12,6 +12,8 @@ from stepladder.data.sample_order import Integers
 from stepladder.data.source import Source
 from stepladder.errors import DataError, StepladderError, nearest
 
+from .sample_seeds import seed_generators
+
 FAULTS = re.compile(r"(retry:(?P<retries>[0-9]{1,3}) then )?(?P<then>stop|skip)", re.ASCII)
 EXAMPLE = "Write 'retry:3 then stop' or 'retry:3 then skip', or one of stop and skip alone."
 MAX_SUBSTITUTES = 16  # neighbours tried before the whole source counts as broken
@@ -56,13 +58,19 @@ class SampleReader:
     policy: ReadPolicy
     reading_now: dict[int, int] = field(default_factory=dict)  # the index each thread reads now
 
-    def fetch(self, indices: Integers) -> Any | None:
-        """Many samples at once, or None if they must be read one by one."""
+    def fetch(self, indices: Integers, seed: int | None = None) -> Any | None:
+        """Many samples at once, or None if they must be read one by one.
+
+        Args:
+            seed: for the random generators; None: reading draws nothing.
+        """
         fetch = getattr(self.source, "fetch", None)
         if fetch is None:
             return None
         self.reading_now[get_ident()] = int(indices[0])
         try:
+            if seed is not None:
+                seed_generators(seed)
             return fetch(indices)
         except (OSError, StepladderError) as error:
             if self.policy.on_error == "stop" and isinstance(error, StepladderError):
@@ -71,13 +79,13 @@ class SampleReader:
         except Exception as error:
             raise self._failed(int(indices[0]), error) from error
 
-    def read(self, index: int) -> tuple[Any, str | None]:
+    def read(self, index: int, seed: int | None = None) -> tuple[Any, str | None]:
         """The sample and None, or its substitute and a sentence that says so."""
         if self.policy.on_error == "stop":
-            return self._try(index), None
+            return self._try(index, seed), None
         for offset in range(MAX_SUBSTITUTES + 1):
             try:
-                sample = self._try((index + offset) % len(self.source))
+                sample = self._try((index + offset) % len(self.source), seed)
             except StepladderError as error:
                 if offset == 0:
                     first = error
@@ -99,10 +107,12 @@ class SampleReader:
         where = getattr(self.source, "where", None)
         return f"sample {index} ({where(index) if where else type(self.source).__name__})"
 
-    def _try(self, index: int) -> Any:
+    def _try(self, index: int, seed: int | None) -> Any:
         self.reading_now[get_ident()] = index
         for attempt in range(self.policy.retries + 1):
             try:
+                if seed is not None:  # before each attempt: a failed one may have drawn
+                    seed_generators(seed)
                 return self.source[index]
             except StepladderError:
                 raise

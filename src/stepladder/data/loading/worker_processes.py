@@ -1,4 +1,4 @@
-"""Reading in spawned worker processes, through torch's DataLoader."""
+"""Reading in worker processes, through torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ class StepDataset(Dataset):
 
 
 def run_in_processes(
-    make: Callable[[int], Batch], steps: range, *, count: int, depth: int
+    make: Callable[[int], Batch], steps: range, *, count: int, depth: int, forked: bool = False
 ) -> Callable[[int], Batch]:
     """Have `count` processes call `make`, with results in order."""
-    _check_pickles(make)
+    if not forked:
+        _check_pickles(make)
     loader: DataLoader = DataLoader(
         StepDataset(make),
         batch_size=None,
         sampler=steps,
         num_workers=count,
         prefetch_factor=max(2, -(-depth // count)),
-        multiprocessing_context="spawn",
+        multiprocessing_context="fork" if forked else "spawn",
         generator=torch.Generator(),  # the loader draws a seed, and not from the run's
     )
     return WorkerBatches(iter(loader))
