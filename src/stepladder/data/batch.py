@@ -30,9 +30,20 @@ class Batch:
     valid_by_row: tuple[int, ...]  # targets other than -100, for each row here
     leading_by_row: tuple[int, ...]  # 1 if a row's first target is valid
     skipped: tuple[str, ...] = ()  # samples that could not be read, and their substitutes
+    most_rows: int | None = None  # on any rank; None: rows are spread evenly
+    idle: bool = False  # this rank has no rows, and a stand-in that counts for nothing
 
     @classmethod
-    def of(cls, samples: Any, *, position: int, size: int, skipped: tuple[str, ...] = ()) -> Batch:
+    def of(
+        cls,
+        samples: Any,
+        *,
+        position: int,
+        size: int,
+        skipped: tuple[str, ...] = (),
+        most_rows: int | None = None,
+        idle: bool = False,
+    ) -> Batch:
         """Make a batch of stacked samples, separating inputs and targets.
 
         A pair is inputs and targets. A dict with labels is all inputs, as Hugging Face models
@@ -44,7 +55,9 @@ class Batch:
         elif isinstance(samples, dict):
             targets = next((samples[key] for key in TARGET_KEYS if key in samples), None)
         valid, leading = _count_valid(inputs, targets), _count_leading(inputs, targets)
-        return cls(inputs, targets, position, size, valid, leading, skipped)
+        if idle:
+            valid = leading = (0,) * len(valid)
+        return cls(inputs, targets, position, size, valid, leading, skipped, most_rows, idle)
 
     @property
     def num_rows(self) -> int:
@@ -59,6 +72,10 @@ class Batch:
     def leading(self) -> int:
         """Rows whose first target is valid: a model that shifts its own labels does not use it."""
         return sum(self.leading_by_row)
+
+    def rows_of_fullest(self, ways: int) -> int:
+        """Rows of the data rank that has most, where `ways` ranks share the global batch."""
+        return self.most_rows or -(-self.size // ways)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))

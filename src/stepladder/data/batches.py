@@ -127,7 +127,9 @@ class BatchMaker:
     def __call__(self, count: int) -> Batch:
         first, size = self.positions.of(count)
         step = first // self.positions.size
-        mine = first + _offsets(self.share, step, size)
+        offsets = _offsets(self.share, step, size)
+        idle = not len(offsets)  # a last batch of fewer rows than ranks: another's row stands in
+        mine = first + (np.zeros(1, np.int64) if idle else offsets)
         length = self.lengths(step) if self.lengths else None
         seeds = self.seeds.at(mine) if self.seeds else None
         with generators_restored() if seeds else nullcontext():
@@ -138,6 +140,7 @@ class BatchMaker:
                 size=size,
                 length=length,
                 seeds=seeds,
+                idle=idle,
             )
 
     def reading_now(self) -> str:
@@ -155,6 +158,7 @@ def _load(
     size: int,
     length: int | None = None,
     seeds: list[int] | None = None,
+    idle: bool = False,
 ) -> Batch:
     skipped: tuple[str, ...] = ()
     samples = reader.fetch(indices, seeds[0] if seeds else None)
@@ -167,18 +171,18 @@ def _load(
     samples = check_longest(samples, reader.policy)
     if length is not None:
         samples = shorten(samples, length)
-    return Batch.of(samples, position=position, size=size, skipped=skipped)
+    return Batch.of(samples, position=position, size=size, skipped=skipped, idle=idle)
 
 
 def _offsets(share: Share | None, step: int, size: int) -> Integers:
     if share is None:
         return np.arange(size)
     offsets = np.asarray(share(step, size), dtype=np.int64)
-    if not len(offsets) or offsets.min() < 0 or offsets.max() >= size:
+    if len(offsets) and (offsets.min() < 0 or offsets.max() >= size):
         raise DataError(
             "share",
             f"offsets {offsets.tolist()[:8]} of a batch of {size} at step {step}",
-            f"Give each rank at least one of 0 to {size - 1}.",
+            f"Give each rank some of 0 to {size - 1}.",
         )
     return offsets
 

@@ -89,13 +89,10 @@ def rank_positions(step: int, batch: Batch, data_index: int, data_ranks: int) ->
 
 
 def uneven_rank_rows(size: int, data_index: int, data_ranks: int) -> range:
-    """One rank's rows of a batch that does not divide evenly: ranks differ by at most a row."""
-    if size < data_ranks:
-        raise PlanError(
-            "batch",
-            f"{size} rows are fewer than the {data_ranks} ranks that share them",
-            f"Use at most {size} data ranks, or a batch of {data_ranks} or more.",
-        )
+    """One rank's rows of a batch that does not divide evenly: ranks differ by at most a row.
+
+    Of a batch with fewer rows than ranks the last ranks have none.
+    """
     least, extra = divmod(size, data_ranks)
     first = data_index * least + min(data_index, extra)
     return range(first, first + least + (data_index < extra))

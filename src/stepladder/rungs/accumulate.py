@@ -95,9 +95,9 @@ class Accumulate:
         which would wait for it in a collective; so it repeats its last one, with weight 0.
         """
         parts, ways = self.micro_batches(mine), self.world.layout.data_ranks
-        most = -(-batch.size // ways)  # rows of the fullest rank
+        most = batch.rows_of_fullest(ways)
         idle = -(-most // (self.micro or most)) - len(parts) if ways > 1 else 0
-        return [(part, True) for part in parts] + [(parts[-1], False)] * idle
+        return [(part, not mine.idle) for part in parts] + [(parts[-1], False)] * idle
 
     def count(self, batch: Batch) -> int | torch.Tensor:
         """Valid targets of the whole global batch; among several ranks still on the device."""

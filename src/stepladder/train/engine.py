@@ -7,7 +7,6 @@ of the failed try survives, so no sample is lost or counted twice.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,12 +38,11 @@ from stepladder.train.health.out_of_memory import (
 )
 from stepladder.train.health.running_statistics import Statistics
 from stepladder.train.optimizer.build_optimizer import set_rate, update
-from stepladder.train.optimizer.gradient_norm import Norms, measure_norms
+from stepladder.train.optimizer.gradient_norm import measure_norms
 from stepladder.world import (
     World,
     deterministic,
     device_memory_bytes,
-    peak_memory_bytes,
     seed_generators,
 )
 from stepladder.world.device_mismatch import explain_placement
@@ -54,6 +52,7 @@ from .peak_memory import PeakMemory
 from .pending_report import PendingReport
 from .step_batch import Rows, rank_batch
 from .step_clock import Clock
+from .step_report import Taken, read_report
 
 
 @dataclass(slots=True)
@@ -92,7 +91,13 @@ class Engine:
 
     @property
     def lr(self) -> float:
-        return self.plan.optimizer.lr * self.rate.factor(self.index) * self.health.factor
+        """Of the next step, for parameters without a factor of their own."""
+        return self.set_rate() * self.health.factor
+
+    def set_rate(self) -> float:
+        """Have the optimizer's learning rates be those of the next step, before any backoff."""
+        scheduled = self.plan.optimizer.lr * self.rate.factor(self.index)
+        return set_rate(self.optimizer, scheduled, self.rate)
 
     @property
     def micro(self) -> int | None:
@@ -109,6 +114,8 @@ class Engine:
                 rank's own, as many on every rank) or "global" (the whole batch on every rank, of
                 which each takes its part).
         """
+        self.agree_on_rate()
+        self.set_rate()  # refused before anything is computed, where two schedules set it
         taken = self.own_batch(batch, rows)
         self.events += [f"step {self.index}: {sentence}" for sentence in taken.skipped]
         taken = taken.to(self.world.device, non_blocking=True)
@@ -124,18 +131,30 @@ class Engine:
                     raise told from cut
                 raise
 
+    def agree_on_rate(self) -> None:
+        """With "backoff", look at the steps so far on every rank, whoever reads reports.
+
+        The learning rate then follows from numbers that all ranks have. On one rank there is
+        nothing to agree on, and no step waits for the one before.
+        """
+        if self.health.policy == "backoff" and not self.settled.one_rank:
+            self.look()
+
     def own_batch(self, batch: Any, rows: Rows | None = None) -> Batch:
         """This rank's part of the global batch that comes next in the run."""
-        return rank_batch(batch, self.position, self.plan, self.world.data_index, rows)
+        world = self.world
+        return rank_batch(
+            batch, self.position, self.plan, world.data_index, rows, world.gather_counts
+        )
 
     def gradients(self, batch: Batch) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
             start_training(self.module, self.evaluated)
-        if (
-            self.micro is None and self.settled.micro_batches
-        ):  # the first batch says how large one is
-            self.climbed.forward_backward.micro = self.settled.rows_per_micro_batch(batch.num_rows)
+        # The first batch says how large a micro-batch is, alike on every rank.
+        if self.micro is None and self.settled.micro_batches:
+            fullest = batch.rows_of_fullest(self.settled.data_ranks)
+            self.climbed.forward_backward.micro = self.settled.rows_per_micro_batch(fullest)
         with (
             deterministic(self.exact),
             float32_matmul_mode(self.plan.precision, self.world.device),
@@ -186,6 +205,9 @@ class Engine:
         place = self.world.layout.place(self.world.place.rank)
         stage = (place["pipeline"],) if self.world.layout.pipeline > 1 else ()
         seed_generators(self.world.device, self.seed, self.index, self.world.data_index, *stage)
+        # Another run's loss may have gone through this module since the last step, as a
+        # generator's goes through the discriminator.
+        drop_gradients(self.climbed.shards)
         return self.climbed.gradients(batch, self.scale.scaled, (self.seed, self.index))
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
@@ -195,13 +217,12 @@ class Engine:
             shard.take_gradient()
         norms = measure_norms(self.climbed.shards, self.world)
         bad, lr = norms.bad(loss), self.lr
-        set_rate(self.optimizer, lr)
         clip = self.plan.optimizer.clip
         # Nothing to divide by saves a pass that writes every gradient back.
         divided = clip is not None or self.scale.enabled
         divisor = norms.divisor(self.scale.scale, clip) if divided else None
         scale = None if self.scale.value is None else self.scale.value.clone()
-        update(self.optimizer, divisor, bad)
+        update(self.optimizer, divisor, bad, self.health.factor)
         self.climbed.publish()
         self.scale.update(bad)
         drop_gradients(self.climbed.shards)
@@ -247,57 +268,17 @@ class Engine:
         if self.statistics is not None:
             self.statistics.mend(self.module)
 
-    def look(self, taken: Taken) -> None:
-        """See how the steps up to this one went, and answer what is found."""
-        self.look_back(taken.step)
-        if faults := self.health.take_faults():
-            scene = Scene(self.module, self.climbed.forward_backward, self.world, self.plan)
-            if told := answer(faults, scene, self.health, taken.batch):
-                self.events.append(told)
+    def look(self, taken: Taken | None = None) -> None:
+        """See how the steps up to this one went, or all of them, and answer what is found."""
+        self.look_back(taken.step if taken else None)
+        batch = taken.batch if taken else None
+        faults = self.health.take_faults()
+        if faults and (told := answer(faults, self.scene, self.health, batch)):
+            self.events.append(told)
+
+    @property
+    def scene(self) -> Scene:
+        return Scene(self.module, self.climbed.forward_backward, self.world, self.plan)
 
     def _read(self, taken: Taken) -> Report:
-        loss, norm = taken.loss.item(), taken.norms.whole.item()
-        scale = None if taken.scale is None else taken.scale.item()
-        self.look(taken)
-        seconds, waited = self.clock.read(taken.step)
-        tokens = int(taken.tokens)
-        rates = self.flops.over(seconds, taken.batch)
-        memory = peak_memory_bytes(self.world.device)
-        return Report(
-            step=taken.step,
-            loss=loss,
-            grad_norm=norm / (scale or 1.0),
-            lr=taken.lr,
-            tokens=tokens,
-            seconds=seconds,
-            memory_bytes=memory if taken.fullest is None else max(memory, int(taken.fullest)),
-            tokens_per_second=tokens / seconds,
-            flops_per_second=rates.model,
-            mfu=rates.mfu,
-            hfu=rates.hfu,
-            loss_scale=scale,
-            skipped=not math.isfinite(norm + loss),
-            length=longest(taken.batch),
-            data_seconds=waited,
-            rank_memory_bytes=memory,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What a step leaves behind on the device until its report is read."""
-
-    step: int
-    batch: Batch
-    loss: torch.Tensor
-    tokens: int | torch.Tensor
-    norms: Norms
-    lr: float
-    scale: torch.Tensor | None
-    fullest: torch.Tensor | None  # the largest peak memory of any rank; None: there is one rank
-
-
-def longest(batch: Batch) -> int:
-    """Tokens of a row, where rows are sequences of whole numbers."""
-    first = batch.tensors()[0]
-    return first.shape[1] if first.dim() == 2 and not first.is_floating_point() else 0
+        return read_report(taken, lambda: self.look(taken), self.clock, self.flops, self.world)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from stepladder.data import Batch, iter_tensors
@@ -14,6 +16,7 @@ from stepladder.plan import Plan
 from .batch_rows import rows_of
 
 Rows = Literal["global", "rank"]  # tensors are the whole global batch, or this rank's part of it
+REFUSED = -1  # rows of a rank whose batch is of no use
 
 
 def as_batch(given: Any, position: int, ways: int = 1) -> Batch:
@@ -29,13 +32,21 @@ def as_batch(given: Any, position: int, ways: int = 1) -> Batch:
 
 
 def rank_batch(
-    given: Any, position: int, plan: Plan, data_index: int, rows: Rows | None = None
+    given: Any,
+    position: int,
+    plan: Plan,
+    data_index: int,
+    rows: Rows | None = None,
+    gather: Callable[[int], list[int]] | None = None,
 ) -> Batch:
     """This rank's part of the global batch that `given` is, or is a part of.
 
     Nothing is guessed where several ranks split the data: a loader that reads the same rows on
     every rank and one that reads other rows on each look alike, and the wrong guess would train on
     rows twice, or on half of them.
+
+    Args:
+        gather: a number of this rank to those of all data ranks; None: all have the same.
     """
     ways = plan.layout.data_ranks
     if isinstance(given, Batch) or (ways == 1 and rows is None):
@@ -49,13 +60,62 @@ def rank_batch(
         )
     if rows not in ("global", "rank"):
         raise DataError("rows", f"'{rows}' is neither", "Use 'rank' or 'global'.")
-    if rows == "rank":
-        return as_batch(given, position, ways)
-    made = structure(given)
-    size = count_rows(made)
-    mine = torch.from_numpy(rows_of(plan, size, data_index))
-    part = map_tensors(lambda tensor: tensor[mine] if tensor.dim() else tensor, made)
-    return Batch.of(part, position=position, size=size)
+    made, counts = counted(given, gather or (lambda count: [count] * ways))
+    return (
+        own_part(made, position, counts, data_index)
+        if rows == "rank"
+        else part_of_all(made, position, plan, counts, data_index)
+    )
+
+
+def counted(given: Any, gather: Callable[[int], list[int]]) -> tuple[Any, list[int]]:
+    """The tensors as they were given, and how many rows each data rank was given.
+
+    A rank that cannot use its batch says so to the others, which would wait for it.
+    """
+    try:
+        made = structure(given)
+        mine = count_rows(made)
+    except DataError:
+        gather(REFUSED)
+        raise
+    counts = gather(mine)
+    if REFUSED in counts:
+        where = f"data rank {counts.index(REFUSED)} cannot use its batch"
+        raise DataError("batch", where, "Its log says why.")
+    if not any(counts):
+        raise DataError("batch", "has no rows on any rank", "Give at least one.")
+    return made, counts
+
+
+def own_part(made: Any, position: int, counts: list[int], data_index: int) -> Batch:
+    """Rows that this rank alone was given; ranks may have unequal numbers of them."""
+    idle = not counts[data_index]
+    if idle:
+        made = map_tensors(lambda tensor: tensor.new_zeros(1, *tensor.shape[1:]), made)
+    return Batch.of(made, position=position, size=sum(counts), most_rows=max(counts), idle=idle)
+
+
+def part_of_all(made: Any, position: int, plan: Plan, counts: list[int], data_index: int) -> Batch:
+    """This rank's rows of a batch that every rank was given whole."""
+    size = counts[data_index]
+    if len(set(counts)) > 1:
+        raise DataError(
+            "rows",
+            f"'global' means the same batch on every rank, and ranks were given "
+            f"{', '.join(map(str, counts))} rows",
+            "Give all the same, or pass rows='rank' where each rank has its own.",
+        )
+    return take_rows(made, rows_of(plan, size, data_index), position, size)
+
+
+def take_rows(made: Any, mine: np.ndarray, position: int, size: int) -> Batch:
+    """Some rows of a whole global batch; where they are none, another rank's row stands in."""
+    index = torch.from_numpy(mine if len(mine) else np.zeros(1, np.int64))
+    part = map_tensors(
+        lambda tensor: tensor[index.to(tensor.device)] if tensor.dim() else tensor, made
+    )
+    return Batch.of(part, position=position, size=size, idle=not len(mine))
 
 
 def structure(given: Any) -> Any:

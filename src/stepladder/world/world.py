@@ -37,6 +37,7 @@ class World:
     layout: Layout = Layout()
     mesh: DeviceMesh | None = None  # None: a single rank
     watchdog: HangWatchdog | None = None  # if there are other ranks
+    host_group: dist.ProcessGroup | None = None  # all ranks, for numbers that the host needs
 
     @property
     def data_index(self) -> int:
@@ -80,6 +81,15 @@ class World:
             return value
 
         return wait
+
+    def gather_counts(self, count: int) -> list[int]:
+        """A number of every data rank, without waiting for the device."""
+        counts = torch.full((self.layout.data_ranks,), torch.iinfo(torch.int64).min)
+        counts[self.data_index] = count
+        if self.mesh is not None and self.layout.data_ranks > 1:
+            with self.explain_hangs():
+                dist.all_reduce(counts, dist.ReduceOp.MAX, group=self.host_group)
+        return counts.tolist()
 
     def submesh(self, *axes: str) -> DeviceMesh:
         """The ranks that differ from this one only along `axes`, as a mesh of one dimension."""
@@ -129,7 +139,8 @@ def join_world(
     for group in (dist.group.WORLD, *map(mesh.get_group, AXES)):
         set_timeout(backend_timeout(dist.get_backend(), timeout_seconds), group)
     watchdog = watchdog_for(place, timeout_seconds) if place.num_ranks > 1 else None
-    return World(place, here, layout, mesh, watchdog)
+    host = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+    return World(place, here, layout, mesh, watchdog, host)
 
 
 def forget_routes() -> None:

@@ -92,11 +92,12 @@ class Pipeline(Accumulate):
         return self.result(), int(self.total)
 
     def begin(self, batch: Batch, scale: Scale) -> None:
-        if batch.size % self.world.layout.data_ranks:
+        ways = self.world.layout.data_ranks
+        if batch.rows_of_fullest(ways) * ways != batch.size:
             raise DataError(
                 "batch",
-                f"{batch.size} rows do not divide by the {self.world.layout.data_ranks} ranks that "
-                "share them, and every pipeline runs as many micro-batches",
+                f"{batch.size} rows are not spread evenly over the {ways} ranks that share them, "
+                "and every pipeline runs as many micro-batches",
                 "Use a batch that divides, or pipeline=1.",
             )
         self.total, self.scale = self.count(batch), scale

@@ -20,6 +20,7 @@ from stepladder.checkpoint.integrity import check_files
 from stepladder.errors import RecordError, Unproven
 from stepladder.plan import AXES
 from stepladder.train.engine import Engine
+from stepladder.train.optimizer.build_optimizer import set_own_rates
 from stepladder.train.optimizer.error_feedback import set_owed
 from stepladder.train.optimizer.optimizer_state import begin_anew, make_state
 
@@ -46,6 +47,7 @@ def load(run: Engine, folder: str | Path) -> Path:
         run.seed = state["seed"]
     run.scale.load_state_dict(state["loss_scale"])
     run.health.load_state_dict(state.get("health", {}))
+    set_own_rates(run.optimizer, state.get("own_rates", {}))
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     if run.world.is_rank_zero:

@@ -14,6 +14,7 @@ from stepladder.checkpoint.hashing import THREADS
 from stepladder.model import builtin_shape
 from stepladder.model.huggingface.saved_settings import model_settings
 from stepladder.train.engine import Engine
+from stepladder.train.optimizer.build_optimizer import own_rates
 from stepladder.train.optimizer.error_feedback import read_owed
 from stepladder.version import VERSION
 
@@ -112,6 +113,7 @@ def describe(run: Engine) -> dict[str, Any]:
         "plan": str(run.plan),
         "optimizer": str(run.plan.optimizer),
         "rate": str(run.rate),
+        "own_rates": own_rates(run.optimizer),
         "loss_scale": run.scale.state_dict(),
         "health": run.health.state_dict(),
         "versions": {

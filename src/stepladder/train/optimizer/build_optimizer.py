@@ -16,12 +16,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.plan import Optimizer
+from stepladder.errors import ModelError, PlanError, RecordError
+from stepladder.plan import Optimizer, Rate
 from stepladder.seam.operators import foreach_divide_
 
 from .master_weights import MasterAdam
 
 Named = tuple[str, nn.Parameter]
+SCHEDULED = (  # what torch's schedulers keep in a group
+    *("lr", "initial_lr", "max_lr", "min_lr"),
+    *("momentum", "betas", "base_momentum", "max_momentum"),
+)
 
 
 def build_optimizer(
@@ -80,7 +85,15 @@ def make_groups(
     for name, parameter in named:
         groups.setdefault(settings(how, name, blocks), []).append(parameter)
     return [
-        {"params": members, "lr_factor": factor, "lr": how.lr * factor, "weight_decay": decay}
+        {
+            "params": members,
+            "lr_factor": factor,
+            "lr": how.lr * factor,
+            "weight_decay": decay,
+            "scheduled_lr": how.lr * factor,
+            "own_lr": False,
+            "label": f"lr={factor}x wd={decay}",
+        }
         for (factor, decay), members in groups.items()
     ]
 
@@ -103,15 +116,81 @@ def depth_below_top(name: str, blocks: Sequence[str]) -> int:
     return len(blocks) + 1 if blocks and above_first else 0
 
 
-def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, lr: float, rate: Rate) -> float:
+    """Give every group its learning rate; what the first one has without its factor comes back.
+
+    A group whose rate was changed since this last set it, by a torch scheduler or by hand, is the
+    user's from then on.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_factor"]
+        if "lr_factor" not in group:
+            raise ModelError(
+                "optimizer",
+                "a group of parameters was added to run.optimizer, which no gradient reaches",
+                "Make them part of the module before climb.",
+            )
+        group["own_lr"] = group["own_lr"] or bool(group["lr"] != group["scheduled_lr"])
+        if (group["own_lr"] or "initial_lr" in group) and rate != Rate():
+            raise PlanError(
+                "rate",
+                f"'{rate}' and a scheduler on run.optimizer both set the learning rate",
+                "Leave one of them out.",
+            )
+        if not group["own_lr"]:
+            group["lr"] = group["scheduled_lr"] = lr * group["lr_factor"]
+    first = optimizer.param_groups[0]
+    return float(first["lr"]) if first["own_lr"] else lr
+
+
+def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    """What the user or a scheduler has set, by group; empty where the plan's schedule rules."""
+    if not any(group["own_lr"] for group in optimizer.param_groups):
+        return {}
+    return {
+        group["label"]: {
+            key: float(group[key]) if key == "lr" else group[key]
+            for key in SCHEDULED
+            if key in group
+        }
+        for group in optimizer.param_groups
+    }
+
+
+def set_own_rates(optimizer: torch.optim.Optimizer, saved: dict[str, dict[str, Any]]) -> None:
+    """Put back what `own_rates` found."""
+    for group in optimizer.param_groups if saved else ():
+        if group["label"] not in saved:
+            raise RecordError(
+                "checkpoint",
+                f"its learning rates were set by hand for {', '.join(saved)}, and none for "
+                f"the parameters with {group['label']}",
+                "Use the groups that the run was saved with.",
+            )
+        for key, value in saved[group["label"]].items():
+            group[key] = tuple(value) if isinstance(value, list) else value
+        group["own_lr"] = True
 
 
 def update(
-    optimizer: torch.optim.Optimizer, divisor: torch.Tensor | None, bad: torch.Tensor
+    optimizer: torch.optim.Optimizer,
+    divisor: torch.Tensor | None,
+    bad: torch.Tensor,
+    lr_factor: float = 1.0,
 ) -> None:
-    """One step on gradients divided by `divisor`, where there is one; none where `bad` is 1."""
+    """One step on gradients divided by `divisor`, where there is one; none where `bad` is 1.
+
+    Args:
+        lr_factor: of every learning rate, for this step alone: schedulers compute the next rate
+            from the one they find.
+    """
+    if lr_factor != 1:
+        before = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * lr_factor
+        update(optimizer, divisor, bad)
+        for group, lr in zip(optimizer.param_groups, before):
+            group["lr"] = lr
+        return
     home = optimizer.param_groups[0]["params"][0].device
     if home != bad.device:
         # Parameters on the host: it reads these two when all that was sent before them is there.

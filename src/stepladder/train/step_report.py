@@ -1,0 +1,72 @@
+"""What a step leaves on the device, and the report that is read from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from stepladder.data import Batch
+from stepladder.record import Report
+from stepladder.train.optimizer.gradient_norm import Norms
+from stepladder.world import World, peak_memory_bytes
+
+from .flop_rate import FlopRate
+from .step_clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a step leaves behind on the device until its report is read."""
+
+    step: int
+    batch: Batch
+    loss: torch.Tensor
+    tokens: int | torch.Tensor
+    norms: Norms
+    lr: float
+    scale: torch.Tensor | None
+    fullest: torch.Tensor | None  # the largest peak memory of any rank; None: there is one rank
+
+
+def read_report(
+    taken: Taken, look: Callable[[], None], clock: Clock, flops: FlopRate, world: World
+) -> Report:
+    """The step's numbers. Waits for the device.
+
+    Args:
+        look: sees how the steps up to this one went, which may raise.
+    """
+    loss, norm = taken.loss.item(), taken.norms.whole.item()
+    scale = None if taken.scale is None else taken.scale.item()
+    look()
+    seconds, waited = clock.read(taken.step)
+    tokens = int(taken.tokens)
+    rates = flops.over(seconds, taken.batch)
+    memory = peak_memory_bytes(world.device)
+    return Report(
+        step=taken.step,
+        loss=loss,
+        grad_norm=norm / (scale or 1.0),
+        lr=taken.lr,
+        tokens=tokens,
+        seconds=seconds,
+        memory_bytes=memory if taken.fullest is None else max(memory, int(taken.fullest)),
+        tokens_per_second=tokens / seconds,
+        flops_per_second=rates.model,
+        mfu=rates.mfu,
+        hfu=rates.hfu,
+        loss_scale=scale,
+        skipped=not math.isfinite(norm + loss),
+        length=longest(taken.batch),
+        data_seconds=waited,
+        rank_memory_bytes=memory,
+    )
+
+
+def longest(batch: Batch) -> int:
+    """Tokens of a row, where rows are sequences of whole numbers."""
+    first = batch.tensors()[0]
+    return first.shape[1] if first.dim() == 2 and not first.is_floating_point() else 0
