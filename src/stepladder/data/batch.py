@@ -90,7 +90,10 @@ class Batch:
 
     def rows(self, part: slice) -> Batch:
         """A micro-batch: some of the rows."""
-        cut = self._each(lambda tensor: tensor[part] if tensor.dim() else tensor)
+        cut = self._each(
+            lambda tensor: tensor[part] if tensor.dim() else tensor,
+            lambda value: value[part] if is_by_row(value, self.num_rows) else value,
+        )
         return replace(
             cut,
             valid_by_row=self.valid_by_row[part],
@@ -144,7 +147,11 @@ class Batch:
         """Every tensor once."""
         return list({id(each): each for each in iter_tensors((self.inputs, self.targets))}.values())
 
-    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    def _each(
+        self,
+        change: Callable[[torch.Tensor], torch.Tensor],
+        plain: Callable[[Any], Any] = lambda value: value,
+    ) -> Batch:
         # Labels may be both an input and the targets, and must be copied once.
         changed: dict[int, torch.Tensor] = {}
 
@@ -154,19 +161,37 @@ class Batch:
             return changed[id(tensor)]
 
         return replace(
-            self, inputs=map_tensors(once, self.inputs), targets=map_tensors(once, self.targets)
+            self,
+            inputs=map_tensors(once, self.inputs, plain),
+            targets=map_tensors(once, self.targets, plain),
         )
 
 
-def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Apply a function to every tensor of a nested structure."""
+def map_tensors(
+    change: Callable[[torch.Tensor], torch.Tensor],
+    value: Any,
+    plain: Callable[[Any], Any] = lambda value: value,
+) -> Any:
+    """Apply a function to every tensor of a nested structure.
+
+    Args:
+        plain: applied to a list or tuple that holds no tensor, such as the names of the samples.
+    """
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {name: map_tensors(change, part) for name, part in value.items()}
+        return {name: map_tensors(change, part, plain) for name, part in value.items()}
     if isinstance(value, (tuple, list)):
-        return tuple(map_tensors(change, part) for part in value)
+        if value and next(iter_tensors(value), None) is None:
+            return plain(value)
+        return tuple(map_tensors(change, part, plain) for part in value)
     return value
+
+
+def is_by_row(value: Any, rows: int) -> bool:
+    """Whether a list without tensors has one entry for each of so many rows."""
+    named = isinstance(value, list) or all(isinstance(one, (str, bytes)) for one in value)
+    return named and len(value) == rows
 
 
 def iter_tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -27,6 +27,7 @@ from stepladder.rungs import (
     is_out_of_memory,
 )
 from stepladder.train.checkpointing.async_copy import Copying
+from stepladder.train.data_loader.shard_loader import shard_batches
 from stepladder.train.health.locate_nonfinite import Scene, answer
 from stepladder.train.health.nonfinite import Health, Mark
 from stepladder.train.health.out_of_memory import (
@@ -147,6 +148,12 @@ class Engine:
             batch, self.position, self.plan, world.data_index, rows, world.gather_counts
         )
 
+    def shard(
+        self, batches: Iterable[Any], rows: Rows | None = None, *, start: int = 0
+    ) -> Iterable[Any]:
+        """These batches; of a DataLoader that several ranks share, this rank's part of each."""
+        return shard_batches(batches, rows, self.plan, self.world, self.seed, start)
+
     def gradients(self, batch: Batch) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
@@ -256,7 +263,7 @@ class Engine:
             self.world.explain_hangs(),
             float32_matmul_mode(self.plan.precision, self.world.device),
         ):
-            for given in batches:
+            for given in self.shard(batches, rows):
                 batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
                 loss, valid = self.climbed.forward_backward.evaluate(batch)
                 total, count = total + loss.item() * valid, count + valid

@@ -32,7 +32,8 @@ def fit(
     The time spent waiting for a batch is measured apart, so that a report can say what data cost.
 
     Args:
-        batches: of `run.batches`, or anything that yields what `run.step` takes.
+        batches: of `run.batches`, a DataLoader, whose batches several ranks share, or anything
+            that yields what `run.step` takes.
         steps: where the run ends, counted from its first step and not from a resumed one; None:
             where the batches end.
         rows: as in `run.step`.
@@ -43,7 +44,7 @@ def fit(
     >>> [report.step for report in sl.fit(run, [batch] * 3)]
     [0, 1, 2]
     """
-    source = iter(batches)
+    source = iter(run.shard(batches, rows, start=run.position))
     run.clock.restart(run.index)
     while steps is None or run.index < steps:
         asked = time.perf_counter()

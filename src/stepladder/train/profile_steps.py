@@ -60,7 +60,8 @@ def profile(
         folder: where the trace, for Perfetto or Chrome, is kept; None: nowhere.
         rows: as in `run.step`.
     """
-    own = (run.own_batch(batch, rows) for batch in batches)
+    shards = run.shard(batches, rows, start=run.position)
+    own = (run.own_batch(batch, rows) for batch in shards)
     source = CountedBatches(own, 2 * steps + WARMUP + 1)
     for _ in range(WARMUP):
         run.step(next(source))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from stepladder.data import Batch, iter_tensors
-from stepladder.data.batch import map_tensors
+from stepladder.data.batch import is_by_row, map_tensors
 from stepladder.errors import DataError
 from stepladder.plan import Plan
 
@@ -113,13 +113,20 @@ def take_rows(made: Any, mine: np.ndarray, position: int, size: int) -> Batch:
     """Some rows of a whole global batch; where they are none, another rank's row stands in."""
     index = torch.from_numpy(mine if len(mine) else np.zeros(1, np.int64))
     part = map_tensors(
-        lambda tensor: tensor[index.to(tensor.device)] if tensor.dim() else tensor, made
+        lambda tensor: tensor[index.to(tensor.device)] if tensor.dim() else tensor,
+        made,
+        lambda value: [value[row] for row in index] if is_by_row(value, size) else value,
     )
     return Batch.of(part, position=position, size=size, idle=not len(mine))
 
 
 def structure(given: Any) -> Any:
-    """The tensors as they were given; a list is what a DataLoader makes of a pair."""
+    """The tensors as they were given; a list is what a DataLoader makes of a pair.
+
+    A mapping of another class, such as a tokenizer's BatchEncoding, is the dict of its parts.
+    """
+    if isinstance(given, Mapping) and not isinstance(given, dict):
+        return dict(given)
     return tuple(given) if isinstance(given, list) else given
 
 

@@ -1,0 +1,1 @@
+"""A torch DataLoader whose batches several ranks share."""
