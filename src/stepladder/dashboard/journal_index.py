@@ -74,8 +74,12 @@ class JournalIndex:
                 return False
             position = self.lines.position
             for line in self.lines.next_block():
-                self._read_line(line)
-                self.entries += 1
+                try:
+                    self._read_line(line)
+                except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError):
+                    self.lines.bad += 1  # written by other hands; the rest can still be read
+                else:
+                    self.entries += 1
             if self.lines.position == position:
                 return False  # only a partial line so far
             self.revision += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 import tomllib
@@ -61,6 +62,8 @@ def recipe(folder: Path) -> dict[str, Any]:
 
 def text_of(path: Path) -> str:
     """A text file of the run folder; empty if there is none."""
+    if not path.is_file():  # opening a pipe would wait for its writer
+        return ""
     try:
         with path.open("rb") as file:
             return file.read(MAX_TEXT_BYTES).decode(errors="replace")
@@ -152,7 +155,8 @@ def sum_of(owners: dict[str, Any]) -> float | None:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    whole = isinstance(value, int | float) and not isinstance(value, bool)
+    return whole and math.isfinite(value)
 
 
 def rank_rows(index: JournalIndex) -> list[dict[str, Any]]:

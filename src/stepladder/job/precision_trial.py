@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import islice
 
-from stepladder.data import Source, batches
+from stepladder.data import Source
 from stepladder.job.opening.open_recipe import build_model, open_sources
 from stepladder.model.tracing.precision_table import PrecisionRow, precision_table
 from stepladder.plan import Plan, Precision, Recipe
 from stepladder.train import Run, climb, fit
+from stepladder.train.loop import held_out
 from stepladder.verify.compare_precisions import Comparison, Trained, compare
 from stepladder.verify.gradient_magnitudes import LayerGradient, advise, measure_gradients
 
@@ -53,8 +53,9 @@ def train_in(recipe: Recipe, precision: Precision) -> Trained:
         run, training, validation = open_run(recipe, precision)
         feed = stack.enter_context(run.batches(training, recipe.train.batch, recipe.data.seed))
         losses = [report.loss for report in fit(run, feed, steps=recipe.train.steps)]
-        unseen = stack.enter_context(batches(validation, size=recipe.train.batch, shuffle=False))
-        loss = run.evaluate(islice(unseen, recipe.train.evaluate_batches))
+        train = recipe.train
+        unseen = held_out(run, validation, size=train.batch, most=train.evaluate_batches)
+        loss = run.evaluate(unseen)
     return Trained(loss, tuple(losses))
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from stepladder.data import Prefetcher, Source, batches
+from stepladder.data import Prefetcher, Source
 from stepladder.job.monitoring.memory_watch import MemoryWatch
 from stepladder.job.monitoring.periodic_profile import profile_periodically
 from stepladder.job.monitoring.recovery import Recovery
@@ -26,6 +25,7 @@ from stepladder.plan import Recipe
 from stepladder.record import Report
 from stepladder.track import TrackedJournal
 from stepladder.train import Run, fit
+from stepladder.train.loop import held_out
 from stepladder.world import StopSignals, device_memory_bytes
 from stepladder.world.ranks.agreement import StopVote
 
@@ -142,8 +142,9 @@ class TrainingJob:
 
     def evaluate(self, step: int) -> float:
         """The validation loss, written to the journal."""
-        with batches(self.validation, size=self.recipe.train.batch, shuffle=False) as feed:
-            loss = self.run.evaluate(islice(feed, self.recipe.train.evaluate_batches))
+        train = self.recipe.train
+        feed = held_out(self.run, self.validation, size=train.batch, most=train.evaluate_batches)
+        loss = self.run.evaluate(feed)
         self.evaluations.append((step, loss))
         self.journal.write("evaluation", step=step, loss=loss)
         self.run.clock.restart(self.run.index)  # evaluation is not part of a step's time

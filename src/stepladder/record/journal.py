@@ -21,6 +21,7 @@ from .folder_lock import FolderLock
 
 JOURNAL_FILE = "journal.jsonl"
 ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, allow_nan=False)
+DEEPEST = 64  # levels of an entry; whoever shows it walks them
 BLOCK = 2**16  # bytes read at once when looking for the end of the last complete line
 
 
@@ -42,9 +43,11 @@ class Journal:
 
     def _open(self) -> int:
         try:
+            if self.path.is_fifo():  # whoever reads it decides how long a step takes
+                raise ValueError(f"{JOURNAL_FILE} is a pipe")
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             truncate_partial_line(file)
-        except OSError:
+        except (OSError, ValueError):
             self._lock.release()
             raise
         return file
@@ -121,6 +124,8 @@ def read_journal(folder: str | Path, *, kind: str | None = None) -> Iterator[dic
     """Yield the journal's entries in order; a partial line is skipped."""
     path = journal_path(folder)
     try:
+        if path.is_fifo():  # opening it would wait for its writer
+            raise ValueError("it is a pipe")
         with path.open("rb") as lines:
             for line in lines:
                 if not line.endswith(b"\n"):  # still being written
@@ -141,7 +146,35 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        entry = json.loads(line)
+        entry = DECODER.decode(line.decode())
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or (
+        line.count(b"[") + line.count(b"{") > DEEPEST and is_deeper(entry, DEEPEST)
+    ):
+        return None
+    return entry
+
+
+def read_integer(text: str) -> int | float | str:
+    """A whole number; one that no counter reaches is a float, as JavaScript reads it too."""
+    return int(text) if len(text) < 16 else read_float(text)
+
+
+def read_float(text: str) -> float | str:
+    """A number, or its text where it is too large to be one, as the journal writes Inf."""
+    number = float(text)
+    return number if math.isfinite(number) else str(number)
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether a value is nested deeper than so many levels."""
+    inside = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list):
+        return False
+    return not levels or any(is_deeper(part, levels - 1) for part in inside)
+
+
+DECODER = json.JSONDecoder(
+    parse_int=read_integer, parse_float=read_float, parse_constant=lambda name: name
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,21 @@ def feed(
         device=run.world.device,
         reading=reading,
     )
+
+
+def held_out(run: Engine, source: Any, *, size: int, most: int) -> Iterator[Any]:
+    """This rank's part of at most `most` batches of a source in its order, each sample once."""
+    # Stages of a pipeline need as many rows each time: there the last batch begins again.
+    stop = min(len(source), most * size) if run.world.layout.pipeline == 1 else None
+    with batches_of(
+        source,
+        size=size,
+        stop=stop,
+        shuffle=False,
+        share=partial(rows_read, run.plan, run.world.data_index),
+        device=run.world.device,
+    ) as feed:
+        yield from islice(feed, most)
 
 
 def rows_read(plan: Plan, data_index: int, step: int, size: int) -> np.ndarray:

@@ -96,14 +96,14 @@ def profile(
 
 def glance(run: Engine, take: Callable[[], Any]) -> tuple[Any, Glance]:
     """One step that is taken anyway, under the profiler; every rank calls it at the same step."""
-    with Capture(run.world.device) as capture, mark_calls(type(run), "update", UPDATE):
-        with record_function(STEP):
-            taken = take()
-        with record_function(SYNC):
-            synchronize(run.world.device)
-    found = reduce_spans(capture.spans, floor=capture.floor)
-    _, lanes = share_notes(run.world, found, run.index)
-    run.clock.restart(run.index)  # the profiler is not part of a step's time
+    with run.clock.leave_out_step():  # the profiler is not part of a step's time
+        with Capture(run.world.device) as capture, mark_calls(type(run), "update", UPDATE):
+            with record_function(STEP):
+                taken = take()
+            with record_function(SYNC):
+                synchronize(run.world.device)
+        found = reduce_spans(capture.spans, floor=capture.floor)
+        _, lanes = share_notes(run.world, found, run.index)
     return taken, Glance({name: each * NS for name, each in found.collectives.items()}, lanes)
 
 

@@ -17,7 +17,7 @@ import pytest
 from stepladder.errors import PlanError, WorldError
 from stepladder.launch import Request
 from stepladder.launch.launchers import OnHosts
-from stepladder.launch.ssh.ssh_hosts import check_hosts, parse_hosts, verdict
+from stepladder.launch.ssh.ssh_hosts import Hosts, check_hosts, leashed, parse_hosts, verdict
 from tests.launch.stand_in_programs import put
 from tests.ports import free_port
 
@@ -150,3 +150,20 @@ def test_a_machine_that_waits_for_one_that_failed_is_let_go(ssh, capsys):
     hosts = parse_hosts("a,b", "", f"a:{free_port()}")
     assert OnHosts(request, hosts).start(print, sys.stdout) == 7
     assert "a saved" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "word", ["a;touch x:1", "$(id):1", "a b:1", "`id`:29400", "-oX:1", "a\nb:1"]
+)
+def test_a_place_to_meet_that_a_shell_would_run_is_refused(word):
+    with pytest.raises(PlanError, match="is not an address where machines meet"):
+        parse_hosts("a,b", "ssh", word)
+
+
+def test_every_word_of_a_machines_command_is_quoted(ssh):
+    hosts = Hosts(("a", "b"), rendezvous="$(touch x):1")
+    line = leashed(request_in(ssh, ""), hosts)
+    assert "--rendezvous '$(touch x):1' </dev/null" in line
+    assert "--rendezvous '[fe80::1%eth0]:29400'" in leashed(
+        request_in(ssh, ""), parse_hosts("a,b", "ssh", "[fe80::1%eth0]:29400")
+    )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from stepladder.errors import ModelError, PlanError
+from stepladder.errors import ModelError, PlanError, RecordError
 from stepladder.train import climb
 from tests.ranks import run
 from tests.train.toys import distance, net, pairs
@@ -115,3 +115,13 @@ def test_two_schedules_and_added_parameters_are_refused_before_a_step():
     with pytest.raises(ModelError, match="optimizer: a group of parameters was added"):
         taken.step(pairs(1)[0])
     assert taken.index == 0
+
+
+def test_rates_saved_for_other_groups_are_refused(tmp_path):
+    taken = learn("sgd lr=0.5")
+    taken.optimizer.param_groups[0]["lr"] = 0.25
+    taken.step(pairs(1)[0])
+    taken.save(tmp_path)
+    other = learn("sgd lr=0.5 wd=0.1")
+    with pytest.raises(RecordError, match="its learning rates were set by hand for lr=1.0x wd=0"):
+        other.load(tmp_path)

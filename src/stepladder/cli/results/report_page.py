@@ -45,7 +45,7 @@ def build_page(name: str, facts: dict[str, Any], plots: Sequence[Plot]) -> str:
         section("Events", events(facts["events"])),
         section("Environment", pairs(facts.get("environment"))),
         section("Recipe", text_card(facts.get("recipe") or "")),
-        section("Sample", text_card((facts.get("summary") or {}).get("sample") or "")),
+        section("Sample", text_card(str((facts.get("summary") or {}).get("sample") or ""))),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -78,7 +78,9 @@ def text_card(text: str) -> str:
 
 def plan_text(facts: dict[str, Any]) -> str:
     because = facts.get("because")
-    return "\n".join(filter(None, [facts.get("plan"), f"because: {because}" if because else None]))
+    plan = facts.get("plan")
+    lines = [str(plan) if plan else None, f"because: {because}" if because else None]
+    return "\n".join(filter(None, lines))
 
 
 def table(columns: Sequence[str], rows: Iterable[str]) -> str:
@@ -133,13 +135,18 @@ def verdict(profile: Any) -> str:
     if not isinstance(profile, dict):
         return ""
     lines = [str(profile.get("bound") or "")]
+    findings, causes = profile.get("findings"), profile.get("causes")
     lines += [
         f"{one.get('text', '')}. {one.get('fix', '')}"
-        for one in profile.get("findings") or ()
+        for one in (findings if isinstance(findings, list) else ())
         if isinstance(one, dict)
     ]
-    causes = profile.get("causes")
-    lines += [f"{name}: {amount(s, 's')}" for name, s in (causes or {}).items() if s]
+    known = causes if isinstance(causes, dict) else {}
+    lines += [
+        f"{name}: {amount(spent, 's')}"
+        for name, spent in known.items()
+        if spent and isinstance(spent, int | float)
+    ]
     return text_card("\n".join(filter(None, lines)))
 
 

@@ -32,6 +32,22 @@ def existing_folder(path: str | os.PathLike[str], field: str) -> Path:
     return folder
 
 
+def listed_file(folder: Path, name: str, field: str) -> Path:
+    """A file of the folder that an index names; one that leads out of it is refused.
+
+    An index comes with the data, from anywhere: it may not choose which of this machine's other
+    files are read.
+    """
+    parts = Path(os.path.normpath(name)).parts if name else ()
+    if not parts or parts[0] == ".." or os.path.isabs(name):  # links in the folder are its owner's
+        raise DataError(
+            field,
+            f"the index in '{folder}' names '{name}', which is not in that folder",
+            "Do not use it, or put the file beside its index.",
+        )
+    return folder / name
+
+
 def read_bytes(path: Path, field: str) -> bytes:
     """The whole file."""
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from stepladder.errors import DataError
 
-from .data_files import existing_path, unreadable_data
+from .data_files import existing_path, listed_file, unreadable_data
 
 SHARD_SUFFIXES = (".bin", ".npy", ".parquet", ".arrow", ".feather")
 MDS_INDEX, SAVED, SAVED_SPLITS = "index.json", "state.json", "dataset_dict.json"
@@ -96,7 +96,7 @@ def _saved(folder: Path, state: dict[str, Any]) -> list[Path]:
             "Save it again after dataset.flatten_indices().",
         )
     names = [str(file["filename"]) for file in state.get("_data_files", [])]
-    return [existing_path(folder / name, FIELD) for name in names]
+    return [existing_path(listed_file(folder, name, FIELD), FIELD) for name in names]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from stepladder.data.packing import DocumentStarts
 from stepladder.errors import DataError, nearest
 
-from .data_files import existing_path, unreadable_data
+from .data_files import existing_path, listed_file, unreadable_data
 from .memory_mapped import map_file
 from .token_pieces import OpenPiece, TokenPiece
 from .token_tables import COLUMNS
@@ -40,9 +40,9 @@ def mds_pieces(index: Path, dtype: str | None, column: str | None) -> list[Token
     """Every shard that an index lists."""
     try:
         shards = json.loads(index.read_bytes())["shards"]
-    except (OSError, ValueError, KeyError) as error:
+        return [_piece(index, shard, dtype, column) for shard in shards]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable_data(index, "token shards", error) from error
-    return [_piece(index, shard, dtype, column) for shard in shards]
 
 
 def _piece(
@@ -143,11 +143,12 @@ def _choose(index: Path, names: list[str], wanted: str | None) -> str:
 def _raw(folder: Path, listed: dict[str, Any]) -> Path:
     """The uncompressed shard, after checking its size against the index."""
     raw, packed = listed["raw_data"], listed.get("zip_data")
-    path = folder / raw["basename"]
-    if packed and not path.exists() and (folder / packed["basename"]).exists():
+    path = listed_file(folder, str(raw["basename"]), "token shards")
+    zipped = packed and listed_file(folder, str(packed["basename"]), "token shards")
+    if zipped and not path.exists() and zipped.exists():
         raise DataError(
             "token shards",
-            f"'{folder / packed['basename']}' is compressed and is not unpacked here",
+            f"'{zipped}' is compressed and is not unpacked here",
             "Unpack it beside itself, as the package `streaming` does when it is first read.",
         )
     path = existing_path(path, "token shards")

@@ -12,13 +12,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepladder.data import Source, batches
+from stepladder.data import Source
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Recipe
 from stepladder.record import Forecast, Time
 from stepladder.record.forecast import Interval
 from stepladder.train import Run
 from stepladder.train.health.out_of_memory import drop_gradients
+from stepladder.train.loop import held_out
 from stepladder.train.step_batch import as_batch
 from stepladder.world import synchronize
 
@@ -84,8 +85,8 @@ def size_run(
     probe = probe_machine(run.world.device, run.plan.precision)
     with training_batches(run, recipe, training) as feed:
         gradients = time_gradients(run, next(iter(feed)))
-    with batches(validation, size=recipe.train.batch, shuffle=False) as feed:
-        evaluation_seconds = time_evaluation(run, next(iter(feed)))
+    feed = held_out(run, validation, size=recipe.train.batch, most=1)
+    evaluation_seconds = time_evaluation(run, next(feed))
     comparison = ForecastComparison.start(run, run.plan, sample, probe.calibration)
     step_seconds = gradients.median
     if comparison.forecast:

@@ -9,6 +9,7 @@ this machine is read off its network interfaces.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,6 +22,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from stepladder.errors import PlanError, WorldError
 
 PORT = 29400  # torchrun's own
+HOST = re.compile(r"[\w.:%\[\]][\w.:%\[\]-]*", re.ASCII)  # a name or an address
 LAST_CALL_SECONDS = 5  # for further machines, once enough have come
 BEAT_SECONDS, BEATS = 3, 3  # a machine silent for so many beats is counted out
 ANSWER_SECONDS = 20  # for the store to answer
@@ -58,7 +60,9 @@ def parse_nodes(nodes: str, rendezvous: str, run_id: str) -> Nodes:
         problem = f"at least {numbers[0]} and at most {numbers[1]} machines cannot both be"
         raise PlanError("nodes", problem, f"Write --nodes {numbers[1]}:{numbers[0]}.")
     host, _, port = rendezvous.rpartition(":") if ":" in rendezvous else (rendezvous, "", str(PORT))
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    if not HOST.fullmatch(host) or not (
+        port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    ):
         raise PlanError(
             "rendezvous",
             f"'{rendezvous}' is not an address where machines meet",

@@ -67,7 +67,8 @@ def parse_hosts(text: str, ssh: str, rendezvous: str) -> Hosts:
 
 def leashed(request: Request, hosts: Hosts) -> str:
     """The shell command of each machine: start the launcher, and end it with the connection."""
-    command = request.line(*request.meeting(request.nodes, hosts.meeting))
+    where = request.meeting(request.nodes, hosts.meeting)
+    command = request.line(*map(shlex.quote, where))
     return (
         f"cd {shlex.quote(str(request.directory))} || exit {NO_FOLDER}; "
         f"exec 3<&0; {{ {command} </dev/null & }}; "
