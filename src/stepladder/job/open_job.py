@@ -12,6 +12,7 @@ from stepladder.data import Batch
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
 from stepladder.job.monitoring.step_instruments import NullJournal
 from stepladder.job.opening.built_in_run import ChosenRun
+from stepladder.job.opening.check_data import check_data
 from stepladder.job.opening.open_recipe import (
     build_model,
     choose_recipe_plan,
@@ -58,6 +59,7 @@ def open_job(
     connect(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
+    check_data(module, training, recipe)
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
     run = start_run(recipe, module, choice.plan, sample)

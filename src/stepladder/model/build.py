@@ -6,6 +6,7 @@ values are made on the device it will use.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -73,9 +74,23 @@ def build(
         module = maker(**options)
     home = torch.device(device) if device is not None else torch.get_default_device()
     if home.type != "meta":
+        check_size(module)
         module.to_empty(device=home)
         initialise(module, seed)
     return module
+
+
+def check_size(module: nn.Module) -> None:
+    """Refuse a model whose values this machine's memory cannot hold: it would be filled first."""
+    largest = max((p.nbytes for p in module.parameters()), default=0)  # drawn on the host
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if largest > host:
+        raise PlanError(
+            "model",
+            f"one of its parameters has {largest / 2**30:,.0f} GiB, and this machine has "
+            f"{host / 2**30:,.0f} GiB of memory",
+            "Use a shorter sequence or a smaller vocabulary.",
+        )
 
 
 def model_factory(model: str | Shape, sequence: int | None) -> ModelFactory:
