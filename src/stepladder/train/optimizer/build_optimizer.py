@@ -23,6 +23,7 @@ from stepladder.seam.operators import foreach_divide_
 from .master_weights import MasterAdam
 
 Named = tuple[str, nn.Parameter]
+CONSTANT = Rate()
 SCHEDULED = (  # what torch's schedulers keep in a group
     *("lr", "initial_lr", "max_lr", "min_lr"),
     *("momentum", "betas", "base_momentum", "max_momentum"),
@@ -116,7 +117,7 @@ def depth_below_top(name: str, blocks: Sequence[str]) -> int:
     return len(blocks) + 1 if blocks and above_first else 0
 
 
-def set_rate(optimizer: torch.optim.Optimizer, lr: float, rate: Rate) -> float:
+def set_rate(optimizer: torch.optim.Optimizer, lr: float, rate: Rate = CONSTANT) -> float:
     """Give every group its learning rate; what the first one has without its factor comes back.
 
     A group whose rate was changed since this last set it, by a torch scheduler or by hand, is the
@@ -130,7 +131,7 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float, rate: Rate) -> float:
                 "Make them part of the module before climb.",
             )
         group["own_lr"] = group["own_lr"] or bool(group["lr"] != group["scheduled_lr"])
-        if (group["own_lr"] or "initial_lr" in group) and rate != Rate():
+        if (group["own_lr"] or "initial_lr" in group) and rate != CONSTANT:
             raise PlanError(
                 "rate",
                 f"'{rate}' and a scheduler on run.optimizer both set the learning rate",
