@@ -163,8 +163,10 @@ def _load(
     skipped: tuple[str, ...] = ()
     samples = reader.fetch(indices, seeds[0] if seeds else None)
     if samples is None:
-        each = zip(indices.tolist(), seeds or [None] * len(indices))
-        read = [reader.read(index, seed) for index, seed in each]
+        read = [
+            reader.read(index, seeds[row] if seeds else None)
+            for row, index in enumerate(indices.tolist())
+        ]
         names = [reader.name(index) for index in indices.tolist()]
         samples = stack([sample for sample, _ in read], names, reader.policy)
         skipped = tuple(sentence for _, sentence in read if sentence)

@@ -85,8 +85,8 @@ def size_run(
     probe = probe_machine(run.world.device, run.plan.precision)
     with training_batches(run, recipe, training) as feed:
         gradients = time_gradients(run, next(iter(feed)))
-    feed = held_out(run, validation, size=recipe.train.batch, most=1)
-    evaluation_seconds = time_evaluation(run, next(feed))
+    judged = held_out(run, validation, size=recipe.train.batch, most=1)
+    evaluation_seconds = time_evaluation(run, next(judged))
     comparison = ForecastComparison.start(run, run.plan, sample, probe.calibration)
     step_seconds = gradients.median
     if comparison.forecast:

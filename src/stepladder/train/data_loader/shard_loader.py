@@ -186,7 +186,7 @@ def like(loader: DataLoader, reader: RankReader, chosen: ChosenBatches) -> DataL
     return DataLoader(
         reader,
         batch_size=None,
-        sampler=chosen,  # type: ignore[arg-type]
+        sampler=chosen,
         collate_fn=as_it_is,
         num_workers=loader.num_workers,
         worker_init_fn=loader.worker_init_fn,
