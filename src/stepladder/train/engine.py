@@ -40,6 +40,8 @@ from stepladder.train.health.out_of_memory import (
 from stepladder.train.health.running_statistics import Statistics
 from stepladder.train.optimizer.build_optimizer import set_rate, update
 from stepladder.train.optimizer.gradient_norm import measure_norms
+from stepladder.train.reporting.step_clock import Clock
+from stepladder.train.reporting.step_report import Taken, read_report
 from stepladder.world import (
     World,
     deterministic,
@@ -52,8 +54,6 @@ from .flop_rate import FlopRate
 from .peak_memory import PeakMemory
 from .pending_report import PendingReport
 from .step_batch import Rows, rank_batch
-from .step_clock import Clock
-from .step_report import Taken, read_report
 
 
 @dataclass(slots=True)

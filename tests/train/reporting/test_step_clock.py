@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from stepladder.train.step_clock import Clock
+from stepladder.train.reporting.step_clock import Clock
 
 
 def test_time_is_shared_out_over_the_steps_since_the_last_reading():

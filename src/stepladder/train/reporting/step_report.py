@@ -10,10 +10,10 @@ import torch
 
 from stepladder.data import Batch
 from stepladder.record import Report
+from stepladder.train.flop_rate import FlopRate
 from stepladder.train.optimizer.gradient_norm import Norms
 from stepladder.world import World, peak_memory_bytes
 
-from .flop_rate import FlopRate
 from .step_clock import Clock
 
 

@@ -1,0 +1,1 @@
+"""What a step took and came to, as a report."""
