@@ -9,7 +9,7 @@ from torch import nn
 from stepladder.data import Batch, SampleOrder, Source, iter_tensors, load_batch
 from stepladder.data.batch import TARGET_KEYS, map_tensors
 from stepladder.errors import DataError
-from stepladder.model.tracing.fake_tensors import meta_copy
+from stepladder.model import meta_copy
 from stepladder.plan import Recipe
 from stepladder.rungs import call
 
