@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from stepladder.data import Batch
 from stepladder.errors import DataError, StepladderError
 from stepladder.model import evaluating, uncompiled
+from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import copy_mode
 from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
@@ -26,6 +27,7 @@ from stepladder.rungs.accumulate import Accumulate, Scale, call
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 
 from .find_stages import Stages
+from .loss_reads import refusal, what_loss_reads
 from .schedule import Event, Stage, StageOutput, fits_schedule, make_schedule
 from .stage_module import StageModule
 from .tied_parameters import TiedParameters
@@ -48,6 +50,8 @@ class Pipeline(Accumulate):
     ready: tuple[Any, Any, list[Stage]] | None = None  # for which batches, the schedule, its stages
     scale: Scale = lambda loss: loss
     seen: Tensor | None = None  # the loss so far, on the last stage
+    probed: list[Any] | None = None  # the last stage's outputs, while the loss is checked
+    loss_checked: bool = False  # whether the loss is known to read outputs and targets alone
 
     def __post_init__(self) -> None:
         for chunk in self.chunks:
@@ -116,6 +120,10 @@ class Pipeline(Accumulate):
         if chunk.index < self.stages.last:
             with self.forward_context():
                 return chunk.carry(self.read_inputs(part.inputs))
+        if self.probed is not None:
+            with self.forward_context():
+                self.probed.append(self.outputs(part))
+            return self.seen
         weighted = self.forward(part).float() * self.weight(part, self.total)
         self.parts.append((part.num_rows, weighted.detach()))
         self.seen += weighted.detach()
@@ -192,8 +200,27 @@ class Pipeline(Accumulate):
             owner = self.stages.owners[stage]
             dist.broadcast_object_list(told, group_src=owner, group=self.group)
             stage_outputs += told
+        self.check_loss(part, stage_outputs)
         self.stage_outputs[shape] = tuple(stage_outputs)
         return self.stage_outputs[shape]
+
+    def check_loss(self, part: Batch, stage_outputs: Sequence[StageOutput]) -> None:
+        """Once, on every rank: refuse a loss that reads the module: see loss_reads.py."""
+        if self.loss_checked:
+            return
+        read, chunk = "", self.chunks[-1]
+        if chunk.index == self.stages.last:
+            chunk.part, self.probed = part, []
+            with uncompiled(chunk), evaluating(chunk), state_restored(chunk):
+                chunk(self.received(stage_outputs[-1]).zero_())
+                outputs, self.probed = self.probed[0], None
+                read = what_loss_reads(self.loss, outputs, part, self.module, chunk.view)
+        told: list[Any] = [read]
+        owner = self.stages.owners[self.stages.last]
+        dist.broadcast_object_list(told, group_src=owner, group=self.group)
+        if told[0]:
+            raise refusal(told[0])
+        self.loss_checked = True
 
     def probe_output(
         self, chunk: StageModule, part: Batch, stage_outputs: Sequence[StageOutput]
