@@ -73,6 +73,9 @@ def copy_attribute(value: Any, memo: Memo, device: str | None) -> None:
         except Exception:
             memo[id(value)] = value
         else:
+            # `deepcopy` keeps what it copied alive under the memo's own id, which is about to be
+            # free for another object.
+            memo.setdefault(id(memo), []).extend(trial.pop(id(trial), []))
             memo.update(trial)
 
 
