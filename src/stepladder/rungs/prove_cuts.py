@@ -25,10 +25,11 @@ from stepladder.data import Batch
 from stepladder.errors import DataError, ModelError, StepladderError
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, builtin_shape, evaluating, uncompiled
-from stepladder.plan import Plan
+from stepladder.plan import FP32, Plan
 from stepladder.rungs.context.context_parallel import SequenceSplit, context, other_results
 from stepladder.rungs.data_parallel.batch_norm import combine_over
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
+from stepladder.rungs.precision.precision import float32_matmul_mode
 from stepladder.rungs.tensor.tensor_parallel import tensor
 from stepladder.world import World, device_memory_bytes
 
@@ -86,7 +87,12 @@ class CutProof:
             return
         batch = self.few(batch)
         cuda = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(cuda), torch.enable_grad(), WithoutDropout():
+        with (
+            torch.random.fork_rng(cuda),
+            torch.enable_grad(),
+            float32_matmul_mode(FP32, device),
+            WithoutDropout(),
+        ):
             for seed, training in ((1, True), (2, False)):
                 worst = self.compare(batch, seed, training)
                 if worst and self.compare(batch, seed + 2, training):  # not by chance
@@ -142,8 +148,11 @@ class CutProof:
             raise
         except Exception:  # a step will raise it too, or only the copy cannot be run
             found = None
-        ran = torch.tensor(float(found is None), device=self.world.device)
-        return None if self.world.max(ran, *AXES) else found
+        failed = torch.tensor(float(found is None), device=self.world.device)
+        if self.world.max(failed, *AXES):
+            self.notes.append(f"{self.axis}: a copy of the module does not run, so it is not tried")
+            return None
+        return found
 
     @property
     def whole_loss(self) -> Loss:

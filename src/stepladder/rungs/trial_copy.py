@@ -7,7 +7,6 @@ before it. So trials run on copies with random weights, of the initial weights' 
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from stepladder.model import meta_copy
+from stepladder.model.tracing.copy_module import copy_module
 from stepladder.seam.modules import buffers_of
 
 SPREAD = 0.3  # the least standard deviation of a trial's biases, gains and gates
@@ -51,7 +51,7 @@ class Drawing:
 
     def copy(self, device: torch.device, seed: int) -> nn.Module:
         """A module with random weights, the same on every rank; 16-bit weights become fp32."""
-        made = deepcopy(self.structure)
+        made = copy_module(self.structure)
         made.to_empty(device=device)
         for part_name, part in made.named_modules():
             for name, buffer in buffers_of(part).items():

@@ -10,7 +10,6 @@ them. Blocks of the same structure and attributes are tried once.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from stepladder.errors import ModelError
-from stepladder.rungs.trial_copy import WithoutDropout, randomise, spread_of, worst_difference
+from stepladder.model.tracing.copy_module import copy_module
+from stepladder.plan import FP32
+from stepladder.rungs.precision.precision import float32_matmul_mode
+from stepladder.rungs.trial_copy import (
+    WithoutDropout,
+    randomise,
+    spread_of,
+    worst_difference,
+)
 from stepladder.seam.modules import module_attributes
 
 ROWS, LENGTHS = 2, (64, 8)  # the longest that a block takes
@@ -46,7 +53,12 @@ def try_cuts(
         tried.add(kind)
         first = next(name for name, kind in cuts.items() if kind == "column")
         width: Any = block.get_submodule(first)
-        with torch.random.fork_rng(cuda), torch.enable_grad(), WithoutDropout():
+        with (
+            torch.random.fork_rng(cuda),
+            torch.enable_grad(),
+            float32_matmul_mode(FP32, device),
+            WithoutDropout(),
+        ):
             trial = prepare(name, block, width.in_features, device, seed)
             trial.check(cut)
 
@@ -79,10 +91,10 @@ class Trial:
 
     def check(self, cut: Callable[[str, nn.Module], None]) -> None:
         """Raise unless a copy, once cut, computes what the block does."""
-        changed = deepcopy(self.block)
+        changed = copy_module(self.block)
         cut(self.name, changed)
         for training in (True, False):
-            whole = run_block(deepcopy(self.block), self.given, training)
+            whole = run_block(copy_module(self.block), self.given, training)
             try:
                 found = run_block(changed, self.given, training)
             except Exception as problem:
@@ -91,7 +103,7 @@ class Trial:
             limit = TOLERANCE.get(self.given.dtype, NARROW_TOLERANCE)
             if off <= limit:
                 continue
-            again = run_block(deepcopy(self.block), self.given, training, draw=1)
+            again = run_block(copy_module(self.block), self.given, training, draw=1)
             if not training or worst_difference(again, whole)[1] <= limit:
                 raise self.refusal(f"{what} differs")
 
@@ -105,7 +117,7 @@ class Trial:
 
 def prepare(name: str, block: nn.Module, width: int, device: torch.device, seed: int) -> Trial:
     """A copy with random weights, and random numbers of the longest row that it takes."""
-    copy = deepcopy(block)
+    copy = copy_module(block)
     randomise(copy, {name: spread_of(p) for name, p in block.named_parameters()}, seed)
     dtype = next(p.dtype for p in block.parameters() if p.is_floating_point())
     draw = torch.Generator().manual_seed(seed)  # on the CPU: the same numbers on every rank
@@ -113,7 +125,7 @@ def prepare(name: str, block: nn.Module, width: int, device: torch.device, seed:
     for length in LENGTHS:
         given = torch.randn(ROWS, length, width, generator=draw).to(device, dtype)
         try:
-            run_block(deepcopy(copy), given, training=True)
+            run_block(copy_module(copy), given, training=True)
             return Trial(name, copy, given)
         except Exception as error:
             problem = error
