@@ -62,7 +62,7 @@ TOLERANCE = 1e-3  # of how far the plain loop moved a tensor; of a loss
 RESUMED = 1e-6  # after a resume, absolute
 BF16_ROUNDINGS = 2.0  # times what bf16 itself costs: autocast's distance from fp32
 BF16_LEAST = 0.02
-TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS = 150.0
 
 
 @dataclass(frozen=True, slots=True)

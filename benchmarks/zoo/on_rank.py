@@ -31,6 +31,8 @@ class Trained:
 
 def train_on_rank(name: str, plan: str, masks: bool, folder: Path | None) -> Trained:
     """Train under the plan; with a folder, also save before the last step and resume."""
+    # oneDNN raises, and torch catches, an error for each bf16 matmul on a CPU without bf16 units.
+    torch.backends.mkldnn.enabled = "bf16" not in plan
     problem = make_problem(name, masks=masks)
     try:
         run = climb(problem, plan)

@@ -26,6 +26,7 @@ class Plain:
 
 def train_plain(name: str, *, bf16: bool = False, masks: bool = True) -> Plain:
     """Train with plain SGD, without clipping; `bf16`: under torch's autocast."""
+    torch.backends.mkldnn.enabled = not bf16  # as on the ranks
     problem = make_problem(name, masks=masks)
     module = problem.module.train()
     optimizer = torch.optim.SGD(module.parameters(), lr=problem.lr)
