@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-)
 
 from problem import LENGTH, PAD, VOCAB, Problem, causal, classes, lengths, masked, three, tokens
 
@@ -35,10 +28,14 @@ NO_DROPOUT = {
 
 
 def config(kind: str, **settings: Any) -> Any:
+    from transformers import AutoConfig  # here: importing it takes seconds
+
     return AutoConfig.for_model(kind, **{**SMALL, **NO_DROPOUT, **settings})
 
 
 def decoder(kind: str, **settings: Any) -> Problem:
+    from transformers import AutoModelForCausalLM
+
     module = AutoModelForCausalLM.from_config(config(kind, **settings))
     return Problem(module, three(causal))
 
@@ -123,6 +120,8 @@ def olmoe() -> Problem:
 
 
 def encoder(kind: str, **settings: Any) -> Problem:
+    from transformers import AutoModelForMaskedLM
+
     module = AutoModelForMaskedLM.from_config(config(kind, **settings))
     return Problem(module, three(masked))
 
@@ -160,6 +159,8 @@ def modernbert() -> Problem:
 
 
 def bert_classifier() -> Problem:
+    from transformers import AutoModelForSequenceClassification
+
     module = AutoModelForSequenceClassification.from_config(config("bert", num_labels=10))
     return Problem(module, three(classified), absent={"context": "one target for a sequence"})
 
@@ -178,6 +179,8 @@ def xlnet() -> Problem:
 
 
 def sequence_to_sequence(kind: str, **settings: Any) -> Problem:
+    from transformers import AutoModelForSeq2SeqLM
+
     module = AutoModelForSeq2SeqLM.from_config(config(kind, **settings))
     return Problem(module, three(translated))
 

@@ -1,0 +1,1 @@
+"""The zoo of real architectures."""
