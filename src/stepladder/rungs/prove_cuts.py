@@ -25,7 +25,7 @@ from stepladder.data import Batch
 from stepladder.errors import DataError, ModelError, StepladderError
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, builtin_shape, evaluating, uncompiled
-from stepladder.plan import FP32, Plan
+from stepladder.plan import AXES, FP32, Plan
 from stepladder.rungs.context.context_parallel import SequenceSplit, context, other_results
 from stepladder.rungs.data_parallel.batch_norm import combine_over
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
@@ -40,7 +40,6 @@ ROWS = 2
 MAX_TOKENS = 4096  # of a row: the whole of it is computed on every rank
 MEMORY_SHARE = 1 / 16  # of a rank's memory that the parameters of one copy may take
 SAME = 2e-3  # relative; fp32 rounds to less, another computation differs by more
-AXES = ("pipeline", "replicate", "shard", "context", "tensor")
 
 Gradients = dict[str, Tensor | None]
 
