@@ -273,27 +273,52 @@ def test_a_folder_without_a_journal_is_named(tmp_path, name):
     )
 
 
-def test_a_full_disk_is_an_error_and_not_a_lost_line(tmp_path):
+def test_a_disk_that_stays_full_is_an_error_and_not_a_lost_line(tmp_path):
     (tmp_path / JOURNAL_FILE).symlink_to("/dev/full")
-    with Journal(tmp_path) as journal, pytest.raises(RecordError) as caught:
+    journal = Journal(tmp_path, patience_seconds=0)
+    with pytest.raises(RecordError) as caught:
         journal.write("step", step=0)
+        journal.write("step", step=1)
     assert str(caught.value) == (
         f"journal: {tmp_path / JOURNAL_FILE} does not take another line (No space left on device). "
         "Make room on that disk, then go on with --run.resume true."
     )
+    with pytest.raises(RecordError, match="No space left on device"):
+        journal.close()
+    Journal(tmp_path, patience_seconds=0).close()  # the folder is free again
 
 
-def test_a_line_that_is_taken_only_in_part_is_an_error(tmp_path):
+def test_a_disk_that_is_full_for_a_while_costs_no_line_and_not_the_run(tmp_path):
+    """The disk takes 300 bytes of a file at first, then as many as it likes."""
     code = """
-        import resource, sys
+        import resource, signal, sys
+        from stepladder.record import Journal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with Journal(sys.argv[1]) as journal:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300, most))
+            for step in range(20):
+                journal.write("step", step=step, padding="x" * 40)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+            for step in range(20, 25):
+                journal.write("step", step=step)
+    """
+    assert start(code, tmp_path).wait(60) == 0
+    assert [entry["step"] for entry in entries(tmp_path)] == list(range(25))
+
+
+def test_a_line_that_is_taken_only_in_part_is_completed_or_an_error(tmp_path):
+    code = """
+        import resource, signal, sys
         from stepladder.errors import RecordError
         from stepladder.record import Journal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-        with Journal(sys.argv[1]) as journal:
-            try:
-                journal.write("step", padding="x" * 200)
-            except RecordError as refused:
-                sys.exit(7 if "(100 of 229 bytes were taken)" in str(refused) else 1)
+        journal = Journal(sys.argv[1], patience_seconds=0)
+        try:
+            journal.write("step", padding="x" * 200)
+        except RecordError as refused:
+            sys.exit(7 if "(100 of 229 bytes were taken)" in str(refused) else 1)
     """
     assert start(code, tmp_path).wait(60) == 7
     Journal(tmp_path).close()

@@ -4,14 +4,22 @@ Each line is one object with a `kind` (`step`, `evaluation`, `event`, `forecast`
 written with one system call, so a reader sees complete lines; a run killed while writing one leaves
 a partial last line, which readers skip and the next writer truncates. A folder has one writer at a
 time; a second one is refused before it changes anything.
+
+A disk that takes no line for a while does not end the run: lines wait in memory, in order, and are
+written with the next one. They are lost, and that is an error, where the disk takes none for
+minutes, or none when the journal is closed.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +31,24 @@ JOURNAL_FILE = "journal.jsonl"
 ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, allow_nan=False)
 DEEPEST = 64  # levels of an entry; whoever shows it walks them
 BLOCK = 2**16  # bytes read at once when looking for the end of the last complete line
+PATIENCE_SECONDS = 600.0  # that lines wait for a disk that does not take them
+CLOSING_SECONDS = 10.0  # that the end of a run waits for it
+WAITING_BYTES = 2**26  # of such lines at most
 
 
 class Journal:
-    """Appends entries to a run folder's journal."""
+    """Appends entries to a run folder's journal.
 
-    def __init__(self, folder: str | Path) -> None:
+    Args:
+        patience_seconds: how long lines wait for a disk that does not take them.
+    """
+
+    def __init__(self, folder: str | Path, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.path = journal_path(folder)
+        self.patience_seconds = patience_seconds
+        self._waiting = b""  # lines, or the rest of one, that the disk has not taken
+        self._since = 0.0  # when the first of them was refused
+        self._writing = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.path.parent)
@@ -53,13 +72,32 @@ class Journal:
         return file
 
     def write(self, kind: str, **entry: Any) -> None:
-        data = encode_line({"kind": kind, **entry})
+        line = encode_line({"kind": kind, **entry})
+        with self._writing:
+            if self._file < 0:
+                raise self._unwritten(os.strerror(errno.EBADF))
+            self._waiting += line
+            refused = self._send()
+            late = refused and time.monotonic() - self._since > self.patience_seconds
+            if late or len(self._waiting) > WAITING_BYTES:
+                raise self._unwritten(refused)
+
+    def _send(self) -> str:
+        """Write what waits, in order; why not all of it was taken."""
+        refused = ""
+        if not self._since:
+            self._since = time.monotonic()
         try:
-            written = os.write(self._file, data)
-        except OSError as refused:
-            raise self._unwritten(reason(refused)) from refused
-        if written < len(data):
-            raise self._unwritten(f"{written} of {len(data)} bytes were taken")
+            while self._waiting and not refused:
+                written = os.write(self._file, self._waiting)
+                if 0 < written < len(self._waiting):
+                    refused = f"{written} of {len(self._waiting)} bytes were taken"
+                self._waiting = self._waiting[written:]
+        except OSError as failed:
+            refused = reason(failed)
+        if not self._waiting:
+            self._since = 0.0
+        return refused
 
     def _unwritten(self, why: str) -> RecordError:
         return RecordError(
@@ -69,7 +107,17 @@ class Journal:
         )
 
     def close(self) -> None:
-        if self._file >= 0:
+        """Write what waits and release the folder; an error where the disk does not take it."""
+        if self._file < 0:
+            return
+        try:
+            patience = min(self.patience_seconds, CLOSING_SECONDS)
+            deadline = time.monotonic() + patience
+            while self._waiting and (refused := self._send()):
+                if time.monotonic() > deadline:
+                    raise self._unwritten(refused)
+                time.sleep(min(0.1, patience))
+        finally:
             os.close(self._file)
             self._file = -1
             self._lock.release()
@@ -77,8 +125,9 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with suppress(RecordError) if kind else nullcontext():  # the first error is the reason
+            self.close()
 
 
 def journal_path(folder: str | Path) -> Path:
