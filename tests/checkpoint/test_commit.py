@@ -13,18 +13,22 @@ from stepladder.checkpoint import (
     Manifest,
     TensorSlice,
     find_checkpoints,
+    folder_locks,
     hash_bytes,
     list_checkpoints,
     read_manifest,
     verify_checkpoint,
 )
-from stepladder.checkpoint.commit import checkpoint_folder, commit
+from stepladder.checkpoint.commit import checkpoint_folder, commit, remove_partial
 from stepladder.checkpoint.convert import HuggingfaceFolder
+from stepladder.checkpoint.folder_locks import lock_folder, take_turn
 from stepladder.checkpoint.hashing import SHA256
 from stepladder.checkpoint.manifest import RankFiles, StoredSlice, TensorEntry, merge
 from stepladder.checkpoint.safetensors_file import DTYPE_CODES
 from stepladder.errors import RecordError
+from stepladder.train import climb
 from tests.checkpoint.files import write_tensors
+from tests.ranks import run as on_ranks
 
 WHOLE = torch.arange(24.0).reshape(4, 6)
 STATE = {"step": 5, "position": 40, "seed": 0, "plan": "fp32", "loss_scale": {}, "versions": {}}
@@ -218,3 +222,51 @@ def test_a_pickle_is_refused_by_name_and_never_opened(tmp_path, name):
         assert f"{tmp_path / name} is a pickle" in str(raised.value)
     with pytest.raises(RecordError, match="is a pickle"):
         list(find_checkpoints(tmp_path / name))
+
+
+def save_often(folder):
+    """Twelve saves of a run that knows of no other rank; what went wrong with them."""
+    rank = os.environ["RANK"]
+    for word in [word for word in os.environ if word.startswith(("MASTER_", "RANK", "LOCAL_R"))]:
+        del os.environ[word]
+    del os.environ["WORLD_SIZE"]
+    torch.manual_seed(int(rank))
+    run = climb(torch.nn.Linear(4, 2), loss="squared_error", plan="fp32", device="cpu")
+    for index in range(12):
+        run.index = index
+        run.save(folder, wait=bool(index % 2))
+    run.saver.finish(run.events)
+    return run.events
+
+
+def test_two_processes_that_save_into_one_folder_take_turns(tmp_path):
+    for events in on_ranks(save_often, 2, str(tmp_path), init=False):
+        assert len(events) <= 1 and all("another run saves into" in event for event in events)
+    kept = list_checkpoints(tmp_path)
+    assert [path.name for path in kept] == ["step-000011", "step-000010"]
+    for path in kept:
+        verify_checkpoint(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-000010", "step-000011"]
+
+
+def test_what_another_process_is_writing_is_not_abandoned(tmp_path):
+    for name in (".step-000001.mine", ".step-000002.left"):
+        (tmp_path / name).mkdir()
+    with lock_folder(tmp_path / ".step-000001.mine", shared=True):
+        remove_partial(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [".step-000001.mine"]
+    remove_partial(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_stays_locked_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_locks, "WAIT_SECONDS", 0.0)
+    with lock_folder(tmp_path), pytest.raises(RecordError) as raised:
+        with folder_locks.lock_folder(tmp_path, wait_seconds=0) as taken:
+            assert not taken
+        with take_turn(tmp_path):
+            raise AssertionError
+    assert str(raised.value) == (
+        f"run folder: {tmp_path} has been locked by another process for "
+        "0 s. Save each run into a folder of its own."
+    )

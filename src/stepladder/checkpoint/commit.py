@@ -24,6 +24,7 @@ from pathlib import Path
 from stepladder.errors import RecordError
 
 from .find import list_checkpoints, step_of
+from .folder_locks import lock_folder, take_turn
 from .hashing import SHA256, hash_bytes
 from .integrity import COMMITTED, MANIFEST, read_manifest
 from .manifest import Manifest
@@ -44,6 +45,13 @@ def commit(partial: Path, final: Path, manifest: Manifest, keep: int = KEEP) -> 
     write_text(partial / f".{COMMITTED}", hash_bytes(text.encode(), SHA256) + "\n")
     (partial / f".{COMMITTED}").rename(partial / COMMITTED)
     fsync_folder(partial)
+    with take_turn(final.parent):
+        publish(partial, final)
+        remove_old(final.parent, step_of(final), keep)
+
+
+def publish(partial: Path, final: Path) -> None:
+    """Give a committed folder its name, in place of an older one of the same step."""
     root, replaced = final.parent, final.with_name(f".{final.name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     if final.exists():  # a resumed run saves this step again, or the old one was damaged
@@ -55,7 +63,6 @@ def commit(partial: Path, final: Path, manifest: Manifest, keep: int = KEEP) -> 
     with suppress(OSError):  # the parent of a mount point may not be ours to sync
         fsync_folder(root.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-    remove_old(root, step_of(final), keep)
 
 
 def remove_old(root: Path, newest: int, keep: int) -> None:
@@ -82,9 +89,12 @@ def looks_complete(path: Path) -> bool:
 
 
 def remove_partial(root: Path) -> None:
-    """Delete the folders that interrupted saves left behind."""
-    for path in root.glob(".step-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    """Delete the folders that interrupted saves left behind, not those of saves that go on."""
+    with take_turn(root):
+        for path in root.glob(".step-*"):
+            with suppress(OSError), lock_folder(path, wait_seconds=0) as free:
+                if free:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

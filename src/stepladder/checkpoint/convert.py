@@ -20,7 +20,7 @@ from stepladder.errors import RecordError
 from .commit import checkpoint_folder, commit, write_text
 from .find import refuse_pickles
 from .manifest import RankFiles, StoredSlice, TensorEntry, merge
-from .reader import CheckpointReader
+from .reader import CheckpointReader, from_pairs
 from .safetensors_file import (
     DTYPE_CODES,
     DTYPES,
@@ -137,9 +137,12 @@ def write_state_dict(sources: Iterable[TensorSource], path: Path) -> None:
     """
     with temporary_folder(path) as partial:
         streamed, made = partial / "streamed", partial / "made"
-        write_files({streamed: list(sources)})
+        listed = list(sources)
+        types = {source.name: source.dtype for source in listed}
+        write_files({streamed: listed})
         with open_tensors(streamed) as file:
-            torch.save({name: file.tensor(name) for name in sorted(file.names())}, made)
+            saved = {name: from_pairs(file.tensor(name), types[name]) for name in sorted(types)}
+            torch.save(saved, made)
         made.rename(path)
 
 

@@ -36,7 +36,14 @@ def verify_checkpoint(path: Path) -> Manifest:
     """Check every byte of a checkpoint against its recorded hash and return its manifest."""
     manifest = read_manifest(path)
     check_files(path, manifest.files)
+    check_complete(path, manifest)
     return manifest
+
+
+def check_complete(path: Path, manifest: Manifest) -> None:
+    """Raise if the slices of any tensor do not make up all of it."""
+    for name in manifest.incomplete():
+        raise damaged(path, f"holds only part of '{name}', or some of it twice")
 
 
 def check_files(folder: Path, files: Mapping[str, FileDigest]) -> None:

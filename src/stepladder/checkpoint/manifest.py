@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from .tensor_slice import TensorSlice
 OLDEST, FORMAT = 2, 3  # since 3 a file's entry names its hash; before, all were SHA-256
 HASHES = (BLAKE3, SHA256)
 STATE_TYPES: dict[str, type] = {  # of optional entries of the state, which may be null
-    **dict.fromkeys(("plan", "optimizer", "rate"), str),
+    **dict.fromkeys(("plan", "optimizer", "rate", "precision"), str),
     **dict.fromkeys(("loss_scale", "health", "versions", "shape", "config", "adapters"), dict),
+    **{"structure": dict, "differing": list, "copies": list, "batch": int},
 }
 LARGEST = 2**63  # torch's sizes are int64
 
@@ -83,6 +85,14 @@ class Manifest:
             raise RecordError(
                 "checkpoint", f"{path} is not a manifest ({wrong})", "Use an older checkpoint."
             ) from wrong
+
+    def incomplete(self) -> list[str]:
+        """The names of tensors whose slices are not all there, or are there twice."""
+        return [
+            name
+            for name, whole in self.tensors.items()
+            if sum(one.slice.count for one in whole.stored) != prod(whole.shape)
+        ]
 
     def names(self, kind: str) -> list[str]:
         """The names of tensors of a kind, "model" or "optimizer", without that prefix."""
@@ -164,7 +174,7 @@ def parse_tensor(found: Mapping[str, Any], files: Mapping[str, FileDigest]) -> T
         raise ValueError(
             f"'{found['dtype']}' is not a type; known are {', '.join(DTYPE_CODES.values())}"
         )
-    stored = []
+    stored: dict[TensorSlice, StoredSlice] = {}
     for start, size, file, key in found["stored"]:
         part = TensorSlice(tuple(map(natural_number, start)), tuple(map(natural_number, size)))
         if file not in files:
@@ -173,8 +183,9 @@ def parse_tensor(found: Mapping[str, Any], files: Mapping[str, FileDigest]) -> T
             a + n > m for a, n, m in zip(part.start, part.size, shape)
         ):
             raise ValueError("a slice exceeds its tensor")
-        stored.append(StoredSlice(part, file, str(key)))
-    return TensorEntry(shape, found["dtype"], tuple(stored))
+        # Once: older pipelines wrote what several stages hold several times.
+        stored.setdefault(part, StoredSlice(part, file, str(key)))
+    return TensorEntry(shape, found["dtype"], tuple(stored.values()))
 
 
 def safe_name(name: str) -> str:

@@ -16,7 +16,7 @@ from stepladder.errors import RecordError
 
 from .hashing import THREADS
 from .manifest import Manifest
-from .safetensors_file import DTYPES, TensorFile, allocate_pages, open_tensors
+from .safetensors_file import DTYPES, PAIRS, TensorFile, allocate_pages, open_tensors
 from .tensor_slice import TensorSlice, whole_slice
 
 
@@ -52,12 +52,12 @@ class CheckpointReader:
 
     def read_into(self, name: str, wanted: TensorSlice, target: Tensor) -> None:
         """Read a slice into a tensor of its shape, whatever its dtype or device."""
-        missing = wanted.count
+        missing, dtype = wanted.count, DTYPES[self.manifest.tensors[name].dtype]
         for stored in self.manifest.tensors[name].stored:
             shared = stored.slice.intersection(wanted)
             if shared is None:
                 continue
-            source = self.file(stored.file).tensor(stored.key)
+            source = from_pairs(self.file(stored.file).tensor(stored.key), dtype)
             if source.shape != torch.Size(stored.slice.size):
                 raise self._incomplete(name)
             copy_values(
@@ -83,16 +83,29 @@ class CheckpointReader:
         )
 
 
+def from_pairs(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A complex tensor that was stored as pairs of real numbers; any other as it is."""
+    paired = PAIRS.get(dtype) == tensor.dtype and tensor.shape[-1:] == (2,)
+    return torch.view_as_complex(tensor) if paired else tensor
+
+
 RAW = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # numpy has no bfloat16
 
 
 @torch.no_grad()
 def copy_values(source: Tensor, target: Tensor) -> None:
     """Copy into a tensor of the same shape, whatever its dtype or device."""
+    for dim, (size, stride) in enumerate(zip(target.shape, target.stride())):
+        if stride == 0 and size > 1:  # expanded: all along it is one number
+            source, target = source.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
     if target.device.type != "cpu" or target.dtype != source.dtype:
         target.copy_(source)
         return
     # numpy, because torch's copy would start its own threads under each of the reader's threads.
+    if target.is_complex():
+        copy_values(torch.view_as_real(source), torch.view_as_real(target))
+        increment_version(target)
+        return
     raw = RAW[target.dtype.itemsize]
     numpy.copyto(target.detach().view(raw).numpy(), source.view(raw).numpy())
     increment_version(target)

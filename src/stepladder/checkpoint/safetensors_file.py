@@ -31,9 +31,15 @@ DTYPE_CODES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
-    torch.bool: "BOOL",
+    torch.bool: "BOOL", torch.complex64: "C64",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.float8_e8m0fnu: "F8_E8M0",
+    # Of our manifests alone: files hold them as pairs, because the format has no such types.
+    torch.complex128: "C128", torch.complex32: "C32",
 }  # fmt: skip
 DTYPES = {code: dtype for dtype, code in DTYPE_CODES.items()}
+PAIRS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
+METADATA = "__metadata__"  # no tensor of a file can have this name
 ALIGNMENT = 8
 LARGEST_HEADER = 100 * 2**20  # the library's own limit
 
@@ -107,18 +113,22 @@ def fsync_and_close(handle: int) -> None:
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().contiguous().resolve_conj().resolve_neg().reshape(-1)
     raw: Any = flat.view(torch.uint8).numpy()
     return memoryview(raw) if flat.numel() else memoryview(b"")
 
 
 def make_header(sources: Sequence[TensorSource], metadata: Mapping[str, str] | None) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     at = 0
     for source in sources:
+        if source.name == METADATA:
+            problem = f"the format reserves the name '{METADATA}', which a tensor has"
+            raise RecordError("checkpoint", problem, "Rename that parameter or buffer.")
+        pair = PAIRS.get(source.dtype)
         entries[source.name] = {
-            "dtype": DTYPE_CODES[source.dtype],
-            "shape": list(source.shape),
+            "dtype": DTYPE_CODES[pair or source.dtype],
+            "shape": [*source.shape, 2] if pair else list(source.shape),
             "data_offsets": [at, at + source.num_bytes],
         }
         at += source.num_bytes
@@ -182,7 +192,7 @@ def read_header(path: Path, data: mmap.mmap) -> tuple[memoryview, dict[str, Any]
         raise unreadable_file(path, "is not a file of tensors")
     try:
         entries = json.loads(data[8 : 8 + length])
-        entries.pop("__metadata__", None)
+        entries.pop(METADATA, None)
         body = memoryview(data)[8 + length :]
         for entry in entries.values():
             first, last = entry["data_offsets"]

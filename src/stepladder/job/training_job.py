@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepladder.data import Prefetcher, Source
+from stepladder.data import Source
 from stepladder.job.monitoring.memory_watch import MemoryWatch
 from stepladder.job.monitoring.periodic_profile import profile_periodically
 from stepladder.job.monitoring.recovery import Recovery
@@ -25,6 +25,7 @@ from stepladder.plan import Recipe
 from stepladder.record import Report
 from stepladder.track import TrackedJournal
 from stepladder.train import Run, fit
+from stepladder.train.feed import Feed
 from stepladder.train.loop import held_out
 from stepladder.world import StopSignals, device_memory_bytes
 from stepladder.world.ranks.agreement import StopVote
@@ -98,7 +99,7 @@ class TrainingJob:
                     return stopped
         return None
 
-    def batches(self) -> Prefetcher:
+    def batches(self) -> Feed:
         """This rank's training batches, from where the run stands."""
         return training_batches(self.run, self.recipe, self.training, uneven=self.elastic)
 

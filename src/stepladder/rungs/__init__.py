@@ -2,7 +2,7 @@
 
 from .accumulate import call
 from .climb import Climbed
-from .data_parallel.broadcast_parameters import average_buffers
+from .data_parallel.buffer_copies import averaged_buffers, fingerprint
 from .memory.measure_saved import measure_blocks
 from .memory.memory_limit import MemoryLimit, is_out_of_memory
 from .memory.recompute_budget import BlockCost
@@ -16,8 +16,9 @@ __all__ = [
     "LossScale",
     "MemoryLimit",
     "ParameterShard",
-    "average_buffers",
+    "averaged_buffers",
     "call",
+    "fingerprint",
     "float32_matmul_mode",
     "is_out_of_memory",
     "local",

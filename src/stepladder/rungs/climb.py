@@ -19,6 +19,7 @@ from stepladder.data import Batch
 from stepladder.kernels import choose
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
+from stepladder.model.structure import describe_structure
 from stepladder.plan import SettledPlan
 from stepladder.rungs.context.context_parallel import SequenceSplit, context
 from stepladder.rungs.data_parallel.batch_norm import synchronise_batch_norm
@@ -29,12 +30,14 @@ from stepladder.rungs.data_parallel.broadcast_parameters import (
 )
 from stepladder.rungs.data_parallel.distribute import parameter_device, wrap_data_parallel
 from stepladder.rungs.data_parallel.optimizer_shards import optimizer_shards
+from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.data_parallel.zero2_zero3 import make_contiguous
 from stepladder.rungs.memory.offload_activations import offload_activations
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
 from stepladder.rungs.memory.recompute_budget import BlockCost
 from stepladder.rungs.pipeline.find_stages import find_stages
 from stepladder.rungs.pipeline.split_module import RankStages, split
+from stepladder.rungs.pipeline.tied_parameters import TiedParameters
 from stepladder.rungs.precision.precision import (
     accumulate_in_float32,
     autocast_context,
@@ -67,6 +70,8 @@ class Climbed:
         default_factory=list
     )  # choices and their reasons, and what rungs find out as they run
     hooks: ParameterHooks | None = None  # on parameters, of the user's
+    shared: TiedParameters = field(default_factory=TiedParameters)  # between pipeline stages
+    structure: dict[str, Any] = field(default_factory=dict)  # of the module as it was given
 
     def gradients(self, batch: Batch, scale: Scale, keys: Sequence[int]) -> Tensor:
         """Add a batch's gradients to `.grad`, call the hooks on parameters; its mean loss.
@@ -105,8 +110,7 @@ def climb(
     part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
     blocks, rank_stages = part.blocks, part.rank_stages
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    modules = [block for _, block in blocks]
-    chosen = choose(module, part.anatomy, modules, loss, settled)
+    chosen = choose(module, part.anatomy, [block for _, block in blocks], loss, settled)
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=part.costs) if plan.recompute.kind != "none" else ()
@@ -130,7 +134,10 @@ def climb(
     shards = rank_stages.tied.rename(shards) if rank_stages else shards
     again = recomputed, fully_recomputed(blocks)
     notes = chosen.notes if world.is_rank_zero else []
-    return Climbed(module, part.anatomy, run, shards, publish, *again, notes, hooks)
+    shared = rank_stages.tied if rank_stages else TiedParameters()
+    return Climbed(
+        module, part.anatomy, run, shards, publish, *again, notes, hooks, shared, part.structure
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,7 @@ class RankModule:
     sequences: SequenceSplit | None  # with context parallelism
     on_meta: bool  # its parameters are not initialised yet
     proof: CutProof | None  # that tensor and context parallelism leave its results alone
+    structure: dict[str, Any]  # of the module before any rung
 
     def watch_batches(self, run: Accumulate, notes: list[str]) -> None:
         """Have the run split its batches along the sequence, and try the first one."""
@@ -165,7 +173,8 @@ def cut_for_rank(
 ) -> RankModule:
     """The lower half of the ladder: precision, and this rank's part of the module."""
     plan = settled.plan
-    anatomy = find_anatomy(module)
+    check_renormalised(module, settled)
+    structure, anatomy = describe_structure(module), find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
 
     # Before anything else: FLOPs of a stage are counted on the module as it was given.
@@ -200,7 +209,7 @@ def cut_for_rank(
         make_contiguous(module)
         tensor(module, anatomy, world, whole_output=loss.kind != "cross_entropy")
     on_meta = on_meta and not whole
-    return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof)
+    return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
 
 
 def one_stage(

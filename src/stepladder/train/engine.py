@@ -22,7 +22,7 @@ from stepladder.record import Report
 from stepladder.rungs import (
     Climbed,
     LossScale,
-    average_buffers,
+    averaged_buffers,
     float32_matmul_mode,
     is_out_of_memory,
 )
@@ -256,10 +256,10 @@ class Engine:
         Every rank calls it; batches and `rows` are as in `step`.
         """
         self.look_back()
-        average_buffers(self.module, self.world)
         total, count = 0.0, 0
         with (
             evaluating(self.module),
+            averaged_buffers(self.module, self.world),
             self.world.explain_hangs(),
             float32_matmul_mode(self.plan.precision, self.world.device),
         ):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stepladder.data import Prefetcher, ReadPolicy
+from stepladder.data import ReadPolicy
 from stepladder.record import Profile
 from stepladder.train.checkpointing.resume import load, resume
 from stepladder.train.checkpointing.save import Saver
 from stepladder.train.health.replica_check import check_replicas
 
 from .engine import Engine
+from .feed import Feed
 from .loop import feed
 from .profile_steps import profile
 from .step_batch import Rows
@@ -39,9 +41,9 @@ class Run(Engine):
         longest: int | None = None,
         workers: int | str = "auto",
         reading: ReadPolicy | None = None,
-    ) -> Prefetcher:
+    ) -> Feed:
         """This rank's part of the global batches, from where the run stands: the same global
-        batches on any number of ranks.
+        batches on any number of ranks. After `load` or `resume` they go on from there.
 
         Args:
             source: samples by index: a list, a tensor, a map-style dataset.
@@ -56,10 +58,11 @@ class Run(Engine):
             workers: threads or processes that read ahead: 2, "2 processes", or "auto".
             reading: retries, skipping and padding.
         """
-        return feed(
-            self, source, size=size, seed=seed, uneven=uneven, stop=stop, shuffle=shuffle,
+        make = partial(
+            feed, self, source, size=size, seed=seed, uneven=uneven, stop=stop, shuffle=shuffle,
             lengths=lengths, longest=longest, workers=workers, reading=reading,
         )  # fmt: skip
+        return Feed(make, lambda: self.health.loads)
 
     def save(self, folder: str | Path, *, wait: bool = True) -> Path:
         """Write a checkpoint into `folder/step-NNNNNN`; every rank calls it.
@@ -104,10 +107,18 @@ class Run(Engine):
         """Wait until the last checkpoint is on the disk; raise where it could not be written."""
         self.saver.finish()
 
-    def load(self, folder: str | Path) -> Path:
-        """Go on from a checkpoint, or from the latest of a folder."""
-        return load(self, folder)
+    def load(self, folder: str | Path, *, strict: bool = True) -> Path:
+        """Go on from a checkpoint, or from the latest of a folder.
 
-    def resume(self, folder: str | Path) -> Path | None:
-        """Go on from the latest checkpoint of a folder; where it holds none, begin: None."""
-        return resume(self, folder)
+        Args:
+            strict: refuse a model of the same shapes with other settings, such as its heads.
+        """
+        return load(self, folder, strict=strict)
+
+    def resume(self, folder: str | Path, *, strict: bool = True) -> Path | None:
+        """Go on from the latest checkpoint of a folder; where it holds none, begin: None.
+
+        Args:
+            strict: as in `load`.
+        """
+        return resume(self, folder, strict=strict)

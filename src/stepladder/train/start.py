@@ -21,9 +21,10 @@ from stepladder.rungs import BlockCost, LossScale, MemoryLimit, call, measure_bl
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
 from stepladder.rungs.precision.precision import device_limits, missing_packages
+from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
-from stepladder.train.optimizer.master_weights import take_masters
+from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
 from stepladder.world import Place, World, device_memory_bytes, join_world, pick_device
 
 from .auto_plan import Choice, choose_plan
@@ -76,6 +77,7 @@ def climb(
     (0, 8)
     """
     health = Health(nonfinite)
+    check_state(model)
     place = Place.from_environment()
     choice = (
         Choice(plan)
@@ -133,6 +135,7 @@ def build(
     schedule = Rate.parse(rate) if isinstance(rate, str) else rate
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     owned = [(shard.name, shard.owned) for shard in climbed.shards]
+    masters = masters_of_shards(climbed.shards, masters)
     return Run(
         settled=settled,
         world=world,

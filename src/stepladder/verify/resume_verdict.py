@@ -156,6 +156,10 @@ def compare_tensors(expected: Path, found: Path) -> tuple[float, list[str]]:
                 apart[name] = math.inf
                 continue
             a, b = one.read(name), other.read(name)
+            if a.shape != b.shape:
+                apart[name] = math.inf
+                continue
+            a, b = as_real(a), as_real(b)
             distance = (a.double() - b.double()).square().sum().item()
             if name.startswith("model/"):
                 moved, size = moved + distance, size + a.double().square().sum().item()
@@ -168,6 +172,10 @@ def compare_tensors(expected: Path, found: Path) -> tuple[float, list[str]]:
         for kind, name in sorted(kinds.items())
     ]
     return math.sqrt(moved / size) if size else 0.0, lines
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,7 +11,6 @@ from torch import nn
 
 from stepladder.data import (
     Batch,
-    Prefetcher,
     ReadPolicy,
     SampleOrder,
     Source,
@@ -28,6 +27,7 @@ from stepladder.plan import Plan, Recipe
 from stepladder.plan.learning_rate import scale_rate
 from stepladder.train import Run
 from stepladder.train.auto_plan import Choice, choose_plan
+from stepladder.train.feed import Feed
 from stepladder.world import Place
 
 BYTES = 256  # a vocabulary of this size is read as bytes
@@ -125,9 +125,7 @@ def named_model(recipe: Recipe) -> nn.Module:
     )
 
 
-def training_batches(
-    run: Run, recipe: Recipe, source: Source, *, uneven: bool = False
-) -> Prefetcher:
+def training_batches(run: Run, recipe: Recipe, source: Source, *, uneven: bool = False) -> Feed:
     """This rank's training batches, from where the run stands.
 
     Args:

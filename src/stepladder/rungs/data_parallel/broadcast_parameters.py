@@ -1,4 +1,4 @@
-"""Every rank starts from rank 0's parameters and buffers, and agrees on running statistics.
+"""Every rank starts from rank 0's parameters and buffers.
 
 torch's DDP broadcasts rank 0's parameters; FSDP2 does not, and would silently build one model from
 shards of different ones. So they are broadcast before any rung shards or cuts.
@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from stepladder.errors import ModelError
 from stepladder.model import Anatomy
 from stepladder.model.builtin.initialise import initialise
-from stepladder.plan.layout import COPIES
-from stepladder.seam.modules import persistent_buffers
 from stepladder.world import World
 
 BUCKET_BYTES = 2**26  # of parameters or buffers sent in one collective
@@ -90,32 +88,3 @@ def materialize(module: nn.Module, device: torch.device, seed: int) -> None:
 def declares_anatomy(module: nn.Module) -> bool:
     """Whether the model declares its anatomy: then every pass uses every parameter."""
     return isinstance(getattr(module, "anatomy", None), Anatomy)
-
-
-@torch.no_grad()
-def average_buffers(module: nn.Module, world: World) -> None:
-    """Average running statistics over all copies, which saw different samples.
-
-    They are moving averages, so the mean over copies is the same whenever it is taken. Values that
-    are equal on all copies stay the same to the bit.
-    """
-    if world.mesh is None or world.group(*COPIES).size() == 1:
-        return
-    group = world.group(*COPIES)
-    for bucket in buckets(state_buffers(module)):
-        mine = torch.cat([buffer.reshape(-1) for buffer in bucket]).float()
-        low, high, total = mine.clone(), mine.clone(), mine.clone()
-        dist.all_reduce(low, dist.ReduceOp.MIN, group=group)
-        dist.all_reduce(high, dist.ReduceOp.MAX, group=group)
-        dist.all_reduce(total, group=group)
-        mean = torch.where(low == high, mine, total / group.size())
-        for buffer, value in zip(bucket, mean.split([b.numel() for b in bucket])):
-            buffer.copy_(value.view(buffer.shape))
-
-
-def state_buffers(module: nn.Module) -> Iterator[Tensor]:
-    """Floating-point buffers of the state dict."""
-    for part in module.modules():
-        for _, buffer in persistent_buffers(part):
-            if buffer.is_floating_point() and is_strided(buffer):
-                yield stored(buffer)

@@ -49,7 +49,7 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> GradientSync:
         process_group=group,
         # Buckets share memory with `.grad`: no second copy of the gradients.
         gradient_as_bucket_view=True,
-        # Running statistics stay local; average_buffers agrees on them.
+        # Running statistics stay local; averaged_buffers agrees on them.
         **BUFFERS,
         init_sync=False,  # parameters were broadcast before any rung
         # A model that declares its anatomy uses every parameter; any other may skip some.

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from stepladder.errors import ModelError
+from stepladder.plan import SettledPlan
 from stepladder.rungs.parameter_shards import local
 from stepladder.seam.sharding import local_box
 
@@ -57,3 +59,23 @@ def first_row(weight: Tensor) -> int:
         return 0
     _, start = local_box(weight, list(weight.placements))
     return start[0]
+
+
+def check_renormalised(module: nn.Module, settled: SettledPlan) -> None:
+    """Refuse plans under which shortened rows are lost."""
+    layout = settled.layout
+    losing = {
+        f"tensor={layout.tensor}, which cuts it": layout.tensor > 1,
+        f"pipeline={layout.pipeline}, where stages may share it": layout.pipeline > 1,
+        "offload=optimizer, which updates another copy": settled.offloads_optimizer,
+        "masters, which are not shortened": settled.masters,
+    }
+    plans = [plan for plan, is_so in losing.items() if is_so]
+    for name, part in module.named_modules() if plans else ():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            raise ModelError(
+                name,
+                f"max_norm={part.max_norm:g} shortens rows of its weight in forward, and that is "
+                f"lost under {plans[0]}",
+                "Use another plan, or shorten what the embedding returns.",
+            )

@@ -60,6 +60,8 @@ def move_to_host(shards: Sequence[ParameterShard]) -> tuple[HostShard, ...]:
 
 def host_shard(shard: ParameterShard) -> HostShard:
     owned = nn.Parameter(host_copy(shard.owned.detach()))
+    if hasattr(Tensor, "grad_dtype"):  # gradients may add up in more bits than parameters have
+        owned.grad_dtype = shard.owned.grad_dtype
     return HostShard(
         name=shard.name,
         parameter=shard.parameter,

@@ -7,7 +7,7 @@ equal; the gradient norm counts the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 
 from stepladder.model import Anatomy
 from stepladder.rungs.parameter_shards import ParameterShard, local
+from stepladder.seam.modules import EXTRA_STATE, persistent_buffers
 from stepladder.world import World
 
 from .find_stages import Stages
@@ -28,6 +29,8 @@ class TiedParameters:
     names: dict[str, str] = field(default_factory=dict)  # here, to the whole model's first
     groups: dict[str, dist.ProcessGroup] = field(default_factory=dict)  # by the latter
     copies: frozenset[str] = frozenset()  # of the latter, those that an earlier stage counts
+    first_names: dict[str, str] = field(default_factory=dict)  # of all state, here to whole model
+    homes: dict[str, int] = field(default_factory=dict)  # by the latter: the rank that saves it
 
     def add_up(self, module: nn.Module) -> None:
         """Make each shared parameter's gradient the sum of what all its stages found."""
@@ -72,7 +75,33 @@ def find_tied(module: nn.Module, anatomy: Anatomy, stages: Stages, world: World)
             names[here], groups[name] = name, known[ranks]
             if stages.index != ranks[0]:
                 copies.add(name)
-    return TiedParameters(names, groups, frozenset(copies))
+    return TiedParameters(names, groups, frozenset(copies), *find_homes(module, anatomy, stages))
+
+
+def find_homes(
+    module: nn.Module, anatomy: Anatomy, stages: Stages
+) -> tuple[dict[str, str], dict[str, int]]:
+    """For every name of a whole module's state the first name of the same state, and for each
+    first name the first pipeline rank that holds it: where several do, one saves it."""
+    first: dict[object, str] = {}
+    first_names: dict[str, str] = {}
+    homes: dict[str, int] = {}
+    for name, key in named_state(module):
+        first_names[name] = first.setdefault(key, name)
+        rank = min(stages.holders(anatomy, name))
+        homes[first_names[name]] = min(rank, homes.get(first_names[name], rank))
+    return first_names, homes
+
+
+def named_state(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """All that belongs to a module's state under all its names, with a key that aliases share."""
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        yield name, id(parameter)
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        dot = f"{prefix}." if prefix else ""
+        # Moving a module replaces its buffers: two names are one only where the module is one.
+        for name in (*dict(persistent_buffers(part)), EXTRA_STATE):
+            yield dot + name, (id(part), name)
 
 
 def group_of(stages: tuple[int, ...], world: World) -> dist.ProcessGroup:

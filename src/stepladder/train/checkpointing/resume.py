@@ -8,7 +8,8 @@ model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,29 +18,36 @@ import torch
 
 from stepladder.checkpoint import CheckpointReader, Manifest, find_checkpoints, read_manifest
 from stepladder.checkpoint.integrity import check_files
-from stepladder.errors import RecordError, Unproven
+from stepladder.errors import RecordError, StepladderError, Unproven
+from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
 from stepladder.train.engine import Engine
+from stepladder.train.health.nonfinite import Resumed
 from stepladder.train.optimizer.build_optimizer import set_own_rates
 from stepladder.train.optimizer.error_feedback import set_owed
 from stepladder.train.optimizer.optimizer_state import begin_anew, make_state
 
+from .rank_state import set_rank_state
 from .rng_state import set_generators
-from .sharded_state import Holding, holdings
+from .sharded_state import Holding, holdings, model_shapes
 
 OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
 
 
-def load(run: Engine, folder: str | Path) -> Path:
+def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
     run.hold()
     path, manifest = choose(run, Path(folder))
-    with CheckpointReader(path, manifest) as reader:
+    with refusing_together(run):
+        check_same_model(path, manifest, run)
+        said = check_structure(path, manifest, run, strict)
+    with CheckpointReader(path, manifest) as reader, refusing_together(run):
         here, taken = places(run, path, manifest)
         masters = begin_anew(run, taken)
         reader.read_all_into([*((held.name, held.box, held.tensor) for held in here), *masters])
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
+        told = set_rank_state(run.climbed, run.world, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state = manifest.state
     asked, run.index, run.position = run.seed, state["step"], state["position"]
@@ -51,7 +59,8 @@ def load(run: Engine, folder: str | Path) -> Path:
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     if run.world.is_rank_zero:
-        run.events += changes(run, path, state)
+        run.events += [*changes(run, path, state), *said, *told]
+        run.health.resumed = Resumed(path.name, state.get("batch") or 0, run.events)
         if run.seed != asked:
             run.events.append(f"{path.name} was saved with seed {run.seed}, not {asked}: it stays")
         if manifest.names("optimizer") and not taken:
@@ -59,11 +68,31 @@ def load(run: Engine, folder: str | Path) -> Path:
     return path
 
 
+@contextmanager
+def refusing_together(run: Engine) -> Iterator[None]:
+    """A block whose refusal by one rank is raised on every rank: else the others would wait."""
+    problem: StepladderError | None = None
+    try:
+        yield
+    except StepladderError as refused:
+        problem = refused
+    except Exception as failed:  # such as in a module's own set_extra_state
+        why = f"it could not be loaded ({type(failed).__name__}: {failed})"
+        problem = RecordError("checkpoint", why, "Mend that, or use an older checkpoint.")
+        problem.__cause__ = failed
+    board, rank = run.world.notes, run.world.place.rank
+    note = f"refused/{board.store.add(f'loads/{rank}', 1)}"  # how often this rank has loaded
+    if problem is not None:
+        board.post_once(note, json.dumps([problem.field, problem.problem, problem.remedy]))
+    bad = torch.tensor(float(problem is not None), device=run.world.device)
+    if run.world.sum(bad, *AXES).item():
+        raise problem or RecordError(*json.loads(board.read(note, OFFER_SECONDS)))
+
+
 def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[Holding], set[str]]:
-    """Where all that is loaded goes, and what of it is the optimizer's; nothing is touched yet."""
+    """Where all that is loaded goes, and what of it is the optimizer's."""
     all_here = partial(holdings, run.climbed, run.optimizer, run.world)
     model = [holding for holding in all_here() if holding.name.startswith("model/")]
-    check_same_model(path, manifest, model, run)
     taken = make_state(run, manifest, path)
     return [*model, *(holding for holding in all_here() if holding.name in taken)], taken
 
@@ -74,7 +103,11 @@ def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
     A warm-up or a decay that nobody named follows the number of steps, which a run is often given
     more of.
     """
-    here = {"rate": str(run.rate), "optimizer": str(run.plan.optimizer)}
+    here = {
+        "rate": str(run.rate),
+        "optimizer": str(run.plan.optimizer),
+        "precision": str(run.plan.precision),
+    }
     return [
         f"the {what} was '{state[what]}' when {path.name} was saved and is '{now}' now"
         for what, now in here.items()
@@ -82,9 +115,9 @@ def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def resume(run: Engine, folder: str | Path) -> Path | None:
+def resume(run: Engine, folder: str | Path, *, strict: bool = True) -> Path | None:
     """Go on from a folder's latest checkpoint where it holds one; None where it is yet to begin."""
-    return load(run, folder) if offered(run, Path(folder)) else None
+    return load(run, folder, strict=strict) if offered(run, Path(folder)) else None
 
 
 def choose(run: Engine, folder: Path) -> tuple[Path, Manifest]:
@@ -166,9 +199,9 @@ def generators(run: Engine, manifest: Manifest, reader: CheckpointReader) -> Non
             ) from wrong
 
 
-def check_same_model(path: Path, manifest: Manifest, here: list[Holding], run: Engine) -> None:
+def check_same_model(path: Path, manifest: Manifest, run: Engine) -> None:
     """Refuse another model's checkpoint before any of it is copied."""
-    expected: dict[str, Any] = {holding.name: holding.shape for holding in here}
+    expected: dict[str, Any] = {**model_shapes(run.climbed)}
     saved: dict[str, Any] = {name: entry.shape for name, entry in manifest.tensors.items()}
     names = set(expected)
     if run.world.layout.pipeline == 1:  # a stage needs only its own
@@ -182,3 +215,23 @@ def check_same_model(path: Path, manifest: Manifest, here: list[Holding], run: E
                 f"{path} is of another model: '{shown}' is {there} there and {wanted} here",
                 "Build the same model.",
             )
+
+
+def check_structure(path: Path, manifest: Manifest, run: Engine, strict: bool) -> list[str]:
+    """Refuse a model of the same shapes that computes something else; what else is set otherwise.
+
+    Not strict: all that differs is only reported.
+    """
+    saved = manifest.state.get("structure")
+    if not saved:  # of before it was stored, or converted from a model alone
+        return []
+    other, said = compare_structures(saved, run.climbed.structure)
+    if other and strict:
+        raise RecordError(
+            "checkpoint",
+            f"{path} is of another model: {other[0]}",
+            "Build the same model; if it is another on purpose, load it with strict=False.",
+        )
+    differing = [*other, *said]
+    more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+    return [f"settings differ from {path.name}: {differing[0]}{more}"] if differing else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,14 @@ from uuid import uuid4
 
 from torch import Tensor
 
-from stepladder.checkpoint import Manifest, TensorSource
+from stepladder.checkpoint import Manifest, TensorSource, list_checkpoints, read_manifest
 from stepladder.checkpoint.commit import checkpoint_folder, commit, remove_partial
+from stepladder.checkpoint.folder_locks import lock_folder
+from stepladder.checkpoint.integrity import check_complete
 from stepladder.checkpoint.manifest import RankFiles, StoredSlice, TensorEntry, merge
 from stepladder.checkpoint.safetensors_file import DTYPE_CODES, write_files
 from stepladder.errors import RecordError, StepladderError
-from stepladder.rungs import average_buffers, is_out_of_memory
+from stepladder.rungs import is_out_of_memory
 from stepladder.train.engine import Engine
 from stepladder.world.ranks.rank_notes import RankNotes
 
@@ -40,10 +42,13 @@ class Saver:
 
     board: RankNotes | None = None
     count: int = 0  # saves begun; the same on every rank
+    notes: str = ""  # before every note: another run of this world saves too
     token: str = ""  # tells this process's unfinished folders from those of a run that died
     thread: threading.Thread | None = None
     failure: StepladderError | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)  # host memory, used again each time
+    writers: dict[Path, set[str]] = field(default_factory=dict)  # by folder: runs known to save
+    remarks: list[str] = field(default_factory=list)  # events that nobody took yet
 
     def save(self, run: Engine, folder: str | Path, *, wait: bool) -> Path:
         """Write the run's state; without `wait`, go on as soon as it is copied off the device."""
@@ -52,11 +57,11 @@ class Saver:
         self.finish(run.events)
         self._meet(run)
         self.count += 1
-        average_buffers(run.module, run.world)  # one copy writes them for all
         taken = self._take(run, wait)
+        taken.state["run"] = self.token
         if wait:
             self._write(run, taken, root, final)
-            self._raise()
+            self.finish(run.events if self.failure is None else None)
         else:
             run.copying = taken.copying
             write = partial(self._write, run, taken, root, final)
@@ -65,20 +70,23 @@ class Saver:
         return final
 
     def _take(self, run: Engine, wait: bool) -> Snapshot:
-        """What to write; without the memory for a copy of it, only why there is none."""
+        """What to write; where it cannot be copied, only why: the other ranks wait for a word."""
         try:
             return take_snapshot(run, self.buffers if not wait else None)
-        except Exception as short:
-            if not is_out_of_memory(short):
-                raise
-            self.buffers.clear()
-            return Snapshot(run.index, {}, {}, {}, refused=str(short).partition("\n")[0])
+        except Exception as refused:
+            if is_out_of_memory(refused):
+                self.buffers.clear()
+                refused = MemoryError(str(refused).partition("\n")[0])
+            return Snapshot(run.index, {}, {}, {}, refused=refused)
 
     def finish(self, events: list[str] | None = None) -> None:
         """Wait for the save in flight; what went wrong with it is an event, or is raised."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
+        if events is not None:
+            events += self.remarks
+            self.remarks.clear()
         if events is not None and self.failure is not None:
             events.append(f"save failed: {self.failure}")
             self.failure = None
@@ -93,32 +101,43 @@ class Saver:
         if self.board is not None:
             return
         self.board = run.world.notes
+        rank = run.world.place.rank
+        self.notes = f"saver/{self.board.store.add(f'savers/{rank}', 1)}"  # of this rank, in order
         if run.world.is_rank_zero:
-            self.board.post("token", uuid4().hex[:8])
-        self.token = self.board.read("token", WAIT_SECONDS)
+            self.board.post(f"{self.notes}/token", uuid4().hex[:8])
+        self.token = self.board.read(f"{self.notes}/token", WAIT_SECONDS)
 
     def _write(self, run: Engine, taken: Snapshot, root: Path, final: Path) -> None:
         """Everything after the copy: runs in the thread, and never raises there."""
+        with ExitStack() as writing:
+            self._write_locked(run, taken, root, final, writing)
+
+    def _write_locked(
+        self, run: Engine, taken: Snapshot, root: Path, final: Path, writing: ExitStack
+    ) -> None:
         assert self.board is not None
         partly = root / f".{final.name}.{self.token}"
         rank, ranks = run.world.place.rank, run.world.place.num_ranks
-        note = f"save/{self.count}"
+        note = f"{self.notes}/{self.count}"
         try:
             if taken.refused:
-                raise MemoryError(taken.refused)
+                raise taken.refused
             if taken.copying is not None:
                 taken.copying.finish()
+            partly.mkdir(parents=True, exist_ok=True)
+            # Until the end, whoever commits it: another process takes it for abandoned otherwise.
+            writing.enter_context(lock_folder(partly, shared=True))
             part = write_part(taken, partly)
             self.board.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
-        except (OSError, MemoryError, RuntimeError, StepladderError) as refused:
+        except Exception as refused:  # whatever it is, the other ranks wait for a word
             self.failure = refusal(final, refused)
-            with suppress(RuntimeError):  # the store may have gone with its machine
+            with suppress(Exception):  # the store may have gone with its machine
                 self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
         try:
             if rank == 0:
                 self.board.post(f"{note}/end", self._commit(taken, note, partly, final, ranks))
             self._learn(self.board.read(f"{note}/end", WAIT_SECONDS))
-        except (RuntimeError, StepladderError) as alone:
+        except Exception as alone:
             self.failure = self.failure or refusal(final, alone)
 
     def _commit(self, taken: Snapshot, note: str, partly: Path, final: Path, ranks: int) -> str:
@@ -134,12 +153,25 @@ class Saver:
             whole = merge(
                 [RankFiles(dict(m.files), dict(m.tensors)) for m in manifests], taken.state, ranks
             )
+            check_complete(partly, whole)  # or it could never be loaded
+            self._notice_others(final.parent)
             commit(partly, final, whole)
             remove_partial(final.parent)
-        except (OSError, StepladderError) as refused:
+        except Exception as refused:
             shutil.rmtree(partly, ignore_errors=True)
             return f"failed: {refusal(final, refused)}"
         return "written"
+
+    def _notice_others(self, root: Path) -> None:
+        """Report, once, that another run saves into this folder since this one began to."""
+        written = newest_writer(root)
+        known = self.writers.setdefault(root, {written, self.token, ""})
+        if written not in known:
+            known.add(written)
+            self.remarks.append(
+                f"another run saves into {root} too, and the checkpoints of one replace the "
+                "other's: name a folder for each"
+            )
 
     def _learn(self, end: str) -> None:
         if end != "written" and self.failure is None:
@@ -148,9 +180,16 @@ class Saver:
             )
 
 
+def newest_writer(root: Path) -> str:
+    """Which run wrote the folder's newest checkpoint, by its token; empty where nobody knows."""
+    for path in list_checkpoints(root)[:1]:
+        with suppress(OSError, StepladderError):
+            return str(read_manifest(path).state.get("run") or "")
+    return ""
+
+
 def write_part(taken: Snapshot, partly: Path) -> RankFiles:
     """Write this rank's files, and say what is where."""
-    partly.mkdir(parents=True, exist_ok=True)
     check_space(partly, taken)
     sources = {
         partly / name: [TensorSource.of(key, tensor) for key, tensor in file.items()]
@@ -161,9 +200,9 @@ def write_part(taken: Snapshot, partly: Path) -> RankFiles:
     return RankFiles({path.name: one for path, one in written.items()}, tensors)
 
 
-def stored(boxes: list[tuple[Holding, str]]) -> TensorEntry:
+def stored(boxes: list[tuple[Holding, str, str]]) -> TensorEntry:
     holding = boxes[0][0]
-    where = tuple(StoredSlice(held.box, file, held.key) for held, file in boxes)
+    where = tuple(StoredSlice(held.box, file, key) for held, file, key in boxes)
     return TensorEntry(holding.shape, DTYPE_CODES[holding.tensor.dtype], where)
 
 
@@ -183,7 +222,10 @@ def check_space(folder: Path, taken: Snapshot) -> None:
 def refusal(final: Path, refused: Exception) -> StepladderError:
     if isinstance(refused, StepladderError):
         return refused
-    reason = getattr(refused, "strerror", None) or refused
+    said = str(refused).partition("\n")[0]
+    if not isinstance(refused, OSError | MemoryError | RuntimeError):
+        said = f"{type(refused).__name__}: {said}"
+    reason = getattr(refused, "strerror", None) or said
     return RecordError(
         "checkpoint",
         f"{final} cannot be written ({reason})",

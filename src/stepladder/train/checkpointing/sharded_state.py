@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from stepladder.checkpoint import TensorSlice, whole_slice
@@ -21,6 +21,7 @@ from stepladder.checkpoint.tensor_slice import slices_of_range
 from stepladder.model import Anatomy
 from stepladder.plan import AXES
 from stepladder.rungs import Climbed, ParameterShard, local, sliced_axes
+from stepladder.rungs.data_parallel.broadcast_parameters import is_strided as is_dense
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.sharding import is_strided, local_box
 from stepladder.world import World
@@ -47,19 +48,39 @@ class Holding:
 def holdings(climbed: Climbed, optimizer: torch.optim.Optimizer, world: World) -> Iterator[Holding]:
     """All that this rank holds of the model and of the optimizer's state."""
     for index, shard in enumerate(climbed.shards):
-        name = canonical(shard.name, climbed.anatomy)
-        mine = writes(shard.axes, index, world) and not is_second_copy(shard.name, name, world)
+        name = saved_name(shard.name, climbed)
+        mine = saves(shard, index, climbed, world)
         yield from in_boxes(f"model/{name}", shard, shard.owned, mine)
         for key, value in optimizer.state.get(shard.owned, {}).items():
             if isinstance(value, Tensor):
                 yield from state_boxes(f"optimizer/{name}/{key}", shard, value, mine, world)
-    trained = {id(shard.parameter) for shard in climbed.shards}
-    for index, (name, tensor) in enumerate(untrained(climbed.module)):
-        if id(tensor) not in trained:
-            kept = canonical(name, climbed.anatomy)
-            mine = writes(axes_of(tensor), index, world) and not is_second_copy(name, kept, world)
-            shard = ParameterShard(name, tensor, tensor)  # type: ignore[arg-type]
-            yield from in_boxes(f"model/{kept}", shard, local(tensor), mine)
+    for index, (name, tensor) in enumerate(untrained(climbed)):
+        shard = ParameterShard(name, tensor, tensor, axes_of(tensor))  # type: ignore[arg-type]
+        mine = saves(shard, index, climbed, world)
+        yield from in_boxes(f"model/{saved_name(name, climbed)}", shard, local(tensor), mine)
+
+
+def model_shapes(climbed: Climbed) -> dict[str, tuple[int, ...]]:
+    """The whole shape of every tensor of the model that this rank holds, by the name it is saved
+    under, those among them of which its slice is empty."""
+    trained = ((shard.name, shard.parameter) for shard in climbed.shards)
+    return {
+        f"model/{saved_name(name, climbed)}": tuple(tensor.shape)
+        for name, tensor in (*trained, *untrained(climbed))
+    }
+
+
+def saves(shard: ParameterShard, index: int, climbed: Climbed, world: World) -> bool:
+    """Whether, among the ranks that hold these same numbers, this one writes them."""
+    place = world.layout.place(world.place.rank)
+    first_name = climbed.shared.first_names.get(shard.name, shard.name)
+    if climbed.shared.homes.get(first_name, place["pipeline"]) != place["pipeline"]:
+        return False
+    if not shard.parameter.numel():  # every slice of it is empty, and they are all the same
+        index = 0
+        if any(place[axis] for axis in shard.axes):
+            return False
+    return writes(shard.axes, index, world)
 
 
 def state_boxes(
@@ -78,6 +99,9 @@ def in_boxes(name: str, shard: ParameterShard, held: Tensor, mine: bool) -> Iter
     """A tensor laid out as its piece is, as boxes of the whole parameter."""
     whole = shard.parameter
     shape, size = tuple(whole.shape), tuple(local(whole).shape)
+    if not prod(shape):  # without numbers, and yet a part of the model
+        yield Holding(name, shape, whole_slice(shape), held.detach().new_empty(shape), mine)
+        return
     if shard.flat is None:
         boxes = [(whole_slice(size), held.detach())] if prod(size) else []
     else:
@@ -123,14 +147,16 @@ def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], TensorSlice]]:
         )
 
 
-def untrained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Frozen parameters and the buffers that belong to the model's state."""
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
+def untrained(climbed: Climbed) -> Iterator[tuple[str, Tensor]]:
+    """Frozen parameters and the dense buffers that belong to the model's state."""
+    trained = {id(shard.parameter) for shard in climbed.shards}
+    for name, parameter in climbed.module.named_parameters():
+        if not parameter.requires_grad and id(parameter) not in trained:
             yield name, parameter
-    for prefix, part in module.named_modules():
+    for prefix, part in climbed.module.named_modules():
         for name, buffer in persistent_buffers(part):
-            yield f"{prefix}.{name}".lstrip("."), buffer
+            if id(buffer) not in trained and is_dense(buffer):
+                yield f"{prefix}.{name}".lstrip("."), buffer
 
 
 def axes_of(tensor: Tensor) -> tuple[str, ...]:
@@ -138,7 +164,7 @@ def axes_of(tensor: Tensor) -> tuple[str, ...]:
 
 
 def writes(axes: tuple[str, ...], index: int, world: World) -> bool:
-    """Whether, among the ranks that hold these same numbers, this one writes them."""
+    """Whether this rank is the one of its stage that writes tensor number `index`."""
     place, layout = world.layout.place(world.place.rank), world.layout
     copies, number = 1, 0
     for axis in AXES:
@@ -148,13 +174,13 @@ def writes(axes: tuple[str, ...], index: int, world: World) -> bool:
     return number == index % copies
 
 
+def saved_name(name: str, climbed: Climbed) -> str:
+    """The name under which a checkpoint holds what this rank's module calls `name`."""
+    return canonical(climbed.shared.first_names.get(name, name), climbed.anatomy)
+
+
 def canonical(name: str, anatomy: Anatomy) -> str:
     """One name for a matrix that is both head and embedding, wherever its copies live."""
     if anatomy.tied and name == f"{anatomy.head}.weight":
         return f"{anatomy.embedding}.weight"
     return name
-
-
-def is_second_copy(name: str, kept: str, world: World) -> bool:
-    """Whether this is the head's copy of a tied matrix, whose embedding lives on another stage."""
-    return kept != name and world.layout.pipeline > 1

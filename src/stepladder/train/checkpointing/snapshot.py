@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from mmap import PAGESIZE as PAGE
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from stepladder.checkpoint import whole_slice
 from stepladder.checkpoint.hashing import THREADS
+from stepladder.checkpoint.safetensors_file import METADATA
 from stepladder.model import builtin_shape
 from stepladder.model.huggingface.saved_settings import model_settings
+from stepladder.rungs import ParameterShard, local
 from stepladder.train.engine import Engine
 from stepladder.train.optimizer.build_optimizer import own_rates
 from stepladder.train.optimizer.error_feedback import read_owed
 from stepladder.version import VERSION
 
 from .async_copy import Copying
+from .rank_state import RankState, copies_of, read_rank_state
 from .rng_state import read_generators
-from .sharded_state import Holding, holdings
+from .sharded_state import Holding, holdings, saved_name, saves
 
 NOTE_BYTES = 6 * 2**10  # of one box: what is known of it, here and as JSON; 4.2 KiB were measured
 THREAD_BYTES = 2**19  # of one that writes, one that waits for the disk or the one that commits
@@ -35,41 +40,72 @@ class Snapshot:
     step: int
     state: dict[str, Any]
     files: dict[str, dict[str, Tensor]]  # by file, by key
-    places: dict[str, list[tuple[Holding, str]]]  # of each tensor: its boxes, and in which file
+    places: dict[str, list[tuple[Holding, str, str]]]  # of each tensor: its boxes, file and key
     copying: Copying | None = None  # None: these are the run's own tensors
-    refused: str = ""  # why there is nothing to write
+    refused: Exception | None = None  # why there is nothing to write
+
+    def add(self, holding: Holding, rank: int, kept: Tensor) -> None:
+        file = f"{holding.name.partition('/')[0]}-{rank:05d}.safetensors"
+        tensors = self.files.setdefault(file, {})
+        key = free_key(holding.key, tensors)
+        tensors[key] = kept
+        self.places.setdefault(holding.name, []).append((holding, file, key))
 
 
 def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
     """This rank's part of the run's state. With `buffers` copies of it are begun; else it is the
     run's own, and the run must stand still until it is written."""
     rank = run.world.place.rank
-    files: dict[str, dict[str, Tensor]] = {}
-    places: dict[str, list[tuple[Holding, str]]] = {}
+    passing = read_rank_state(run.climbed, run.world)
+    taken = Snapshot(run.index, describe(run, passing), {}, {})
     pairs = []
-    for holding in holdings(run.climbed, run.optimizer, run.world):
+    for holding in held_here(run, passing):
         if not holding.mine:
             continue
-        file = f"{holding.name.partition('/')[0]}-{rank:05d}.safetensors"
-        here = holding.tensor.detach()
+        here = passing.means.get(holding.name, holding.tensor).detach()
         if buffers is None:
             kept = here.cpu()
         else:
             kept = place_for(here, f"{holding.name}{holding.box.start}", buffers)
             pairs.append((kept, here))
-        files.setdefault(file, {})[holding.key] = kept
-        places.setdefault(holding.name, []).append((holding, file))
-    own = {**read_generators(run.world.device), **read_owed(run.climbed)}
-    files[f"rank-{rank:05d}.safetensors"] = own
-    taken = Snapshot(run.index, describe(run), files, places)
+        taken.add(holding, rank, kept)
+    own = {**read_generators(run.world.device), **read_owed(run.climbed), **passing.own}
+    taken.files[f"rank-{rank:05d}.safetensors"] = own
     if buffers is not None:
         taken.copying = Copying(run.world.device)
-        changing = {buffer.data_ptr() for buffer in run.module.buffers()}
+        changing = changed_in_passes(run.module)
         for there, here in pairs:
             if here.data_ptr() in changing:
                 there.copy_(here)
         taken.copying.begin([pair for pair in pairs if pair[1].data_ptr() not in changing])
     return taken
+
+
+def changed_in_passes(module: nn.Module) -> set[int]:
+    """Where tensors lie that a forward pass changes: buffers, and embeddings that it rescales."""
+    buffers = {b.data_ptr() for b in module.buffers() if b.layout == torch.strided}
+    rescaled = {
+        local(part.weight).data_ptr()
+        for part in module.modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
+    }
+    return buffers | rescaled
+
+
+def held_here(run: Engine, passing: RankState) -> Iterator[Holding]:
+    """All that this rank may have to write, but for its own file."""
+    yield from holdings(run.climbed, run.optimizer, run.world)
+    for index, (name, value) in enumerate(passing.extra.items()):
+        mine = saves(ParameterShard(name, value, value), index, run.climbed, run.world)  # type: ignore[arg-type]
+        full = f"extra/{saved_name(name, run.climbed)}"
+        yield Holding(full, tuple(value.shape), whole_slice(value.shape), value, mine)
+
+
+def free_key(key: str, taken: Container[str]) -> str:
+    """A key that nothing else has in a file: a name may look like a slice of another tensor."""
+    while key in taken or key == METADATA:
+        key += "~"
+    return key
 
 
 def forecast_snapshot(run: Engine) -> int:
@@ -101,7 +137,7 @@ def place_for(tensor: Tensor, label: str, buffers: dict[str, Tensor]) -> Tensor:
     return there
 
 
-def describe(run: Engine) -> dict[str, Any]:
+def describe(run: Engine, passing: RankState) -> dict[str, Any]:
     run.look_back()  # what it decides later must follow from what is saved
     shape = builtin_shape(run.module)
     return {
@@ -116,6 +152,11 @@ def describe(run: Engine) -> dict[str, Any]:
         "own_rates": own_rates(run.optimizer),
         "loss_scale": run.scale.state_dict(),
         "health": run.health.state_dict(),
+        "precision": str(run.plan.precision),
+        "batch": run.health.rows,
+        "structure": run.climbed.structure,
+        "copies": copies_of(run.world.layout),
+        "differing": list(passing.differing),
         "versions": {
             "stepladder": VERSION,
             "torch": torch.__version__,

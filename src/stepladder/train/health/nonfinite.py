@@ -57,6 +57,21 @@ class Fault:
     loss: float
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The batches of the run that was saved, for the first step that goes on from there."""
+
+    name: str  # of the checkpoint
+    rows: int
+    events: list[str]
+
+    def compare(self, rows: int) -> None:
+        if self.rows and rows != self.rows:
+            self.events.append(
+                f"a batch had {self.rows} rows when {self.name} was saved and has {rows} now"
+            )
+
+
 @dataclass(slots=True)
 class Health:
     policy: str = "stop"
@@ -68,6 +83,9 @@ class Health:
     jumps: list[tuple[int, str]] = field(default_factory=list)  # spikes nobody asked for yet
     faults: list[Fault] = field(default_factory=list)  # bad steps nobody answered yet
     unread: deque[Mark] = field(default_factory=lambda: deque(maxlen=UNREAD))
+    rows: int = 0  # of the last step's global batch
+    resumed: Resumed | None = None  # until the first step after that
+    loads: int = 0  # checkpoints that the run went on from
 
     def __post_init__(self) -> None:
         if self.policy not in NONFINITE:
@@ -86,6 +104,10 @@ class Health:
 
     def note(self, mark: Mark) -> None:
         self.unread.append(mark)
+        self.rows = mark.size
+        if self.resumed is not None:
+            self.resumed.compare(mark.size)
+            self.resumed = None
 
     def look(self, last: int | None = None) -> None:
         """Learn how the steps up to `last` went. Waits for the device."""
@@ -139,6 +161,7 @@ class Health:
         """Go on from a saved state; a checkpoint of before there was any begins afresh."""
         self.halvings, self.calm = state.get("halvings", 0), state.get("calm", 0)
         self.rewinds = state.get("rewinds", 0)
+        self.loads += 1
         self.spikes.forget()
         self.spikes.losses.extend(state.get("losses", ()))
         self.unread.clear()

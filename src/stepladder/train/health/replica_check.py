@@ -12,15 +12,12 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from stepladder.errors import WorldError
 from stepladder.plan import Layout
-from stepladder.rungs import ParameterShard, local, sliced_axes
+from stepladder.rungs import ParameterShard, fingerprint, local, sliced_axes
 from stepladder.world import World
-
-PRIME = 1_000_003  # weighs each number by its place, so that two that changed places are seen
 
 
 @torch.no_grad()
@@ -42,19 +39,6 @@ def check_replicas(shards: Iterable[ParameterShard], world: World, step: int) ->
             "Go on from the last checkpoint (--run.resume true), and test that machine's memory "
             "and network.",
         )
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
-    """64 bits that change when any bit of any tensor does."""
-    total: Tensor | None = None
-    for tensor in tensors:
-        flat = tensor.detach().contiguous().reshape(-1)
-        words = flat.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[flat.element_size()])
-        places = torch.arange(1, words.numel() + 1, device=words.device)
-        one = (words.long() * (places * PRIME)).sum()
-        total = one if total is None else total * 31 + one
-    assert total is not None
-    return total
 
 
 def deviating(prints: list[int], layout: Layout, sliced: set[str]) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.kernels import adamw_
+from stepladder.rungs import ParameterShard
 
 MASTER = "master"
 KEPT = ("exp_avg", "exp_avg_sq", MASTER)
@@ -106,3 +107,12 @@ def take_masters(module: nn.Module) -> dict[nn.Parameter, Tensor]:
         for p in module.parameters()
         if p.requires_grad and p.dtype == torch.float32 and not p.is_meta
     }
+
+
+def masters_of_shards(
+    shards: Iterable[ParameterShard], masters: Mapping[nn.Parameter, Tensor] | None
+) -> dict[nn.Parameter, Tensor] | None:
+    """The same masters by what the optimizer updates, which may be a copy on the host."""
+    if masters is None:
+        return None
+    return {shard.owned: masters[shard.parameter] for shard in shards if shard.parameter in masters}

@@ -18,7 +18,7 @@ from stepladder.checkpoint import Manifest, TensorSlice
 from stepladder.errors import RecordError
 from stepladder.plan import Optimizer
 from stepladder.rungs import ParameterShard
-from stepladder.train.checkpointing.sharded_state import canonical, in_boxes
+from stepladder.train.checkpointing.sharded_state import in_boxes, saved_name
 from stepladder.train.engine import Engine
 
 from .master_weights import MASTER
@@ -39,7 +39,7 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
     whole: dict[Tensor, Any] = {}
     taken: set[str] = set()
     for shard in run.climbed.shards:
-        name = canonical(shard.name, run.climbed.anatomy)
+        name = saved_name(shard.name, run.climbed)
         own, saved = dict(run.optimizer.state.get(shard.owned, {})), kept.get(name, [])
         if saved:
             check_whole(
@@ -51,7 +51,7 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
             full = f"optimizer/{name}/{key}"
             shape = manifest.tensors[full].shape
             check_shape(path, full, shape, shard)
-            made = empty_state(shard, shape, on_device or key != "step")
+            made = empty_state(shard, key, shape, on_device or key != "step")
             there = own.get(key)
             fits = isinstance(there, Tensor) and there.shape == made.shape
             own[key] = there if fits else made
@@ -104,8 +104,8 @@ def check_shape(path: Path, full: str, shape: tuple[int, ...], shard: ParameterS
     )
 
 
-def empty_state(shard: ParameterShard, shape: tuple[int, ...], on_device: bool) -> Tensor:
-    if shape == tuple(shard.parameter.shape):
+def empty_state(shard: ParameterShard, key: str, shape: tuple[int, ...], on_device: bool) -> Tensor:
+    if key != "step" and shape == tuple(shard.parameter.shape):
         return torch.empty_like(shard.owned)
     device = shard.owned.device if on_device else torch.device("cpu")
     return torch.empty(shape, device=device)
@@ -114,7 +114,7 @@ def empty_state(shard: ParameterShard, shape: tuple[int, ...], on_device: bool) 
 def begin_anew(run: Engine, taken: set[str]) -> Iterator[Wanted]:
     """Set to zero what the checkpoint holds nothing of; masters are filled as their parameters."""
     for shard in run.climbed.shards:
-        name = canonical(shard.name, run.climbed.anatomy)
+        name = saved_name(shard.name, run.climbed)
         for key, value in run.optimizer.state.get(shard.owned, {}).items():
             if not isinstance(value, Tensor) or f"optimizer/{name}/{key}" in taken:
                 continue
