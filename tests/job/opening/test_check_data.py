@@ -55,7 +55,8 @@ def test_training_refuses_it_with_the_way_out(model, data, said, tmp_path, capsy
     words = ["--model.name", model, "--data.source", data, "--train.device", "cpu"]
     assert main(["train", *words, "--run.folder", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
-    assert said in error and "Choose a model for this data, or data for this model." in error
+    assert said in error and "cannot read (" in error
+    assert "Choose a model for this data, or data for this model." in error
 
 
 def test_a_sequence_that_no_memory_holds_is_refused_at_once():

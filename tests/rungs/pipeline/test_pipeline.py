@@ -182,21 +182,25 @@ def test_a_tied_matrix_is_not_sliced_in_two_stages_of_a_rank():
         run(folded_and_sliced, 4, init=False)
 
 
-def uneven_batch() -> str:
+def uneven_batch() -> list[str]:
     from stepladder.data import Batch
 
     taken = climb(
         llama(), loss="cross_entropy", plan="fp32 ddp replicate=2 pipeline=2 micro=1", device="cpu"
     )
     tokens, targets = ragged(1)[0]
-    rows = slice(0, 6 - taken.world.data_index)
-    try:
-        taken.step(Batch.of((tokens[rows], targets[rows]), position=0, size=11))
-    except DataError as refused:
-        return str(refused)
-    return "learnt"
+    found, index = [], taken.world.data_index
+    fewer, few = slice(0, 6 - index), slice(0, 6 - 4 * index)
+    uneven = Batch.of((tokens[fewer], targets[fewer]), position=0, size=11)
+    for batch in (uneven, (tokens[few], targets[few])):
+        try:
+            taken.step(batch, rows="rank")
+        except DataError as refused:
+            found.append(str(refused))
+    return found
 
 
 def test_a_batch_that_does_not_divide_is_refused_by_every_rank():
-    for said in run(uneven_batch, 4, init=False):
-        assert said.startswith("batch: 11 rows do not divide by the 2 ranks that share them, and")
+    for first, second in run(uneven_batch, 4, init=False):
+        assert first.startswith("batch: 11 rows do not divide by the 2 ranks that share them, and")
+        assert second.startswith("batch: a rank has 6 of 8 rows, and every pipeline of the 2 needs")

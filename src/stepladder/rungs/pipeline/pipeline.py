@@ -97,11 +97,19 @@ class Pipeline(Accumulate):
 
     def begin(self, batch: Batch, scale: Scale) -> None:
         ways = self.world.layout.data_ranks
-        if batch.rows_of_fullest(ways) * ways != batch.size:
+        most = batch.rows_of_fullest(ways)
+        if batch.size % ways == 0 and most * ways != batch.size:
             raise DataError(
                 "batch",
-                f"{batch.size} rows are not spread evenly over the {ways} ranks that share them, "
-                "and every pipeline runs as many micro-batches",
+                f"a rank has {most} of {batch.size} rows, and every pipeline of the {ways} needs "
+                "as many",
+                "Give all ranks the same number, or use pipeline=1.",
+            )
+        if batch.size % ways:
+            raise DataError(
+                "batch",
+                f"{batch.size} rows do not divide by the {ways} ranks that share them, and every "
+                "pipeline runs as many micro-batches",
                 "Use a batch that divides, or pipeline=1.",
             )
         self.total, self.scale = self.count(batch), scale
