@@ -107,7 +107,7 @@ def attempt(block, kinds, plan: str) -> dict[str, str | float]:
             run = climb(
                 module, loss="cross_entropy", optimizer="sgd lr=0.3", plan=plan, device="cpu"
             )
-            assert torch.equal(before, torch.random.get_rng_state())
+            assert torch.equal(before, torch.random.get_rng_state()), kind
             found[kind] = [run.step(batch()).loss for _ in range(3)][-1]
         except StepladderError as refusal:
             found[kind] = str(refusal)

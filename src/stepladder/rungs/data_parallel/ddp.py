@@ -79,7 +79,8 @@ def consume_warning(group: dist.ProcessGroup, device: torch.device) -> None:
     Whether a foreign module uses every parameter in every batch is not known, so DDP always looks,
     and its advice not to would be wrong.
     """
-    tiny = nn.Linear(1, 1, bias=False, device=device)
+    tiny = nn.Linear(1, 1, bias=False, device="meta")  # drawn from nobody's random generator
+    tiny.weight = nn.Parameter(torch.zeros(1, 1, device=device))
     copy = DistributedDataParallel(
         tiny, process_group=group, init_sync=False, find_unused_parameters=True
     )
