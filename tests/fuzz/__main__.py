@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from tests.fork_server import fork_processes
+
 from . import planted
 from .problems.problem import Problem
 from .report import add_up, row_of, write_table
@@ -33,6 +35,7 @@ CASES = Path(__file__).parent / "cases"
 def main() -> int:
     options = parse()
     torch.set_num_threads(1)
+    fork_processes()  # ranks that died are replaced at once, without a new import of torch
     if options.planted:
         return planted.main(options.pairs, options.seed, options.only)
     if options.show:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ SHAKE, RESPONSE = 1e-6, 30.0  # rounding may move a result by so much times the 
 class Verdict:
     """The outcome of a trial or of a part of it."""
 
-    outcome: str  # "same", "refused" or "bug"
+    outcome: str  # "same", "refused", "announced" (a difference that the run told of) or "bug"
     kind: str = ""  # of a bug: "difference", "raw", "hang", "late refusal", "unloadable"
     text: str = ""  # one line
     details: str = ""  # a traceback
@@ -42,6 +42,7 @@ class Verdict:
 
 
 SAME = Verdict("same")
+ANNOUNCED = "results depend on"  # in what a run says of its plan
 
 
 def judge_records(records: list[dict[str, Any]], part: str) -> Verdict | None:
@@ -74,6 +75,16 @@ def judge_numbers(
     problem: Problem, expected: Trajectory, record: dict[str, Any], folder: Path, part: str
 ) -> Verdict:
     """Losses, evaluation and saved states against the oracle's."""
+    verdict = compare_run(problem, expected, record, folder, part)
+    told = next((said for said in record["said"] if ANNOUNCED in said), None)
+    if verdict.kind == "difference" and told:
+        return replace(verdict, outcome="announced", kind="", text=told)
+    return verdict
+
+
+def compare_run(
+    problem: Problem, expected: Trajectory, record: dict[str, Any], folder: Path, part: str
+) -> Verdict:
     losses = expected.losses[-len(record["losses"]) :]
     scale = max(1e-3, *(abs(loss) for loss in expected.losses))
     allowed = LOSS_TOLERANCE * scale

@@ -68,6 +68,7 @@ def train(
         device="cpu",
         timeout_seconds=TIMEOUT_SECONDS,
     )
+    record["said"] = [run.because, *run.events]
     if resume:
         record["stage"] = "load"
         run.load(folder / "saved")
