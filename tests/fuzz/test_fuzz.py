@@ -15,6 +15,7 @@ from tests.ranks import POOL
 
 from .judge import compare
 from .oracle import train
+from .planted_defects import DEFECTS
 from .problems.problem import SAVED_AT, STEPS, Problem
 from .runner import Runner
 from .shrink import shrink
@@ -101,3 +102,10 @@ def test_a_hang_is_reported_and_the_next_problem_runs():
 
 def test_a_problem_uses_one_thread():
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.words)
+def test_a_defect_can_be_planted(defect):
+    for change in defect.changes:
+        text = (HERE.parents[1] / "src" / "stepladder" / change.file).read_text()
+        assert change.right in text

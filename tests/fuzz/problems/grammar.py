@@ -83,7 +83,7 @@ def draw_block(rng: Random, stream: str, width: int) -> Spec:
 
 
 def draw_mlp(rng: Random, width: int) -> Spec:
-    activation = rng.choices(("gelu", "relu", "silu", "tanh", "softmax"), (4, 2, 2, 1, 0.5))[0]
+    activation = rng.choices(("gelu", "relu", "silu", "tanh", "softmax"), (4, 2, 2, 1, 1))[0]
     spec: Spec = {"activation": activation, "gated": chance(rng, 0.3)}
     spec["hidden"] = rng.choice((width, 2 * width, 4 * width, width + 1))
     if chance(rng, 0.05):
