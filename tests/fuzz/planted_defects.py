@@ -50,7 +50,7 @@ DEFECTS: tuple[Defect, ...] = (
            ("rungs/data_parallel/broadcast_parameters.py",
             ".contiguous().view(torch.uint8) for tensor", " for tensor")),
     defect("experts are taken for blocks",
-           ("model/anatomy/find_anatomy.py", "if not are_experts(blocks, lists)", "")),
+           ("model/anatomy/find_anatomy.py", "if not are_experts(module, blocks)", "")),
     defect("the mean over ranks is not made a sum",
            ("rungs/accumulate.py", "scale(weighted * self.gradient_sync.ways)", "scale(weighted)")),
     defect("the gradient norm misses the other ranks' shards",

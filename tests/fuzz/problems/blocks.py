@@ -83,6 +83,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.causal = spec.get("heads", 2), spec.get("causal", True)
         self.style = spec.get("style", "sdpa")
+        self.head_width = None if spec.get("inferred") else width // self.heads
         bias = spec.get("bias", True)
         self.norm = make_norm(spec.get("norm", "layer"), width, stream)
         if spec.get("fused"):
@@ -110,7 +111,8 @@ class Attention(nn.Module):
             parts = self.qkv(x).chunk(3, -1)
         else:
             parts = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        q, k, v = (p.view(rows, length, -1, width // self.heads).transpose(1, 2) for p in parts)
+        each = self.head_width or width // self.heads
+        q, k, v = (p.view(rows, length, -1, each).transpose(1, 2) for p in parts)
         if self.style == "sdpa":
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         else:

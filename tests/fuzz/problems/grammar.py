@@ -72,6 +72,7 @@ def draw_block(rng: Random, stream: str, width: int) -> Spec:
         spec["causal"] = chance(rng, 0.7)
         spec["style"] = rng.choices(("sdpa", "hand", "torch"), (6, 3, 1))[0]
         spec["fused"] = spec["style"] != "torch" and chance(rng, 0.25)
+        spec["inferred"] = chance(rng, 0.2)
         spec["mlp"] = {**draw_mlp(rng, width), "norm": norm, "bias": spec["bias"]}
     elif kind == "recurrent":
         spec |= {"cell": rng.choice(("lstm", "gru", "rnn")), "layers": rng.choice((1, 1, 2))}

@@ -64,7 +64,8 @@ def suits(kind: str, module: dict[str, Any], rng: Random) -> bool:
         return len(blocks) >= 2 and module["kind"] != "image"
     types = {block["type"] for block in blocks}
     if kind == "tensor":
-        return types <= {"mlp", "attention"} and module["kind"] in ("tokens", "frames")
+        alike = len(types) == 1 and types <= {"mlp", "attention"} and module["kind"] != "vector"
+        return alike and all(divides(block) for block in blocks)
     return (
         types == {"attention"}
         and all(block.get("style") == "sdpa" for block in blocks)
@@ -72,6 +73,12 @@ def suits(kind: str, module: dict[str, Any], rng: Random) -> bool:
         and not module["pooled"]
         and module.get("positions", "none") == "none"
     )
+
+
+def divides(block: dict[str, Any]) -> bool:
+    """Whether two ranks could cut a block's heads and widths."""
+    mlp = block.get("mlp", block)
+    return block.get("heads", 2) % 2 == 0 and mlp.get("hidden", 2) % 2 == 0
 
 
 def cut_layout(rng: Random, module: dict[str, Any], kind: str, ranks: int) -> Layout:

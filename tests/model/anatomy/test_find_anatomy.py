@@ -55,6 +55,8 @@ def test_the_experts_of_a_single_block_are_not_the_blocks():
     net = nn.Module()
     net.blocks = nn.ModuleList([Experts()])
     assert find_anatomy(net).blocks == ("blocks.0",)
+    net.blocks = nn.ModuleList([Experts(), Block()])  # of two kinds: no list of like blocks
+    assert find_anatomy(net).blocks == ()
 
 
 def test_sibling_lists_of_one_class_are_one_list():

@@ -80,21 +80,29 @@ def prefixed(anatomy: Anatomy, prefix: str) -> Anatomy:
 
 
 def find_blocks(module: nn.Module) -> list[NamedModule]:
-    lists = list(lists_of_blocks(module))
-    lists = [blocks for blocks in lists if not are_experts(blocks, lists)]
+    lists = [blocks for blocks in lists_of_blocks(module) if not are_experts(module, blocks)]
     candidates = [(num_parameters(blocks), blocks) for blocks in lists]
     fullest = max((size for size, _ in candidates), default=0)
     weighty = [(len(blocks), size, blocks) for size, blocks in candidates if 2 * size >= fullest]
     return max(weighty, key=lambda row: row[:2])[2] if weighty and fullest else []
 
 
-def are_experts(blocks: list[NamedModule], lists: list[list[NamedModule]]) -> bool:
-    """Whether these are single layers in a block of another list: some batches may skip them, and
-    a block must run in every batch."""
+def are_experts(module: nn.Module, blocks: list[NamedModule]) -> bool:
+    """Whether these are single layers inside an entry of another list: some batches may skip them,
+    and a block must run in every batch."""
     if any(has_children(block) for _, block in blocks):
         return False
-    outer = [f"{name}." for other in lists for name, _ in other]
-    return all(name.startswith(tuple(outer)) for name, _ in blocks)
+    return all(is_inside_a_list(module, name.rpartition(".")[0]) for name, _ in blocks)
+
+
+def is_inside_a_list(module: nn.Module, name: str) -> bool:
+    """Whether a part, or one that it is inside of, is an entry of a list of modules."""
+    while name:
+        outer, _, _ = name.rpartition(".")
+        if isinstance(module.get_submodule(outer), nn.ModuleList | nn.Sequential):
+            return True
+        name = outer
+    return False
 
 
 def lists_of_blocks(module: nn.Module) -> Iterator[list[NamedModule]]:
