@@ -52,8 +52,12 @@ def copy_tensors(module: nn.Module) -> Tensors:
 
 def largest_difference(plain: Plain, found: Mapping[str, Tensor]) -> tuple[float, str]:
     """The largest difference of any tensor, as a share of how far the plain loop moved it."""
-    moves = {name: distance(plain.last[name], plain.first[name]) for name in plain.last}
+    moves = {
+        name: distance(last, plain.first[name]) if last.is_floating_point() else 0.0
+        for name, last in plain.last.items()
+    }
     floor = SMALL_MOVE * max(moves.values())
+    assert 0 < floor < float("inf"), "a plain loop that moves nothing finite judges nothing"
     shares = {
         name: distance(found[name], plain.last[name]) / max(moves[name], floor) for name in found
     }

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import zoo_parity
 from on_rank import Trained
+from oracle import Plain, largest_difference
 from tests.ranks import POOL
 
 
@@ -43,6 +44,16 @@ def test_a_wrong_tensor_a_wrong_loss_and_a_missing_tensor_are_broken():
     del found.tensors["head.bias"]
     cell = zoo_parity.judge("lstm", "ddp", [found], {})
     assert (cell.verdict, cell.reason) == ("BROKEN", "no rank has head.bias")
+
+
+def test_a_counter_that_moves_does_not_hide_a_wrong_tensor():
+    first = {"weight": torch.zeros(2), "num_batches_tracked": torch.tensor(0)}
+    last = {"weight": torch.ones(2), "num_batches_tracked": torch.tensor(3)}
+    plain = Plain([1.0], first, last)
+    assert largest_difference(plain, last) == (0.0, "weight")
+    assert largest_difference(plain, {**last, "weight": torch.tensor([1.0, 0.5])})[0] == 0.5
+    off = {**last, "num_batches_tracked": torch.tensor(4)}
+    assert largest_difference(plain, off) == (float("inf"), "num_batches_tracked")
 
 
 def test_a_refusal_keeps_its_line_and_must_be_every_ranks():
