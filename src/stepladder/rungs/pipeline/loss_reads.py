@@ -76,7 +76,8 @@ def recorded_reads(module: nn.Module) -> Iterator[Reads]:
     """A context in which reads of attributes, of the module or any part, are recorded."""
     reads: Reads = []
     own: list[tuple[nn.Module, type]] = []
-    for name, part in module.named_modules():
+    # All of them first: a part that several others share would be walked once it records.
+    for name, part in list(module.named_modules()):
         kind = type(part)
         try:
             part.__class__ = recording(kind, name, reads)
