@@ -79,17 +79,21 @@ def counted(plan):
     taken = start(plan, Counting, micro=4)
     draw = torch.Generator().manual_seed(taken.world.data_index)
     feed(taken, [(torch.randn(12, 4, generator=draw), torch.zeros(12, dtype=torch.long))], 4)
-    before = taken.module.norm.running_mean.clone()
+    norm, used = taken.module.norm, []
+    before = norm.running_mean.clone()
+    norm.register_forward_hook(lambda part, *_: used.append(part.running_mean.clone()))
     loss = taken.evaluate([(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))], rows="rank")
-    return before, taken.module.norm.running_mean.clone(), taken.module.third.clone(), loss
+    return before, used[-1], norm.running_mean.clone(), taken.module.third.clone(), loss
 
 
 @pytest.mark.parametrize("plan", ["fp32 ddp", "fp32 zero3"])
 def test_running_statistics_are_averaged_before_they_are_used(plan):
-    found = run(counted, 3, plan, init=False)
+    """Where each rank has its own; with batchnorm=sync they never differ."""
+    found = run(counted, 3, f"{plan} batchnorm=local", init=False)
     before = [each[0] for each in found]
     assert not torch.equal(before[0], before[1])
-    for _, after, third, loss in found:
-        torch.testing.assert_close(after, torch.stack(before).mean(0))
+    for own, used, after, third, loss in found:
+        torch.testing.assert_close(used, torch.stack(before).mean(0))
+        assert torch.equal(after, own), "a rank trains on with its own"
         assert torch.equal(third, torch.full((3,), 1 / 3)), "what all agree on stays to the bit"
-        assert loss == found[0][3]
+        assert loss == found[0][-1]

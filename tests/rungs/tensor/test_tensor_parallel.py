@@ -172,7 +172,7 @@ def test_a_cut_that_does_not_divide_is_refused_by_name(name, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("normed_table", "tokens: is an Embedding that does more than look up rows"),
+        ("normed_table", "tokens: max_norm=1 shortens rows of its weight in forward"),
         ("running_table", "tokens: is an Running that does more than look up rows"),
         ("half_tied", r"out.weight: is one with 'layers.0.attention.q.weight', and a tensor"),
     ],
