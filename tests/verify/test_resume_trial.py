@@ -86,8 +86,8 @@ def generators_not_restored():
 def after_loading(change):
     load = run.load
 
-    def changed(taken, folder):
-        path = load(taken, folder)
+    def changed(taken, folder, **how):
+        path = load(taken, folder, **how)
         with torch.no_grad():
             change(taken)
         return path
