@@ -15,6 +15,8 @@ HOOKS = ["gradient_hooks", "accumulate_hooks"]
 MADE_BY_A_BATCH = ["lazy", "sparse"]
 
 
+IN_PLACE = ["in_place", "relu_first"]  # the first operation of a block writes to its input
+SPECTRAL = ["spectral", "old_spectral"]
 CONDITIONAL = ["unused", "skipped"]  # which parts run depends on the rows, and so on the rank
 
 
@@ -26,8 +28,13 @@ def wrong(found, cases):
 
 @pytest.mark.parametrize("plan", ["fp32", "fp32 micro=2"])
 def test_on_one_device(plan):
-    cases = [*ODD_PARAMETERS, *ODD_ATTRIBUTES[:4], *HOOKS, *MADE_BY_A_BATCH]
+    cases = [*ODD_PARAMETERS, *ODD_ATTRIBUTES[:4], *HOOKS, *MADE_BY_A_BATCH, *SPECTRAL]
     assert wrong(planned_all(cases, plan), cases) == {}
+
+
+@pytest.mark.parametrize("plan", ["fp32 recompute=blocks", "fp32 recompute=selective micro=2"])
+def test_recomputed_blocks_may_write_to_their_inputs(plan):
+    assert wrong(planned_all(IN_PLACE, plan), IN_PLACE) == {}
 
 
 @pytest.mark.parametrize(
@@ -35,10 +42,18 @@ def test_on_one_device(plan):
     [
         ("fp32 ddp", [*ODD_ATTRIBUTES, *HOOKS, *MADE_BY_A_BATCH, "complex", "max_norm"]),
         ("fp32 zero1", [*HOOKS, "complex", "sparse"]),
-        ("fp32 zero2 micro=2", [*ODD_PARAMETERS, *HOOKS, *CONDITIONAL, "max_norm"]),
+        ("fp32 zero2 micro=2", [*ODD_PARAMETERS, *HOOKS, *CONDITIONAL, *SPECTRAL, "max_norm"]),
         (
             "fp32 zero3",
-            [*ODD_PARAMETERS, *ODD_ATTRIBUTES, *HOOKS, *MADE_BY_A_BATCH, *CONDITIONAL, "max_norm"],
+            [
+                *ODD_PARAMETERS,
+                *ODD_ATTRIBUTES,
+                *HOOKS,
+                *MADE_BY_A_BATCH,
+                *CONDITIONAL,
+                *IN_PLACE,
+                "max_norm",
+            ],
         ),
         ("fp32 tensor=2", [*ODD_PARAMETERS, *HOOKS]),
         ("fp32 pipeline=2 micro=4", [*ODD_PARAMETERS, "old_weight_norm", *HOOKS, "frozen"]),
@@ -73,6 +88,12 @@ def test_on_four_ranks(plan):
             "model.embed: divides gradients by how often a token is in the batch "
             "(scale_grad_by_freq), and this plan computes a batch in parts. "
             "Use scale_grad_by_freq=False, or one rank without micro.",
+        ),
+        (
+            "spectral",
+            "fp32 pipeline=2 micro=4",
+            "layout.pipeline: spectral norm of Net would advance in every micro-batch. "
+            "Use pipeline=1, and shard instead.",
         ),
         (
             "unused",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,7 @@ from .cuda_graph import CudaGraphAccumulate
 from .parameter_hooks import ParameterHooks
 from .parameter_shards import ParameterShard
 from .prove_cuts import CutProof, make_proof
+from .spectral_norm import iterate_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,9 @@ def one_stage(
     **how: Any,
 ) -> Accumulate:
     accumulate = CudaGraphAccumulate if settled.records_graphs else Accumulate
-    return accumulate(wrap_data_parallel(module, blocks, settled, world), world=world, **how)
+    sync = wrap_data_parallel(module, blocks, settled, world)
+    sync = replace(sync, around_micro_batch=iterate_once(module, sync.around_micro_batch))
+    return accumulate(sync, world=world, **how)
 
 
 def make_forward_context(

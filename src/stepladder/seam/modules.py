@@ -73,6 +73,11 @@ def state_of(module: nn.Module) -> dict[str, Any]:
     return {name: module.__dict__[name] for name in STATE}
 
 
+def pre_hooks(module: nn.Module) -> list[Any]:
+    """What changes the module, or its inputs, before its forward."""
+    return list(module._forward_pre_hooks.values())
+
+
 def has_pre_hooks(module: nn.Module) -> bool:
     """Whether something changes the module's inputs before its forward."""
     return bool(module._forward_pre_hooks)

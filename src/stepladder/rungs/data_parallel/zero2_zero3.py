@@ -28,6 +28,7 @@ from torch.distributed.fsdp import (
 from stepladder.plan import Precision, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
+from stepladder.rungs.in_place_inputs import CopiedInputs
 from stepladder.seam.sharding import join
 from stepladder.world import World
 
@@ -151,6 +152,8 @@ def micro_batch_context(
         used = UsedParameters(module, parts, replicated.all)
         blocks = [unit.parts[0] for unit in units[:-1] if not unit.full_width]
         SkippedBlocks(module, blocks, used.skip)
+        for block in blocks:
+            CopiedInputs(block)
         if hasattr(module, "set_reduce_scatter_unused_params"):
             module.set_reduce_scatter_unused_params(True)
 

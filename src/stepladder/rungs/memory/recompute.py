@@ -41,6 +41,7 @@ from stepladder.model.tracing.trace_blocks import (
     without_caches,
 )
 from stepladder.plan import Recompute
+from stepladder.rungs.in_place_inputs import checkpoint_on_copies, may_write
 
 from .recompute_budget import BlockCost, Depth, fit_budget
 
@@ -127,8 +128,18 @@ def forward_checkpointed(
         call = OneUpdate(block, call)
     named = (CACHES.get(name, value) for name, value in kwargs.items())
     values = [*without_caches(args, caches), *named]
-    if depth == "whole":  # two calls: the compiler accepts context_fn only as a plain function
-        return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
+    # Two calls: the compiler accepts context_fn only as a plain function.
+    checkpointed = checkpoint_whole if depth == "whole" else checkpoint_cheap
+    if torch.compiler.is_compiling() or not may_write(block):
+        return checkpointed(call, *values)
+    return checkpoint_on_copies(block, checkpointed, call, values)
+
+
+def checkpoint_whole(call: Callable[..., Any], *values: Any) -> Any:
+    return checkpoint(call, *values, use_reentrant=False, preserve_rng_state=True)
+
+
+def checkpoint_cheap(call: Callable[..., Any], *values: Any) -> Any:
     return checkpoint(
         call, *values, use_reentrant=False, preserve_rng_state=True, context_fn=selective_contexts
     )
