@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 ROWS, LENGTH, VOCAB, STEPS = 8, 16, 64, 3
 PAD = 0
+DROPOUTS = ("p", "dropout", "drop_prob", "dropout_prob", "attention_dropout", "dropout_rate")
 
 Batches = list[Any]
 
@@ -54,7 +55,7 @@ def randomise(module: nn.Module, seed: int) -> nn.Module:
         else:
             parameter.copy_(noise / math.sqrt(parameter[0].numel()))
     for part in module.modules():
-        for name in ("p", "dropout", "drop_prob", "attention_dropout", "dropout_rate"):
+        for name in DROPOUTS:
             if isinstance(getattr(part, name, None), float):
                 setattr(part, name, 0.0)
     return module
