@@ -152,3 +152,13 @@ def test_a_pair_that_some_blocks_lack_is_not_cut():
         layer.inner = Block()
     del plain.layers[1].inner.fc1
     assert find_anatomy(plain).cuts == {"fc1": "column", "fc2": "row"}
+
+
+def test_a_list_of_modules_is_no_block():
+    """As in a U-Net, whose levels keep their attentions and convolutions in two lists."""
+    level = nn.Module()
+    level.attentions = nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(2))
+    level.resnets = nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(2))
+    level.samplers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(2))
+    names = find_anatomy(level).blocks
+    assert names and not any(isinstance(level.get_submodule(n), nn.ModuleList) for n in names)

@@ -266,6 +266,30 @@ def test_a_hugging_face_layer_recomputes_the_same_and_fills_no_cache_twice():
     assert losses("none") == losses("blocks") == losses("selective")
 
 
+def test_a_list_that_grows_after_the_call_is_recomputed_as_it_was():
+    """As DenseNet's layers are given the list of all features so far."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, features):
+            return self.linear(sum(features))
+
+    def gradients(how):
+        torch.manual_seed(0)
+        layers = nn.ModuleList(Layer() for _ in range(3))
+        recompute([(str(i), layer) for i, layer in enumerate(layers)], Recompute.parse(how))
+        features = [torch.randn(2, 4)]
+        for layer in layers:
+            features.append(layer(features))
+        sum(features).sin().sum().backward()
+        return [parameter.grad for parameter in layers.parameters()]
+
+    assert all(map(torch.equal, gradients("none"), gradients("blocks")))
+
+
 def test_a_cache_handed_over_by_position_is_not_filled_twice():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=64, n_positions=8)

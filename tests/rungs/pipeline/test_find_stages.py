@@ -95,6 +95,38 @@ class FirstOnesBias(Blocks):
         return self.out(hidden)
 
 
+class Reaching(Blocks):
+    """A layer of the first block is called again after the last, as DiT's embedding is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(3))
+
+    def forward(self, x):
+        hidden = self.enter(x)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.out(hidden + self.blocks[0][0](x))
+
+
+class Sized(Blocks):
+    """A block is told the size that the one before it returned, as Swin's stages are."""
+
+    class Block(nn.Linear):
+        def forward(self, x, size):
+            return super().forward(x) * size, size + 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(self.Block(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        hidden, size = self.enter(x), 1
+        for block in self.blocks:
+            hidden, size = block(hidden, size)
+        return self.out(hidden)
+
+
 class Between(Blocks):
     """Something happens to what flows between blocks."""
 
@@ -146,6 +178,8 @@ class Dictionary(nn.Module):
             FirstOnesBias,
             "block 'blocks.1' of FirstOnesBias is also given, as 1, what earlier parts computed",
         ),
+        (Reaching, "Reaching calls 'blocks.0.0' outside the block that it belongs to"),
+        (Sized, "Sized reads more of a block's result than its first tensor"),
         (Between, "block 'blocks.1' of Between is not given what 'blocks.0' returned"),
         (Lazy, "block 'blocks.1' of Lazy never ran"),
         (Twice, "block 'blocks.0' of Twice does not run after the one before it, once a pass"),

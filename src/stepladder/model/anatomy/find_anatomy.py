@@ -115,11 +115,16 @@ def lists_of_blocks(module: nn.Module) -> Iterator[list[NamedModule]]:
 
 
 def runs_in(name: str, part: nn.Module) -> list[list[NamedModule]]:
-    parts = children(name, part)
+    parts = [named for named in children(name, part) if is_callable(named[1])]
     runs = [list(run) for _, run in groupby(parts, key=lambda named: type(named[1]))]
     if isinstance(part, nn.ModuleList) and len(runs) == 1:
         return runs
     return [run for run in runs if len(run) > 1 and all(has_parts(block) for _, block in run)]
+
+
+def is_callable(block: nn.Module) -> bool:
+    """Whether a module can be called: a list of modules cannot, so no rung could wrap it."""
+    return not isinstance(block, nn.ModuleList | nn.ModuleDict)
 
 
 def has_parts(block: nn.Module) -> bool:

@@ -29,6 +29,7 @@ from stepladder.plan import Precision, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
 from stepladder.rungs.in_place_inputs import CopiedInputs
+from stepladder.rungs.outside_calls import OutsideCalls
 from stepladder.seam.sharding import join
 from stepladder.world import World
 
@@ -67,6 +68,8 @@ def shard(
         )
     prefetch([unit.parts[0] for unit in units[:-1] if not unit.full_width])
     module.register_forward_hook(reshard_after_evaluation)
+    if not settled.plan.compile and not declares_anatomy(module):  # the compiler would see hooks
+        refuse_outside_calls(module, [unit.parts[0] for unit in units[:-1]])
     assert isinstance(module, FSDPModule)
 
     def prepare(last: bool, uses_all: bool) -> None:
@@ -130,6 +133,18 @@ def reshard_after_evaluation(module: nn.Module, *_: Any) -> None:
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()
+
+
+def refuse_outside_calls(module: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    """Have the first pass refuse a module whose blocks are read without being called."""
+    names = {part: name for name, part in module.named_modules()}
+    calls = OutsideCalls(
+        type(module).__name__.removeprefix("FSDP"),  # fully_shard's own subclass
+        [(names[block], block) for block in blocks],
+        "layout.shard",
+        "Use zero1 or ddp, or call that layer inside the block.",
+    )
+    module.register_forward_hook(calls.stop)
 
 
 def micro_batch_context(

@@ -127,12 +127,17 @@ def forward_checkpointed(
     if not torch.compiler.is_compiling():  # a compiled graph updates buffers once by itself
         call = OneUpdate(block, call)
     named = (CACHES.get(name, value) for name, value in kwargs.items())
-    values = [*without_caches(args, caches), *named]
+    values = [unchanging(value) for value in (*without_caches(args, caches), *named)]
     # Two calls: the compiler accepts context_fn only as a plain function.
     checkpointed = checkpoint_whole if depth == "whole" else checkpoint_cheap
     if torch.compiler.is_compiling() or not may_write(block):
         return checkpointed(call, *values)
     return checkpoint_on_copies(block, checkpointed, call, values)
+
+
+def unchanging(value: Any) -> Any:
+    """A list or dict as it is now: its owner may add to it before backward, as DenseNet does."""
+    return type(value)(value) if type(value) in (list, dict) else value
 
 
 def checkpoint_whole(call: Callable[..., Any], *values: Any) -> Any:

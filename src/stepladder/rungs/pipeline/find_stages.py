@@ -25,6 +25,7 @@ from stepladder.model.tracing.trace_blocks import CACHES
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.model_rules import empty_stages
 from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
+from stepladder.rungs.outside_calls import OutsideCalls
 from stepladder.seam.modules import parameters_of
 from stepladder.seam.pytree import tree_leaves
 from stepladder.seam.storages import version_of
@@ -145,10 +146,39 @@ def trace_chain(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Link,
     chain = Chain(type(module).__name__, anatomy.blocks)
     with chain.watching(module, anatomy):
         traced(module, inputs)
+    if any(link.returned > 1 for link in chain.links):
+        refuse_read_extras(module, anatomy, inputs)
     if len(chain.links) < len(anatomy.blocks):
         name = anatomy.blocks[len(chain.links)]
         raise ModelError("layout.pipeline", f"block '{name}' of {chain.model} never ran", REMEDY)
     return tuple(chain.links)
+
+
+def refuse_read_extras(module: nn.Module, anatomy: Anatomy, inputs: Any) -> None:
+    """Refuse a module that cannot do without what a block returns beside what flows.
+
+    A stage knows of earlier blocks' results only what flows; the rest is None there.
+    """
+    handles = [
+        module.get_submodule(name).register_forward_hook(first_alone) for name in anatomy.blocks
+    ]
+    try:
+        count_flops(module, inputs)
+    except Exception as error:
+        raise ModelError(
+            "layout.pipeline",
+            f"{type(module).__name__} reads more of a block's result than its first tensor",
+            REMEDY,
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def first_alone(block: nn.Module, args: Any, output: Any) -> Any:
+    if not isinstance(output, tuple | list):
+        return output
+    return (output[0], *[None] * (len(output) - 1))
 
 
 class Chain:
@@ -184,9 +214,12 @@ class Chain:
             enter, leave = partial(self.enter, index), partial(self.leave, index)
             handles.append(block.register_forward_pre_hook(enter, with_kwargs=True))
             handles.append(block.register_forward_hook(leave))
+        blocks = anatomy.blocks_of(module)
+        calls = OutsideCalls(self.model, blocks, "layout.pipeline", REMEDY)
         try:
             yield
         finally:
+            calls.stop()
             for handle in handles:
                 handle.remove()
 
