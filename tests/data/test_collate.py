@@ -98,3 +98,9 @@ def test_a_read_only_array_is_copied_without_a_warning(recwarn):
     array.flags.writeable = False
     assert stacked(array, array).tolist() == [[0, 1, 2]] * 2
     assert not recwarn.list
+
+
+def test_ragged_float_targets_are_refused_since_no_float_means_ignored():
+    samples = [(np.zeros(4), np.zeros(n, np.float32)) for n in (3, 5)]
+    with pytest.raises(DataError, match="sample 0: targets are floats of 3 to 5 in a row, and no"):
+        stack(samples, ["sample 0", "sample 1"], ReadPolicy())

@@ -107,3 +107,39 @@ def test_hugging_face_models_shift_their_labels_and_accumulate_exactly(name):
         assert b.loss == pytest.approx(a.loss, rel=2e-6)
         assert a.tokens == (labelled()["labels"][:, 1:] != -100).sum().item()
     assert distance(cut, whole) < 1e-5
+
+
+class Channels(nn.Module):
+    """Classes in the second dimension, as torch has them."""
+
+    def __init__(self, classes):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Conv1d(3, classes, 1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_classes_may_be_the_second_dimension():
+    module, x, y = Channels(5), torch.randn(6, 3, 4), torch.randint(0, 5, (6, 4))
+    y[0] = -100
+    expected = nn.functional.cross_entropy(module(x), y).item()
+    run = climb(module, loss="cross_entropy", optimizer="sgd lr=0", plan="fp32 micro=2")
+    assert run.step((x, y)).loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_classes_that_may_be_either_dimension_are_not_guessed():
+    batch = torch.randn(6, 3, 4), torch.randint(0, 4, (6, 4))
+    assert "outputs (6, 4, 4) for targets (6, 4) may have their classes in the second" in message(
+        Channels(4), "cross_entropy", batch
+    )
+
+
+def test_squared_error_of_a_column_and_a_row_is_not_broadcast():
+    module, x, y = nn.Linear(3, 1), torch.randn(6, 3), torch.randn(6)
+    expected = nn.functional.mse_loss(module(x)[:, 0], y).item()
+    run = climb(module, loss="squared_error", optimizer="sgd lr=0", plan="fp32 micro=2")
+    assert run.step((x, y)).loss == pytest.approx(expected, rel=1e-6)
+    wide = message(nn.Linear(3, 2), "squared_error", (x, y))
+    assert wide == "loss: outputs (6, 2) and targets (6,) differ in shape. Reshape one of them."

@@ -32,6 +32,7 @@ class Batch:
     skipped: tuple[str, ...] = ()  # samples that could not be read, and their substitutes
     most_rows: int | None = None  # on any rank; None: rows are spread evenly
     idle: bool = False  # this rank has no rows, and a stand-in that counts for nothing
+    weight_by_row: tuple[float, ...] | None = None  # in the loss; None: by valid targets
 
     @classmethod
     def of(
@@ -98,6 +99,30 @@ class Batch:
             cut,
             valid_by_row=self.valid_by_row[part],
             leading_by_row=self.leading_by_row[part],
+            weight_by_row=self.weight_by_row[part] if self.weight_by_row else None,
+        )
+
+    def pick(self, indices: torch.Tensor) -> Batch:
+        """These rows, in this order."""
+        cut = self._each(
+            lambda tensor: tensor[indices.to(tensor.device)] if tensor.dim() else tensor
+        )
+        chosen = indices.tolist()
+        return replace(
+            cut,
+            valid_by_row=tuple(self.valid_by_row[row] for row in chosen),
+            leading_by_row=tuple(self.leading_by_row[row] for row in chosen),
+            weight_by_row=None,
+        )
+
+    def exchange(self, old: torch.Tensor, new: torch.Tensor) -> Batch:
+        """The batch with one of its tensors exchanged, targets counted anew."""
+        other = self._each(lambda tensor: new if tensor is old else tensor)
+        return replace(
+            other,
+            valid_by_row=_count_valid(other.inputs, other.targets),
+            leading_by_row=_count_leading(other.inputs, other.targets),
+            weight_by_row=None,
         )
 
     def columns(self, part: slice, *, ahead: int = 0) -> Batch:
@@ -124,6 +149,7 @@ class Batch:
             targets=targets if ahead else cut.targets,
             valid_by_row=valid,
             leading_by_row=leading,
+            weight_by_row=None,
         )
 
     @property

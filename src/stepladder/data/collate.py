@@ -98,6 +98,14 @@ def _column(values: Sequence[Any], names: Sequence[str], policy: ReadPolicy, key
                 f"{key} has shape {tuple(tensor.shape)}, {names[0]} has {tuple(tensors[0].shape)}",
                 "Only rows of tokens are padded: give every sample one shape.",
             )
+    if key in TARGET_KEYS and tensors[0].is_floating_point():
+        lengths = sorted({len(tensor) for tensor in tensors})
+        raise DataError(
+            names[0],
+            f"{key} are floats of {lengths[0]} to {lengths[-1]} in a row, and no float marks a "
+            "target that does not count",
+            "Pad them in the dataset, and give the loss a mask: targets may be a dict.",
+        )
     return torch.nn.utils.rnn.pad_sequence(
         tensors, batch_first=True, padding_value=_padding_value(key, policy)
     )

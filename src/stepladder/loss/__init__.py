@@ -1,8 +1,30 @@
 """How a module's output becomes one number, and how many targets that number is a mean over."""
 
+from .find_weighting import (
+    ClassWeights,
+    classes_of,
+    count_classes,
+    first_fit,
+    observe_all,
+    propose,
+    weigh_values,
+)
 from .loss import Loss, make_loss
+from .observe_pieces import OFTEN_IGNORED, Observation
+from .weighting import Weighting, by_class
 
 __all__ = [
+    "OFTEN_IGNORED",
+    "ClassWeights",
     "Loss",
+    "Observation",
+    "Weighting",
+    "by_class",
+    "classes_of",
+    "count_classes",
+    "first_fit",
     "make_loss",
+    "observe_all",
+    "propose",
+    "weigh_values",
 ]

@@ -1,15 +1,17 @@
 """How a module's output becomes one number, and over how many targets that number is a mean.
 
 [Note: a mean of means is wrong] Micro-batches and ranks rarely hold equally many valid targets. So
-every loss here is a mean over the valid targets of one micro-batch, and whoever adds micro-batches
-up weighs it by that count over the whole global batch's count. The sum is then exactly the loss of
-the global batch, however it was cut.
+whoever adds micro-batches up weighs each loss by the micro-batch's count over the whole global
+batch's count. The sum is then exactly the loss of the global batch, however it was cut. What is
+counted (valid targets, rows, class weights) depends on the loss, and is found out by a trial before
+the first batch that is cut: see `find_weighting.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,9 +20,10 @@ from torch.nn import functional
 
 from stepladder.data import IGNORED, Batch
 from stepladder.errors import ModelError, nearest
-from stepladder.model import base_model
+from stepladder.model import Anatomy, base_model
 
 from .sliced_cross_entropy import is_sliced, sliced_cross_entropy
+from .weighting import BY_SHIFTED_TARGETS, BY_TARGETS, Weighting
 
 SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label i + 1 themselves
 
@@ -32,6 +35,8 @@ class Loss:
     function: Callable[[Any, Any], torch.Tensor]
     shifted: bool = False  # the first label of every row is not a target
     kind: Literal["cross_entropy", "own", "other"] = "other"  # what rungs may know of the function
+    known: bool = False  # whether the weighting is known to be right
+    weighting: Weighting | None = None  # of pieces; None: by targets other than -100
 
     def mean(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """The mean over this micro-batch's valid targets."""
@@ -42,9 +47,41 @@ class Loss:
             )
         return loss.reshape(())
 
-    def count(self, batch: Batch) -> int:
-        """Valid targets of these rows."""
-        return batch.valid - (batch.leading if self.shifted else 0)
+    def weigh(self, batch: Batch) -> Batch:
+        """The batch with what its rows weigh, computed where its tensors are."""
+        if self.weighting is None or batch.weight_by_row is not None:
+            return batch
+        weights = (0.0,) * batch.num_rows if batch.idle else self.weighting.by_row(batch)
+        return replace(batch, weight_by_row=weights)
+
+    def count(self, batch: Batch) -> float:
+        """What these rows weigh: the number of valid targets, unless the loss counts otherwise."""
+        if self.weighting is None:
+            return batch.valid - (batch.leading if self.shifted else 0)
+        return sum(self.weigh(batch).weight_by_row or ())
+
+    def tokens(self, batch: Batch) -> int:
+        """Targets of these rows that count."""
+        if self.weighting is None or self.weighting.counts_targets:
+            return int(self.count(batch))
+        return batch.valid
+
+    @property
+    def sums(self) -> bool:
+        """Whether pieces are added up as they are."""
+        return self.weighting is not None and self.weighting.sums
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether a row weighs the same however long it is."""
+        return self.weighting is not None and (self.weighting.kind == "rows" or self.weighting.once)
+
+    def weighted(self, weighting: Weighting | None) -> Loss:
+        """This loss with the weighting that a trial found; None: with the one it has."""
+        if weighting in (None, BY_TARGETS, BY_SHIFTED_TARGETS):  # counted when a batch is made
+            shifted = self.shifted if weighting is None else weighting is BY_SHIFTED_TARGETS
+            return replace(self, known=True, shifted=shifted)
+        return replace(self, known=True, shifted=False, weighting=weighting)
 
 
 def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.Module) -> Loss:
@@ -55,7 +92,12 @@ def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.
     if isinstance(loss, str):
         if loss not in NAMED:
             raise ModelError("loss", f"'{loss}' is not a loss", nearest(loss, NAMED))
-        return Loss(NAMED[loss], kind="cross_entropy" if loss == "cross_entropy" else "other")
+        kind: Literal["cross_entropy", "other"]
+        kind = "cross_entropy" if loss == "cross_entropy" else "other"
+        function = NAMED[loss]
+        if loss == "cross_entropy":
+            function = partial(cross_entropy, classes_last=has_classes_last(module))
+        return Loss(function, kind=kind, known=True)
     return Loss(loss)
 
 
@@ -73,22 +115,68 @@ def own_loss(outputs: Any, module: nn.Module) -> torch.Tensor:
     return found
 
 
-def cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+def cross_entropy(
+    outputs: Any, targets: torch.Tensor, classes_last: bool | None = None
+) -> torch.Tensor:
+    """torch's cross-entropy, over classes in the last dimension or, as torch has them, the second.
+
+    Args:
+        classes_last: where the shape allows both; None: that is refused.
+    """
     logits = getattr(outputs, "logits", outputs)
     if is_sliced(logits):
         return sliced_cross_entropy(logits, targets)
-    classes = logits.shape[-1]
     # In fp32 whatever the logits came in: the sum over a large vocabulary needs the bits.
+    logits = logits.float()
+    if targets.is_floating_point() and logits.dim() == 2:  # a distribution over each row's classes
+        return functional.cross_entropy(logits, targets.float())
+    last = logits.shape[:-1] == targets.shape
+    second = logits.dim() > 2 and (*logits.shape[:1], *logits.shape[2:]) == tuple(targets.shape)
+    if last and second and classes_last is None:
+        raise ModelError(
+            "loss",
+            f"outputs {tuple(logits.shape)} for targets {tuple(targets.shape)} may have their "
+            "classes in the second dimension or the last",
+            "Pass loss=torch.nn.functional.cross_entropy if in the second, which it takes; else "
+            "loss=lambda o, t: cross_entropy(o.flatten(0, -2), t.flatten()).",
+        )
+    if second and not (last and classes_last):
+        return functional.cross_entropy(logits, targets, ignore_index=IGNORED)
     return functional.cross_entropy(
-        logits.reshape(-1, classes).float(), targets.reshape(-1), ignore_index=IGNORED
+        logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=IGNORED
     )
 
 
+def has_classes_last(module: nn.Module) -> bool | None:
+    """True for token models, whose logits have the vocabulary last; None where nobody knows."""
+    config = getattr(base_model(module), "config", None)
+    declared = isinstance(getattr(module, "anatomy", None), Anatomy)
+    return True if declared or hasattr(config, "vocab_size") else None
+
+
 def squared_error(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    outputs = getattr(outputs, "logits", outputs)
+    if outputs.shape != targets.shape:
+        if without_ones(outputs) != without_ones(targets):  # torch would broadcast one of them
+            raise ModelError(
+                "loss",
+                f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} differ in "
+                "shape",
+                "Reshape one of them.",
+            )
+        outputs = outputs.reshape(targets.shape)
     return functional.mse_loss(outputs.float(), targets.float())
 
 
-NAMED = {"cross_entropy": cross_entropy, "squared_error": squared_error}
+def without_ones(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape of one row without dimensions of size 1, after the number of rows."""
+    return (len(tensor) if tensor.dim() else 0, *(size for size in tensor.shape[1:] if size != 1))
+
+
+NAMED: dict[str, Callable[..., torch.Tensor]] = {
+    "cross_entropy": cross_entropy,
+    "squared_error": squared_error,
+}
 
 
 def describe(value: Any) -> str:

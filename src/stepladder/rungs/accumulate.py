@@ -7,9 +7,9 @@ the gradients do not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from stepladder.plan.layout import COPIES
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.world import World
 
+from .loss_trial import LossTrial
 from .parameter_shards import local
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -41,30 +42,44 @@ class Accumulate:
     micro: int | None = None  # rows of a micro-batch; None: all of the rank's
     split_batch: SplitBatch = nullcontext  # this rank's part of each sequence
     total: int | torch.Tensor = 0  # valid targets of the last global batch
+    chunks: int = 1  # that each row of the last batch was cut into
+    weight_total: float | torch.Tensor = 1.0  # what the last global batch weighed in the loss
     # Of the last batch: rows and weighted loss of each micro-batch on this rank, on the device.
     parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
 
     def __call__(self, batch: Batch, scale: Scale) -> torch.Tensor:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
+        batch = self.loss.weigh(batch)
         counted, self.parts = self.start_count(batch), []
         loss = torch.zeros((), device=self.world.device)
         with self.split_batch(batch) as mine:
-            padded = self.padded_micro_batches(batch, mine)
+            padded = self.padded_micro_batches(batch, self.weigh_chunk(batch, mine))
             for index, (part, counts) in enumerate(padded):
                 with self.gradient_sync.around_micro_batch(index == len(padded) - 1):
                     mean = self.forward(part)
-                    self.total = counted()
-                    weighted = mean * (self.weight(part, self.total) if counts else 0.0)
+                    counted()
+                    weighted = mean * (self.weight(part) if counts else 0.0)
                     # DDP and FSDP average over ranks, and a sum is needed: see gradient_sync.py.
                     scale(weighted * self.gradient_sync.ways).backward()
                 self.parts.append((part.num_rows, weighted.detach()))
                 loss += weighted.detach()
         return self.world.sum(loss, *COPIES)
 
-    def weight(self, part: Batch, total: int | torch.Tensor) -> float | torch.Tensor:
-        """A micro-batch's share of the global batch's valid targets."""
-        count = self.loss.count(part)
-        return count / (total.clamp(min=1) if isinstance(total, torch.Tensor) else max(total, 1))
+    def weight(self, part: Batch) -> float | torch.Tensor:
+        """A micro-batch's share of the global batch."""
+        if self.loss.sums:
+            return 0.0 if part.idle else 1.0
+        count, total = self.loss.count(part), self.weight_total
+        if self.loss.weighs_rows:
+            count /= self.chunks
+        if isinstance(total, torch.Tensor):
+            return count / total.where(total > 0, 1.0).float()
+        return count / (total if total > 0 else 1.0)
+
+    def weigh_chunk(self, batch: Batch, mine: Batch) -> Batch:
+        """This rank's part of each sequence, weighed: it has all rows, and a part of each."""
+        self.chunks = 1 if mine is batch else self.world.layout.context
+        return self.loss.weigh(mine)
 
     def forward(self, part: Batch) -> torch.Tensor:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
@@ -99,27 +114,51 @@ class Accumulate:
         idle = -(-most // (self.micro or most)) - len(parts) if ways > 1 else 0
         return [(part, not mine.idle) for part in parts] + [(parts[-1], False)] * idle
 
-    def count(self, batch: Batch) -> int | torch.Tensor:
-        """Valid targets of the whole global batch; among several ranks still on the device."""
-        return self.start_count(batch)()
-
-    def start_count(self, batch: Batch) -> Callable[[], int | torch.Tensor]:
-        """The count as a call: ranks add theirs up during the first forward pass."""
-        mine = self.loss.count(batch)
+    def start_count(self, batch: Batch) -> Callable[[], None]:
+        """Have ranks add up their counts during the first forward pass; a call waits for them."""
+        weight, tokens = self.loss.count(batch), self.loss.tokens(batch)
         if self.world.layout.data_ranks == 1:
-            return lambda: mine
-        count = torch.tensor(float(mine), device=self.world.device)
-        return self.world.sum_async(count, "replicate", "shard")
+            self.weight_total, self.total = weight, tokens
+            return lambda: None
+        mine = torch.tensor([weight, tokens], dtype=torch.float64, device=self.world.device)
+        wait = self.world.sum_async(mine, "replicate", "shard")
+
+        def counted() -> None:
+            self.weight_total, self.total = wait()
+
+        return counted
+
+    def settle_loss(self, batch: Batch) -> None:
+        """Before a batch that will be cut: find out how its pieces must be weighted."""
+        if self.loss.known:
+            return
+        layout, pieces = self.world.layout, self.micro_batches(batch)
+        if layout.data_ranks == layout.context == len(pieces) == 1:
+            return
+        smallest = min(piece.num_rows for piece in pieces)
+        self.loss = self.loss_trial().find(batch, smallest)
+
+    def loss_trial(self) -> LossTrial:
+        return LossTrial(self.gradient_sync.module, self.loss, self.world, self.trial_outputs)
+
+    def trial_outputs(self, part: Batch) -> Any:
+        """The module's outputs, in full precision where the precision is autocast's."""
+        with self.forward_context(), torch.autocast(self.world.device.type, enabled=False):
+            return self.outputs(part)
+
+    def evaluated_weight(self) -> float:
+        return float(self.total if self.loss.sums else self.weight_total)
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[torch.Tensor, int]:
-        """The batch's mean loss without gradients, and its number of valid targets."""
-        total = self.count(batch)
+    def evaluate(self, batch: Batch) -> tuple[torch.Tensor, float]:
+        """The batch's loss without gradients, and its weight in a mean over several batches."""
+        batch = self.loss.weigh(batch)
+        self.start_count(batch)()
         loss = torch.zeros((), device=self.world.device)
         with self.split_batch(batch) as mine:
-            for part, counts in self.padded_micro_batches(batch, mine):
-                loss += self.forward(part) * (self.weight(part, total) if counts else 0.0)
-        return self.world.sum(loss, *COPIES), int(total)
+            for part, counts in self.padded_micro_batches(batch, self.weigh_chunk(batch, mine)):
+                loss += self.forward(part) * (self.weight(part) if counts else 0.0)
+        return self.world.sum(loss, *COPIES), self.evaluated_weight()
 
 
 def call(module: nn.Module, inputs: Any) -> Any:
@@ -131,7 +170,24 @@ def call(module: nn.Module, inputs: Any) -> Any:
 
 def zero_loss(outputs: Any) -> torch.Tensor:
     """Zero that depends on the outputs, so that every parameter gets a gradient of zero."""
-    tensors = outputs.values() if isinstance(outputs, dict) else outputs
-    tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-    used = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    used = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+    # A mean over no target is not a number, nor is its gradient: the other outputs will do.
+    used = [tensor for tensor in used if tensor.dim()] or used
     return sum((local(t).nan_to_num().sum() * 0 for t in used), torch.zeros(()))
+
+
+def tensors_in(outputs: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """The tensors of any structure: containers, dataclasses, objects with attributes."""
+    if isinstance(outputs, torch.Tensor):
+        yield outputs
+    elif depth and isinstance(outputs, Mapping):
+        for part in outputs.values():
+            yield from tensors_in(part, depth - 1)
+    elif depth and isinstance(outputs, Iterable) and not isinstance(outputs, str | bytes):
+        for part in outputs:
+            yield from tensors_in(part, depth - 1)
+    elif depth and is_dataclass(outputs):
+        for part in fields(outputs):
+            yield from tensors_in(getattr(outputs, part.name), depth - 1)
+    elif depth and not isinstance(outputs, type):
+        yield from tensors_in(getattr(outputs, "__dict__", {}), depth - 1)

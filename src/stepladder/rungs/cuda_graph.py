@@ -57,13 +57,14 @@ class CudaGraphAccumulate(Accumulate):
 
     def __call__(self, batch: Batch, scale: Scale) -> Tensor:
         """Leave the batch's gradients in `.grad`; return its mean loss."""
+        batch = self.loss.weigh(batch)
         shape = signature(batch, self.micro)
         if shape not in self.graphs:
             self.warmups[shape] = self.warmups.get(shape, 0) + 1
             if self.warmups[shape] <= WARMUP_BATCHES or len(self.graphs) == MAX_GRAPHS:
                 return Accumulate.__call__(self, batch, scale)
             self.graphs[shape] = self.capture(batch, scale)
-        self.total = self.loss.count(batch)
+        self.total = self.loss.tokens(batch)
         return self.graphs[shape].replay(batch)
 
     def capture(self, batch: Batch, scale: Scale) -> CapturedBatch:
@@ -104,8 +105,12 @@ def signature(batch: Batch, micro: int | None) -> Signature:
     shapes = tuple((tuple(t.shape), t.dtype) for t in batch.tensors())
     one_pass = micro is None or micro >= batch.num_rows
     # A single micro-batch has weight 1; the weights of several are computed on the host.
-    weights = (batch.valid > 0,) if one_pass else (batch.valid_by_row, batch.leading_by_row)
+    weights = (batch.valid > 0,) if one_pass else row_weights(batch)
     return shapes, micro, weights
+
+
+def row_weights(batch: Batch) -> Signature:
+    return batch.weight_by_row or (batch.valid_by_row, batch.leading_by_row)
 
 
 def reason(error: Exception) -> str:

@@ -77,9 +77,7 @@ class Engine:
     peak: PeakMemory = field(default_factory=PeakMemory)
     statistics: Statistics | None = None  # of the layers, where a bad step does not end the run
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
-    events: list[str] = field(
-        default_factory=list
-    )  # what happened that a step's numbers do not say
+    events: list[str] = field(default_factory=list)  # what a step's numbers do not say
 
     @property
     def plan(self) -> Plan:
@@ -144,9 +142,10 @@ class Engine:
     def own_batch(self, batch: Any, rows: Rows | None = None) -> Batch:
         """This rank's part of the global batch that comes next in the run."""
         world = self.world
-        return rank_batch(
+        made = rank_batch(
             batch, self.position, self.plan, world.data_index, rows, world.gather_counts
         )
+        return self.climbed.forward_backward.loss.weigh(made)
 
     def shard(
         self, batches: Iterable[Any], rows: Rows | None = None, *, start: int = 0
@@ -169,6 +168,7 @@ class Engine:
             # core's cache, and a step that waits for its host would wait longer.
             torch.autograd.set_multithreading_enabled(False),
         ):
+            self.climbed.forward_backward.settle_loss(batch)
             while True:
                 try:
                     return self._passes(batch)
@@ -201,10 +201,8 @@ class Engine:
         if now <= 1 or self.settled.records_graphs:
             return False
         parts.micro = (now + 1) // 2
-        self.events.append(
-            f"step {self.index}: out of memory with micro-batches of {now}; "
-            f"going on with {parts.micro}"
-        )
+        lacking = f"out of memory with micro-batches of {now}; going on with {parts.micro}"
+        self.events.append(f"step {self.index}: {lacking}")
         return True
 
     def _passes(self, batch: Batch) -> torch.Tensor:
@@ -256,7 +254,7 @@ class Engine:
         Every rank calls it; batches and `rows` are as in `step`.
         """
         self.look_back()
-        total, count = 0.0, 0
+        total, count = 0.0, 0.0
         with (
             evaluating(self.module),
             averaged_buffers(self.module, self.world),
@@ -265,9 +263,10 @@ class Engine:
         ):
             for given in self.shard(batches, rows):
                 batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
-                loss, valid = self.climbed.forward_backward.evaluate(batch)
-                total, count = total + loss.item() * valid, count + valid
-        return total / max(count, 1)
+                self.climbed.forward_backward.settle_loss(batch)
+                loss, weight = self.climbed.forward_backward.evaluate(batch)
+                total, count = total + loss.item() * weight, count + weight
+        return total / (count or 1.0)
 
     def look_back(self, last: int | None = None) -> None:
         """Learn how the steps up to `last` went: see [Note: looking later] in health.py."""

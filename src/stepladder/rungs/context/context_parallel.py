@@ -115,7 +115,9 @@ class SequenceSplit:
     def loss(self) -> Loss:
         """Of a chunk. A module that shifts its labels itself would miss each chunk's last label, so
         they are shifted before the split and its loss is computed here."""
-        return Loss(shifted_cross_entropy, shifted=True) if self.whole.shifted else self.whole
+        if not self.whole.shifted:
+            return self.whole
+        return Loss(shifted_cross_entropy, shifted=True, known=True)
 
     @contextmanager
     def local_chunk(self, run: Accumulate, batch: Batch) -> Iterator[Batch]:
@@ -160,13 +162,16 @@ class SequenceSplit:
     def test(self, run: Accumulate, row: Batch) -> None:
         """Run a short row whole and in chunks: see [Note: what may look across tokens]."""
         part = self.chunk.of(row.length)
+        own = self.whole if self.whole.shifted else run.loss  # weighted as its trial found
         with eager_evaluation(self.module), run.forward_context():
             outputs = run.outputs(row)
-            whole, loss = per_token(outputs, row.length), summed(self.whole, outputs, row)
+            whole, loss = per_token(outputs, row.length), summed(own, outputs, row)
             with self.chunk.cutting():
                 mine = self.cut(row)
                 outputs = run.outputs(mine)
-                cut, part_loss = per_token(outputs, mine.length), summed(self.loss, outputs, mine)
+                cut, part_loss = per_token(outputs, mine.length), summed(run.loss, outputs, mine)
+        if run.loss.weighs_rows:  # every chunk has all rows
+            part_loss = part_loss / self.chunk.ways
         error = distance(self.world.sum(part_loss, "context"), loss)
         if whole is not None and cut is not None:
             error = torch.maximum(error, distance(cut, whole[:, part]))
@@ -204,7 +209,7 @@ def per_token(outputs: Any, length: int) -> Tensor | None:
 
 
 def summed(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
-    count = loss.count(batch)
+    count = 1.0 if loss.sums else loss.count(batch)
     mean = loss.mean(outputs, batch) if count else torch.zeros((), device=batch.targets.device)
     return local(mean).float() * count
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,11 +26,13 @@ from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate, Scale, call
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
+from stepladder.rungs.loss_trial import LossTrial
 
 from .find_stages import Stages
 from .loss_reads import refusal, what_loss_reads
 from .schedule import Event, Stage, StageOutput, fits_schedule, make_schedule
 from .stage_module import StageModule
+from .stages_trial import StagesTrial, last_outputs
 from .tied_parameters import TiedParameters
 
 Shape = tuple[tuple[tuple[int, ...], torch.dtype], ...]
@@ -63,8 +66,9 @@ class Pipeline(Accumulate):
 
     def __call__(self, batch: Batch, scale: Scale) -> Tensor:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
+        batch = self.loss.weigh(batch)
         with self.split_batch(batch) as mine, ExitStack() as around:
-            parts = self.micro_batches(mine)
+            parts = self.micro_batches(self.weigh_chunk(batch, mine))
             self.begin(batch, scale)
             schedule = self.prepare(parts)
             for gradient_sync in self.gradient_syncs:
@@ -81,10 +85,11 @@ class Pipeline(Accumulate):
         return self.result()
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[Tensor, int]:
-        """The batch's mean loss without gradients, and its number of valid targets."""
+    def evaluate(self, batch: Batch) -> tuple[Tensor, float]:
+        """The batch's loss without gradients, and its weight in a mean over several batches."""
+        batch = self.loss.weigh(batch)
         with self.split_batch(batch) as mine:
-            parts = self.micro_batches(mine)
+            parts = self.micro_batches(self.weigh_chunk(batch, mine))
             self.begin(batch, lambda loss: loss)
             stage_outputs = self.stage_outputs_of(parts[0])
             sent: list[tuple[Any, Tensor]] = []
@@ -93,7 +98,7 @@ class Pipeline(Accumulate):
                 sent += self.forward_only(part, stage_outputs)
             for work, _ in sent:
                 work.wait()
-        return self.result(), int(self.total)
+        return self.result(), self.evaluated_weight()
 
     def begin(self, batch: Batch, scale: Scale) -> None:
         ways = self.world.layout.data_ranks
@@ -112,7 +117,8 @@ class Pipeline(Accumulate):
                 "pipeline runs as many micro-batches",
                 "Use a batch that divides, or pipeline=1.",
             )
-        self.total, self.scale = self.count(batch), scale
+        self.start_count(batch)()
+        self.scale = scale
         self.seen, self.parts = torch.zeros((), device=self.world.device), []
         for chunk in self.chunks:
             copy_mode(self.module, chunk.view)
@@ -129,13 +135,30 @@ class Pipeline(Accumulate):
             with self.forward_context():
                 return chunk.carry(self.read_inputs(part.inputs))
         if self.probed is not None:
-            with self.forward_context():
+            with self.forward_context(), torch.autocast(self.world.device.type, enabled=False):
                 self.probed.append(self.outputs(part))
             return self.seen
-        weighted = self.forward(part).float() * self.weight(part, self.total)
+        weighted = self.forward(part).float() * self.weight(part)
         self.parts.append((part.num_rows, weighted.detach()))
         self.seen += weighted.detach()
         return self.scale(weighted * self.gradient_sync.ways)
+
+    def loss_trial(self) -> LossTrial:
+        outputs = partial(last_outputs, self)
+        drives = self.stages.owners[self.stages.last]
+        return StagesTrial(
+            self.module, self.loss, self.world, outputs, group=self.group, driver=drives
+        )
+
+    def settle_loss(self, batch: Batch) -> None:
+        """As everywhere; shapes of the trial's batches say nothing of a step's."""
+        if not self.loss.known:
+            known = dict(self.stage_outputs)
+            self.seen = torch.zeros((), device=self.world.device)
+            # First, on all stages together: a loss that reads the module is refused.
+            self.stage_outputs_of(self.micro_batches(batch)[0])
+            Accumulate.settle_loss(self, batch)
+            self.stage_outputs = known
 
     def outputs(self, part: Batch) -> Any:
         return call(self.chunks[-1].view, self.read_inputs(part.inputs))

@@ -1,0 +1,84 @@
+"""Every loss is what a plain loop over whole batches gives, or is refused before the first step."""
+
+import pytest
+import torch
+
+from stepladder.errors import ModelError
+from stepladder.train import climb
+from stepladder.verify.parity_trial import whole_parameters
+from tests.ranks import run as on_ranks
+from tests.train.toys import distance
+
+from .loss_cases import INPUTS, REFUSED, SAME, net, plain_loop
+
+PLANS = "fp32 replicate=2", "fp32 zero3 shard=2 micro=3", "fp32 pipeline=2 micro=4"
+
+
+@pytest.mark.parametrize(
+    ("name", "micro"), [*((name, 4) for name in SAME), ("own mask", 1), ("class weights", 5)]
+)
+def test_micro_batches_add_up_to_the_whole_batch(name, micro):
+    loss, targets = SAME[name]
+    expected, plain = plain_loop(loss, targets)
+    module = net()
+    run = climb(module, loss=loss, optimizer="sgd lr=0.1", plan=f"fp32 micro={micro}")
+    assert [run.step((INPUTS, targets)).loss for _ in range(3)] == pytest.approx(expected, rel=1e-5)
+    assert distance(module, plain) < 1e-5
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_loss_that_pieces_do_not_add_up_to_is_refused_before_the_first_step(name):
+    loss, targets = REFUSED[name]
+    module = net()
+    before = [p.clone() for p in module.parameters()]
+    run = climb(module, loss=loss, optimizer="sgd lr=0.1", plan="fp32 micro=4")
+    with pytest.raises(ModelError, match=r"loss: is [\d.]+ for 6 rows at once and (\d|nan|inf)"):
+        run.step((INPUTS, targets))
+    assert all(map(torch.equal, before, module.parameters()))
+
+
+@pytest.mark.parametrize("name", ["class weights", "sum", *REFUSED])
+def test_a_batch_that_is_not_cut_may_have_any_loss(name):
+    loss, targets = {**SAME, **REFUSED}[name]
+    expected, plain = plain_loop(loss, targets)
+    module = net()
+    run = climb(module, loss=loss, optimizer="sgd lr=0.1", plan="fp32")
+    assert [run.step((INPUTS, targets)).loss for _ in range(3)] == pytest.approx(expected, rel=1e-6)
+    assert distance(module, plain) < 1e-6
+
+
+ON_RANKS = "class weights, ignored", "sum", "own mask", "contrastive"
+
+
+def train_all(plan):
+    """Some losses under one plan: their values and parameters, or why they were refused."""
+    found = {}
+    for name in ON_RANKS:
+        loss, targets = {**SAME, **REFUSED}[name]
+        sample = INPUTS, targets
+        try:
+            run = climb(
+                net(), loss=loss, optimizer="sgd lr=0.1", plan=plan, device="cpu", sample=sample
+            )
+            losses = [run.step((INPUTS, targets), rows="global").loss for _ in range(3)]
+            found[name] = losses, whole_parameters(run)
+        except ModelError as refused:
+            found[name] = str(refused), {}
+    return found
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_ranks_add_up_to_the_whole_batch_or_refuse_together(plan):
+    ranks = on_ranks(train_all, 2, plan)
+    for name in ON_RANKS[:-1]:
+        loss, targets = SAME[name]
+        expected, plain = plain_loop(loss, targets)
+        found = {}
+        for rank in ranks:
+            assert rank[name][0] == pytest.approx(expected, rel=1e-5), name
+            found |= rank[name][1]
+        for key, parameter in plain.named_parameters():
+            assert torch.allclose(found[key], parameter, rtol=1e-5, atol=1e-6), (name, key)
+    for name in ON_RANKS[-1:]:
+        first, second = (rank[name][0] for rank in ranks)
+        assert first == second and first.startswith("loss: is "), (name, first, second)
