@@ -42,7 +42,7 @@ class Accumulate:
     micro: int | None = None  # rows of a micro-batch; None: all of the rank's
     split_batch: SplitBatch = nullcontext  # this rank's part of each sequence
     total: int | torch.Tensor = 0  # valid targets of the last global batch
-    chunks: int = 1  # that each row of the last batch was cut into
+    row_chunks: int = 1  # that each row of the last batch was cut into
     weight_total: float | torch.Tensor = 1.0  # what the last global batch weighed in the loss
     # Of the last batch: rows and weighted loss of each micro-batch on this rank, on the device.
     parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
@@ -71,14 +71,14 @@ class Accumulate:
             return 0.0 if part.idle else 1.0
         count, total = self.loss.count(part), self.weight_total
         if self.loss.weighs_rows:
-            count /= self.chunks
+            count /= self.row_chunks
         if isinstance(total, torch.Tensor):
             return count / total.where(total > 0, 1.0).float()
         return count / (total if total > 0 else 1.0)
 
     def weigh_chunk(self, batch: Batch, mine: Batch) -> Batch:
         """This rank's part of each sequence, weighed: it has all rows, and a part of each."""
-        self.chunks = 1 if mine is batch else self.world.layout.context
+        self.row_chunks = 1 if mine is batch else self.world.layout.context
         return self.loss.weigh(mine)
 
     def forward(self, part: Batch) -> torch.Tensor:
