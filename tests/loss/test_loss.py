@@ -143,3 +143,24 @@ def test_squared_error_of_a_column_and_a_row_is_not_broadcast():
     assert run.step((x, y)).loss == pytest.approx(expected, rel=1e-6)
     wide = message(nn.Linear(3, 2), "squared_error", (x, y))
     assert wide == "loss: outputs (6, 2) and targets (6,) differ in shape. Reshape one of them."
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda y: {"logits": y.reshape(1), "hidden": y + 1},
+        lambda y: {"prediction": y.reshape(1), "name": "a"},
+        lambda y: (y.reshape(1), None),
+    ],
+    ids=["logits", "only-one", "tuple"],
+)
+def test_a_named_loss_finds_the_tensor_in_a_nested_output(answer):
+    run = climb(Answers(answer), loss="squared_error", plan="fp32")
+    report = run.step((torch.full((1, 4), 3.0), torch.zeros(1)))
+    assert report.loss == pytest.approx(9.0)
+
+
+def test_a_named_loss_refuses_an_output_of_several_tensors():
+    line = message(Answers(lambda y: (y, y)), "squared_error")
+    assert line.startswith("loss: the module returns a tuple, and a loss given by name takes one")
+    assert "lambda outputs, targets" in line

@@ -9,7 +9,7 @@ the first batch that is cut: see `find_weighting.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -123,7 +123,7 @@ def cross_entropy(
     Args:
         classes_last: where the shape allows both; None: that is refused.
     """
-    logits = getattr(outputs, "logits", outputs)
+    logits = only_tensor(outputs)
     if is_sliced(logits):
         return sliced_cross_entropy(logits, targets)
     # In fp32 whatever the logits came in: the sum over a large vocabulary needs the bits.
@@ -147,6 +147,24 @@ def cross_entropy(
     )
 
 
+def only_tensor(outputs: Any) -> torch.Tensor:
+    """The tensor that a named loss compares: the output, its logits, or the only one in it."""
+    named = outputs.get("logits") if isinstance(outputs, Mapping) else None
+    found = getattr(outputs, "logits", outputs) if named is None else named
+    if isinstance(found, torch.Tensor):
+        return found
+    values = outputs.values() if isinstance(outputs, Mapping) else outputs
+    nested = isinstance(outputs, Mapping | tuple | list)
+    inside = [value for value in values if isinstance(value, torch.Tensor)] if nested else []
+    if len(inside) != 1:
+        raise ModelError(
+            "loss",
+            f"the module returns {describe(outputs)}, and a loss given by name takes one tensor",
+            "Pass a function: loss=lambda outputs, targets: ..., which picks what it compares.",
+        )
+    return inside[0]
+
+
 def has_classes_last(module: nn.Module) -> bool | None:
     """True for token models, whose logits have the vocabulary last; None where nobody knows."""
     config = getattr(base_model(module), "config", None)
@@ -155,7 +173,7 @@ def has_classes_last(module: nn.Module) -> bool | None:
 
 
 def squared_error(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    outputs = getattr(outputs, "logits", outputs)
+    outputs = only_tensor(outputs)
     if outputs.shape != targets.shape:
         if without_ones(outputs) != without_ones(targets):  # torch would broadcast one of them
             raise ModelError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -69,6 +70,22 @@ def refuse_wrapped(module: nn.Module) -> None:
             name,
             f"is already sharded ({sharded[0] if sharded else 'FSDP2'} is a DTensor)",
             "Give the module as it was before.",
+        )
+
+
+def refuse_trained_loss(loss: Any, module: nn.Module) -> None:
+    """Refuse a loss whose own parameters nothing would update, synchronise or save."""
+    if not isinstance(loss, nn.Module):
+        return
+    known = {id(parameter) for parameter in module.parameters()}
+    own = [name for name, p in loss.named_parameters() if p.requires_grad and id(p) not in known]
+    if own:
+        more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+        raise ModelError(
+            "loss",
+            f"{type(loss).__name__} has trainable parameters of its own ({own[0]}{more})",
+            "Make it a part of the module, which then returns its loss, and pass loss=None; or "
+            "freeze them.",
         )
 
 

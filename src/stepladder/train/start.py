@@ -29,7 +29,7 @@ from stepladder.world import Place, World, device_memory_bytes, join_world, pick
 
 from .auto_plan import Choice, choose_plan
 from .flop_rate import FlopRate
-from .prepare_module import prepare_module
+from .prepare_module import prepare_module, refuse_trained_loss
 from .run import Run
 from .step_batch import as_batch
 
@@ -127,6 +127,7 @@ def build(
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     prepare_module(model, settled, None if sample is None else as_batch(sample, 0))
+    refuse_trained_loss(loss, model)
     costs = measure_costs(model, settled, sample)
     drawn = copy_for_counting(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
