@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -35,8 +36,6 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "zoo"))
-# For the ranks as well: hundreds of cells would repeat what libraries warn of once a process.
-os.environ.update(PYTHONWARNINGS="ignore", TRANSFORMERS_VERBOSITY="error")
 
 from architectures import ARCHITECTURES, make_problem
 from on_rank import Trained, train_on_rank
@@ -80,6 +79,9 @@ class Cell:
 
 def main() -> int:
     options = read_options()
+    # For the ranks as well: hundreds of cells would repeat what libraries warn of once a process.
+    os.environ.update(PYTHONWARNINGS="ignore", TRANSFORMERS_VERBOSITY="error")
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     cells = read_cells()
     todo = [
