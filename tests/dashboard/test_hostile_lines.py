@@ -96,6 +96,3 @@ def test_a_pipe_in_the_journals_place_is_refused_at_once(tmp_path, capsys):
     for command in ("report", "watch"):
         assert main([command, str(tmp_path)]) == 2
         assert "holds no run" in capsys.readouterr().err
-    os.mkfifo(tmp_path / "run.toml")
-    assert main(["train", str(tmp_path / "run.toml")]) == 2
-    assert "run.toml is a pipe, not a file. Name a TOML file." in capsys.readouterr().err

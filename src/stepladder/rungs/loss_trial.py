@@ -172,7 +172,8 @@ class LossTrial:
                 for _, parameter, first in self.before:
                     parameter.copy_(first)
                 for buffer, first in buffers:
-                    buffer.copy_(first)
+                    if 0 not in buffer.stride():  # an expanded buffer cannot be written to
+                        buffer.copy_(first)
 
     def randomise(self, rows: Batch, draw: int) -> None:
         """Make parameters random, with a loss that is a finite number."""

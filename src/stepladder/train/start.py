@@ -133,7 +133,6 @@ def build(
     # Before any rung: rounding comes first, and masters are what was rounded.
     masters = take_masters(model) if settled.masters else None
     criterion, row = make_loss(loss, model), one_row(sample)
-    schedule = Rate.parse(rate) if isinstance(rate, str) else rate
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     owned = [(shard.name, shard.owned) for shard in climbed.shards]
     masters = masters_of_shards(climbed.shards, masters)
@@ -148,7 +147,7 @@ def build(
             enabled=plan.precision.scaled,
             ways=climbed.forward_backward.gradient_sync.ways,
         ),
-        rate=schedule,
+        rate=Rate.parse(rate) if isinstance(rate, str) else rate,
         flops=FlopRate(
             drawn,
             peak_flops(plan, world.device),

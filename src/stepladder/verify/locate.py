@@ -64,7 +64,7 @@ def locate(course: Course) -> Difference | None:
     """Run a course again on one device and on its ranks; None where nothing differs."""
     with tempfile.TemporaryDirectory(prefix="locate-") as name:
         folder = Path(name)
-        expected = follow_plain(replace(course, plan=plain_of(course.plan)), folder)
+        expected = follow_plain(replace(course, plan=plain_of(course)), folder)
         found = on_ranks(follow_rank, course.plan.layout.num_ranks, course, folder)
     return next(differences(course, expected, found), None)
 

@@ -31,6 +31,7 @@ from stepladder.errors import NonFinite, PlanError, StepladderError
 from stepladder.launch import Ranks
 from stepladder.measure import measure_state
 from stepladder.plan import Batch, Layout, Optimizer, Plan
+from stepladder.rungs.data_parallel.batch_norm import batch_norms
 from stepladder.train import Run, climb, fit
 
 from .parity_verdict import Learned, Plain, Sameness, judge
@@ -110,9 +111,12 @@ def laid_out(layout: Layout) -> Layout:
     return layout.settle(known * (OPEN_WAYS if min(layout.shape) < 0 else 1))
 
 
-def plain_of(plan: Plan) -> Plan:
+def plain_of(course: Course) -> Plan:
     """The same mathematics on one device: its precision, batch and optimizer."""
-    batch = Batch(plan.batch.sequences, plan.batch.micro)
+    plan, micro = course.plan, course.plan.batch.micro
+    if micro is not None and plan.batchnorm == "sync" and batch_norms(course.subject.made()[0]):
+        micro *= plan.layout.data_ranks  # batch statistics are over all ranks' rows
+    batch = Batch(plan.batch.sequences, micro)
     return Plan(plan.precision, plan.keep, Layout(), batch=batch, optimizer=plan.optimizer)
 
 
@@ -125,7 +129,7 @@ def compare_course(
 ) -> Sameness:
     """Run a course on the ranks it needs, and the plain one here unless it is known."""
     plan = course.plan
-    key = str(plain_of(plan))
+    key = str(plain_of(course))
     ranks = plan.layout.num_ranks
     shown = Sameness(course.name, str(plan.optimizer), ranks)
     try:
@@ -141,7 +145,7 @@ def compare_course(
 
 def learn_plain(course: Course, weights: Path) -> Plain:
     """The reference: what one device makes of the same weights and batches."""
-    run, samples = start(replace(course, plan=plain_of(course.plan)))
+    run, samples = start(replace(course, plan=plain_of(course)))
     first = whole_parameters(run)
     losses, norms = follow(run, samples, course.steps)
     last = whole_parameters(run)

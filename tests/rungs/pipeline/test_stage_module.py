@@ -14,7 +14,7 @@ from .chains import CHAINS, gpt
 
 
 def stages_of(module, inputs, *, index, chunks=(range(2), range(2, 4))):
-    links = trace_chain(meta_copy(module), find_anatomy(module), inputs)
+    links = trace_chain(meta_copy(module).eval(), find_anatomy(module), inputs)
     return Stages(chunks, tuple(range(len(chunks))), index, links)
 
 
