@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from stepladder.data import Batch, iter_tensors
 from stepladder.errors import ModelError, StepladderError
@@ -63,6 +64,8 @@ class LossTrial:
         Args:
             smallest: rows of the smallest piece on this rank.
         """
+        if runs_sharded(self.loss.function):
+            return self.loss.weighted(None)
         rows, smallest = gather_rows(batch, smallest, self.world)
         with torch.random.fork_rng(self.devices()), self.as_in_training():
             return self.loss.weighted(self.decide(rows, (1, 2, 3) if smallest == 1 else (2, 4)))
@@ -224,3 +227,12 @@ def cannot_cut(seen: Sequence[Observation], sizes: Sequence[int]) -> ModelError:
         "Do not cut the batch: one rank, without micro= and accumulate=; or use a loss that is a "
         "sum or one mean over rows or targets.",
     )
+
+
+def runs_sharded(function: Any) -> bool:
+    """Whether a loss runs another sharded module, such as a GAN's discriminator.
+
+    Its forward gathers parameters for a backward that a trial never runs, so it is not tried.
+    """
+    cells = getattr(function, "__closure__", None) or ()
+    return any(isinstance(cell.cell_contents, FSDPModule) for cell in cells)
