@@ -9,7 +9,7 @@ replaces operations of the whole process, and so is not used.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 from stepladder.data import IGNORED
 
 
-def is_sliced(logits: Any) -> bool:
+def is_sliced(logits: Any) -> TypeGuard[DTensor]:
     """Whether logits are cut along the classes."""
     return isinstance(logits, DTensor) and logits.placements == (Shard(logits.dim() - 1),)
 
