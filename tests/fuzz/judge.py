@@ -155,8 +155,9 @@ def compare(
                 return f"'{name}' is not in the checkpoint", math.inf
             continue
         a, b = wanted[name], got[name]
-        # A parameter is stored as the plan says; a buffer as it was.
-        converted = a.dtype != b.dtype and name not in trained
+        # Parameters, and buffers of their type, are stored as the plan says; others as they were.
+        cast = name in trained or a.dtype in {wanted[one].dtype for one in trained if one in wanted}
+        converted = a.dtype != b.dtype and not cast
         if a.shape != b.shape or converted:
             return (f"'{name}' is {b.dtype} {tuple(b.shape)} instead of {a.dtype} "
                     f"{tuple(a.shape)}", math.inf)  # fmt: skip

@@ -75,6 +75,16 @@ def test_a_parameter_that_moved_otherwise_is_a_difference():
     assert name in compare(expected.states[STEPS], state, expected.start)[0]
 
 
+def test_a_buffer_may_change_its_type_only_with_the_parameters():
+    wanted = {"weight": torch.ones(2).double(), "mean": torch.ones(2).double()}
+    wanted["half"] = torch.ones(2).half()
+    got = {name: tensor.float() for name, tensor in wanted.items()}
+    found = compare(wanted, got, wanted, frozenset({"weight"}))
+    assert found[0].startswith("'half' is torch.float32")
+    del wanted["half"]
+    assert compare(wanted, got, wanted, frozenset({"weight"})) is None
+
+
 def test_a_missing_tensor_is_a_difference():
     expected = train(Problem.draw(0), saved_at=SAVED_AT)
     state = {name: tensor for name, tensor in expected.states[STEPS].items() if "head" not in name}

@@ -350,3 +350,17 @@ def test_a_processor_takes_what_really_runs_on_it(chosen: Precision) -> None:
 def test_each_generation_multiplies_what_its_matrix_units_can(capability, missing) -> None:
     everything = {p.compute for p in PRECISIONS.values()}
     assert everything - compute_types(capability) == missing
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_buffer_of_a_type_that_no_parameter_has_keeps_it(dtype):
+    module = nn.Linear(2, 2)
+    module.register_buffer("own", torch.rand(3, dtype=dtype))
+    precision(module, FP32, (), CPU)
+    assert module.own.dtype == dtype
+
+
+def test_a_buffer_of_the_parameters_type_is_cast_with_them():
+    module = nn.BatchNorm1d(2).bfloat16()
+    precision(module, FP32, (), CPU)
+    assert module.running_mean.dtype == module.weight.dtype == torch.float32

@@ -8,12 +8,12 @@ there, since the graph remembers the types that it chose.
 
 Buffers in the state dict are cast like parameters. Other buffers are tables computed from constants
 (rotary angles, masks), which would lose their precision in 8 bits of mantissa; they stay. So do
-buffers in float64 of a module whose parameters are narrower: its author wanted the digits.
+buffers of a type that no parameter has: their author chose it, and a plain loop would keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from types import MethodType
 from typing import Any, TypeVar
@@ -53,9 +53,9 @@ def precision(
     full_width = {part for one in kept for part in one.modules()}
     if store != torch.float32:
         _check_ties(module, full_width)
-    wide = any(p.dtype == torch.float64 for p in module.parameters())
+    types = {parameter.dtype for parameter in module.parameters()}
     for part in module.modules():
-        _cast(part, torch.float32 if part in full_width else store, wide)
+        _cast(part, torch.float32 if part in full_width else store, types)
     if precision.compute == "fp8":
         convert_linears(module, skip=full_width, ours=kernels)
     for one in kept:
@@ -183,15 +183,13 @@ def _check_ties(module: nn.Module, full_width: set[nn.Module]) -> None:
 
 
 @torch.no_grad()
-def _cast(part: nn.Module, dtype: torch.dtype, wide: bool) -> None:
+def _cast(part: nn.Module, dtype: torch.dtype, types: Set[torch.dtype]) -> None:
     """Cast a module's own parameters and buffers.
 
     Args:
-        wide: whether the whole module has parameters in float64, as its buffers then may be.
+        types: of the whole module's parameters.
     """
-    state = [buffer for _, buffer in persistent_buffers(part)]
-    if not wide:  # beside parameters of another type, a double was chosen for its digits
-        state = [buffer for buffer in state if buffer.dtype != torch.float64]
+    state = [buffer for _, buffer in persistent_buffers(part) if buffer.dtype in types]
     for tensor in (*part.parameters(recurse=False), *state):
         if tensor.is_floating_point() and tensor.dtype != dtype:
             tensor.data = tensor.data.to(dtype)
