@@ -109,6 +109,27 @@ def old_spectral() -> Net:
     return net
 
 
+class AnnealedBlock(Block):
+    """Counts its calls in a buffer and in an attribute, and computes with both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.count = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+            self.count += 1
+        return x + 0.5**self.count * self.fc2(torch.tanh(self.fc1(x) * (1 + self.calls)))
+
+
+def annealed() -> Net:
+    net = Net()
+    net.blocks = nn.ModuleList(AnnealedBlock() for _ in range(2))
+    return net
+
+
 def pruned() -> Net:
     net = Net()
     for block in net.blocks:
@@ -490,6 +511,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
         "net": Net, "scaled": Scaled, "scaled_blocks": scaled_blocks, "empty": Empty,
         "old_weight_norm": old_weight_norm, "new_weight_norm": new_weight_norm,
         "orthogonal": orthogonal, "spectral": spectral, "old_spectral": old_spectral,
+        "annealed": annealed,
         "pruned": pruned, "cached": cached, "locked": Locked, "dict": DictOut, "tuple": TupleOut,
         "dataclass": DataclassOut, "in_place": in_place, "relu_first": relu_first,
         "gradient_hooks": gradient_hooks, "accumulate_hooks": accumulate_hooks,

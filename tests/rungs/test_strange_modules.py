@@ -28,13 +28,14 @@ def wrong(found, cases):
 
 @pytest.mark.parametrize("plan", ["fp32", "fp32 micro=2"])
 def test_on_one_device(plan):
-    cases = [*ODD_PARAMETERS, *ODD_ATTRIBUTES[:4], *HOOKS, *MADE_BY_A_BATCH, *SPECTRAL]
+    cases = [*ODD_PARAMETERS, *ODD_ATTRIBUTES[:4], *HOOKS, *MADE_BY_A_BATCH, *SPECTRAL, "annealed"]
     assert wrong(planned_all(cases, plan), cases) == {}
 
 
 @pytest.mark.parametrize("plan", ["fp32 recompute=blocks", "fp32 recompute=selective micro=2"])
-def test_recomputed_blocks_may_write_to_their_inputs(plan):
-    assert wrong(planned_all(IN_PLACE, plan), IN_PLACE) == {}
+def test_recomputed_blocks_may_write_to_their_inputs_and_count_their_calls(plan):
+    cases = [*IN_PLACE, "annealed"]
+    assert wrong(planned_all(cases, plan), cases) == {}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,10 @@ def test_recomputed_blocks_may_write_to_their_inputs(plan):
     [
         ("fp32 ddp", [*ODD_ATTRIBUTES, *HOOKS, *MADE_BY_A_BATCH, "complex", "max_norm"]),
         ("fp32 zero1", [*HOOKS, "complex", "sparse"]),
-        ("fp32 zero2 micro=2", [*ODD_PARAMETERS, *HOOKS, *CONDITIONAL, *SPECTRAL, "max_norm"]),
+        (
+            "fp32 zero2 micro=2",
+            [*ODD_PARAMETERS, *HOOKS, *CONDITIONAL, *SPECTRAL, "max_norm", "annealed"],
+        ),
         (
             "fp32 zero3",
             [
@@ -56,7 +60,10 @@ def test_recomputed_blocks_may_write_to_their_inputs(plan):
             ],
         ),
         ("fp32 tensor=2", [*ODD_PARAMETERS, *HOOKS]),
-        ("fp32 pipeline=2 micro=4", [*ODD_PARAMETERS, "old_weight_norm", *HOOKS, "frozen"]),
+        (
+            "fp32 pipeline=2 micro=4",
+            [*ODD_PARAMETERS, "old_weight_norm", *HOOKS, "frozen", "annealed"],
+        ),
     ],
 )
 def test_on_two_ranks(plan, cases):

@@ -49,6 +49,7 @@ from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
 from .accumulate import Accumulate, Scale
+from .call_counters import count_once
 from .cuda_graph import CudaGraphAccumulate
 from .parameter_hooks import ParameterHooks
 from .parameter_shards import ParameterShard
@@ -222,7 +223,8 @@ def one_stage(
 ) -> Accumulate:
     accumulate = CudaGraphAccumulate if settled.records_graphs else Accumulate
     sync = wrap_data_parallel(module, blocks, settled, world)
-    sync = replace(sync, around_micro_batch=iterate_once(module, sync.around_micro_batch))
+    once = count_once(module, iterate_once(module, sync.around_micro_batch))
+    sync = replace(sync, around_micro_batch=once)
     return accumulate(sync, world=world, **how)
 
 

@@ -35,6 +35,7 @@ from stepladder.loss import (
     propose,
     weigh_values,
 )
+from stepladder.model.forward_state import state_restored
 from stepladder.seam.modules import is_compiled
 from stepladder.world import World
 
@@ -155,17 +156,17 @@ class LossTrial:
         """A context in which the module draws nothing, learns no statistics and is not compiled.
 
         It stays in training mode where that alone draws nothing: some losses are computed there
-        only. Buffers are restored.
+        only. Buffers and attributes are restored.
         """
         modes = [(part, part.training) for part in self.module.modules()]
-        buffers = [(b, b.detach().clone()) for b in self.module.buffers()]
         named = [(name, local(p.detach())) for name, p in self.module.named_parameters()]
         self.before = [(name, p, p.clone()) for name, p in named if p.is_floating_point()]
         compiled = any(is_compiled(part) for part, _ in modes)
         for part, _ in modes:
             part.training = part.training and not draws(part)
         try:
-            with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+            with eager, state_restored(self.module):
                 yield
         finally:
             for part, mode in modes:
@@ -174,9 +175,6 @@ class LossTrial:
             with torch.no_grad():
                 for _, parameter, first in self.before:
                     parameter.copy_(first)
-                for buffer, first in buffers:
-                    if 0 not in buffer.stride():  # an expanded buffer cannot be written to
-                        buffer.copy_(first)
 
     def randomise(self, rows: Batch, draw: int) -> None:
         """Make parameters random, with a loss that is a finite number."""

@@ -18,19 +18,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepladder.data import Batch
-from stepladder.errors import DataError, StepladderError
+from stepladder.errors import DataError
 from stepladder.model import evaluating, uncompiled
 from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import copy_mode
 from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate, Scale, call
+from stepladder.rungs.call_counters import CallCounters
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.rungs.loss_trial import LossTrial
 
 from .find_stages import Stages
 from .loss_reads import refusal, what_loss_reads
-from .schedule import Event, Stage, StageOutput, fits_schedule, make_schedule
+from .schedule import Event, Stage, StageOutput, cause, fits_schedule, make_schedule
 from .stage_module import StageModule
 from .stages_trial import StagesTrial, last_outputs
 from .tied_parameters import TiedParameters
@@ -53,12 +54,14 @@ class Pipeline(Accumulate):
     ready: tuple[Any, Any, list[Stage]] | None = None  # for which batches, the schedule, its stages
     scale: Scale = lambda loss: loss
     seen: Tensor | None = None  # the loss so far, on the last stage
+    counters: list[CallCounters] = field(default_factory=list)  # of each chunk
     probed: list[Any] | None = None  # the last stage's outputs, while the loss is checked
     loss_checked: bool = False  # whether the loss is known to read outputs and targets alone
 
     def __post_init__(self) -> None:
         for chunk in self.chunks:
-            chunk.run = self.run
+            self.counters.append(CallCounters(chunk))
+            chunk.run = partial(self.counters[-1].called_by, self.run)
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -120,8 +123,9 @@ class Pipeline(Accumulate):
         self.start_count(batch)()
         self.scale = scale
         self.seen, self.parts = torch.zeros((), device=self.world.device), []
-        for chunk in self.chunks:
+        for chunk, counters in zip(self.chunks, self.counters):
             copy_mode(self.module, chunk.view)
+            counters.first = True
 
     def result(self) -> Tensor:
         assert self.seen is not None
@@ -290,10 +294,3 @@ class Pipeline(Accumulate):
 
 def shape_of(part: Batch) -> Shape:
     return tuple((tuple(tensor.shape), tensor.dtype) for tensor in part.tensors())
-
-
-def cause(error: BaseException) -> BaseException:
-    """What went wrong in a stage; torch wraps it in a report of the stage's inputs."""
-    while error.__cause__ is not None and not isinstance(error, StepladderError):
-        error = error.__cause__
-    return error

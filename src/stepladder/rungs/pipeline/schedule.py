@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
 )
 
 from stepladder.data import Batch
+from stepladder.errors import StepladderError
 from stepladder.plan import Schedule
 from stepladder.plan.settled.schedule_rules import fills, whole_rounds
 
@@ -93,3 +94,10 @@ def make_schedule(schedule: Schedule, stages: list[Any], micro_batches: int) -> 
 def fits_schedule(schedule: Schedule, micro_batches: int, stages: int) -> bool:
     """Whether so many micro-batches keep to the schedule's rules."""
     return fills(schedule, micro_batches, stages) and whole_rounds(schedule, micro_batches, stages)
+
+
+def cause(error: BaseException) -> BaseException:
+    """What went wrong in a stage; torch wraps it in a report of the stage's inputs."""
+    while error.__cause__ is not None and not isinstance(error, StepladderError):
+        error = error.__cause__
+    return error
