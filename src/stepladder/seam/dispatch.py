@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -117,6 +117,18 @@ def writes_in_place(op: Any) -> bool:
     """Whether an operator changes one of its arguments; by its name where torch does not say."""
     schema = getattr(op, "_schema", None)
     return schema.is_mutable if schema else op.name().partition(".")[0].endswith("_")
+
+
+def written_arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operator changes; all of them where torch does not say which."""
+    if not writes_in_place(op):
+        return []
+    schema = getattr(op, "_schema", None)
+    if schema is None:
+        return [*args, *kwargs.values()]
+    given = [*zip(schema.arguments, args)]
+    given += [(one, kwargs[one.name]) for one in schema.arguments if one.name in kwargs]
+    return [value for one, value in given if one.alias_info and one.alias_info.is_write]
 
 
 def in_backward() -> bool:

@@ -44,6 +44,7 @@ from stepladder.plan import Recompute
 from stepladder.rungs.in_place_inputs import checkpoint_on_copies, may_write
 
 from .recompute_budget import BlockCost, Depth, fit_budget
+from .saved_results import are_exposed, checkpoint_exposed
 
 WRITES_LARGE = "_writes_large_buffers"
 
@@ -130,7 +131,11 @@ def forward_checkpointed(
     values = [unchanging(value) for value in (*without_caches(args, caches), *named)]
     # Two calls: the compiler accepts context_fn only as a plain function.
     checkpointed = checkpoint_whole if depth == "whole" else checkpoint_cheap
-    if torch.compiler.is_compiling() or not may_write(block):
+    if torch.compiler.is_compiling():
+        return checkpointed(call, *values)
+    if depth == "cheap" and are_exposed(block):
+        checkpointed = partial(checkpoint_exposed, block)
+    if not may_write(block):
         return checkpointed(call, *values)
     return checkpoint_on_copies(block, checkpointed, call, values)
 
