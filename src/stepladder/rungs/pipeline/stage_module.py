@@ -66,7 +66,8 @@ class RemotePart(nn.Module):
             what = f"'{word}' of '{self._part}'"
             if self._drawn is None:
                 raise not_on_this_stage(what)
-            return RemoteTensor(what, getattr(self._drawn, word))
+            value = getattr(self._drawn, word)
+            return RemoteTensor(what, value) if isinstance(value, Tensor | nn.Module) else value
         return super().__getattr__(word)
 
 
@@ -142,9 +143,10 @@ def make_stage_module(
         part, link = module.get_submodule(name), stages.links[index]
         if index < blocks.start:
             writes = stages.links[blocks.start].writes
-            others[name] = RemotePart(name, part, received(gate, link, writes))
+            answer = received(gate, link, writes)
+            others[name] = RemotePart(name, part, answer, meta_copy(part))
         elif index >= blocks.stop:
-            others[name] = RemotePart(name, part, end_of_stage(link))
+            others[name] = RemotePart(name, part, end_of_stage(link), meta_copy(part))
     if stage != 0:
         for name in with_parameters(module, anatomy.entry):
             part = module.get_submodule(name)
