@@ -181,7 +181,8 @@ def cut_for_rank(
 
     # Before anything else: FLOPs of a stage are counted on the module as it was given.
     piped = plan.layout.pipeline > 1
-    stages = find_stages(module, anatomy, settled, world, inputs) if piped else None
+    ordered = find_stages(module, anatomy, settled, world, inputs) if piped else (None, anatomy)
+    stages, anatomy = ordered
     # Before anything cuts or shards: every rank must cut the same model.
     broadcast_parameters(module, world)
     # Before anything changes the module: the first batch is also computed by a whole copy.

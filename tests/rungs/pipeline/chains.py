@@ -1,5 +1,7 @@
 """Models whose blocks form a chain, or nearly: what the pipeline's tests split."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -94,6 +96,74 @@ class LayerDrop(Odd):
         return self.out(hidden)
 
 
+class Shuffled(nn.Module):
+    """Registers its parts in another order than they run, as OPT does with its final norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.out = nn.Linear(16, 10)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4))
+        self.enter = nn.Linear(64, 16)
+
+    def forward(self, x):
+        hidden = self.enter(x)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.out(self.norm(hidden))
+
+
+class Returning(Shuffled):
+    """What entered comes back at the end, and a part runs on both sides of the blocks."""
+
+    def forward(self, x):
+        hidden = entered = self.norm(self.enter(x))
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.out(self.norm(hidden + entered))
+
+
+class Reminding(Shuffled):
+    """Every block is given what a part of its own made, of weights alone, as DeBERTa's are."""
+
+    class Block(nn.Linear):
+        def forward(self, x, table):
+            return torch.tanh(super().forward(x) + table)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.Block(16, 16) for _ in range(4))
+        self.table = nn.Embedding(3, 16)
+
+    def forward(self, x):
+        hidden, table = self.enter(x), self.norm(self.table.weight).sum(0)
+        for layer in self.layers:
+            hidden = layer(hidden, table)
+        return self.out(hidden)
+
+
+class Answering(nn.Module):
+    """Makes its logits by the table that it read with, without a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 16)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.Tanh()) for _ in range(4))
+        for layer in self.layers:
+            layer.append(nn.Linear(32, 16))
+
+    def forward(self, tokens):
+        hidden = self.table(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden @ self.table.weight.T
+
+
+def made(kind):
+    torch.manual_seed(0)
+    return kind()
+
+
 def layer_drop():
     torch.manual_seed(0)
     return LayerDrop()
@@ -136,5 +206,13 @@ CHAINS = {
     "hf_gpt2": (hf_gpt2, labelled, None),
     "hf_llama": (hf_llama, labelled, None),
     "odd": (odd, numbers, "cross_entropy"),
+    "shuffled": (partial(made, Shuffled), numbers, "cross_entropy"),
     "layer_drop": (layer_drop, numbers, "cross_entropy"),  # cannot be traced in training
+}
+
+# Chains only if every stage holds some of the other parts.
+SHARING = {
+    "returning": (partial(made, Returning), numbers, "cross_entropy"),
+    "reminding": (partial(made, Reminding), numbers, "cross_entropy"),
+    "answering": (partial(made, Answering), tokens, "cross_entropy"),
 }

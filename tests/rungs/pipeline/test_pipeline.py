@@ -10,7 +10,7 @@ from tests.ranks import run
 from tests.soak import soak_after
 from tests.train.toys import llama, ragged
 
-from .chains import CHAINS, gpt, tokens
+from .chains import CHAINS, SHARING, gpt, tokens
 
 SGD = "sgd lr=0.1"
 SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble")
@@ -30,7 +30,7 @@ def mine(batch, taken, micro):
 
 def learn(name, plan, micro=2, optimizer=SGD, sizes=(8, 8)):
     """Losses, norms, the loss of an evaluation, and the parameters and buffers in the end."""
-    make, batches, loss = CHAINS[name]
+    make, batches, loss = {**CHAINS, **SHARING}[name]
     sample = batches(1)[0]
     taken = climb(
         make(), loss=loss, optimizer=optimizer, plan=f"{plan} micro={micro}", device="cpu",
@@ -72,6 +72,11 @@ def test_a_tied_gpt_learns_the_same_on_two_stages(schedule):
 
 @pytest.mark.parametrize("name", ["mlp", "resnet", "hf_gpt2", "hf_llama", "odd", "layer_drop"])
 def test_any_chain_of_blocks_learns_the_same_on_two_stages(name):
+    assert_same(name, "fp32 pipeline=2", 2)
+
+
+@pytest.mark.parametrize("name", ["shuffled", *SHARING])
+def test_parts_that_several_stages_read_learn_from_all_of_them(name):
     assert_same(name, "fp32 pipeline=2", 2)
 
 

@@ -1,5 +1,7 @@
 """A stage runs the module's own forward, with the parts of other stages stood in for."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -7,14 +9,20 @@ from torch import nn
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.model import find_anatomy, meta_copy
-from stepladder.rungs.pipeline.find_stages import Stages, trace_chain
+from stepladder.rungs.pipeline.find_stages import Stages, measure_blocks
 from stepladder.rungs.pipeline.stage_module import keep_own
+from stepladder.rungs.pipeline.trace_chain import trace_chain
 
-from .chains import CHAINS, gpt
+from .chains import CHAINS, Shuffled, gpt, made
+
+
+def ordered(module, inputs):
+    """The anatomy with its ends as they run."""
+    return measure_blocks(meta_copy(module).eval(), find_anatomy(module), inputs)[0]
 
 
 def stages_of(module, inputs, *, index, chunks=(range(2), range(2, 4))):
-    links = trace_chain(meta_copy(module).eval(), find_anatomy(module), inputs)
+    links = trace_chain(meta_copy(module).eval(), ordered(module, inputs), inputs)
     return Stages(chunks, tuple(range(len(chunks))), index, links)
 
 
@@ -23,7 +31,7 @@ def run_both(make, inputs):
     flowing = []
     for index in range(2):
         module = make().eval()
-        anatomy = find_anatomy(module)
+        anatomy = ordered(module, inputs)
         (chunk,) = keep_own(module, anatomy, stages_of(make(), inputs, index=index))
         chunk.part = Batch.of(inputs, position=0, size=1)
         last = index == 1
@@ -62,7 +70,7 @@ def test_a_rank_keeps_its_own_parts_under_their_names():
 
 
 class Weightless(nn.Module):
-    """Answers by the table that it read with."""
+    """Answers by the table that it read with, in a way that no gradient shows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +81,7 @@ class Weightless(nn.Module):
         hidden = self.table(tokens)
         for block in self.blocks:
             hidden = block(hidden)
-        return hidden @ self.table.weight.T
+        return hidden @ self.table.weight.detach().T
 
 
 def test_a_weight_read_where_it_does_not_live_is_named():
@@ -105,3 +113,36 @@ def test_a_pass_that_ends_before_the_stage_does_is_one_line():
         "layout.pipeline: Impatient ended its forward pass before block 2 of stage 0. "
         "Use pipeline=1."
     )
+
+
+class Asking(Shuffled):
+    """Looks between its blocks what they are and what layers they have, as Swin does."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.downsample = nn.Linear(16, 16), None
+
+        def is_wide(self):
+            return self.linear.weight.shape[0] > 8
+
+        def forward(self, x):
+            return torch.tanh(self.linear(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(self.Block() for _ in range(4))
+
+    def forward(self, x):
+        hidden = self.enter(x)
+        for layer in self.layers:
+            assert layer.downsample is None and layer.linear.bias is not None
+            assert isinstance(layer, self.Block) and layer.is_wide()
+            hidden = layer(hidden)
+        return self.out(self.norm(hidden))
+
+
+def test_a_stage_may_ask_what_another_stages_blocks_are():
+    inputs = torch.randn(2, 64)
+    found, expected = run_both(partial(made, Asking), inputs)
+    assert torch.equal(found, expected)

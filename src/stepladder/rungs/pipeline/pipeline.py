@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import DataError
-from stepladder.model import evaluating, uncompiled
-from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import copy_mode
 from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
@@ -30,7 +28,7 @@ from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.rungs.loss_trial import LossTrial
 
 from .find_stages import Stages
-from .loss_reads import refusal, what_loss_reads
+from .probe_stages import probe_stages, received
 from .schedule import Event, Stage, StageOutput, cause, fits_schedule, make_schedule
 from .stage_module import StageModule
 from .stages_trial import StagesTrial, last_outputs
@@ -216,62 +214,12 @@ class Pipeline(Accumulate):
             group=self.group,
         )
 
-    @torch.no_grad()
     def stage_outputs_of(self, part: Batch) -> tuple[StageOutput, ...]:
-        """What flows between stages for a micro-batch of this shape.
-
-        A new shape is tried out once, each stage in turn on zeros; not in training, where running
-        statistics would count that pass.
-        """
+        """What flows between stages for a micro-batch of this shape."""
         shape = shape_of(part)
-        if shape in self.stage_outputs:
-            return self.stage_outputs[shape]
-        stage_outputs: list[StageOutput] = []
-        for stage in range(self.stages.last):
-            found = [
-                self.probe_output(c, part, stage_outputs) for c in self.chunks if c.index == stage
-            ]
-            told: list[Any] = found or [None]
-            owner = self.stages.owners[stage]
-            dist.broadcast_object_list(told, group_src=owner, group=self.group)
-            stage_outputs += told
-        self.check_loss(part, stage_outputs)
-        self.stage_outputs[shape] = tuple(stage_outputs)
+        if shape not in self.stage_outputs:
+            self.stage_outputs[shape] = probe_stages(self, part)
         return self.stage_outputs[shape]
-
-    def check_loss(self, part: Batch, stage_outputs: Sequence[StageOutput]) -> None:
-        """Once, on every rank: refuse a loss that reads the module: see loss_reads.py."""
-        if self.loss_checked:
-            return
-        read, chunk = "", self.chunks[-1]
-        if chunk.index == self.stages.last:
-            chunk.part, self.probed = part, []
-            with uncompiled(chunk), evaluating(chunk), state_restored(chunk):
-                chunk(self.received(stage_outputs[-1]).zero_())
-                outputs, self.probed = self.probed[0], None
-                read = what_loss_reads(self.loss, outputs, part, self.module, chunk.view)
-        told: list[Any] = [read]
-        owner = self.stages.owners[self.stages.last]
-        dist.broadcast_object_list(told, group_src=owner, group=self.group)
-        if told[0]:
-            raise refusal(told[0])
-        self.loss_checked = True
-
-    def probe_output(
-        self, chunk: StageModule, part: Batch, stage_outputs: Sequence[StageOutput]
-    ) -> StageOutput:
-        """What a stage sends on when it is given zeros."""
-        chunk.part = part
-        given = [self.received(flow).zero_() for flow in stage_outputs[-1:]]
-        with uncompiled(chunk), evaluating(chunk):
-            sent = chunk(*given)
-        trained = any(p.requires_grad for p in chunk.parameters())
-        return StageOutput(
-            tuple(sent.shape), sent.dtype, trained or any(f.trained for f in stage_outputs[-1:])
-        )
-
-    def received(self, flow: StageOutput) -> Tensor:
-        return torch.empty(flow.shape, dtype=flow.dtype, device=self.world.device)
 
     def forward_only(
         self, part: Batch, stage_outputs: Sequence[StageOutput]
@@ -283,7 +231,7 @@ class Pipeline(Accumulate):
             chunk.part = part
             before, after = chunk.index - 1, chunk.index + 1
             if chunk.index and self.stages.owners[before] != self.stages.index:
-                here = [self.received(stage_outputs[before])]
+                here = [received(self, stage_outputs[before])]
                 dist.recv(here[0], group_src=self.stages.owners[before], group=self.group)
             here = [chunk(*here)]
             if after <= self.stages.last and self.stages.owners[after] != self.stages.index:

@@ -20,8 +20,9 @@ from stepladder.model import Anatomy, meta_copy
 from stepladder.rungs.accumulate import call
 from stepladder.seam.modules import children_of, names_in, shallow_copy
 
-from .find_stages import Link, Stages
-from .remote_part import RemoteTensor, not_on_this_stage, zeros_as_output
+from .find_stages import Stages
+from .remote_part import RemoteTensor, zeros_as_output
+from .trace_chain import Link, with_parameters
 
 
 class StageEnd(BaseException):
@@ -38,20 +39,19 @@ class ReceivedInput:
 
 
 class RemotePart(nn.Module):
-    """In place of a part that lives on another stage; it answers to the part's plain attributes,
-    and where there is a drawing of the part, to questions about its shapes and types."""
+    """In place of a part that lives on another stage.
+
+    It passes for one of the part's class and answers to its plain attributes, and by a drawing of
+    the part to questions about its layers, their shapes and types.
+    """
 
     def __init__(
-        self,
-        name: str,
-        part: nn.Module,
-        answer: Callable[..., Any],
-        drawn: nn.Module | None = None,
+        self, name: str, part: nn.Module, answer: Callable[..., Any], drawn: nn.Module
     ) -> None:
         super().__init__()
         own = vars(part)
         self.__dict__["_drawn"] = drawn  # not a part: nothing of it is trained or moved
-        self._held = names_in(part)
+        self._held = {*names_in(part), *dir(type(part))} - {*dir(nn.Module)}
         self._part, self._answer = name, answer
         for word, value in own.items():
             plain = not word.startswith("_") and word not in ("training", "forward")
@@ -61,11 +61,14 @@ class RemotePart(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._answer(args, kwargs)
 
+    @property
+    def __class__(self) -> Any:  # type: ignore[misc]  # what `isinstance` asks for
+        drawn = self.__dict__.get("_drawn")
+        return RemotePart if drawn is None else type(drawn)
+
     def __getattr__(self, word: str) -> Any:
         if word in self.__dict__.get("_held", ()):
             what = f"'{word}' of '{self._part}'"
-            if self._drawn is None:
-                raise not_on_this_stage(what)
             value = getattr(self._drawn, word)
             return RemoteTensor(what, value) if isinstance(value, Tensor | nn.Module) else value
         return super().__getattr__(word)
@@ -127,11 +130,6 @@ def keep_own(module: nn.Module, anatomy: Anatomy, stages: Stages) -> list[StageM
 def drop(module: nn.Module, name: str) -> None:
     parent, _, word = name.rpartition(".")
     children_of(module.get_submodule(parent))[word] = None
-
-
-def with_parameters(module: nn.Module, names: tuple[str, ...]) -> list[str]:
-    """Those parts that hold parameters: the others cost nothing, and any stage may ask them."""
-    return [name for name in names if any(True for _ in module.get_submodule(name).parameters())]
 
 
 def make_stage_module(

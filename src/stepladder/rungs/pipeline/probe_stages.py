@@ -1,0 +1,100 @@
+"""What flows between a pipeline's stages for micro-batches of a new shape, found by running them.
+
+Each stage in turn runs once on zeros; not in training, where running statistics would count that
+pass. A stage that cannot run says so to all: every rank then raises, and none waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stepladder.data import Batch
+from stepladder.errors import ModelError, StepladderError
+from stepladder.model import evaluating, uncompiled
+from stepladder.model.forward_state import state_restored
+
+from .loss_reads import refusal, what_loss_reads
+from .schedule import StageOutput
+from .stage_module import StageModule
+
+
+@torch.no_grad()
+def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutput, ...]:
+    """What every stage but the last sends on for a micro-batch of this shape."""
+    sent: list[StageOutput] = []
+    for stage in range(pipeline.stages.last):
+        sent.append(agree(pipeline, stage, lambda chunk: probe_output(pipeline, chunk, part, sent)))
+    if not pipeline.loss_checked:
+        last = pipeline.stages.last
+        read = agree(pipeline, last, lambda chunk: loss_reads(pipeline, chunk, part, sent))
+        if read:
+            raise refusal(read)
+        pipeline.loss_checked = True
+    return tuple(sent)
+
+
+def agree(pipeline: Any, stage: int, find: Callable[[StageModule], Any]) -> Any:
+    """What one stage finds out, on all of them; where it raises, all do."""
+    told: list[Any] = [None]
+    raised: Exception | None = None
+    for chunk in pipeline.chunks:
+        if chunk.index == stage:
+            try:
+                told = [find(chunk)]
+            except Exception as error:
+                raised, told = error, [as_refusal(stage, error)]
+    owner = pipeline.stages.owners[stage]
+    dist.broadcast_object_list(told, group_src=owner, group=pipeline.group)
+    if raised is not None:
+        raise raised
+    if isinstance(told[0], StepladderError):
+        raise told[0]
+    return told[0]
+
+
+def as_refusal(stage: int, error: Exception) -> StepladderError:
+    """The error as one line that can be sent to the other ranks."""
+    if isinstance(error, StepladderError):
+        return error
+    line = (str(error).strip() or "no reason given").splitlines()[0]
+    return ModelError(
+        "layout.pipeline",
+        f"stage {stage} cannot run ({type(error).__name__}: {line})",
+        "Its rank's own error says where; see whether the module runs with pipeline=1.",
+    )
+
+
+def probe_output(
+    pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutput]
+) -> StageOutput:
+    """What a stage sends on when it is given zeros."""
+    chunk.part = part
+    given = [received(pipeline, flow).zero_() for flow in sent[-1:]]
+    with uncompiled(chunk), evaluating(chunk):
+        made = chunk(*given)
+    trained = any(p.requires_grad for p in chunk.parameters())
+    return StageOutput(
+        tuple(made.shape), made.dtype, trained or any(flow.trained for flow in sent[-1:])
+    )
+
+
+def loss_reads(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutput]) -> str:
+    """What the loss reads of the module, on the last stage: see loss_reads.py."""
+    chunk.part, pipeline.probed = part, []
+    try:
+        with uncompiled(chunk), evaluating(chunk), state_restored(chunk):
+            chunk(received(pipeline, sent[-1]).zero_())
+            outputs = pipeline.probed[0]
+            return what_loss_reads(pipeline.loss, outputs, part, pipeline.module, chunk.view)
+    finally:
+        pipeline.probed = None
+
+
+def received(pipeline: Any, flow: StageOutput) -> Tensor:
+    """Where what a stage sends is received."""
+    return torch.empty(flow.shape, dtype=flow.dtype, device=pipeline.world.device)
