@@ -209,10 +209,26 @@ def cut_for_rank(
         materialize(module, world.device, seed) if on_meta else module.to(world.device)
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
-        make_contiguous(module)
-        tensor(module, anatomy, world, whole_output=loss.kind != "cross_entropy")
+        cut_matrices(module, anatomy, loss, world, proof, inputs)
     on_meta = on_meta and not whole
     return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
+
+
+def cut_matrices(
+    module: nn.Module,
+    anatomy: Anatomy,
+    loss: Loss,
+    world: World,
+    proof: CutProof | None,
+    inputs: Any,
+) -> None:
+    make_contiguous(module)
+    whole_output, proved = loss.kind != "cross_entropy", proof is not None and proof.fits
+    untried = tensor(
+        module, anatomy, world, whole_output=whole_output, proved=proved, inputs=inputs
+    )
+    if proof is not None:
+        proof.untried = untried
 
 
 def one_stage(

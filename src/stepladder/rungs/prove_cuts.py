@@ -54,6 +54,7 @@ class CutProof:
     plan: Plan
     world: World
     done: bool = False
+    untried: ModelError | None = None  # the refusal, where blocks could not be tried alone
     cut_loss: Loss | None = None  # the run's, of a part of a batch
     notes: list[str] = field(default_factory=list)
 
@@ -67,9 +68,10 @@ class CutProof:
     ) -> Iterator[Batch]:
         """The batch as `split` gives it; the first one is tried before."""
         if not self.done:
-            self.done, self.cut_loss = True, run.loss
+            self.cut_loss = run.loss
             if not self.is_uneven(batch):
                 self.check(batch)
+            self.done = True
         with split(batch) as mine:
             yield mine
 
@@ -81,7 +83,7 @@ class CutProof:
     def check(self, batch: Batch) -> None:
         """Raise on every rank where the cut module's gradients are not the whole module's."""
         device = self.world.device
-        if self.drawing.num_bytes > MEMORY_SHARE * device_memory_bytes(device):
+        if not self.fits:
             self.notes.append(f"{self.axis}: too large to be tried whole; tried block by block")
             return
         batch = self.few(batch)
@@ -96,6 +98,11 @@ class CutProof:
                 worst = self.compare(batch, seed, training)
                 if worst and self.compare(batch, seed + 2, training):  # not by chance
                     raise self.refusal(*worst)
+
+    @property
+    def fits(self) -> bool:
+        """Whether copies of the whole module are small enough to be tried."""
+        return self.drawing.num_bytes <= MEMORY_SHARE * device_memory_bytes(self.world.device)
 
     @property
     def axis(self) -> str:
@@ -149,6 +156,8 @@ class CutProof:
             found = None
         failed = torch.tensor(float(found is None), device=self.world.device)
         if self.world.max(failed, *AXES):
+            if self.untried is not None:
+                raise self.untried
             self.notes.append(f"{self.axis}: a copy of the module does not run, so it is not tried")
             return None
         return found

@@ -164,16 +164,50 @@ def encoder():
     return Encoder()
 
 
-class Masked(Block):
-    def forward(self, x, mask):
-        return super().forward(x * mask)
+class Placed(Block):
+    """Takes positions as well, and writes to what its last linear returns."""
+
+    def __init__(self, attention: nn.Module, width: int) -> None:
+        super().__init__(attention, width)
+        self.wide[2] = nn.Linear(64, width, bias=False)
+
+    def forward(self, x, places, cache=None):
+        x = x + self.attention(self.first(x + places[0]))
+        wide = self.wide(self.second(x))
+        wide += x
+        return (wide, cache)
 
 
-def masked():
-    """Blocks that cannot be tried on one tensor."""
-    made = foreign()
-    made.layers = nn.ModuleList(Masked(Attention(32, 4), 32) for _ in range(2))
-    return made
+class PlacedModel(Foreign):
+    """Blocks of more arguments, and a bias of the head that has a second name, as BERT's has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Placed(Attention(32, 4), 32) for _ in range(2))
+        self.bias = self.answer.bias
+
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        for layer in self.layers:
+            x, _ = layer(x, (self.places[: tokens.shape[1]], None), cache=None)
+        return self.answer(x)
+
+
+def placed():
+    torch.manual_seed(0)
+    return PlacedModel()
+
+
+class ReadTwice(PlacedModel):
+    """Reads that bias under its second name."""
+
+    def forward(self, tokens):
+        return super().forward(tokens) + self.bias
+
+
+def read_twice():
+    torch.manual_seed(0)
+    return ReadTwice()
 
 
 def uncuttable():

@@ -16,7 +16,18 @@ from . import cut_models as models
 
 SGD, ADAMW = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"
 OWN = ("hf_gpt2",)  # judged by the loss inside the model
-EVERY = ("gpt", "odd_gpt", "llama", "mlp", "vit", "hf_gpt2", "hf_llama", "foreign", "encoder")
+EVERY = (
+    "gpt",
+    "odd_gpt",
+    "llama",
+    "mlp",
+    "vit",
+    "hf_gpt2",
+    "hf_llama",
+    "foreign",
+    "encoder",
+    "placed",
+)
 MICRO = 6  # of 12 rows: two passes a batch
 
 

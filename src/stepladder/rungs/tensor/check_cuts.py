@@ -2,7 +2,8 @@
 
 Names and shapes show which linears form a pair, but not what a block does between them. So copies
 of the blocks with random weights run on random numbers, whole and then cut, on the real ranks, in
-training and in evaluation mode. A copy's output, the gradient of its input and those of all its
+training and in evaluation mode; a block that takes more than one tensor is called as its model
+calls it. A copy's output, the gradient of its input and those of all its
 parameters must agree; a head count that was not divided, or a norm across the cut, shows in one of
 them. Blocks of the same structure and attributes are tried once.
 """
@@ -28,6 +29,10 @@ from stepladder.rungs.trial_copy import (
     worst_difference,
 )
 from stepladder.seam.modules import module_attributes
+from stepladder.seam.pytree import tree_leaves
+
+from .block_calls import BlockCall
+from .local_compute import flows
 
 ROWS, LENGTHS = 2, (64, 8)  # the longest that a block takes
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
@@ -42,8 +47,15 @@ def try_cuts(
     cuts: Mapping[str, str],
     device: torch.device,
     cut: Callable[[str, nn.Module], None],
-) -> None:
-    """Raise unless copies of the blocks compute, once `cut` has cut them, what they did."""
+    capture: Callable[[], Mapping[str, BlockCall]] = dict,
+) -> ModelError | None:
+    """Raise unless copies of the blocks compute, once `cut` has cut them, what they did.
+
+    Args:
+        capture: finds what the model gives each block; for blocks that take more than one tensor.
+
+    Returns the refusal of the first block that could not be tried.
+    """
     tried: set[Hashable] = set()
     cuda = [device] if device.type == "cuda" else []
     for seed, (name, block) in enumerate(blocks):
@@ -59,8 +71,11 @@ def try_cuts(
             float32_matmul_mode(FP32, device),
             WithoutDropout(),
         ):
-            trial = prepare(name, block, width.in_features, device, seed)
+            trial = prepare(name, block, width.in_features, device, seed, capture)
+            if isinstance(trial, ModelError):
+                return trial
             trial.check(cut)
+    return None
 
 
 def structure_of(block: nn.Module) -> Hashable:
@@ -87,23 +102,24 @@ class Trial:
 
     name: str
     block: nn.Module  # with random weights
-    given: Tensor
+    call: BlockCall
+    given: Tensor  # random numbers for what flows
 
     def check(self, cut: Callable[[str, nn.Module], None]) -> None:
         """Raise unless a copy, once cut, computes what the block does."""
         changed = copy_module(self.block)
         cut(self.name, changed)
         for training in (True, False):
-            whole = run_block(copy_module(self.block), self.given, training)
+            whole = run_block(copy_module(self.block), self.call, self.given, training)
             try:
-                found = run_block(changed, self.given, training)
+                found = run_block(changed, self.call, self.given, training)
             except Exception as problem:
                 raise self.refusal(first_line(problem)) from problem
             what, off = worst_difference(found, whole)
             limit = TOLERANCE.get(self.given.dtype, NARROW_TOLERANCE)
             if off <= limit:
                 continue
-            again = run_block(copy_module(self.block), self.given, training, draw=1)
+            again = run_block(copy_module(self.block), self.call, self.given, training, draw=1)
             if not training or worst_difference(again, whole)[1] <= limit:
                 raise self.refusal(f"{what} differs")
 
@@ -115,29 +131,42 @@ class Trial:
         return ModelError(self.name, problem, REMEDY)
 
 
-def prepare(name: str, block: nn.Module, width: int, device: torch.device, seed: int) -> Trial:
-    """A copy with random weights, and random numbers of the longest row that it takes."""
+def prepare(
+    name: str,
+    block: nn.Module,
+    width: int,
+    device: torch.device,
+    seed: int,
+    capture: Callable[[], Mapping[str, BlockCall]],
+) -> Trial | ModelError:
+    """A copy with random weights, and a call that it takes: the longest row of random numbers, else
+    what the model gives it."""
     copy = copy_module(block)
     randomise(copy, {name: spread_of(p) for name, p in block.named_parameters()}, seed)
     dtype = next(p.dtype for p in block.parameters() if p.is_floating_point())
     draw = torch.Generator().manual_seed(seed)  # on the CPU: the same numbers on every rank
-    problem: Exception | None = None
-    for length in LENGTHS:
-        given = torch.randn(ROWS, length, width, generator=draw).to(device, dtype)
+    why = ""
+    for length in (*LENGTHS, None):
+        call = BlockCall.of_shape(ROWS, length, width) if length else capture().get(name)
+        if call is None or call.shape is None:
+            continue
+        given = torch.randn(call.shape, generator=draw).to(device, dtype)
         try:
-            run_block(copy_module(copy), given, training=True)
-            return Trial(name, copy, given)
+            run_block(copy_module(copy), call, given, training=True)
+            return Trial(name, copy, call, given)
         except Exception as error:
-            problem = error
-    raise ModelError(
+            why = first_line(error)
+    return ModelError(
         name,
         f"a {type(block).__name__}, cannot be tried on one tensor of shape "
-        f"{tuple(given.shape)}, and its cuts are a guess ({first_line(problem)})",
-        REMEDY,
-    ) from problem
+        f"{(ROWS, LENGTHS[-1], width)}, and its cuts are a guess ({why})",
+        f"Pass sample=batch. {REMEDY}",
+    )
 
 
-def run_block(block: nn.Module, given: Tensor, training: bool, draw: int = 0) -> Results:
+def run_block(
+    block: nn.Module, call: BlockCall, given: Tensor, training: bool, draw: int = 0
+) -> Results:
     """A block's answer and gradients, by what they are; parameters that were cut made whole."""
     torch.manual_seed(draw)
     given = given.clone().requires_grad_()
@@ -145,8 +174,7 @@ def run_block(block: nn.Module, given: Tensor, training: bool, draw: int = 0) ->
         block.eval()
     elif not block.training:
         block.train()
-    made = block(given)
-    made = made[0] if isinstance(made, tuple) else made
+    made = next(filter(flows, tree_leaves(call.run(block, given))))
     weights = torch.linspace(-1, 1, made.shape[-1], device=made.device)
     trained = {name: p for name, p in block.named_parameters() if p.requires_grad}
     total = (made * weights.to(made.dtype)).sum()
@@ -159,5 +187,5 @@ def run_block(block: nn.Module, given: Tensor, training: bool, draw: int = 0) ->
     return seen
 
 
-def first_line(problem: Exception | None) -> str:
+def first_line(problem: Exception) -> str:
     return str(problem).split("\n", 1)[0][:120]

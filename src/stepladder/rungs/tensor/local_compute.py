@@ -33,6 +33,11 @@ def move(
     return distributed.redistribute(placements=[target]).to_local(grad_placements=[gradient])
 
 
+def move_to_copy(tensor: Tensor, **how: Any) -> Tensor:
+    """As `move`; the result may be written to, as no view that an autograd function made may."""
+    return move(tensor, **how).clone()
+
+
 @dataclass(frozen=True, slots=True)
 class LocalForward:
     """How a module runs on its part."""

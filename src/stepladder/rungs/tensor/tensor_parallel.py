@@ -16,9 +16,10 @@ rank's, which does not change the mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -30,10 +31,12 @@ from stepladder.seam.modules import parameters_of
 from stepladder.seam.sharding import strided_shard
 from stepladder.world import World
 
+from .block_calls import BlockCall, capture_calls
 from .check_cuts import try_cuts
-from .local_compute import change_first, distribute, move, run_on_local
+from .local_compute import change_first, distribute, move, move_to_copy, run_on_local
 from .lora_cuts import check_adapters, cut_narrowing, cut_widening
 from .sequence_parallel import SEQUENCE, slice_residual_stream
+from .tied_cuts import shared_names, tie
 from .vocabulary_parallel import cut_embedding, cut_head
 
 # What attentions call the counts that a cut divides.
@@ -52,12 +55,18 @@ def tensor(
     *,
     whole_output: bool = True,
     tried: bool = False,
-) -> None:
+    proved: bool = False,
+    inputs: Any = None,
+) -> ModelError | None:
     """Cut the module in place; every parameter is then a distributed tensor under its old name.
 
     Args:
         whole_output: have every rank see all logits; else each keeps its classes'.
         tried: the cuts of such a module were already tried.
+        proved: the whole module will be tried before its first step.
+        inputs: one row, for blocks that take more than one tensor.
+
+    Returns the refusal of a block that could not be tried alone, where the whole module will be.
     """
     mesh, blocks = world.submesh("tensor"), anatomy.blocks_of(module)
     if not anatomy.cuts:
@@ -67,20 +76,34 @@ def tensor(
             "Use shard or pipeline, or give it an `anatomy` that names its cuts.",
         )
     check_adapters(module)
-    ties = shared_names(module)
+    ties, untried = shared_names(module), None
     sliced = is_sliced_between(anatomy, blocks)
     cut = partial(
         cut_block, cuts=anatomy.cuts, mesh=mesh, sliced=sliced, at_owner=not anatomy.guessed
     )
     if anatomy.guessed and not tried:
-        try_cuts(blocks, anatomy.cuts, world.device, partial(cut_and_tie, cut))
+        capture = cache(partial(capture_same_calls, module, blocks, inputs, mesh))
+        alone = partial(cut_and_tie, cut)
+        untried = try_cuts(blocks, anatomy.cuts, world.device, alone, capture)
+        if untried and not proved:
+            raise untried
     for name, block in blocks:
         cut(name, block)
     if sliced:
         slice_residual_stream(blocks[0][1], blocks[-1][1], mesh, world.device)
     cut_ends(module, anatomy, mesh, whole_output=whole_output)
     replicate_rest(module, mesh, shares=False)
-    tie(module, ties)
+    tie(module, ties, adopt=tried or proved)
+    return untried
+
+
+def capture_same_calls(
+    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], inputs: Any, mesh: DeviceMesh
+) -> dict[str, BlockCall]:
+    """What the module gives each block for the first rank's inputs; empty where there are none."""
+    given = [inputs]
+    dist.broadcast_object_list(given, group_src=0, group=mesh.get_group())
+    return {} if given[0] is None else capture_calls(module, blocks, given[0])
 
 
 def is_sliced_between(anatomy: Anatomy, blocks: Sequence[tuple[str, nn.Module]]) -> bool:
@@ -111,7 +134,9 @@ def cut_block(
     """Cut a block's linears; the rest of it is held whole."""
     between = SEQUENCE if sliced else Replicate()
     enter = partial(move, mesh=mesh, source=between, target=Replicate(), gradient=Partial())
-    leave = partial(move, mesh=mesh, source=Partial(), target=between, gradient=between)
+    # A block that nobody here knows may write to what its layers return, as Falcon's do.
+    share = move if at_owner else move_to_copy
+    leave = partial(share, mesh=mesh, source=Partial(), target=between, gradient=between)
     for owner_name in dict.fromkeys(cut.rpartition(".")[0] for cut in cuts):
         owner = block.get_submodule(owner_name)
         once = at_owner and owner is not block  # queries, keys and values share what flows in
@@ -182,8 +207,14 @@ def enter_at(owner: nn.Module, enter: Any) -> None:
 def cut_ends(module: nn.Module, anatomy: Anatomy, mesh: DeviceMesh, *, whole_output: bool) -> None:
     """Cut the table that reads tokens and the linear that answers, each along its classes."""
     embedding, head = anatomy.part(module, anatomy.embedding), anatomy.part(module, anatomy.head)
-    if isinstance(embedding, nn.Embedding):
-        cut_embedding(str(anatomy.embedding), embedding, mesh)
+    ends = [end.weight for end in (embedding, head) if isinstance(end, nn.Embedding | nn.Linear)]
+    tables = [
+        (name, part)
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Embedding) and any(part.weight is weight for weight in ends)
+    ]
+    for name, table in tables:
+        cut_embedding(name, table, mesh)
     if isinstance(head, nn.Linear):
         cut_head(str(anatomy.head), head, mesh, whole_output=whole_output)
 
@@ -236,32 +267,8 @@ def check_width(name: str, owner: nn.Module, part: Any, kind: str, ways: int) ->
         raise PlanError("layout.tensor", problem, divisors(number))
 
 
-def shared_names(module: nn.Module) -> list[list[str]]:
-    """Names of parameters that are one, group by group."""
-    names: dict[nn.Parameter, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, []).append(name)
-    return [group for group in names.values() if len(group) > 1]
-
-
 def cut_and_tie(cut: Callable[[str, nn.Module], None], name: str, block: nn.Module) -> None:
     """Cut a block alone."""
     ties = shared_names(block)
     cut(name, block)
     tie(block, ties, f"{name}.")
-
-
-def tie(module: nn.Module, groups: list[list[str]], prefix: str = "") -> None:
-    """Make those one again that were one before."""
-    for first, *others in groups:
-        kept: Any = module.get_parameter(first)
-        for name in others:
-            owner, _, end = name.rpartition(".")
-            other: Any = module.get_parameter(name)
-            if other.placements != kept.placements:
-                raise ModelError(
-                    f"{prefix}{name}",
-                    f"is one with '{prefix}{first}', and a tensor axis cuts only one of them",
-                    "Use shard or pipeline.",
-                )
-            module.get_submodule(owner).register_parameter(end, kept)
