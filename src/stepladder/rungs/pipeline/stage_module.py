@@ -61,8 +61,8 @@ class RemotePart(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._answer(args, kwargs)
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]  # what `isinstance` asks for
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what `isinstance` asks for
         drawn = self.__dict__.get("_drawn")
         return RemotePart if drawn is None else type(drawn)
 
