@@ -86,19 +86,3 @@ def test_a_module_whose_attribute_refuses_copies_trains_without_a_flop_count():
         "Uncopied: cannot be copied (ValueError: one of me). "
         "Let copy.deepcopy(module) work, or use a plan without pipeline."
     )
-
-
-def test_a_loss_with_parameters_of_its_own_is_refused():
-    class Temperature(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.temperature = nn.Parameter(torch.tensor(0.7))
-
-        def forward(self, outputs, targets):
-            return nn.functional.cross_entropy(self.temperature * outputs, targets)
-
-    line = r"loss: Temperature has trainable parameters of its own \(temperature\)\. Make it a part"
-    with pytest.raises(ModelError, match=line):
-        climb(nn.Linear(2, 2), loss=Temperature(), plan="fp32", device="cpu")
-    frozen = Temperature().requires_grad_(False)
-    assert climb(nn.Linear(2, 2), loss=frozen, plan="fp32", device="cpu").index == 0

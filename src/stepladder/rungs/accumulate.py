@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError
@@ -22,6 +24,8 @@ from stepladder.plan.layout import COPIES
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.world import World
 
+from .loss_leaves import check_leaves, reads_shards
+from .loss_module import LossModule, with_loss
 from .loss_trial import LossTrial
 from .parameter_shards import local
 
@@ -44,6 +48,9 @@ class Accumulate:
     total: int | torch.Tensor = 0  # valid targets of the last global batch
     row_chunks: int = 1  # that each row of the last batch was cut into
     weight_total: float | torch.Tensor = 1.0  # what the last global batch weighed in the loss
+    loss_module: LossModule | None = None  # where the loss is a module
+    notes: list[str] = field(default_factory=list)  # events of the run
+    leaves_checked: bool = False  # whether it is known what else than outputs the loss reads
     # Of the last batch: rows and weighted loss of each micro-batch on this rank, on the device.
     parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
 
@@ -60,7 +67,9 @@ class Accumulate:
                     counted()
                     weighted = mean * (self.weight(part) if counts else 0.0)
                     # DDP and FSDP average over ranks, and a sum is needed: see gradient_sync.py.
-                    scale(weighted * self.gradient_sync.ways).backward()
+                    scaled = scale(weighted * self.gradient_sync.ways)
+                    self.gradient_sync.before_backward(scaled, index == len(padded) - 1)
+                    scaled.backward()
                 self.parts.append((part.num_rows, weighted.detach()))
                 loss += weighted.detach()
         return self.world.sum(loss, *COPIES)
@@ -85,11 +94,27 @@ class Accumulate:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
         with self.forward_context():
             outputs = self.outputs(part)
-            loss = self.loss.mean(outputs, part) if self.loss.count(part) else zero_loss(outputs)
+            counts = self.loss.count(part)
+            loss = self.mean(outputs, part) if counts else zero_loss(outputs)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(
                 "loss", "does not depend on any trainable parameter", "Unfreeze one, or check loss."
             )
+        return loss
+
+    def mean(self, outputs: Any, part: Batch) -> torch.Tensor:
+        """The loss of a micro-batch; the first one is refused if it reads what it must not."""
+        try:
+            loss = self.loss.mean(outputs, part)
+        except RuntimeError as error:
+            if "DTensor" in str(error) and has_shards(self.gradient_sync.module):
+                raise reads_shards("sharded tensors") from error
+            raise
+        if torch.is_grad_enabled() and not self.leaves_checked and self.loss.kind == "other":
+            module = self.gradient_sync.module
+            module = module.module if isinstance(module, DistributedDataParallel) else module
+            check_leaves(loss, tensors_in(outputs), module, self.loss_module)
+            self.leaves_checked = True
         return loss
 
     def outputs(self, part: Batch) -> Any:
@@ -139,7 +164,8 @@ class Accumulate:
         self.loss = self.loss_trial().find(batch, smallest)
 
     def loss_trial(self) -> LossTrial:
-        return LossTrial(self.gradient_sync.module, self.loss, self.world, self.trial_outputs)
+        module = with_loss(self.gradient_sync.module, self.loss_module)
+        return LossTrial(module, self.loss, self.world, self.trial_outputs)
 
     def trial_outputs(self, part: Batch) -> Any:
         """The module's outputs, in full precision where the precision is autocast's."""
@@ -159,6 +185,10 @@ class Accumulate:
             for part, counts in self.padded_micro_batches(batch, self.weigh_chunk(batch, mine)):
                 loss += self.forward(part) * (self.weight(part) if counts else 0.0)
         return self.world.sum(loss, *COPIES), self.evaluated_weight()
+
+
+def has_shards(module: nn.Module) -> bool:
+    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
 
 
 def call(module: nn.Module, inputs: Any) -> Any:

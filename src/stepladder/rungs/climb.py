@@ -51,6 +51,8 @@ from stepladder.world.single_rank_mesh import with_mesh
 from .accumulate import Accumulate, Scale
 from .call_counters import count_once
 from .cuda_graph import CudaGraphAccumulate
+from .loss_leaves import CLIMBED
+from .loss_module import LossModule, take_loss, with_loss
 from .parameter_hooks import ParameterHooks
 from .parameter_shards import ParameterShard
 from .prove_cuts import CutProof, make_proof
@@ -74,6 +76,12 @@ class Climbed:
     hooks: ParameterHooks | None = None  # on parameters, of the user's
     shared: TiedParameters = field(default_factory=TiedParameters)  # between pipeline stages
     structure: dict[str, Any] = field(default_factory=dict)  # of the module as it was given
+    loss_module: LossModule | None = None  # with state, where this rank computes the loss
+
+    @property
+    def state(self) -> nn.Module:
+        """The module, together with a loss that has state of its own."""
+        return with_loss(self.module, self.loss_module)
 
     def gradients(self, batch: Batch, scale: Scale, keys: Sequence[int]) -> Tensor:
         """Add a batch's gradients to `.grad`, call the hooks on parameters; its mean loss.
@@ -84,10 +92,17 @@ class Climbed:
         run = self.forward_backward
         whole = run.world.layout.num_ranks == 1 and (run.micro or math.inf) >= batch.num_rows
         if whole or self.hooks is None:
-            return run(batch, scale)
+            return self.run_batch(batch, scale)
         seed = partial(seed_generators, run.world.device, *keys)
-        with self.hooks.once_a_batch(self.module, scale, seed):
-            return run(batch, scale)
+        with self.hooks.once_a_batch(self.state, scale, seed):
+            return self.run_batch(batch, scale)
+
+    def run_batch(self, batch: Batch, scale: Scale) -> Tensor:
+        mean = self.forward_backward(batch, scale)
+        if self.loss_module:
+            ways = self.forward_backward.gradient_sync.ways
+            self.loss_module.average_gradients(self.forward_backward.world, ways)
+        return mean
 
 
 def climb(
@@ -105,8 +120,10 @@ def climb(
         inputs: one row, to balance the stages of a pipeline; not needed for token models.
     """
     plan = settled.plan
+    # Before any rung: which parameters are the loss's own is seen on the module as it was given.
+    loss_module = take_loss(loss.function, module, settled, world)
     # Before any rung: tensors that replace parameters have no hooks.
-    hooks = ParameterHooks(module)
+    hooks = ParameterHooks(with_loss(module, loss_module))
     if settled.offloads_parameters:
         world = with_mesh(world)  # FSDP2, which fetches them, needs a mesh even of one rank
     part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
@@ -132,13 +149,38 @@ def climb(
     if part.on_meta:  # after sharding: no rank ever has all of it
         materialize(module, parameter_device(settled, world), seed)
     part.watch_batches(run, chosen.notes)
-    shards, publish = optimizer_shards(module, settled, world)
-    shards = rank_stages.tied.rename(shards) if rank_stages else shards
-    again = recomputed, fully_recomputed(blocks)
-    notes = chosen.notes if world.is_rank_zero else []
-    shared = rank_stages.tied if rank_stages else TiedParameters()
+    run.notes = chosen.notes if world.is_rank_zero else []
+    run.loss_module = loss_module if rank_stages is None or rank_stages.ends else None
+    CLIMBED.add(module)
+    return assemble(module, part, run, hooks, recomputed, settled)
+
+
+def assemble(
+    module: nn.Module,
+    part: RankModule,
+    run: Accumulate,
+    hooks: ParameterHooks,
+    recomputed: tuple[str, ...],
+    settled: SettledPlan,
+) -> Climbed:
+    """What the engine needs to know of a module that has been taken up the ladder."""
+    loss = run.loss_module if run.loss_module and run.loss_module.has_state else None
+    named = (*module.named_parameters(), *(loss.trained if loss else ()))
+    shards, publish = optimizer_shards(named, settled, run.world)
+    tied = part.rank_stages.tied if part.rank_stages else TiedParameters()
     return Climbed(
-        module, part.anatomy, run, shards, publish, *again, notes, hooks, shared, part.structure
+        module,
+        part.anatomy,
+        run,
+        tied.rename(shards),
+        publish,
+        recomputed=recomputed,
+        fully_recomputed=fully_recomputed(part.blocks),
+        notes=run.notes,
+        hooks=hooks,
+        shared=tied,
+        structure=part.structure,
+        loss_module=loss,
     )
 
 

@@ -13,6 +13,7 @@ first calls that cannot be captured. Further shapes run eagerly, since a graph k
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,9 +68,13 @@ class CudaGraphAccumulate(Accumulate):
         self.total = self.loss.tokens(batch)
         return self.graphs[shape].replay(batch)
 
+    def parameters(self) -> Iterator[nn.Parameter]:
+        yield from self.gradient_sync.module.parameters()
+        yield from (p for _, p in self.loss_module.trained) if self.loss_module else ()
+
     def capture(self, batch: Batch, scale: Scale) -> CapturedBatch:
         """Capture forward and backward of all micro-batches, without running them."""
-        read, parameters = batch.copy(), list(self.gradient_sync.module.parameters())
+        read, parameters = batch.copy(), list(self.parameters())
         for parameter in parameters:
             parameter.grad = None  # else the graph would accumulate into it
         graph = torch.cuda.CUDAGraph()

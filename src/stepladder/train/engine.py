@@ -256,8 +256,8 @@ class Engine:
         self.look_back()
         total, count = 0.0, 0.0
         with (
-            evaluating(self.module),
-            averaged_buffers(self.module, self.world),
+            evaluating(self.climbed.state),
+            averaged_buffers(self.climbed.state, self.world),
             self.world.explain_hangs(),
             float32_matmul_mode(self.plan.precision, self.world.device),
         ):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +21,7 @@ from stepladder.errors import ModelError
 from stepladder.plan import SettledPlan
 from stepladder.rungs import call
 from stepladder.rungs.spectral_norm import spectral_parts
+from stepladder.train.checkpointing.rank_state import check_state
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
@@ -73,20 +73,11 @@ def refuse_wrapped(module: nn.Module) -> None:
         )
 
 
-def refuse_trained_loss(loss: Any, module: nn.Module) -> None:
-    """Refuse a loss whose own parameters nothing would update, synchronise or save."""
-    if not isinstance(loss, nn.Module):
-        return
-    known = {id(parameter) for parameter in module.parameters()}
-    own = [name for name, p in loss.named_parameters() if p.requires_grad and id(p) not in known]
-    if own:
-        more = f" and {len(own) - 1} more" if len(own) > 1 else ""
-        raise ModelError(
-            "loss",
-            f"{type(loss).__name__} has trainable parameters of its own ({own[0]}{more})",
-            "Make it a part of the module, which then returns its loss, and pass loss=None; or "
-            "freeze them.",
-        )
+def check_loss_module(loss: object) -> None:
+    """Refuse a loss that is a module which is already spread, or cannot be saved."""
+    if isinstance(loss, nn.Module):
+        refuse_wrapped(loss)
+        check_state(loss)
 
 
 def lazy_parts(module: nn.Module) -> list[str]:

@@ -29,7 +29,7 @@ from stepladder.world import Place, World, device_memory_bytes, join_world, pick
 
 from .auto_plan import Choice, choose_plan
 from .flop_rate import FlopRate
-from .prepare_module import prepare_module, refuse_trained_loss
+from .prepare_module import check_loss_module, prepare_module
 from .run import Run
 from .step_batch import as_batch
 
@@ -55,7 +55,8 @@ def climb(
 
     Args:
         loss: a name, a function of (outputs, targets) that is a mean over valid targets, or None
-            for a module whose output holds its own.
+            for a module whose output holds its own. A loss that is a module is trained too where it
+            has parameters; optimizer groups see them as "loss.NAME".
         optimizer: text such as "adamw lr=3e-4 clip=1"; replaces the plan's.
         plan: text such as "bf16 zero3 micro=4", a `Plan`, or "auto".
         sample: one batch, needed to fit a recomputation budget, and to weigh the stages of a
@@ -127,11 +128,11 @@ def build(
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     prepare_module(model, settled, None if sample is None else as_batch(sample, 0))
-    refuse_trained_loss(loss, model)
+    check_loss_module(loss)
     costs = measure_costs(model, settled, sample)
     drawn = copy_for_counting(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
-    masters = take_masters(model) if settled.masters else None
+    masters = take_masters(model, loss) if settled.masters else None
     criterion, row = make_loss(loss, model), one_row(sample)
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     owned = [(shard.name, shard.owned) for shard in climbed.shards]

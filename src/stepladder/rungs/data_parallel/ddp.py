@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,7 +70,12 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> GradientSync:
         if last and renormalised.tables:
             renormalised.shorten(group, world.device)
 
-    return GradientSync(copy, group.size(), around_micro_batch, compression)
+    def find_unused(loss: Tensor, last: bool) -> None:
+        """Have DDP look for unused parameters from the loss, which may read more than outputs."""
+        if last and not known:
+            copy.reducer.prepare_for_backward([loss])
+
+    return GradientSync(copy, group.size(), around_micro_batch, compression, find_unused)
 
 
 def consume_warning(group: dist.ProcessGroup, device: torch.device) -> None:

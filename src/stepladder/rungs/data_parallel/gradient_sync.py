@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .gradient_compression import Compression
 
@@ -24,3 +24,4 @@ class GradientSync:
     ways: int = 1  # ranks whose gradients are averaged
     around_micro_batch: Around = lambda last: nullcontext()  # context of its forward and backward
     compression: Compression | None = None  # state of gradient compression
+    before_backward: Callable[[Tensor, bool], None] = lambda loss, last: None

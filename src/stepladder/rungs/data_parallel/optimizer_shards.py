@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from torch import nn
@@ -19,10 +19,10 @@ Publish = Callable[[], None]
 
 
 def optimizer_shards(
-    module: nn.Module, settled: SettledPlan, world: World
+    named: Iterable[tuple[str, nn.Parameter]], settled: SettledPlan, world: World
 ) -> tuple[tuple[ParameterShard, ...], Publish]:
-    """The shards to update, and a function to call after each update."""
-    shards = make_shards(module.named_parameters())
+    """The shards of parameters to update, and a function to call after each update."""
+    shards = make_shards(named)
     after: list[Publish] = []
     if settled.slices_optimizer_only:
         shards = slice_shards(shards, world)

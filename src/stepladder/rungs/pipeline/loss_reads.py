@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
+from stepladder.rungs.loss_leaves import parameters_beyond, trained_elsewhere, untrained
+from stepladder.rungs.loss_module import LossModule
 from stepladder.seam.pytree import tree_leaves
 
 Reads = list[tuple[str, nn.Module, str]]  # the part's name, the part, the attribute
@@ -28,15 +30,21 @@ WHOLE = frozenset(
 )  # methods that walk the module, or run it
 
 
-def what_loss_reads(
-    loss: Loss, outputs: Any, part: Batch, module: nn.Module, view: nn.Module
-) -> str:
-    """What the loss reads of the module that a stage does not have; empty where it reads nothing.
+def check_reads(
+    loss: Loss,
+    outputs: Any,
+    part: Batch,
+    module: nn.Module,
+    view: nn.Module,
+    own: LossModule | None,
+) -> ModelError | None:
+    """Why a loss cannot be computed on the last stage: it reads what that stage does not have.
 
     Args:
         outputs: of a forward pass without gradients.
         module: the user's, which the loss may refer to.
         view: this stage's copy, whose forward pass made the outputs.
+        own: the loss as a module, whose parameters the stage has.
     """
     with recorded_reads(module) as reads, torch.enable_grad():
         try:
@@ -46,14 +54,23 @@ def what_loss_reads(
     for name, owner, word in reads:
         label = f"'{name}.{word}'".replace("'.", "'")
         if word in WHOLE:
-            return f"{label}()" if word not in ("forward", "_call_impl") else "the module's forward"
+            runs = word in ("forward", "_call_impl")
+            return refusal("the module's forward" if runs else f"{label}()")
         if value is None or holds_tensor(getattr(owner, word, None)):
-            return label
+            return refusal(label)
         if was_written(word, owner, find(view, name)):
-            return label
-    if value is not None and value.requires_grad:
-        return "its parameters"
-    return ""
+            return refusal(label)
+    return None if value is None else check_parameters(value, module, own)
+
+
+def check_parameters(value: Tensor, module: nn.Module, own: LossModule | None) -> ModelError | None:
+    """Why a loss must not read the parameters that its value depends on."""
+    known = {id(parameter) for _, parameter in own.trained} if own else set()
+    others = [each for each in parameters_beyond(value, ()) if id(each) not in known]
+    if any(each is parameter for each in others for parameter in module.parameters()):
+        return refusal("its parameters")
+    lost = [each for each in others if not trained_elsewhere(each, module)]
+    return untrained(lost[0]) if lost else None
 
 
 def holds_tensor(value: Any) -> bool:

@@ -31,7 +31,7 @@ from .find_stages import Stages
 from .probe_stages import probe_stages, received
 from .schedule import Event, Stage, StageOutput, cause, fits_schedule, make_schedule
 from .stage_module import StageModule
-from .stages_trial import StagesTrial, last_outputs
+from .stages_trial import make_trial
 from .tied_parameters import TiedParameters
 
 Shape = tuple[tuple[tuple[int, ...], torch.dtype], ...]
@@ -146,11 +146,7 @@ class Pipeline(Accumulate):
         return self.scale(weighted * self.gradient_sync.ways)
 
     def loss_trial(self) -> LossTrial:
-        outputs = partial(last_outputs, self)
-        drives = self.stages.owners[self.stages.last]
-        return StagesTrial(
-            self.module, self.loss, self.world, outputs, group=self.group, driver=drives
-        )
+        return make_trial(self)
 
     def settle_loss(self, batch: Batch) -> None:
         """As everywhere; shapes of the trial's batches say nothing of a step's."""

@@ -18,7 +18,7 @@ from stepladder.errors import ModelError, StepladderError
 from stepladder.model import evaluating, uncompiled
 from stepladder.model.forward_state import state_restored
 
-from .loss_reads import refusal, what_loss_reads
+from .loss_reads import check_reads
 from .schedule import StageOutput
 from .stage_module import StageModule
 
@@ -31,10 +31,8 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutput, ...]:
         sent.append(agree(pipeline, stage, lambda chunk: probe_output(pipeline, chunk, part, sent)))
     if not pipeline.loss_checked:
         last = pipeline.stages.last
-        read = agree(pipeline, last, lambda chunk: loss_reads(pipeline, chunk, part, sent))
-        if read:
-            raise refusal(read)
-        pipeline.loss_checked = True
+        agree(pipeline, last, lambda chunk: check_loss(pipeline, chunk, part, sent))
+        pipeline.loss_checked = pipeline.leaves_checked = True
     return tuple(sent)
 
 
@@ -83,16 +81,19 @@ def probe_output(
     )
 
 
-def loss_reads(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutput]) -> str:
-    """What the loss reads of the module, on the last stage: see loss_reads.py."""
+def check_loss(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutput]) -> None:
+    """Refuse a loss that reads what the last stage does not have: see loss_reads.py."""
     chunk.part, pipeline.probed = part, []
     try:
         with uncompiled(chunk), evaluating(chunk), state_restored(chunk):
             chunk(received(pipeline, sent[-1]).zero_())
             outputs = pipeline.probed[0]
-            return what_loss_reads(pipeline.loss, outputs, part, pipeline.module, chunk.view)
+            own = pipeline.loss_module
+            found = check_reads(pipeline.loss, outputs, part, pipeline.module, chunk.view, own)
     finally:
         pipeline.probed = None
+    if found:
+        raise found
 
 
 def received(pipeline: Any, flow: StageOutput) -> Tensor:

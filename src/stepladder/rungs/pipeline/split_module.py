@@ -43,6 +43,11 @@ class RankStages:
     chunks: Sequence[StageModule]
     tied: TiedParameters
 
+    @property
+    def ends(self) -> bool:
+        """Whether this rank holds the last stage, which computes the loss."""
+        return self.stages.last in self.stages.own
+
     def costs(
         self, every: Sequence[BlockCost] | None, settled: SettledPlan
     ) -> list[BlockCost] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from stepladder.data import Batch
 from stepladder.errors import StepladderError
 from stepladder.loss import Weighting
+from stepladder.rungs.loss_module import with_loss
 from stepladder.rungs.loss_trial import LossTrial
 
 
@@ -53,6 +55,14 @@ class StagesTrial(LossTrial):
         told = [message]
         dist.broadcast_object_list(told, group_src=self.driver, group=self.group)
         return told[0]
+
+
+def make_trial(pipeline: Any) -> StagesTrial:
+    module = with_loss(pipeline.module, pipeline.loss_module)
+    outputs, last = partial(last_outputs, pipeline), pipeline.stages.owners[pipeline.stages.last]
+    return StagesTrial(
+        module, pipeline.loss, pipeline.world, outputs, group=pipeline.group, driver=last
+    )
 
 
 def last_outputs(pipeline: Any, part: Batch) -> Any:

@@ -62,6 +62,13 @@ def precision(
         _compute_in_float32(one, device, answer=torch.float32 if precision.mixed else work)
 
 
+def cast_parts(parts: Sequence[nn.Module], precision: Precision) -> None:
+    """Cast what modules store, as those of the model that are not kept in float32."""
+    types = {p.dtype for part in parts for p in part.parameters(recurse=False)}
+    for part in parts:
+        _cast(part, _dtype(precision.store), types)
+
+
 def autocast_context(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """The context of a forward pass and its loss."""
     if precision.mixed:

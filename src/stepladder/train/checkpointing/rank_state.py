@@ -33,7 +33,7 @@ from stepladder.seam.modules import EXTRA_STATE, buffers_of, persistent_buffers
 from stepladder.world import World
 
 from .plain_values import decode, encode
-from .sharded_state import saved_name
+from .sharded_state import saved_name, stored_path
 
 OWN = "own/"  # before the name, in a rank's own file
 
@@ -52,12 +52,12 @@ def read_rank_state(climbed: Climbed, world: World) -> RankState:
     """What a save needs to know; every rank calls it."""
     extra: dict[str, Tensor] = {}
     problem: Exception | None = None
-    for name, read in encoded_parts(climbed.module):
+    for name, read in encoded_parts(climbed.state):
         try:
             extra[name] = encoded(name, read())
         except Exception as refused:  # raised below: the other ranks compare what they have
             extra[name], problem = torch.zeros(0, dtype=torch.uint8), refused
-    named = {f"model/{saved_name(name, climbed)}": b for name, b in whole_buffers(climbed.module)}
+    named = {stored_path(name, climbed): b for name, b in whole_buffers(climbed.state)}
     named |= {f"extra/{saved_name(name, climbed)}": value for name, value in extra.items()}
     own, means = {}, {}
     for (name, tensor), (numbers, shape) in zip(
@@ -129,8 +129,8 @@ def set_rank_state(
             "there is none from the first rank's"
         )
     kept = kept or {}
-    for name, buffer in whole_buffers(climbed.module):
-        value = kept.get(f"model/{saved_name(name, climbed)}")
+    for name, buffer in whole_buffers(climbed.state):
+        value = kept.get(stored_path(name, climbed))
         if value is None:
             continue
         value = from_pairs(value, buffer.dtype)
@@ -144,7 +144,7 @@ def set_encoded(
 ) -> list[str]:
     """Extra state and sparse buffers, which are made anew rather than filled."""
     absent = []
-    for prefix, part in climbed.module.named_modules():
+    for prefix, part in climbed.state.named_modules():
         dot = f"{prefix}." if prefix else ""
         sparse = {n: b.device for n, b in persistent_buffers(part) if not is_strided(b)}
         for name in [*sparse, *([EXTRA_STATE] if has_extra_state(part) else [])]:

@@ -92,7 +92,7 @@ def refusing_together(run: Engine) -> Iterator[None]:
 def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[Holding], set[str]]:
     """Where all that is loaded goes, and what of it is the optimizer's."""
     all_here = partial(holdings, run.climbed, run.optimizer, run.world)
-    model = [holding for holding in all_here() if holding.name.startswith("model/")]
+    model = [holding for holding in all_here() if holding.name.startswith(("model/", "loss/"))]
     taken = make_state(run, manifest, path)
     return [*model, *(holding for holding in all_here() if holding.name in taken)], taken
 
@@ -209,7 +209,7 @@ def check_same_model(path: Path, manifest: Manifest, run: Engine) -> None:
     for name in sorted(names):
         there, wanted = saved.get(name, "absent"), expected.get(name, "absent")
         if there != wanted:
-            shown = name.partition("/")[2]
+            shown = name.removeprefix("model/").replace("/", ".")
             raise RecordError(
                 "checkpoint",
                 f"{path} is of another model: '{shown}' is {there} there and {wanted} here",

@@ -22,6 +22,7 @@ from stepladder.model import Anatomy
 from stepladder.plan import AXES
 from stepladder.rungs import Climbed, ParameterShard, local, sliced_axes
 from stepladder.rungs.data_parallel.broadcast_parameters import is_strided as is_dense
+from stepladder.rungs.loss_module import PREFIX as LOSS
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.sharding import is_strided, local_box
 from stepladder.world import World
@@ -31,7 +32,7 @@ from stepladder.world import World
 class Holding:
     """Numbers of one tensor."""
 
-    name: str  # "model/…" or "optimizer/parameter/…"
+    name: str  # "model/…", "loss/…" or "optimizer/parameter/…"
     shape: tuple[int, ...]  # of the whole tensor
     box: TensorSlice
     tensor: Tensor  # the numbers; writing into it changes the run
@@ -50,14 +51,14 @@ def holdings(climbed: Climbed, optimizer: torch.optim.Optimizer, world: World) -
     for index, shard in enumerate(climbed.shards):
         name = saved_name(shard.name, climbed)
         mine = saves(shard, index, climbed, world)
-        yield from in_boxes(f"model/{name}", shard, shard.owned, mine)
+        yield from in_boxes(stored_path(shard.name, climbed), shard, shard.owned, mine)
         for key, value in optimizer.state.get(shard.owned, {}).items():
             if isinstance(value, Tensor):
                 yield from state_boxes(f"optimizer/{name}/{key}", shard, value, mine, world)
     for index, (name, tensor) in enumerate(untrained(climbed)):
         shard = ParameterShard(name, tensor, tensor, axes_of(tensor))  # type: ignore[arg-type]
         mine = saves(shard, index, climbed, world)
-        yield from in_boxes(f"model/{saved_name(name, climbed)}", shard, local(tensor), mine)
+        yield from in_boxes(stored_path(name, climbed), shard, local(tensor), mine)
 
 
 def model_shapes(climbed: Climbed) -> dict[str, tuple[int, ...]]:
@@ -65,7 +66,7 @@ def model_shapes(climbed: Climbed) -> dict[str, tuple[int, ...]]:
     under, those among them of which its slice is empty."""
     trained = ((shard.name, shard.parameter) for shard in climbed.shards)
     return {
-        f"model/{saved_name(name, climbed)}": tuple(tensor.shape)
+        stored_path(name, climbed): tuple(tensor.shape)
         for name, tensor in (*trained, *untrained(climbed))
     }
 
@@ -148,12 +149,15 @@ def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], TensorSlice]]:
 
 
 def untrained(climbed: Climbed) -> Iterator[tuple[str, Tensor]]:
-    """Frozen parameters and the dense buffers that belong to the model's state."""
+    """The model's frozen parameters, and the dense buffers that belong to its state or its loss's.
+
+    Frozen parameters of a loss, such as a pretrained network's, are not saved.
+    """
     trained = {id(shard.parameter) for shard in climbed.shards}
     for name, parameter in climbed.module.named_parameters():
         if not parameter.requires_grad and id(parameter) not in trained:
             yield name, parameter
-    for prefix, part in climbed.module.named_modules():
+    for prefix, part in climbed.state.named_modules():
         for name, buffer in persistent_buffers(part):
             if id(buffer) not in trained and is_dense(buffer):
                 yield f"{prefix}.{name}".lstrip("."), buffer
@@ -177,6 +181,13 @@ def writes(axes: tuple[str, ...], index: int, world: World) -> bool:
 def saved_name(name: str, climbed: Climbed) -> str:
     """The name under which a checkpoint holds what this rank's module calls `name`."""
     return canonical(climbed.shared.first_names.get(name, name), climbed.anatomy)
+
+
+def stored_path(name: str, climbed: Climbed) -> str:
+    """Where a checkpoint holds a tensor of the model, or of a loss with parameters of its own."""
+    if climbed.loss_module and name.startswith(LOSS):
+        return f"loss/{name.removeprefix(LOSS)}"
+    return f"model/{saved_name(name, climbed)}"
 
 
 def canonical(name: str, anatomy: Anatomy) -> str:

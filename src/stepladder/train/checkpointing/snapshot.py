@@ -73,7 +73,7 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
     taken.files[f"rank-{rank:05d}.safetensors"] = own
     if buffers is not None:
         taken.copying = Copying(run.world.device)
-        changing = changed_in_passes(run.module)
+        changing = changed_in_passes(run.climbed.state)
         for there, here in pairs:
             if here.data_ptr() in changing:
                 there.copy_(here)

@@ -97,13 +97,15 @@ class MasterAdam(torch.optim.AdamW):
                 p.copy_(kept[MASTER])
 
 
-def take_masters(module: nn.Module) -> dict[nn.Parameter, Tensor]:
-    """The parameters' values in float32, before a rung rounds them.
+def take_masters(*given: Any) -> dict[nn.Parameter, Tensor]:
+    """The parameters of all modules among these in float32, before a rung rounds them.
 
     A parameter without values has no digits to lose: its master begins as what it is filled with.
     """
     return {
         p: p.detach().clone()
+        for module in given
+        if isinstance(module, nn.Module)
         for p in module.parameters()
         if p.requires_grad and p.dtype == torch.float32 and not p.is_meta
     }

@@ -18,7 +18,7 @@ from stepladder.checkpoint import Manifest, TensorSlice
 from stepladder.errors import RecordError
 from stepladder.plan import Optimizer
 from stepladder.rungs import ParameterShard
-from stepladder.train.checkpointing.sharded_state import in_boxes, saved_name
+from stepladder.train.checkpointing.sharded_state import in_boxes, saved_name, stored_path
 from stepladder.train.engine import Engine
 
 from .master_weights import MASTER
@@ -119,7 +119,7 @@ def begin_anew(run: Engine, taken: set[str]) -> Iterator[Wanted]:
             if not isinstance(value, Tensor) or f"optimizer/{name}/{key}" in taken:
                 continue
             if key == MASTER:
-                boxes = in_boxes(f"model/{name}", shard, value, mine=False)
+                boxes = in_boxes(stored_path(shard.name, run.climbed), shard, value, mine=False)
                 yield from ((box.name, box.box, box.tensor) for box in boxes)
             else:
                 value.zero_()

@@ -1,0 +1,82 @@
+"""Parameters that a loss reads besides the module's outputs, found in the graph of its first value.
+
+A penalty over the model's parameters is right where every rank has them whole; where they are
+sharded or cut it is refused. Parameters of any other module that gets a gradient are refused too,
+unless that module is a run of its own, as a GAN's discriminator is: nobody would train them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import WeakSet
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from stepladder.errors import ModelError
+
+from .loss_module import LossModule
+
+CLIMBED: WeakSet[nn.Module] = WeakSet()  # modules of every run in this process
+
+
+def check_leaves(
+    value: Tensor, outputs: Iterable[Tensor], module: nn.Module, loss: LossModule | None
+) -> None:
+    """Refuse a loss that reads parameters which this plan shards, or which nobody trains."""
+    own = {id(parameter) for _, parameter in loss.trained} if loss else set()
+    model = {id(parameter): name for name, parameter in module.named_parameters()}
+    for parameter in parameters_beyond(value, outputs):
+        if id(parameter) in own:
+            continue
+        if id(parameter) in model:
+            if isinstance(module, FSDPModule) or isinstance(parameter, DTensor):
+                raise reads_shards(f"'{model[id(parameter)]}'")
+        elif not trained_elsewhere(parameter, module):
+            raise untrained(parameter)
+
+
+def parameters_beyond(value: Tensor, outputs: Iterable[Tensor]) -> Iterator[nn.Parameter]:
+    """Parameters that a value depends on by other ways than through the outputs."""
+    outputs = list(outputs)
+    known = {tensor.grad_fn for tensor in outputs}
+    given = {id(tensor) for tensor in outputs}
+    waiting: list[Any] = [value.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in given:
+            yield leaf
+        waiting += [before for before, _ in node.next_functions]
+
+
+def trained_elsewhere(parameter: nn.Parameter, module: nn.Module) -> bool:
+    """Whether a parameter is another run's; one that is gathered for a pass may be."""
+    others = [other for other in CLIMBED if other is not module]
+    return any(isinstance(other, FSDPModule) for other in others) or any(
+        parameter is one for other in others for one in other.parameters()
+    )
+
+
+def reads_shards(what: str) -> ModelError:
+    return ModelError(
+        "loss",
+        f"reads the module's parameters ({what}), of which this plan gives a rank only a part",
+        "Use weight decay (wd=...) instead of a penalty, compute the term in the module's forward, "
+        "or use ddp or zero1.",
+    )
+
+
+def untrained(parameter: nn.Parameter) -> ModelError:
+    return ModelError(
+        "loss",
+        f"reads a trainable parameter of shape {tuple(parameter.shape)} that is not the module's, "
+        "and nothing would train it",
+        "Pass the module that holds it as loss=..., climb it as a run of its own, or freeze it "
+        "(requires_grad_(False)).",
+    )

@@ -1,0 +1,99 @@
+"""A penalty over the module's parameters counts once a step, or is refused before the first one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stepladder.errors import ModelError
+from stepladder.train import climb
+from tests.loss.loss_cases import CLASSES, INPUTS
+from tests.ranks import run as on_ranks
+from tests.rungs.test_trained_loss import Net
+
+RATE = 0.1
+
+
+class Branch(Net):
+    """With a part that no forward pass uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(3, 3)
+
+
+def made():
+    torch.manual_seed(4)
+    module = Branch()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.4)
+    return module
+
+
+def penalised(module):
+    def loss(outputs, targets):
+        penalty = sum(p.pow(2).sum() for p in module.parameters())
+        return functional.cross_entropy(outputs, targets) + 0.05 * penalty
+
+    return loss
+
+
+def plain():
+    module = made()
+    loss, learner = penalised(module), torch.optim.SGD(module.parameters(), lr=RATE)
+    found = []
+    for _ in range(3):
+        learner.zero_grad()
+        value = loss(module(INPUTS), CLASSES)
+        value.backward()
+        learner.step()
+        found.append(value.item())
+    return found, [p.detach() for p in module.parameters()]
+
+
+def planned(plan):
+    torch.set_num_threads(1)
+    module = made()
+    before = [p.detach().clone() for p in module.parameters()]
+    run = climb(
+        module, loss=penalised(module), optimizer=f"sgd lr={RATE}", plan=plan, device="cpu",
+        sample=(INPUTS, CLASSES),
+    )  # fmt: skip
+    try:
+        found = [run.step((INPUTS, CLASSES), rows="global").loss for _ in range(3)]
+    except ModelError as refused:
+        return str(refused), run.index
+    assert not any(map(torch.equal, before, module.parameters()))
+    return found, [p.detach().clone() for p in module.parameters()]
+
+
+def check(found):
+    losses, parameters = plain()
+    assert found[0] == pytest.approx(losses, rel=1e-5)
+    for mine, theirs in zip(found[1], parameters, strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("plan", ["fp32", "fp32 micro=4"])
+def test_a_penalty_over_parameters_counts_once_a_step(plan):
+    check(planned(plan))
+
+
+@pytest.mark.parametrize("plan", ["fp32 ddp", "fp32 ddp micro=2", "fp32 zero1 micro=4"])
+def test_a_penalty_over_parameters_counts_once_on_two_ranks(plan):
+    for found in on_ranks(planned, 2, plan):
+        check(found)
+
+
+@pytest.mark.parametrize("plan", ["fp32 zero2", "fp32 zero3 micro=4", "fp32 tensor=2"])
+def test_a_penalty_over_sharded_parameters_is_refused_by_all_ranks(plan):
+    for said, steps in on_ranks(planned, 2, plan):
+        assert steps == 0
+        assert said.startswith("loss: reads the module's parameters (")
+        assert "of which this plan gives a rank only a part. Use weight decay (wd=...)" in said
+
+
+def test_a_penalty_over_the_parameters_of_all_stages_is_refused():
+    for said, _ in on_ranks(planned, 2, "fp32 pipeline=2 micro=4"):
+        assert said.startswith("loss: it reads 'parameters'() of the module, of which a pipeline")
