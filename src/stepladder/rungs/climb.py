@@ -7,8 +7,7 @@ names. The order matters: each line says why it comes before the next.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from stepladder.rungs.data_parallel.distribute import parameter_device, wrap_dat
 from stepladder.rungs.data_parallel.optimizer_shards import optimizer_shards
 from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.data_parallel.zero2_zero3 import make_contiguous
-from stepladder.rungs.memory.offload_activations import offload_activations
+from stepladder.rungs.memory.offload_activations import around_forward
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
 from stepladder.rungs.memory.recompute_budget import BlockCost
 from stepladder.rungs.pipeline.find_stages import find_stages
@@ -40,7 +39,6 @@ from stepladder.rungs.pipeline.split_module import RankStages, split
 from stepladder.rungs.pipeline.tied_parameters import TiedParameters
 from stepladder.rungs.precision.precision import (
     accumulate_in_float32,
-    autocast_context,
     cast_inputs,
     precision,
 )
@@ -142,7 +140,7 @@ def climb(
         settled,
         world,
         loss=part.sequences.loss if part.sequences else chosen.loss,
-        forward_context=chosen.around(make_forward_context(module, settled, world)),
+        forward_context=chosen.around(around_forward(module, settled, world.device)),
         read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
         micro=settled.micro_batch,
     )
@@ -285,20 +283,3 @@ def one_stage(
     once = count_once(module, iterate_once(module, sync.around_micro_batch))
     sync = replace(sync, around_micro_batch=once)
     return accumulate(sync, world=world, **how)
-
-
-def make_forward_context(
-    module: nn.Module, settled: SettledPlan, world: World
-) -> Callable[[], AbstractContextManager[Any]]:
-    """The context of a forward pass: autocast, and offloading of activations."""
-    work = partial(autocast_context, settled.plan.precision, world.device)
-    if not settled.offloads_activations:
-        return work
-    offload = offload_activations(world.device, module.parameters())
-
-    @contextmanager
-    def offloaded() -> Iterator[None]:
-        with work(), offload:
-            yield
-
-    return offloaded

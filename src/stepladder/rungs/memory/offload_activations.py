@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from stepladder.plan import SettledPlan
+from stepladder.rungs.precision.precision import autocast_context
 from stepladder.seam.storages import storage_id, version_of
 
 AHEAD = 2  # copies in flight before compute waits for the oldest
@@ -172,3 +176,20 @@ def cast_of_parameter(tensor: Tensor) -> bool:
     while node is not None and node.name() in RESHAPES:
         node = node.next_functions[0][0]
     return node is not None and type(node).__name__ == "AccumulateGrad"
+
+
+def around_forward(
+    module: nn.Module, settled: SettledPlan, device: torch.device
+) -> Callable[[], AbstractContextManager[Any]]:
+    """The context of a forward pass: autocast, and offloading of activations."""
+    work = partial(autocast_context, settled.plan.precision, device)
+    if not settled.offloads_activations:
+        return work
+    offload = offload_activations(device, module.parameters())
+
+    @contextmanager
+    def offloaded() -> Iterator[None]:
+        with work(), offload:
+            yield
+
+    return offloaded
