@@ -45,14 +45,14 @@ def test_rungs_compose_with_fewer_bits_to_the_bit(plan):
 def test_offloading_really_sends_the_activations(monkeypatch):
     from stepladder.rungs.memory.offload_activations import offload_activations
 
-    ladder = sys.modules["stepladder.rungs.climb"]  # the package exports a function of that name
+    rung = sys.modules["stepladder.rungs.memory.offload_activations"]
     made = []
 
     def watched(*args):
         made.append(offload_activations(*args))  # the real one, kept to be asked afterwards
         return made[-1]
 
-    monkeypatch.setattr(ladder, "offload_activations", watched)
+    monkeypatch.setattr(rung, "offload_activations", watched)
     module = torch.nn.Sequential(
         torch.nn.Linear(64, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 8)
     )
