@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import stepladder as sl
 from stepladder.errors import LostRank, StepladderError, TrainingError
 from stepladder.plan.settled import settled_plan
 from stepladder.train.flop_rate import FlopRate, Rates
 
-from .problems.data import Pair, make_batches
+from .problems.data import Pair, make_batches, unpadded
 from .problems.losses import NAMED, make_loss
 from .problems.module import make_module
 from .problems.plans import Layout
@@ -42,7 +44,9 @@ def run_rank(
     output = Path(folder) / f"output-{os.environ.get('RANK', 0)}"
     try:
         fused = patch.object(settled_plan, "FUSED_VOCABULARY", FUSED_CLASSES)
-        with output_in(output), fused, flops_uncounted(problem.seed % COUNTED != 0):
+        uncounted = flops_uncounted(problem.seed % COUNTED != 0)
+        cheap = compiled_cheaply() if "compile=on" in layout.plan else nullcontext()
+        with output_in(output), fused, uncounted, cheap:
             train(problem, layout, Path(folder), resume, finished, record)
         record["stage"] = "done"
     except StepladderError as error:
@@ -77,11 +81,10 @@ def train(
         record["stage"] = "load"
         run.load(folder / "saved")
     start = SAVED_AT if resume else 0
-    source = feed(problem, run, layout, batches, start)
+    losses = take_steps(problem, run, layout, batches, start)
     for index in range(start, STEPS):
         record["stage"] = f"step {index - start}"
-        batch, rows = next(source)
-        record["losses"].append(run.step(batch, rows=rows).loss)
+        record["losses"].append(next(losses))
         record["steps"] += 1
         if index + 1 == SAVED_AT:
             record["stage"] = "save"
@@ -98,6 +101,21 @@ def flops_uncounted(left_out: bool) -> AbstractContextManager[Any]:
     """Without the count of FLOPs that a report needs: most of what so small a run takes."""
     nothing = patch.object(FlopRate, "over", lambda self, seconds, batch: Rates())
     return nothing if left_out else nullcontext()
+
+
+@contextmanager
+def compiled_cheaply() -> Iterator[None]:
+    """Compiled parts are traced and differentiated as always; no code is generated for them."""
+    compile = nn.Module.compile
+
+    def traced(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        compile(module, backend="aot_eager")
+
+    with patch.object(nn.Module, "compile", traced):
+        try:
+            yield
+        finally:
+            torch.compiler.reset()
 
 
 def loss_for(problem: Problem, module: nn.Module) -> Any:
@@ -118,11 +136,27 @@ def given(problem: Problem, batch: Pair) -> Any:
     return batch
 
 
+def take_steps(
+    problem: Problem, run: Any, layout: Layout, batches: list[Pair], start: int
+) -> Iterator[float]:
+    """The loss of each step, taken as it is asked for."""
+    if problem.data["feed"] == "loader":
+        samples = [given(problem, row) for batch in batches[start:] for row in zip(*batch)]
+        loader = DataLoader(samples, batch_size=len(batches[0][0]))
+        for report in sl.fit(run, loader):
+            yield report.loss
+        return
+    for batch, rows in feed(problem, run, layout, batches, start):
+        yield run.step(batch, rows=rows).loss
+
+
 def feed(problem: Problem, run: Any, layout: Layout, batches: list[Pair], start: int) -> Any:
     """What each step is given, and whose rows they are, as the problem says."""
     how = problem.data["feed"]
-    if how == "batches":
-        samples = [given(problem, row) for batch in batches for row in zip(*batch)]
+    if how in ("batches", "ragged"):
+        pairs = [row for batch in batches for row in zip(*batch)]
+        pairs = [unpadded(*row) for row in pairs] if how == "ragged" else pairs
+        samples = [given(problem, row) for row in pairs]
         read = run.batches(samples, size=len(batches[0][0]), shuffle=False, uneven=True, workers=0)
         for batch in read:
             yield batch, None

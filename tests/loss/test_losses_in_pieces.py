@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from stepladder.errors import ModelError
 from stepladder.train import climb
@@ -82,3 +83,33 @@ def test_ranks_add_up_to_the_whole_batch_or_refuse_together(plan):
     for name in ON_RANKS[-1:]:
         first, second = (rank[name][0] for rank in ranks)
         assert first == second and first.startswith("loss: is "), (name, first, second)
+
+
+class WithLoss(nn.Module):
+    """A module that returns its own loss, a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x, labels):
+        logits = self.net(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels, reduction="sum")}
+
+
+def train_own_loss(plan):
+    _, targets = SAME["sum"]
+    batch = {"x": INPUTS, "labels": targets}
+    run = climb(
+        WithLoss(), loss=None, optimizer="sgd lr=0.01", plan=plan, device="cpu", sample=batch
+    )
+    return [run.step(batch, rows="global").loss for _ in range(2)]
+
+
+@pytest.mark.parametrize("plan", ["fp32 ddp", "fp32 zero3"])
+def test_a_modules_own_loss_is_tried_on_ranks_too(plan):
+    _, targets = SAME["sum"]
+    summed = nn.CrossEntropyLoss(reduction="sum")
+    expected, _ = plain_loop(summed, targets, steps=2, lr=0.01)
+    for found in on_ranks(train_own_loss, 2, plan):
+        assert found == pytest.approx(expected, rel=1e-5)

@@ -65,7 +65,7 @@ class LossTrial:
         Args:
             smallest: rows of the smallest piece on this rank.
         """
-        if runs_sharded(self.loss.function):
+        if runs_another_sharded(self.loss.function, self.module):
             return self.loss.weighted(None)
         rows, smallest = gather_rows(batch, smallest, self.world)
         with torch.random.fork_rng(self.devices()), self.as_in_training():
@@ -227,10 +227,10 @@ def cannot_cut(seen: Sequence[Observation], sizes: Sequence[int]) -> ModelError:
     )
 
 
-def runs_sharded(function: Any) -> bool:
+def runs_another_sharded(function: Any, module: nn.Module) -> bool:
     """Whether a loss runs another sharded module, such as a GAN's discriminator.
 
     Its forward gathers parameters for a backward that a trial never runs, so it is not tried.
     """
-    cells = getattr(function, "__closure__", None) or ()
-    return any(isinstance(cell.cell_contents, FSDPModule) for cell in cells)
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return any(isinstance(one, FSDPModule) and one is not module for one in cells)

@@ -63,13 +63,14 @@ class Mlp(nn.Module):
         self.dropout = nn.Dropout(0.0)
         self.activation, self.residual = spec.get("activation", "gelu"), spec.get("residual", True)
         self.inplace = spec.get("inplace", False)
+        self.overwrite = spec.get("overwrite", False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.inplace:
             x = x * 1.0
             x.mul_(0.9)
         h = self.fc1(self.norm(x))
-        h = ACTIVATIONS[self.activation](h)
+        h = torch.relu_(h) if self.overwrite else ACTIVATIONS[self.activation](h)
         if hasattr(self, "gate"):
             h = h * self.gate(self.norm(x))
         y = self.dropout(self.fc2(h))

@@ -13,7 +13,26 @@ Pair = tuple[Tensor, Tensor]
 def make_batches(module: dict[str, Any], data: dict[str, Any], seed: int) -> list[Pair]:
     """The global batch (inputs, targets) of each step; the last one is for evaluation."""
     draw = torch.Generator().manual_seed(seed + 1)
-    return [make_batch(module, data, rows, draw) for rows in (*data["rows"], data["evaluated"])]
+    made = [make_batch(module, data, rows, draw) for rows in (*data["rows"], data["evaluated"])]
+    if data["feed"] != "ragged":
+        return made
+    lengths = torch.Generator().manual_seed(data["lengths"])
+    return [shorten(*batch, lengths) for batch in made]
+
+
+def shorten(inputs: Tensor, targets: Tensor, draw: torch.Generator) -> Pair:
+    """Rows of unequal length, padded at their ends to the longest: with 0, and targets ignored."""
+    lengths = torch.randint(1, inputs.shape[1] + 1, (len(inputs), 1), generator=draw)
+    padding = torch.arange(inputs.shape[1]) >= lengths
+    inputs, targets = inputs.masked_fill(padding, 0), targets.masked_fill(padding, -100)
+    longest = int(lengths.max())
+    return inputs[:, :longest], targets[:, :longest]
+
+
+def unpadded(inputs: Tensor, targets: Tensor) -> Pair:
+    """One row as it was before it was padded."""
+    length = int((targets != -100).sum())
+    return inputs[:length], targets[:length]
 
 
 def make_batch(

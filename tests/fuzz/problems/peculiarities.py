@@ -42,6 +42,37 @@ class Used(nn.Module):
         return x
 
 
+class Annealed(nn.Module):
+    """Counts its calls in an attribute, computes with the count, and has it in its extra state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        return x * (1 + 0.5**self.calls)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+def anneal(net: Any, spec: dict[str, Any]) -> None:
+    net.norm = nn.Sequential(net.norm, Annealed())
+
+
+def drop_out(net: Any, spec: dict[str, Any]) -> None:
+    """Dropout that is switched off, as in frozen parts."""
+    for part in net.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = spec["p"]
+            part.eval()
+
+
 def add_buffer(net: Any, spec: dict[str, Any]) -> None:
     prefix = "read_" if spec.get("read") else "kept_"
     home = net.used if spec.get("read") else net
@@ -135,4 +166,6 @@ PECULIARITIES = {
     "unused": add_unused,
     "cached": cache_activation,
     "cast": cast_forward,
+    "annealed": anneal,
+    "dropout": drop_out,
 }

@@ -33,6 +33,11 @@ class Layout:
         """Micro-batches of a step, where the plan says how many."""
         return self.number("accumulate")
 
+    def changed(self, precision: str, words: list[str]) -> Layout:
+        """The same in another precision, with more words."""
+        text = self.plan.replace("fp32", precision, 1)
+        return Layout(" ".join([text, *words]), self.ranks)
+
     def number(self, key: str) -> int:
         words = [word.partition("=") for word in self.plan.split()]
         return next((int(value) for name, _, value in words if name == key), 1)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
+from .additions import add_to_data, add_to_module, words_of_plan
 from .grammar import chance, draw_loss, draw_module, draw_optimizer
 from .losses import is_class_loss
 from .plans import Layout, draw_layout
@@ -41,7 +42,18 @@ class Problem:
         summed = loss.get("reduction") == "sum"
         optimizer = draw_optimizer(rng, 0.002 if summed else rng.choice((0.05, 0.1, 0.2)))
         again = draw_layout(rng, module) if chance(rng, 0.35) else None
-        return cls(seed, module, loss, data, optimizer, layout, again, chance(rng, 0.35))
+        same_again = chance(rng, 0.35)
+        more = Random(f"{seed} more")
+        module, data = add_to_module(more, module), add_to_data(more, module, loss, data)
+        precision, words = words_of_plan(more)
+        layout = layout.changed(precision, words)
+        again = again and again.changed(precision, [])
+        return cls(seed, module, loss, data, optimizer, layout, again, same_again)
+
+    @property
+    def exact(self) -> bool:
+        """Whether all is computed in float32 or more, as the plain loop computes it."""
+        return self.layout.plan.startswith("fp32")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
