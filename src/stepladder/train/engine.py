@@ -113,6 +113,10 @@ class Engine:
                 rank's own, as many on every rank) or "global" (the whole batch on every rank, of
                 which each takes its part).
         """
+        with self.world.explain_hangs(), self.world.during_step():
+            return self._step(batch, rows)
+
+    def _step(self, batch: Any, rows: Rows | None) -> PendingReport:
         self.agree_on_rate()
         self.set_rate()  # refused before anything is computed, where two schedules set it
         taken = self.own_batch(batch, rows)
@@ -120,15 +124,14 @@ class Engine:
         taken = taken.to(self.world.device, non_blocking=True)
         if self.statistics is None and self.health.policy != "stop":
             self.statistics = Statistics(self.module)
-        with self.world.explain_hangs():
-            try:
-                loss = self.gradients(taken)
-                return self.update(taken, loss)
-            except RuntimeError as cut:
-                # Before a rank is called lost: it may have said that its memory ran out.
-                if told := heard(self.world):
-                    raise told from cut
-                raise
+        try:
+            loss = self.gradients(taken)
+            return self.update(taken, loss)
+        except RuntimeError as cut:
+            # Before a rank is called lost: it may have said that its memory ran out.
+            if told := heard(self.world):
+                raise told from cut
+            raise
 
     def agree_on_rate(self) -> None:
         """With "backoff", look at the steps so far on every rank, whoever reads reports.
@@ -259,6 +262,7 @@ class Engine:
             evaluating(self.climbed.state),
             averaged_buffers(self.climbed.state, self.world),
             self.world.explain_hangs(),
+            self.world.during_step(),
             float32_matmul_mode(self.plan.precision, self.world.device),
         ):
             for given in self.shard(batches, rows):

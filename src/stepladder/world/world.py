@@ -106,6 +106,10 @@ class World:
         """Context in which a failed collective raises an error that names the missing rank."""
         return self.watchdog.explain_hangs() if self.watchdog else nullcontext()
 
+    def during_step(self) -> AbstractContextManager[None]:
+        """Context that all ranks leave with an error once one of them does."""
+        return self.watchdog.failure.during_step() if self.watchdog else nullcontext()
+
     def end_others(self, reason: str) -> None:
         """End the ranks that wait for this one in a collective it will not join.
 

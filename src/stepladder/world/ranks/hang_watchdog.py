@@ -36,17 +36,13 @@ from stepladder.world.launcher_environment import Place
 
 from .background_thread import start_background_thread
 from .flight_recorder import count_calls, last_call, read_counts, read_recorder
+from .shared_failure import SharedFailure, is_connection_error
 
 BEAT_SECONDS = 2.0
 MISSED_BEATS = 2.5  # before a rank counts as gone,
 MIN_WAIT_SECONDS = 2.0  # but no sooner than this, for busy machines
 ANSWER_SECONDS = 5.0  # for the store to answer
 OURS, STANDARD = str(Path(__file__).parents[2]), sysconfig.get_paths()["stdlib"]
-# In errors of gloo, NCCL and the store about a missing rank; other errors are passed on.
-CONNECTION_ERRORS = (
-    "gloo", "NCCL", "Timed out", "wait timeout",
-    "Connection", "pair closure", "Broken pipe", "Socket",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +67,7 @@ class HangWatchdog:
         self._store = dist.PrefixStore("stepladder/signs", default_store())
         with suppress(RuntimeError, AttributeError):  # not every store can be cloned
             self._store = self._store.clone()  # type: ignore[attr-defined]
+        self.failure = SharedFailure(self._store, place.rank)
         self._beat = 0
         self._blames: int | None = None
         self._counts = read_counts(self._backend)
@@ -90,7 +87,7 @@ class HangWatchdog:
         except StepladderError:
             raise
         except RuntimeError as error:
-            if not any(word in str(error) for word in CONNECTION_ERRORS):
+            if not is_connection_error(error):
                 raise
             self._since = math.inf  # the main thread raised, so the watchdog need not end it
             raise self.explain(error) from error
@@ -201,7 +198,7 @@ class HangWatchdog:
     def _run(self, done: threading.Event) -> None:
         while not done.wait(self.period) and self._world_is_open():
             self._publish_heartbeat()
-            end = self._blamed()
+            end = self._blamed() or self.failure.waits_in_vain()
             if self._collective_hangs():
                 end = str(self.explain("a collective is pending"))
                 if done.is_set() or not self._world_is_open() or not self._collective_hangs():
