@@ -117,7 +117,7 @@ class Engine:
             return self._step(batch, rows)
 
     def _step(self, batch: Any, rows: Rows | None) -> PendingReport:
-        self.agree_on_rate()
+        self.agree_on_health()
         self.set_rate()  # refused before anything is computed, where two schedules set it
         taken = self.own_batch(batch, rows)
         self.events += [f"step {self.index}: {sentence}" for sentence in taken.skipped]
@@ -133,14 +133,19 @@ class Engine:
                 raise told from cut
             raise
 
-    def agree_on_rate(self) -> None:
-        """With "backoff", look at the steps so far on every rank, whoever reads reports.
+    def agree_on_health(self) -> None:
+        """On several ranks, look at the steps so far on each of them, whoever reads reports.
 
-        The learning rate then follows from numbers that all ranks have. On one rank there is
-        nothing to agree on, and no step waits for the one before.
+        The learning rate of "backoff" then follows from numbers that all ranks have, and with
+        "stop" no rank waits for one whose report raised. There a GPU is not waited for: its last
+        step may still be running, and is looked at one step later. On one rank there is nothing to
+        agree on, and no step waits for the one before.
         """
-        if self.health.policy == "backoff" and not self.settled.one_rank:
-            self.look()
+        policy, device = self.health.policy, self.world.device.type
+        if self.settled.one_rank or policy == "skip":
+            return
+        unfinished = policy == "stop" and device != "cpu"
+        self.look(last=self.index - 2 if unfinished else None)
 
     def own_batch(self, batch: Any, rows: Rows | None = None) -> Batch:
         """This rank's part of the global batch that comes next in the run."""
@@ -256,6 +261,7 @@ class Engine:
 
         Every rank calls it; batches and `rows` are as in `step`.
         """
+        self.agree_on_health()
         self.look_back()
         total, count = 0.0, 0.0
         with (
@@ -278,9 +284,9 @@ class Engine:
         if self.statistics is not None:
             self.statistics.mend(self.module)
 
-    def look(self, taken: Taken | None = None) -> None:
+    def look(self, taken: Taken | None = None, last: int | None = None) -> None:
         """See how the steps up to this one went, or all of them, and answer what is found."""
-        self.look_back(taken.step if taken else None)
+        self.look_back(taken.step if taken else last)
         batch = taken.batch if taken else None
         faults = self.health.take_faults()
         if faults and (told := answer(faults, self.scene, self.health, batch)):

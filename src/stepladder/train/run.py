@@ -71,6 +71,7 @@ class Run(Engine):
         whoever changes parameters by other means than `step` calls `finish_saving` first, which
         waits for it. A save that fails is then an event of the run.
         """
+        self.agree_on_health()
         return self.saver.save(self, folder, wait=wait)
 
     def profile(

@@ -65,8 +65,9 @@ def climb(
         seed: of dropout and every other random number that a step draws.
         device: "auto", "cpu" or "cuda".
         nonfinite: what happens after a loss or gradient that is NaN or Inf, whose update is always
-            skipped: "stop" raises when a report is read, "skip" goes on, "backoff" goes on with
-            half the learning rate.
+            skipped: "stop" raises when a report is read (on several ranks, at the next step of
+            those that do not read it), "skip" goes on, "backoff" goes on with half the learning
+            rate.
         exact: only algorithms that give the same bits each time.
         timeout_seconds: how long ranks wait for each other before the missing one is named.
 

@@ -105,6 +105,30 @@ def test_the_rank_whose_samples_were_bad_is_named_on_every_rank(plan, where):
     assert one.startswith(f"step 0: loss nan: {where}")
 
 
+def read_on_one_rank(after: str, folder: str) -> str:
+    """Rank 0 reads the bad step's report; rank 1 goes on without."""
+    taken = climb(net(), loss="cross_entropy", plan="fp32 ddp", device="cpu", timeout_seconds=30)
+    report = taken.step(poisoned_on(1, taken.world), rows="rank")
+    try:
+        if taken.world.is_rank_zero:
+            report.read()
+        elif after == "step":
+            taken.step(poisoned_on(0, taken.world), rows="rank")
+        elif after == "evaluate":
+            taken.evaluate([poisoned_on(0, taken.world)], rows="rank")
+        else:
+            taken.save(folder)
+    except NonFinite as stopped:
+        return str(stopped)
+    return "went on"
+
+
+@pytest.mark.parametrize("after", ["step", "evaluate", "save"])
+def test_ranks_stop_together_where_one_does_not_read_its_reports(after, tmp_path):
+    one, other = run(read_on_one_rank, 2, after, str(tmp_path), init=False)
+    assert one == other and one.startswith("step 0: loss nan: rank 1 in sample")
+
+
 def test_all_ranks_back_off_together_and_one_speaks():
     one, other = run(fail_on, 2, 1, "fp32 ddp micro=2", "backoff", init=False)
     assert one[:2] == other[:2] == (True, 0.05)
