@@ -123,6 +123,31 @@ def ctc(outputs, targets):
     )
 
 
+def straight_through(outputs, targets):
+    """The value of rounded outputs, with their own gradient."""
+    rounded = outputs + (outputs.round() - outputs).detach()
+    return functional.mse_loss(rounded, targets)
+
+
+def detached_divisor(outputs, targets):
+    """1 in value however it is cut; its gradient divides by the sum over all rows."""
+    total = (outputs - targets).square().sum()
+    return total / total.detach()
+
+
+class Centered(nn.Module):
+    """With a running mean that every call in training moves, as DINO's centre."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(5))
+
+    def forward(self, outputs, targets):
+        if self.training:
+            self.center.mul_(0.9).add_(0.1 * outputs.detach().mean(0))
+        return functional.mse_loss(outputs - self.center, targets)
+
+
 SIGNS = torch.where(CLASSES > 2, 1, -1)
 CTC = torch.randint(1, 5, (16, 3), generator=draw), torch.randint(1, 4, (16,), generator=draw)
 
@@ -134,6 +159,7 @@ SAME = {  # however a batch is cut
     "smoothing, weights": (nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1), IGNORED),
     "sum": (nn.CrossEntropyLoss(reduction="sum"), IGNORED),
     "sum of squares": (nn.MSELoss(reduction="sum"), FLOATS / 8),
+    "straight-through": (straight_through, FLOATS),
     "own mask": (own_mask, CLASSES),
     "own class weights": (own_class_weights, CLASSES),
     "focal": (focal, CLASSES),

@@ -1,5 +1,7 @@
 """Every loss is what a plain loop over whole batches gives, or is refused before the first step."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,19 @@ from stepladder.verify.parity_trial import whole_parameters
 from tests.ranks import run as on_ranks
 from tests.train.toys import distance
 
-from .loss_cases import INPUTS, REFUSED, SAME, net, plain_loop
+from .loss_cases import (
+    CLASSES,
+    FLOATS,
+    INPUTS,
+    REFUSED,
+    SAME,
+    Centered,
+    detached_divisor,
+    net,
+    plain_loop,
+)
+
+SMOOTH = torch.nn.CrossEntropyLoss(), CLASSES
 
 PLANS = "fp32 replicate=2", "fp32 zero3 shard=2 micro=3", "fp32 pipeline=2 micro=4"
 
@@ -36,6 +50,45 @@ def test_a_loss_that_pieces_do_not_add_up_to_is_refused_before_the_first_step(na
     with pytest.raises(ModelError, match=r"loss: is [\d.]+ for 6 rows at once and (\d|nan|inf)"):
         run.step((INPUTS, targets))
     assert all(map(torch.equal, before, module.parameters()))
+
+
+def refused(loss, targets, plan="fp32 micro=4"):
+    run = climb(net(), loss=loss, optimizer="sgd lr=0.1", plan=plan, device="cpu")
+    with pytest.raises(ModelError) as raised:
+        run.step((INPUTS, targets))
+    return str(raised.value)
+
+
+def test_a_loss_whose_gradient_alone_differs_in_pieces_is_refused():
+    assert re.fullmatch(
+        r"loss: is the same for 6 rows at once and in pieces of 2 and 4, and its gradient is not: "
+        r"it differs by \d\.?\d* of its size\. Do not cut the batch: .*",
+        refused(detached_divisor, FLOATS),
+    )
+
+
+def test_a_loss_that_changes_a_buffer_in_every_call_is_refused_unless_it_evaluates():
+    loss = Centered()
+    assert refused(loss, FLOATS).startswith(
+        "loss: changes its buffer 'center' in every call, and a batch is computed in pieces."
+    )
+    assert loss.center.eq(0).all() and loss.training
+    run = climb(net(), loss=loss.eval(), optimizer="sgd lr=0.1", plan="fp32 micro=4", device="cpu")
+    assert run.step((INPUTS, FLOATS)).loss > 0
+
+
+def test_a_loss_that_cannot_be_tried_is_weighted_by_targets_with_an_event():
+    def picky(outputs, targets):
+        if len(outputs) == 6:
+            raise ValueError("six rows")
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    run = climb(net(), loss=picky, optimizer="sgd lr=0.1", plan="fp32 micro=4", device="cpu")
+    assert run.step((INPUTS, CLASSES)).loss == pytest.approx(plain_loop(*SMOOTH)[0][0], rel=1e-5)
+    assert run.events == [
+        "loss: could not be tried in pieces (ValueError: six rows), so pieces of a batch are "
+        "weighted by their targets other than -100; compare with `verify parity`"
+    ]
 
 
 @pytest.mark.parametrize("name", ["class weights", "sum", *REFUSED])

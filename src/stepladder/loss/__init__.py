@@ -2,9 +2,9 @@
 
 from .find_weighting import (
     ClassWeights,
+    all_fits,
     classes_of,
     count_classes,
-    first_fit,
     observe_all,
     propose,
     weigh_values,
@@ -19,10 +19,10 @@ __all__ = [
     "Loss",
     "Observation",
     "Weighting",
+    "all_fits",
     "by_class",
     "classes_of",
     "count_classes",
-    "first_fit",
     "make_loss",
     "observe_all",
     "propose",

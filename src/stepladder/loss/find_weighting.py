@@ -143,12 +143,11 @@ def ignoring(batch: Batch, path: Path) -> Iterator[Table]:
         yield {value: 0.0, IGNORED: 0.0}
 
 
-def first_fit(
+def all_fits(
     proposed: Iterable[Weighting], observations: Sequence[Observation], epsilon: float
-) -> Weighting | None:
-    """The first weighting that makes every observation's pieces add up to the whole."""
-    fits = (w for w in proposed if all(seen.fits(w, epsilon) for seen in observations))
-    return next(fits, None)
+) -> list[Weighting]:
+    """The weightings that make every observation's pieces add up to the whole, simplest first."""
+    return [w for w in proposed if all(seen.fits(w, epsilon) for seen in observations)]
 
 
 def weigh_values(value: Value, batch: Batch, num_classes: int, *, outside: bool) -> Table | None:

@@ -161,7 +161,13 @@ class Accumulate:
         if layout.data_ranks == layout.context == len(pieces) == 1:
             return
         smallest = min(piece.num_rows for piece in pieces)
-        self.loss = self.loss_trial().find(batch, smallest)
+        trial = self.loss_trial()
+        self.loss = trial.find(batch, smallest)
+        if trial.untried:
+            self.notes.append(
+                f"loss: could not be tried in pieces ({trial.untried}), so pieces of a batch are "
+                "weighted by their targets other than -100; compare with `verify parity`"
+            )
 
     def loss_trial(self) -> LossTrial:
         module = with_loss(self.gradient_sync.module, self.loss_module)

@@ -8,7 +8,7 @@ checkpoints hold them apart from the model's, which can be loaded or exported wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,3 +164,28 @@ def refuse_unready(
 def state_names(module: nn.Module) -> Iterator[str]:
     yield from (name for name, _ in module.named_parameters())
     yield from (name for name, _ in module.named_buffers())
+
+
+@torch.no_grad()
+def changed_buffer(
+    loss: nn.Module, modes: Mapping[nn.Module, bool], call: Callable[[], Any]
+) -> str:
+    """The first buffer that a call of the loss changes, in these modes; it is restored."""
+    now = [(part, part.training) for part in loss.modules()]
+    before = {name: buffer.clone() for name, buffer in loss.named_buffers()}
+    for part, _ in now:
+        part.training = modes.get(part, part.training)
+    try:
+        call()
+    finally:
+        for part, mode in now:
+            part.training = mode
+    after = dict(loss.named_buffers())
+    changed = [name for name, value in before.items() if not same(after[name], value)]
+    for name in changed:
+        after[name].copy_(before[name])
+    return changed[0] if changed else ""
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num())

@@ -13,32 +13,37 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from stepladder.data import Batch, iter_tensors
-from stepladder.errors import ModelError, StepladderError
+from stepladder.errors import StepladderError
 from stepladder.loss import (
     OFTEN_IGNORED,
     ClassWeights,
     Loss,
     Observation,
     Weighting,
+    all_fits,
     by_class,
     classes_of,
     count_classes,
-    first_fit,
     observe_all,
     propose,
     weigh_values,
 )
+from stepladder.loss.piece_gradients import ALLOWED, gradient_error, output_gradients
+from stepladder.loss.piece_refusals import cannot_cut, changes_buffer, other_gradient
 from stepladder.model.forward_state import state_restored
 from stepladder.seam.modules import is_compiled
 from stepladder.world import World
 
+from .loss_module import ModuleAndLoss, changed_buffer
 from .parameter_shards import local
 from .trial_rows import gather_rows, shorten
 
@@ -58,6 +63,8 @@ class LossTrial:
     num_classes: int = 0
     known: dict[Any, Any] = field(default_factory=dict)  # outputs by inputs, of these parameters
     before: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)  # parameters
+    modes: dict[nn.Module, bool] = field(default_factory=dict)  # of training, before the trial
+    untried: str = ""  # why nothing is known of the weighting
 
     def find(self, batch: Batch, smallest: int) -> Loss:
         """The loss with its weighting; raises where none makes pieces add up to the whole.
@@ -66,31 +73,76 @@ class LossTrial:
             smallest: rows of the smallest piece on this rank.
         """
         if runs_another_sharded(self.loss.function, self.module):
+            self.untried = "it runs another sharded module"
             return self.loss.weighted(None)
         rows, smallest = gather_rows(batch, smallest, self.world)
+        weighting, refused = None, None
         with torch.random.fork_rng(self.devices()), self.as_in_training():
-            return self.loss.weighted(self.decide(rows, (1, 2, 3) if smallest == 1 else (2, 4)))
+            try:
+                weighting = self.decide(rows, (1, 2, 3) if smallest == 1 else (2, 4))
+            except StepladderError as problem:
+                refused = problem
+        weighting = self.agree(weighting, refused)
+        return self.loss.weighted(weighting)
+
+    def agree(
+        self, weighting: Weighting | None, refused: StepladderError | None
+    ) -> Weighting | None:
+        """What all ranks found: one that could not try, or refuses, decides for all."""
+        found: list[Any] = [(weighting, self.untried, refused)]
+        if self.world.mesh is not None:
+            found *= self.world.layout.num_ranks
+            dist.all_gather_object(found, (weighting, self.untried, refused))
+        for _, _, problem in found:
+            if problem is not None:
+                raise problem
+        self.untried = next((untried for _, untried, _ in found if untried), "")
+        return None if any(one is None for one, _, _ in found) else weighting
 
     def decide(self, rows: Batch, sizes: Sequence[int]) -> Weighting | None:
         """The weighting; None where the loss cannot be tried."""
         try:
-            weighting, seen = self.search(rows, sizes)
+            fitting, seen = self.search(rows, sizes)
+            if not any(math.isfinite(one.whole) for one in seen):
+                self.untried = f"it is {seen[0].whole} on random parameters"
+                return None
+            errors = self.gradient_errors(rows, sizes, fitting)
         except StepladderError:
             raise
-        except Exception:  # the step itself will raise it, and say more
+        except Exception as problem:  # the step itself may raise it, and say more
+            self.untried = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
             return None
-        if weighting is None:
+        if not fitting:
             raise cannot_cut(seen, sizes)
-        return weighting
+        allowed = max(ALLOWED, 64 * self.epsilon)
+        right = [one for one, error in zip(fitting, errors) if error <= allowed]
+        if not right:
+            raise other_gradient(min(errors), sizes)
+        return right[0]
+
+    def gradient_errors(
+        self, rows: Batch, sizes: Sequence[int], fitting: Sequence[Weighting]
+    ) -> list[float]:
+        """How far pieces' gradients are from the whole's by each weighting; 0 where unknown."""
+        if self.loss.kind == "own" or not fitting:
+            return [0.0] * len(fitting)
+        rows = self.shortened(rows)
+        ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+        parts = [rows.rows(slice(end - size, end)) for end, size in zip(ends, sizes)]
+        whole, *pieces = (
+            output_gradients(self.loss.mean, self.outputs_of(part), part) for part in (rows, *parts)
+        )
+        return [gradient_error(whole, pieces, parts, one) for one in fitting]
 
     def search(
         self, rows: Batch, sizes: Sequence[int]
-    ) -> tuple[Weighting | None, list[Observation]]:
+    ) -> tuple[list[Weighting], list[Observation]]:
         whole, rows = rows, self.shortened(rows)
         seen: list[Observation] = []
         proposed: list[Weighting] = []
         for draw in range(DRAWS):
             self.randomise(rows, draw)
+            self.check_statistics(rows)
             with ClassWeights() as called:
                 self.value(rows.copy())
             outside = (*called.ignored, *(OFTEN_IGNORED if self.harmless else ()))
@@ -98,10 +150,18 @@ class LossTrial:
             drawing = torch.Generator().manual_seed(draw)
             seen += observe_all(self.value, rows, sizes, drawing, classes, outside)
             proposed += [] if proposed else propose(rows, called.tables)
-            if not draw and first_fit(proposed, seen, self.epsilon) is None:
+            if not draw and not all_fits(proposed, seen, self.epsilon):
                 table = weigh_values(self.value, rows, self.num_classes, outside=self.harmless)
                 proposed += [by_class(table, shifted=s) for s in (False, True) if table]
-        return first_fit(proposed, seen, self.epsilon), seen
+        return all_fits(proposed, seen, self.epsilon), seen
+
+    def check_statistics(self, rows: Batch) -> None:
+        """Refuse a loss that changes its buffers in every call, of which each piece needs one."""
+        if isinstance(self.module, ModuleAndLoss):
+            outputs = self.outputs_of(rows)
+            called = partial(self.loss.mean, outputs, rows)
+            if name := changed_buffer(self.module.loss, self.modes, called):
+                raise changes_buffer(name)
 
     def shortened(self, rows: Batch) -> Batch:
         """The first tokens of sequences, if the module takes shorter ones."""
@@ -159,6 +219,7 @@ class LossTrial:
         only. Buffers and attributes are restored.
         """
         modes = [(part, part.training) for part in self.module.modules()]
+        self.modes = dict(modes)
         named = [(name, local(p.detach())) for name, p in self.module.named_parameters()]
         self.before = [(name, p, p.clone()) for name, p in named if p.is_floating_point()]
         compiled = any(is_compiled(part) for part, _ in modes)
@@ -211,20 +272,6 @@ def draws(part: nn.Module) -> bool:
     """Whether a module is random, or keeps statistics of a batch, in training mode only."""
     random = getattr(part, "dropout", 0) if isinstance(part, nn.RNNBase) else 0
     return bool(random) or "Dropout" in type(part).__name__ or "BatchNorm" in type(part).__name__
-
-
-def cannot_cut(seen: Sequence[Observation], sizes: Sequence[int]) -> ModelError:
-    usual = next(propose(seen[0].parts[0], []))
-    finite = [one for one in seen if math.isfinite(one.whole)]
-    worst = max(finite, key=lambda one: one.error(usual))
-    pieces = ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"
-    return ModelError(
-        "loss",
-        f"is {worst.whole:.6g} for {sum(sizes)} rows at once and {worst.combined(usual):.6g} for "
-        f"the same rows in pieces of {pieces}, and no weighting of the pieces makes up for it",
-        "Do not cut the batch: one rank, without micro= and accumulate=; or use a loss that is a "
-        "sum or one mean over rows or targets.",
-    )
 
 
 def runs_another_sharded(function: Any, module: nn.Module) -> bool:

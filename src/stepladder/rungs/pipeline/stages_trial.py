@@ -32,7 +32,7 @@ class StagesTrial(LossTrial):
         except StepladderError as refused:
             self.send("refuse", refused)
             raise
-        self.send("end", found)
+        self.send("end", found, self.untried)
         return found
 
     def perform(self, action: str, *args: Any) -> Any:
@@ -45,6 +45,7 @@ class StagesTrial(LossTrial):
         while True:
             action, *args = self.send()
             if action == "end":
+                self.untried = args[1]
                 return args[0]
             if action == "refuse":
                 raise args[0]
