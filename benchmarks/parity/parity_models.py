@@ -151,8 +151,8 @@ def lora_gpt2() -> tuple[nn.Module, Rows]:
 
 
 class Odd(nn.Module):
-    """Nobody's architecture: widths no rank divides, a head that is the embedding, a branch that
-    some batches skip, a frozen scale."""
+    """Nobody's architecture: widths no rank divides, a head that is the embedding, a branch for
+    some rows that a micro-batch without such rows skips, a frozen scale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,8 +167,9 @@ class Odd(nn.Module):
         hidden = self.table(read)
         for layer in self.layers:
             hidden = hidden + torch.tanh(layer(hidden)) * self.scale
-        if read[0, 0] % 2:  # of a pass, so that some passes of one batch skip it
-            hidden = hidden + self.aside(hidden)
+        rows = (read[:, 0] % 2).nonzero()[:, 0]
+        if len(rows):
+            hidden = hidden.index_add(0, rows, self.aside(hidden[rows]))
         return self.answer(hidden)
 
 

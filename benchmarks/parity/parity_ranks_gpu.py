@@ -24,8 +24,10 @@ import torch
 
 from stepladder.launch import Ranks
 from stepladder.verify import Sameness, find_subject
-from stepladder.verify.parity_trial import SGD, learn_plain, learn_rank, make_course, plain_of
+from stepladder.verify.course import make_course
+from stepladder.verify.parity_trial import SGD, learn_rank
 from stepladder.verify.parity_verdict import Plain, judge
+from stepladder.verify.reference import learn_plain, reference_key
 
 MODEL = "llama:layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,sequence=32"
 PLANS = [
@@ -70,7 +72,7 @@ def compare(pool: Ranks, folder: Path, options: argparse.Namespace) -> Iterator[
     known: dict[str, Plain] = {}
     for plan in PLANS:
         course = make_course(find_subject(MODEL), plan, SGD, steps=options.steps)
-        key = str(plain_of(course.plan))
+        key = reference_key(course)
         if key not in known:
             known[key] = learn_plain(course, folder / f"{len(known)}.pt")
         shown = Sameness(course.name, str(course.plan.optimizer), course.plan.layout.num_ranks)

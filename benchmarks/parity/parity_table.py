@@ -35,7 +35,9 @@ from stepladder.planner import forecast_state
 from stepladder.record import Memory
 from stepladder.train import facts_for
 from stepladder.verify import Sameness, find_subject
-from stepladder.verify.parity_trial import ADAMW, SGD, Course, Plain, compare_course, make_course
+from stepladder.verify.course import Course, make_course
+from stepladder.verify.parity_trial import ADAMW, SGD, compare_course
+from stepladder.verify.parity_verdict import Plain
 from stepladder.workload import Facts
 
 RESULTS = Path(__file__).parents[1] / "results" / "parity.json"

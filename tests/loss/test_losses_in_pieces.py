@@ -8,7 +8,7 @@ from torch import nn
 
 from stepladder.errors import ModelError
 from stepladder.train import climb
-from stepladder.verify.parity_trial import whole_parameters
+from stepladder.verify.reference import whole_parameters
 from tests.ranks import run as on_ranks
 from tests.train.toys import distance
 
@@ -115,7 +115,7 @@ def train_all(plan):
                 net(), loss=loss, optimizer="sgd lr=0.1", plan=plan, device="cpu", sample=sample
             )
             losses = [run.step((INPUTS, targets), rows="global").loss for _ in range(3)]
-            found[name] = losses, whole_parameters(run)
+            found[name] = losses, whole_parameters(run.module)
         except ModelError as refused:
             found[name] = str(refused), {}
     return found

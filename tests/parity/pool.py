@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from stepladder.verify import Subject, find_subject
-from stepladder.verify.parity_trial import compare_course, make_course
+from stepladder.verify.course import make_course
+from stepladder.verify.parity_trial import compare_course
 from tests.ranks import POOL
 
 SGD, CLIPPED = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"  # so low that it bites in every step

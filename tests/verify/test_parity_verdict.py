@@ -32,7 +32,7 @@ def test_runs_that_agree_are_the_same():
         {"losses": (math.nan, 1.0)},
         {"norms": (3.0, 3.001)},
         {"norms": (3.0, math.inf)},
-        {"apart": {"a": 0.0, "b": 1e-6}},
+        {"apart": {"a": 0.0, "b": 1e-3}},
         {"apart": {"a": 0.0}},  # no rank holds b
     ],
 )
@@ -44,8 +44,28 @@ def test_one_rank_that_differs_is_enough(change):
 
 
 def test_the_furthest_parameter_is_named_relative_to_the_way_of_all():
-    found = judged(replace(GOOD, apart={"a": 0.0, "b": 4.0}))
+    found = judged(replace(GOOD, apart={"a": 0.0, "b": 2.0}))
     assert (found.worst, found.parameters) == ("b", 1.0)
+
+
+def test_a_buffer_that_is_off_is_named_relative_to_its_own_way():
+    plain = replace(PLAIN, buffers={"mean": 0.1, "table": 0.0})
+    plan = replace(Plan.parse("fp32"), optimizer=Optimizer.parse("sgd lr=1"))
+    for mean, table, verdict, worst in [
+        (0.0, 0.0, "same", "b"),
+        (1e-6, 0.0, "same", "mean"),
+        (0.01, 0.0, "DIFFERENT", "mean"),
+        (0.0, 1e-9, "DIFFERENT", "table"),  # the reference never moved it
+        (0.0, math.nan, "DIFFERENT", "table"),
+    ]:
+        rank = replace(GOOD, apart={**GOOD.apart, "mean": mean, "table": table})
+        found = judge(BLANK, plan, plain, [rank])
+        assert (found.verdict, found.worst) == (verdict, worst)
+
+
+def test_a_difference_comes_with_what_the_run_said_of_it():
+    rank = replace(GOOD, losses=(2.0, 1.1), said=("results depend on the micro-batch",))
+    assert judged(rank, rank).reason == "furthest is b; results depend on the micro-batch"
 
 
 def test_parameters_are_judged_under_plain_sgd_alone():

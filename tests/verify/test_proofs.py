@@ -10,9 +10,10 @@ import stepladder as sl
 from stepladder.errors import ModelError, PlanError, WorldError
 from stepladder.plan import Plan
 from stepladder.verify import Sameness
+from stepladder.verify.course import make_course
 from stepladder.verify.live_module import fit_rows, live_subject, rows_of
 from stepladder.verify.locate import Moment, differences
-from stepladder.verify.parity_trial import make_course
+from stepladder.verify.plain_loop import StepNumbers
 from stepladder.verify.verdict import ParityVerdict
 
 BATCH = (
@@ -70,6 +71,46 @@ def test_a_module_that_differs_is_located():
     assert "step 0: loss" in str(found) and "instead of" in str(found)
 
 
+class Centred(nn.Module):
+    """Statistics of a batch, written by hand: no plan can know of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.inner(x - self.mean)
+
+
+def test_statistics_that_a_cut_changes_are_found():
+    verdict = sl.verify.parity(
+        Centred, ["fp32 batch=16 micro=16", "fp32 accumulate=2"], BATCH, loss="cross_entropy",
+        optimizer="sgd lr=0.1", steps=2,
+    )  # fmt: skip
+    whole, cut = verdict.rows
+    assert (whole.verdict, whole.buffers < 1e-6) == ("same", True)
+    assert (cut.verdict, cut.worst, cut.buffers > 0.1) == ("DIFFERENT", "mean", True)
+
+
+def test_batch_norm_is_the_same_on_two_ranks_and_another_in_micro_batches():
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    verdict = sl.verify.parity(
+        net, ["fp32 ddp replicate=2", "fp32 accumulate=2"], BATCH, loss="cross_entropy",
+        optimizer="sgd lr=0.1", steps=2,
+    )  # fmt: skip
+    ranks, cut = verdict.rows
+    assert ranks.verdict == "same" and ranks.buffers < 1e-4
+    assert cut.verdict == "DIFFERENT" and "BatchNorm sees one micro-batch at a time" in cut.reason
+
+
+def test_a_module_that_plain_torch_cannot_run_is_reported_in_our_words():
+    verdict = sl.verify.parity(Net(), "fp32", BATCH, steps=1, optimizer="sgd lr=0.1")
+    assert verdict.rows[0].verdict == "refused" and "no loss" in verdict.reasons[0]
+
+
 def first_output(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return outputs[:, 0].square().mean()
 
@@ -78,8 +119,8 @@ def moments(loss: float = 1.0, first: float = 1.0, apart: float = 0.0) -> list[M
     norms = {"first.weight": first, "last.weight": 2.0, "last.bias": 0.0}
     away = {"first.weight": apart, "last.weight": 0.0}
     return [
-        Moment(1.0, 2.2, {**norms, "first.weight": 1.0}, {}, 1.0),
-        Moment(loss, 2.2, norms, away, 1.0),
+        Moment(StepNumbers(1.0, 2.2, {**norms, "first.weight": 1.0}), {}, 1.0),
+        Moment(StepNumbers(loss, 2.2, norms), away, 1.0),
     ]
 
 

@@ -11,6 +11,7 @@ import torch
 
 from stepladder.errors import PlanError, WorldError
 from stepladder.plan import Plan
+from stepladder.rungs import LossScale
 from stepladder.train import run
 from stepladder.train.checkpointing import resume
 from stepladder.verify import find_subject
@@ -66,6 +67,22 @@ def test_another_plan_may_differ_by_rounding_only(tmp_path):
     found = compare(tmp_path, journey("fp32 micro=2", "fp32 micro=8", dropout=False))
     assert found.verdict == "same" and 0 < found.loss < 1e-5
     assert found.plan == "fp32 micro=2 → fp32 micro=8"
+
+
+def test_a_plain_torch_loop_takes_the_same_steps_where_nothing_is_drawn(tmp_path):
+    found = compare(tmp_path, journey("fp32 micro=2", dropout=False))
+    assert found.verdict == "same bits" and 0 < found.plain < 1e-5
+    drawn = compare(tmp_path / "drawn", journey("fp32 micro=2"))
+    assert (drawn.verdict, drawn.plain) == ("same bits", None)
+
+
+def test_a_mistake_of_both_runs_is_seen_by_the_plain_loop(tmp_path):
+    scaled = LossScale.scaled
+    doubled = patch.object(LossScale, "scaled", lambda self, loss: 2 * scaled(self, loss))
+    with doubled:
+        found = compare(tmp_path, journey("fp32", dropout=False, optimizer="sgd lr=0.1"))
+    assert (found.verdict, found.loss) == ("DIFFERENT", 0.0)
+    assert found.different == ("losses: they part from a plain torch loop's at step 1",)
 
 
 def test_a_run_may_be_killed_several_times(tmp_path):
@@ -155,7 +172,8 @@ def test_other_layouts_must_read_the_same_rows(tmp_path, fault):
 
 def test_other_layouts_must_have_the_same_losses(tmp_path):
     found = compare(tmp_path, journey("fp32 micro=2", "fp32 micro=8", dropout=False), lost_moment)
-    assert found.verdict == "DIFFERENT" and found.loss > found.tolerance and not found.different
+    assert found.verdict == "DIFFERENT" and found.loss > found.tolerance
+    assert found.different == ("losses: they part from a plain torch loop's at step 5",)
 
 
 def test_a_leg_that_fails_of_itself_is_told(tmp_path):

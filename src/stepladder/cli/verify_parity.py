@@ -97,25 +97,25 @@ def show(rows: Sequence[Sameness], options: argparse.Namespace) -> None:
         "loss",
         "norm",
         "parameters",
+        "buffers",
         "allowed",
         "verdict",
     ]
     cells = [
-        [row.plan, row.optimizer, row.ranks, *map(short, (row.loss, row.norm, row.parameters)),
-         short(row.tolerance), row.verdict]
+        [row.plan, row.optimizer, row.ranks, *map(short, numbers(row)), row.verdict]
         if not row.problem
-        else [row.plan, row.optimizer, row.ranks, "", "", "", "", row.verdict]
+        else [row.plan, row.optimizer, row.ranks, *[""] * len(numbers(row)), row.verdict]
         for row in rows
     ]  # fmt: skip
     title = f"{options.model}: largest relative differences from one device, {options.steps} steps"
     table(title, columns, cells)
-    for told in dict.fromkeys(f"{row.plan}: {reason(row)}" for row in rows if not row.same):
+    for told in dict.fromkeys(f"{row.plan}: {row.reason}." for row in rows if not row.same):
         print(told)
     print(sentence(rows))
 
 
-def reason(row: Sameness) -> str:
-    return row.problem or f"furthest is {row.worst}."
+def numbers(row: Sameness) -> tuple[float, ...]:
+    return row.loss, row.norm, row.parameters, row.buffers, row.tolerance
 
 
 def short(value: float) -> str:

@@ -130,12 +130,13 @@ def on_ranks(plan: Plan, ranks: int | None) -> Plan:
 
 def show(rows: Sequence[Resumption], name: str, steps: int) -> None:
     columns = ["plan", "ranks", "killed in step", "resumed at", "loss", "parameters", "allowed",
-               "verdict"]  # fmt: skip
+               "from a plain loop", "verdict"]  # fmt: skip
     cells = [
         [row.plan, listed(row.ranks), listed(row.killed_in), listed(row.resumed_at),
-         *map(short, (row.loss, row.parameters)), short(row.tolerance), row.verdict]
+         *map(short, (row.loss, row.parameters, row.tolerance)),
+         "" if row.plain is None else short(row.plain), row.verdict]
         if not row.problem
-        else [row.plan, listed(row.ranks), "", "", "", "", "", row.verdict]
+        else [row.plan, listed(row.ranks), "", "", "", "", "", "", row.verdict]
         for row in rows
     ]  # fmt: skip
     title = f"{name}: largest relative differences from a run never stopped, {steps} steps"

@@ -24,7 +24,7 @@ from stepladder.plan import Plan
 from stepladder.train.step_batch import count_rows, structure
 from stepladder.world import Place
 
-from .parity_trial import laid_out
+from .course import laid_out
 from .subjects import Made, Subject, find_subject
 
 Model = nn.Module | Callable[[], nn.Module] | str
@@ -114,14 +114,18 @@ def read_plans(plans: str | Plan | Sequence[str | Plan]) -> list[Plan]:
     return [Plan.parse(plan) if isinstance(plan, str) else plan for plan in each]
 
 
-def fit_rows(plans: Sequence[Plan], rows: int) -> list[Plan]:
-    """The plans with a global batch of about so many rows, at least two micro-batches a rank.
+def fit_rows(plans: Sequence[Plan], rows: int, *, cut: bool = True) -> list[Plan]:
+    """The plans with a global batch of about so many rows.
 
     What a plan says of its batch itself stays.
+
+    Args:
+        cut: into at least two micro-batches a rank; else only where a pipeline needs them.
     """
     spread = [replace(plan, layout=laid_out(plan.layout)) for plan in plans]
     ways = [plan.layout.data_ranks for plan in spread]
-    micro_batches = 2 * max(plan.layout.pipeline for plan in spread)
+    stages = max(plan.layout.pipeline for plan in spread)
+    micro_batches = 2 * stages if cut or stages > 1 else 1
     micro = max(1, rows // (max(ways) * micro_batches))
     fits = math.lcm(*(micro * way for way in ways))
     batch = BatchPlan(max(fits, rows // fits * fits), micro)

@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from stepladder.launch import on_ranks
-from stepladder.train import Run
 
-from .parity_trial import Course, distances, plain_of, squared_distance, start, whole_parameters
+from .course import Course, start
 from .parity_verdict import NORMS, TOLERANCES, WAYS, narrowest, relative
+from .plain_loop import StepNumbers
+from .reference import distances, engine_steps, movement, start_reference, whole_parameters
 
 NEGLIGIBLE = 1e-3  # of the whole norm: a smaller gradient is compared with this share of it
 
@@ -53,10 +53,8 @@ class Difference:
 class Moment:
     """What one rank saw of one step."""
 
-    loss: float
-    norm: float  # of all gradients
-    norms: Mapping[str, float]  # of every parameter's gradient that this rank has a part of
-    apart: Mapping[str, float]  # squared distance of each parameter: from where one device has it
+    numbers: StepNumbers
+    apart: Mapping[str, float]  # of each parameter this rank can put together, from the reference's
     moved: float = 0.0  # on one device: how far all parameters are from where they began
 
 
@@ -64,42 +62,29 @@ def locate(course: Course) -> Difference | None:
     """Run a course again on one device and on its ranks; None where nothing differs."""
     with tempfile.TemporaryDirectory(prefix="locate-") as name:
         folder = Path(name)
-        expected = follow_plain(replace(course, plan=plain_of(course)), folder)
+        expected = follow_reference(course, folder)
         found = on_ranks(follow_rank, course.plan.layout.num_ranks, course, folder)
     return next(differences(course, expected, found), None)
 
 
-def follow_plain(course: Course, folder: Path) -> list[Moment]:
-    """One device's steps; its parameters after each are kept in the folder."""
-    run, samples = start(course)
-    first, moments = whole_parameters(run), []
-    for step, moment in enumerate(moments_of(run, samples, course.steps)):
-        last = whole_parameters(run)
+def follow_reference(course: Course, folder: Path) -> list[Moment]:
+    """The reference's steps; its parameters after each are kept in the folder."""
+    module, steps = start_reference(course)
+    first, moments = whole_parameters(module), []
+    for step, numbers in enumerate(steps):
+        last = whole_parameters(module)
         torch.save(last, folder / f"{step}.pt")
-        moved = math.sqrt(sum(squared_distance(last[name], first[name]) for name in last))
-        moments.append(replace(moment, moved=moved))
+        moments.append(Moment(numbers, {}, movement(first, last)))
     return moments
 
 
 def follow_rank(course: Course, folder: Path) -> list[Moment]:
-    """One rank's steps, with each parameter's distance from where one device has it."""
+    """One rank's steps, with each parameter's distance from where the reference has it."""
     run, samples = start(course)
     return [
-        replace(moment, apart=distances(run, folder / f"{step}.pt"))
-        for step, moment in enumerate(moments_of(run, samples, course.steps))
+        Moment(numbers, distances(run, folder / f"{step}.pt"))
+        for step, numbers in enumerate(engine_steps(run, samples, course.steps))
     ]
-
-
-def moments_of(run: Run, samples: Any, steps: int) -> Iterator[Moment]:
-    """Every step's numbers, read before the next one is taken."""
-    with run.batches(samples, run.plan.batch.sequences, workers=0) as feed:
-        for batch in islice(feed, steps):
-            pending = run.step(batch)
-            mark = run.health.unread[-1]  # its gradients' norms, which reading lets go of
-            scale = 1.0 if mark.scale is None else mark.scale.item()
-            norms = zip(mark.norms.names, (mark.norms.each / scale).tolist())
-            report = pending.read()
-            yield Moment(report.loss, report.grad_norm, dict(norms), {})
 
 
 def differences(
@@ -110,16 +95,18 @@ def differences(
     plain_sgd = optimizer.name == "sgd" and optimizer.clip is None
     for step, (one, ranks) in enumerate(zip(expected, zip(*found))):
         at = partial(Difference, course.name, step)
-        for rank in ranks:
-            if not relative(one.loss, rank.loss) <= TOLERANCES[work]:
-                yield at("loss", "", one.loss, rank.loss, TOLERANCES[work])
-        for name, norm in reversed(list(one.norms.items())):
-            allowed = NORMS[work] * max(norm, NEGLIGIBLE * one.norm)
-            for other in (rank.norms[name] for rank in ranks if name in rank.norms):
-                if not abs(other - norm) <= allowed:
-                    yield at("gradient", name, norm, other, NORMS[work])
+        numbers, others = one.numbers, [rank.numbers for rank in ranks]
+        for other in others:
+            if not relative(numbers.loss, other.loss) <= TOLERANCES[work]:
+                yield at("loss", "", numbers.loss, other.loss, TOLERANCES[work])
+        for name, norm in reversed(list(numbers.norms.items())):
+            allowed = NORMS[work] * max(norm, NEGLIGIBLE * numbers.norm)
+            for value in (other.norms[name] for other in others if name in other.norms):
+                if not abs(value - norm) <= allowed:
+                    yield at("gradient", name, norm, value, NORMS[work])
         apart = {name: max(r.apart.get(name, 0.0) for r in ranks) for name in joined(ranks)}
-        away = math.sqrt(sum(apart.values())) / one.moved if one.moved else 0.0
+        total = math.sqrt(sum(value**2 for value in apart.values()))
+        away = total / one.moved if one.moved else 0.0
         if plain_sgd and not away <= WAYS[work]:
             yield at("parameter", max(apart, key=apart.__getitem__), 0.0, away, WAYS[work])
 

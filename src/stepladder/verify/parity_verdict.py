@@ -30,19 +30,21 @@ class Learned:
 
     losses: tuple[float, ...]
     norms: tuple[float, ...]
-    apart: Mapping[str, float]  # squared distance of each parameter from the plain run's
+    apart: Mapping[str, float]  # distance of each parameter and buffer from the reference's
     state: Memory  # parameters, gradients and optimizer state this rank holds
+    said: tuple[str, ...] = ()  # what the run announced: why its results depend on the plan
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """One device's run, and where its last parameters are kept."""
+    """The reference's run, and where its last state is kept."""
 
     losses: tuple[float, ...]
     norms: tuple[float, ...]
     weights: Path
     names: frozenset[str]
     moved: float  # how far all parameters went together
+    buffers: Mapping[str, float] = field(default_factory=dict)  # how far each went
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,15 @@ class Sameness:
     ranks: int
     loss: float = math.inf  # largest relative difference of any step
     norm: float = math.inf
-    parameters: float = math.inf  # of all, relative to how far the plain run moved them
-    worst: str = ""  # the parameter that is furthest from where it should be
+    parameters: float = math.inf  # of all, relative to how far the reference moved them
+    buffers: float = 0.0  # of the one furthest off, relative to how far the reference moved it
+    worst: str = ""  # the parameter or buffer that is furthest from where it should be
     tolerance: float = 0.0  # of losses
     norm_tolerance: float = 0.0
     way_tolerance: float | None = None  # of parameters; None: shown, not judged
     by_step: tuple[float, ...] = ()  # relative difference of each loss
     states: tuple[Memory, ...] = field(default=(), repr=False)  # by rank
+    said: tuple[str, ...] = ()  # the run's own reasons why results depend on the plan
     problem: str = ""
     refused: bool = False  # the plan itself is the problem, and its user can mend it
 
@@ -68,7 +72,17 @@ class Sameness:
     def same(self) -> bool:
         # Written so that a difference that is not a number is none that is small.
         near = self.loss <= self.tolerance and self.norm <= self.norm_tolerance
-        return near and (self.way_tolerance is None or self.parameters <= self.way_tolerance)
+        return near and (self.way_tolerance is None or self.state <= self.way_tolerance)
+
+    @property
+    def state(self) -> float:
+        """How far parameters or buffers are off, whichever is more."""
+        return largest((self.parameters, self.buffers))
+
+    @property
+    def reason(self) -> str:
+        """Why it never ran; or what is furthest off, and what the run itself said of it."""
+        return self.problem or "; ".join((f"furthest is {self.worst}", *self.said))
 
     @property
     def verdict(self) -> str:
@@ -80,24 +94,36 @@ class Sameness:
 def judge(shown: Sameness, plan: Plan, plain: Plain, found: Sequence[Learned]) -> Sameness:
     """All ranks' findings as one: the largest difference any of them saw."""
     work, optimizer = narrowest(plan), plan.optimizer
-    apart = {
-        name: max((rank.apart[name] for rank in found if name in rank.apart), default=math.inf)
-        for name in plain.names
+    parameters = {name: furthest(found, name) for name in plain.names}
+    buffers = {
+        name: furthest(found, name) / moved if moved else furthest(found, name) and math.inf
+        for name, moved in plain.buffers.items()
     }
+    total = math.sqrt(sum(value**2 for value in parameters.values())) / plain.moved
+    worst = {name: value / plain.moved for name, value in parameters.items()}
+    if largest(buffers.values()) > total:
+        worst = buffers
     by_rank = [differences(plain.losses, rank.losses) for rank in found]
     plain_sgd = optimizer.name == "sgd" and optimizer.clip is None
     return replace(
         shown,
         loss=largest(value for row in by_rank for value in row),
         norm=largest(value for rank in found for value in differences(plain.norms, rank.norms)),
-        parameters=math.sqrt(sum(apart.values())) / plain.moved,
-        worst=max(apart, key=lambda name: (apart[name], name)),
+        parameters=total,
+        buffers=largest(buffers.values()),
+        worst=max(worst, key=lambda name: (worst[name], name)),
         tolerance=TOLERANCES[work],
         norm_tolerance=NORMS[work],
         way_tolerance=WAYS[work] if plain_sgd else None,
         by_step=tuple(map(largest, zip(*by_rank))),
         states=tuple(rank.state for rank in found),
+        said=tuple(dict.fromkeys(line for rank in found for line in rank.said)),
     )
+
+
+def furthest(found: Sequence[Learned], name: str) -> float:
+    """How far a tensor is off on the rank where it is most; infinitely where no rank has it."""
+    return largest([rank.apart[name] for rank in found if name in rank.apart] or [math.inf])
 
 
 def narrowest(plan: Plan) -> str:

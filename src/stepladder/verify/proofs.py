@@ -18,8 +18,9 @@ from stepladder.train import climb, fit
 from stepladder.train.checkpointing.rng_state import untouched
 
 from .compare_precisions import Trained, compare
+from .course import has_batch_statistics, make_course
 from .live_module import Loss, Model, fit_rows, live_subject, read_plans
-from .parity_trial import ADAMW, SGD, compare_courses, make_course
+from .parity_trial import ADAMW, SGD, compare_courses
 from .resume_trial import RESUMED, STEPS_OF_A_LEG, check_journeys, compare_journeys, make_journey
 from .subjects import Subject
 from .verdict import ParityVerdict, PrecisionVerdict, ResumeVerdict
@@ -68,7 +69,11 @@ def parity(
     asked = read_plans(plans)
     optimizers = [optimizer] if isinstance(optimizer, str) else optimizer
     with untouched(torch.device("cpu")):
-        fitted = asked if batch is None else fit_rows(asked, rows_in(subject))
+        fitted = (
+            asked
+            if batch is None
+            else fit_rows(asked, rows_in(subject), cut=not has_batch_statistics(subject))
+        )
         courses = tuple(
             make_course(subject, plan, each, steps=steps, device=device)
             for plan in fitted

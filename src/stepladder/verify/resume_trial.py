@@ -8,6 +8,9 @@ On the same ranks everything must be the same to the last bit: every loss, the r
 what was drawn from every random generator, every parameter, the optimizer's state, the loss scale.
 In another layout sums have another order and dropout other draws, so dropout is turned off and
 losses may differ by rounding; the rows and their order must still be the same.
+
+A mistake that both runs make would go unseen, so a plain torch loop over whole batches takes the
+same steps, unless the module draws random numbers or says that its results depend on the plan.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from stepladder.train import Run, climb
 from stepladder.train.batch_rows import rows_of
 
 from .check_plans import check_plans
-from .parity_trial import MICRO, ROWS, laid_out
+from .course import DEPENDS, MICRO, ROWS, Course, laid_out
+from .reference import plain_losses
 from .resume_verdict import Kept, Resumption, judge, read_notes
 from .subjects import Subject
 
@@ -177,7 +181,18 @@ def compare_journey(
         return replace(shown, problem=problem.splitlines()[0], refused=ours)
     expected = Kept(read_notes(straight.notes), straight.folder)
     legs = [read_notes(folder / f"{index}") for index in range(len(ranks))]
-    return judge(shown, journey.plans, expected, legs, folder / "run")
+    plain = follow_plainly(journey, expected)
+    return judge(shown, journey.plans, expected, legs, folder / "run", plain)
+
+
+def follow_plainly(journey: Journey, expected: Kept) -> tuple[float, ...] | None:
+    """Losses of a plain torch loop on the same batches, where it can be expected to follow."""
+    plan = journey.plans[0]
+    said = [line for notes in expected.notes.values() for note in notes for line in note["said"]]
+    if said or journey.rate != "constant" or plan.precision.compute == "fp8":
+        return None
+    course = Course(journey.subject, plan, journey.steps, journey.device)
+    return plain_losses(course, journey.data_seed)
 
 
 def run_leg(pool: Ranks, travel: Callable[[Leg], None], leg: Leg) -> None:
@@ -244,6 +259,7 @@ def take_step(run: Run, batch: Batch) -> dict[str, Any]:
         "scale": report.loss_scale,
         "drawn": [random.random(), float(np.random.random())],  # as a transform may draw
         "rows": rows_fed(run, batch),
+        "said": [line for line in (run.because, *run.events) if DEPENDS in line],
     }
 
 

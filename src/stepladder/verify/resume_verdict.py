@@ -34,6 +34,7 @@ class Resumption:
     tolerance: float = 0.0  # of losses
     expected: tuple[float, ...] = ()  # losses of the run that was never stopped
     found: tuple[float, ...] = ()  # of the one that was
+    plain: float | None = None  # largest difference from a plain torch loop; None: not compared
     different: tuple[str, ...] = ()  # what is not as it should be
     problem: str = ""
     refused: bool = False  # the plan itself is the problem, and its user can mend it
@@ -71,9 +72,14 @@ def read_notes(folder: Path) -> Notes:
 
 
 def judge(
-    shown: Resumption, plans: Sequence[Plan], expected: Kept, legs: Sequence[Notes], folder: Path
-) -> Resumption:
-    """Every step of every leg, and what was there at the end."""
+    shown: Resumption, plans: Sequence[Plan], expected: Kept, legs: Sequence[Notes], folder: Path,
+    plain: Sequence[float] | None = None,
+) -> Resumption:  # fmt: skip
+    """Every step of every leg, and what was there at the end.
+
+    Args:
+        plain: losses of a plain torch loop, by step.
+    """
     losses = {step: float(notes[0]["loss"]) for step, notes in expected.notes.items()}
     found = {step: float(notes[0]["loss"]) for leg in legs for step, notes in leg.items()}
     apart = [
@@ -90,6 +96,8 @@ def judge(
         *different_states(*map(read_manifest, ends), exact=shown.exact),
     ]
     distance, tensors = compare_tensors(*ends)
+    by_plain = [relative(loss, found.get(step, math.nan)) for step, loss in enumerate(plain or ())]
+    different += parts_from_plain(by_plain, TOLERANCES[work])
     return replace(
         shown,
         killed_in=tuple(max(leg) + 1 for leg in legs[:-1]),
@@ -99,6 +107,7 @@ def judge(
         tolerance=0.0 if shown.exact else TOLERANCES[work],
         expected=tuple(losses[step] for step in sorted(losses)),
         found=tuple(found[step] for step in sorted(found)),
+        plain=None if plain is None else largest(by_plain),
         different=tuple(dict.fromkeys([*different, *(tensors if shown.exact else ())])),
     )
 
@@ -107,6 +116,12 @@ def missing_steps(expected: Mapping[int, float], found: Mapping[int, float]) -> 
     lost = sorted(set(expected) ^ set(found))
     if lost:
         yield f"steps: {lost[0]} was taken by one run only"
+
+
+def parts_from_plain(apart: Sequence[float], tolerance: float) -> list[str]:
+    """The first step whose loss is not what a plain torch loop computes."""
+    steps = [step for step, value in enumerate(apart) if not value <= tolerance]
+    return [f"losses: they part from a plain torch loop's at step {steps[0]}"] if steps else []
 
 
 def differences(expected: Notes, leg: Notes, *, exact: bool) -> Iterator[str]:

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from .compare_precisions import Comparison
+from .course import Course
 from .locate import Difference, locate
-from .parity_trial import Course
 from .parity_verdict import Sameness
 from .resume_verdict import Resumption
 
@@ -70,18 +70,15 @@ class ParityVerdict(Verdict[Sameness]):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        said = [
-            f"{row.plan} ({row.optimizer}): {row.problem or f'furthest is {row.worst}'}"
-            for row in self.rows
-            if not row.same
-        ]
+        said = [f"{row.plan} ({row.optimizer}): {row.reason}" for row in self.rows if not row.same]
         return tuple(dict.fromkeys(said))
 
     def table(self) -> list[list[str]]:
-        heading = ["plan", "optimizer", "ranks", "loss", "norm", "parameters", "allowed", "verdict"]
+        heading = [*("plan", "optimizer", "ranks", "loss", "norm", "parameters", "buffers"),
+                   "allowed", "verdict"]  # fmt: skip
         cells = [
             [row.plan, row.optimizer, str(row.ranks), *map(short, (row.loss, row.norm)),
-             short(row.parameters), short(row.tolerance), row.verdict]
+             *map(short, (row.parameters, row.buffers, row.tolerance)), row.verdict]
             for row in self.rows
         ]  # fmt: skip
         return [heading, *cells]
@@ -116,10 +113,11 @@ class ResumeVerdict(Verdict[Resumption]):
         )
 
     def table(self) -> list[list[str]]:
-        heading = ["plan", "ranks", "killed in step", "resumed at", "loss", "parameters", "verdict"]
+        heading = ["plan", "ranks", "killed in step", "resumed at", "loss", "parameters",
+                   "from a plain loop", "verdict"]  # fmt: skip
         cells = [
             [row.plan, *map(listed, (row.ranks, row.killed_in, row.resumed_at)), short(row.loss),
-             short(row.parameters), row.verdict]
+             short(row.parameters), "" if row.plain is None else short(row.plain), row.verdict]
             for row in self.rows
         ]  # fmt: skip
         return [heading, *cells]
