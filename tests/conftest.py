@@ -86,3 +86,10 @@ def refuse_strangers(event: str, arguments: tuple) -> None:
 
 
 sys.addaudithook(refuse_strangers)
+
+
+@pytest.fixture(autouse=True)
+def one_choice_of_kernels() -> None:
+    """Undo what a matmul in bf16 of an earlier test did: torch turns oneDNN off where it fails."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].backends.mkldnn.enabled = True

@@ -56,6 +56,7 @@ def settle() -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
+    torch.backends.mkldnn.enabled = True  # torch may turn it off at the first matmul in bf16
     torch.set_grad_enabled(True)
     torch.manual_seed(0)
     random.seed(0)

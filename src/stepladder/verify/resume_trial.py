@@ -9,8 +9,8 @@ what was drawn from every random generator, every parameter, the optimizer's sta
 In another layout sums have another order and dropout other draws, so dropout is turned off and
 losses may differ by rounding; the rows and their order must still be the same.
 
-A mistake that both runs make would go unseen, so a plain torch loop over whole batches takes the
-same steps, unless the module draws random numbers or says that its results depend on the plan.
+A mistake that both runs make would go unseen, so a plain torch loop takes the same steps, unless
+the module draws random numbers or says that its results depend on the plan.
 """
 
 from __future__ import annotations
@@ -216,8 +216,7 @@ def travel_leg(leg: Leg) -> None:
     if leg.resumes:
         run.load(leg.folder)
     rank = run.world.place.rank
-    last = rank == run.world.layout.num_ranks - 1
-    doom = leg.killed_in if last else None
+    doom = leg.killed_in if rank == run.world.layout.num_ranks - 1 else None
     if doom is not None:
         kill_within(run, leg, doom)
     leg.notes.mkdir(parents=True, exist_ok=True)

@@ -364,3 +364,10 @@ def test_a_buffer_of_the_parameters_type_is_cast_with_them():
     module = nn.BatchNorm1d(2).bfloat16()
     precision(module, FP32, (), CPU)
     assert module.running_mean.dtype == module.weight.dtype == torch.float32
+
+
+def test_bfloat16_settles_on_kernels_before_the_first_step(recwarn):
+    precision(nn.Linear(2, 2), BF16, (), CPU)
+    before = torch.backends.mkldnn.enabled
+    nn.Linear(64, 64).bfloat16()(torch.ones(64, 64, dtype=torch.bfloat16))
+    assert torch.backends.mkldnn.enabled == before and not recwarn.list

@@ -13,6 +13,7 @@ buffers of a type that no parameter has: their author chose it, and a plain loop
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from types import MethodType
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from stepladder.errors import PlanError, nearest
 from stepladder.kernels import convert_linears, float8_problems
@@ -50,6 +52,8 @@ def precision(
             "Use bf16, which can keep single modules, or fp32 for all.",
         )
     store, work = _dtype(precision.store), _dtype(precision.work)
+    if device.type == "cpu" and work == torch.bfloat16:
+        _choose_bfloat16_kernels()
     full_width = {part for one in kept for part in one.modules()}
     if store != torch.float32:
         _check_ties(module, full_width)
@@ -67,6 +71,20 @@ def cast_parts(parts: Sequence[nn.Module], precision: Precision) -> None:
     types = {p.dtype for part in parts for p in part.parameters(recurse=False)}
     for part in parts:
         _cast(part, _dtype(precision.store), types)
+
+
+@torch.no_grad()
+def _choose_bfloat16_kernels() -> None:
+    """Have torch choose this process's kernels now and not in the first step.
+
+    On an ARM processor without bf16 instructions (torch 2.13) the first matmul in bf16 fails inside
+    oneDNN; torch prints a trace, computes it otherwise, and turns oneDNN off for all types. What
+    ran before would have other roundings, so a resumed run would part from one never stopped.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one = torch.ones(64, 64, dtype=torch.bfloat16)
+        functional.linear(one, one, one[0])
 
 
 def autocast_context(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
