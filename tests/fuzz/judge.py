@@ -130,12 +130,13 @@ def judge_states(problem: Problem, expected: Trajectory, folder: Path, part: str
 
 
 def read_state(folder: Path) -> State:
-    """Every tensor of the model in the newest checkpoint of a folder."""
+    """Every tensor of the model and its loss in the newest checkpoint of a folder."""
     path = next(iter(find_checkpoints(folder)))
     manifest = read_manifest(path)
     with CheckpointReader(path, manifest) as reader:
-        names = [name for name in manifest.tensors if name.startswith("model/")]
-        return {name.removeprefix("model/"): reader.read(name) for name in names}
+        found = {n.removeprefix("model/"): n for n in manifest.tensors if n.startswith("model/")}
+        found |= {n.replace("/", ".", 1): n for n in manifest.tensors if n.startswith("loss/")}
+        return {name: reader.read(stored) for name, stored in found.items()}
 
 
 def compare(
