@@ -49,6 +49,13 @@ def return_a_lock() -> object:
     return threading.Lock()
 
 
+def answer_and_die(rank: int) -> None:
+    if Place.from_environment().rank == rank:
+        threading.Timer(0.3, os._exit, [3]).start()
+    else:
+        time.sleep(1)
+
+
 def hang_on(rank: int) -> None:
     if Place.from_environment().rank == rank:
         time.sleep(600)
@@ -109,6 +116,11 @@ def test_an_error_of_no_house_keeps_its_type_and_the_processes_live_on(pool):
         pool.call(divide_on_all)
     assert pids(pool) == before
     assert pool.call(add_up, 2, 0.0)[1][2] == 1.0
+
+
+def test_a_rank_that_dies_after_its_answer_is_named(pool):
+    with pytest.raises(LostRank, match="rank 1 of 2 ended by itself with exit code 3"):
+        pool.call(answer_and_die, 1)
 
 
 def test_what_cannot_travel_arrives_as_one_line(pool):

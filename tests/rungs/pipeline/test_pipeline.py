@@ -1,5 +1,7 @@
 """A pipeline computes what one device computes, under every schedule and beside other rungs."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
@@ -187,12 +189,15 @@ def test_a_tied_matrix_is_not_sliced_in_two_stages_of_a_rank():
         run(folded_and_sliced, 4, init=False)
 
 
-def uneven_batch() -> list[str]:
+def flat_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+
+def uneven_batch(loss: Any) -> list[str]:
     from stepladder.data import Batch
 
-    taken = climb(
-        llama(), loss="cross_entropy", plan="fp32 ddp replicate=2 pipeline=2 micro=1", device="cpu"
-    )
+    plan = "fp32 ddp replicate=2 pipeline=2 micro=1"
+    taken = climb(llama(), loss=loss, plan=plan, device="cpu", timeout_seconds=20)
     tokens, targets = ragged(1)[0]
     found, index = [], taken.world.data_index
     fewer, few = slice(0, 6 - index), slice(0, 6 - 4 * index)
@@ -205,7 +210,8 @@ def uneven_batch() -> list[str]:
     return found
 
 
-def test_a_batch_that_does_not_divide_is_refused_by_every_rank():
-    for first, second in run(uneven_batch, 4, init=False):
+@pytest.mark.parametrize("loss", ["cross_entropy", flat_cross_entropy])
+def test_a_batch_that_does_not_divide_is_refused_by_every_rank(loss):
+    for first, second in run(uneven_batch, 4, loss, init=False):
         assert first.startswith("batch: 11 rows do not divide by the 2 ranks that share them, and")
         assert second.startswith("batch: a rank has 6 of 8 rows, and every pipeline of the 2 needs")

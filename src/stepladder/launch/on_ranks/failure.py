@@ -49,7 +49,8 @@ def first_failure(workers: Sequence[Worker], late: str) -> Failure | None:
     Args:
         late: what a rank did that has not answered.
     """
-    answered = [rank for rank, worker in enumerate(workers) if worker.failed and worker.answer]
+    # A rank may also have answered with a value and died after that.
+    answered = [rank for rank, one in enumerate(workers) if one.answer and "moment" in one.answer]
     answered.sort(key=lambda rank: (workers[rank].answer or {})["moment"])
     errors = [raised(rank, workers) for rank in answered]
     for failure in errors:  # one that says why, as where it ran out of memory and then left

@@ -219,7 +219,7 @@ class Ranks:
         """Have the ranks that answered leave their process group; one that cannot is replaced."""
         if self.forks:
             return None
-        answered = {rank: worker for rank, worker in enumerate(workers) if worker.answer}
+        answered = {rank: one for rank, one in enumerate(workers) if one.answer and not one.lost}
         for worker in answered.values():
             if not worker.failed:  # one that failed has left by itself
                 worker.send(LEAVE)

@@ -101,7 +101,8 @@ class Pipeline(Accumulate):
                 work.wait()
         return self.result(), self.evaluated_weight()
 
-    def begin(self, batch: Batch, scale: Scale) -> None:
+    def check_rows(self, batch: Batch) -> None:
+        """Refuse rows of which pipelines beside each other would have unequally many."""
         ways = self.world.layout.data_ranks
         most = batch.rows_of_fullest(ways)
         if batch.size % ways == 0 and most * ways != batch.size:
@@ -118,6 +119,9 @@ class Pipeline(Accumulate):
                 "pipeline runs as many micro-batches",
                 "Use a batch that divides, or pipeline=1.",
             )
+
+    def begin(self, batch: Batch, scale: Scale) -> None:
+        self.check_rows(batch)
         self.start_count(batch)()
         self.scale = scale
         self.seen, self.parts = torch.zeros((), device=self.world.device), []
@@ -150,6 +154,7 @@ class Pipeline(Accumulate):
 
     def settle_loss(self, batch: Batch) -> None:
         """As everywhere; shapes of the trial's batches say nothing of a step's."""
+        self.check_rows(batch)
         if not self.loss.known:
             known = dict(self.stage_outputs)
             self.seen = torch.zeros((), device=self.world.device)
