@@ -23,6 +23,7 @@ from stepladder.errors import WorldError
 from stepladder.launch import Ranks
 from stepladder.plan import Layout, Plan, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
+from stepladder.seam.process_groups import gather_tensor, scatter_tensor
 from stepladder.world import join_world, synchronize
 
 Call = Callable[[], object]
@@ -31,10 +32,6 @@ SIZES = tuple(2**power for power in range(10, 27, 2))  # 1 KiB to 64 MiB
 WARMUP = 3
 EACH_SECONDS = 0.1  # small messages are repeated for so long: one of them is too short to time
 MOST_CALLS = 500
-
-# Newer names of the same two; the older ones warn where these exist.
-GATHER: Callable[..., object] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-SCATTER: Callable[..., object] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +60,12 @@ def all_reduce(seat: GroupMember, elements: int) -> Call:
 
 def all_gather(seat: GroupMember, elements: int) -> Call:
     whole, part = seat.zeros(elements), seat.zeros(elements // seat.ways)
-    return lambda: GATHER(whole, part, group=seat.group)
+    return lambda: gather_tensor(whole, part, group=seat.group)
 
 
 def reduce_scatter(seat: GroupMember, elements: int) -> Call:
     whole, part = seat.zeros(elements), seat.zeros(elements // seat.ways)
-    return lambda: SCATTER(part, whole, group=seat.group)
+    return lambda: scatter_tensor(part, whole, group=seat.group)
 
 
 def broadcast(seat: GroupMember, elements: int) -> Call:

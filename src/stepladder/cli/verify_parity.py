@@ -109,8 +109,8 @@ def show(rows: Sequence[Sameness], options: argparse.Namespace) -> None:
     ]  # fmt: skip
     title = f"{options.model}: largest relative differences from one device, {options.steps} steps"
     table(title, columns, cells)
-    for told in dict.fromkeys(f"{row.plan}: {row.reason}." for row in rows if not row.same):
-        print(told)
+    reasons = [f"{row.plan}: {row.reason.rstrip('.')}." for row in rows if not row.same]
+    print(*dict.fromkeys(reasons), sep="\n", end="\n" if reasons else "")
     print(sentence(rows))
 
 

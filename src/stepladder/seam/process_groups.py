@@ -24,6 +24,13 @@ CACHES = (  # how tensors lie on a mesh's ranks and travel between them
     ("torch.distributed.tensor._collective_utils.MeshTopoInfo.build_from_mesh", "cache_clear"),
     ("torch.distributed.tensor.debug._clear_sharding_prop_cache", ""),
 )
+# Collectives over one tensor, which torch 2.13 renamed: the older names warn there.
+gather_tensor: Callable[..., Any] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
+scatter_tensor: Callable[..., Any] = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
 
 
 def default_store() -> dist.Store:

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from stepladder.plan import SettledPlan
 from stepladder.plan.layout import COPIES
+from stepladder.seam.process_groups import gather_tensor
 from stepladder.world import World
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -196,7 +197,7 @@ def combined_statistics(wide: Tensor, group: dist.ProcessGroup) -> tuple[Tensor,
     squares = (wide - along(mean, wide)).square().sum(others)
     mine = torch.cat((mean, squares, count))
     every = mine.new_empty((group.size(), len(mine)))
-    dist.all_gather_into_tensor(every, mine[None], group=group)
+    gather_tensor(every, mine[None], group=group)
     channels = len(mean)
     means, sums, counts = every[:, :channels], every[:, channels:-1], every[:, -1:]
     total = counts.sum(0)

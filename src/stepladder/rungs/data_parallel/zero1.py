@@ -16,12 +16,10 @@ from torch import nn
 
 from stepladder.plan.layout import SLICES
 from stepladder.rungs.parameter_shards import ParameterShard, cut, local, real
+from stepladder.seam.process_groups import gather_tensor
 from stepladder.world import World
 
 from .broadcast_parameters import BUCKET_BYTES
-
-# Renamed in torch 2.13.
-gather_all = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def slice_shards(shards: Sequence[ParameterShard], world: World) -> tuple[ParameterShard, ...]:
@@ -54,7 +52,7 @@ def send_slices(shards: Sequence[ParameterShard], group: dist.ProcessGroup) -> N
         for shard, place in zip(bucket, mine.split(sizes)):
             place[: shard.owned.numel()].copy_(shard.owned)
         everything = mine.new_empty(ways * sum(sizes))
-        gather_all(real(everything), real(mine), group=group)  # gloo gathers no complex numbers
+        gather_tensor(real(everything), real(mine), group=group)  # gloo gathers no complex numbers
         for shard, part in zip(bucket, everything.view(ways, -1).split(sizes, dim=1)):
             whole = local(shard.parameter).detach()
             whole.copy_(part.reshape(-1)[: whole.numel()].view(whole.shape))
