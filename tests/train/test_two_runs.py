@@ -60,6 +60,28 @@ def climbed(plan):
     return [getattr(p, "full_tensor", lambda p=p: p)().detach() for p in parameters]
 
 
+def load_after_a_pass(plan, folder):
+    """Losses of the first step, and of the same step after a pass without a backward and a load."""
+    generator, _ = modules()
+    generator[0].requires_grad_(False)
+    how = {"plan": plan, "optimizer": "sgd lr=0.5", "device": "cpu"}
+    learned = climb(generator, loss="squared_error", **how)
+    batch = draws()[0]
+    generator(batch[0])
+    learned.save(folder)
+    first = learned.step(batch, rows="global").loss
+    second = learned.step(batch, rows="global").loss
+    generator(batch[0])
+    learned.load(folder)
+    return first, second, learned.step(batch, rows="global").loss
+
+
+@pytest.mark.parametrize("plan", ["fp32 zero2", "fp32 zero3"])
+def test_a_pass_without_a_backward_leaves_no_old_parameters_behind(plan, tmp_path):
+    for first, second, again in run(load_after_a_pass, 2, plan, tmp_path, init=False):
+        assert first == again != second
+
+
 @pytest.mark.parametrize("plan", ["fp32", "fp32 micro=4"])
 def test_gradients_of_one_runs_step_do_not_reach_the_other_run(plan):
     for mine, theirs in zip(climbed(plan), plain()):

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from stepladder.data import Batch, iter_tensors
 from stepladder.errors import StepladderError
@@ -44,7 +43,7 @@ from stepladder.seam.modules import is_compiled
 from stepladder.world import World
 
 from .loss_module import ModuleAndLoss, changed_buffer
-from .parameter_shards import local
+from .parameter_shards import local, reshard
 from .trial_rows import gather_rows, shorten
 
 DRAWS = 2  # of parameters
@@ -72,9 +71,6 @@ class LossTrial:
         Args:
             smallest: rows of the smallest piece on this rank.
         """
-        if runs_another_sharded(self.loss.function, self.module):
-            self.untried = "it runs another sharded module"
-            return self.loss.weighted(None)
         rows, smallest = gather_rows(batch, smallest, self.world)
         weighting, refused = None, None
         with torch.random.fork_rng(self.devices()), self.as_in_training():
@@ -218,6 +214,9 @@ class LossTrial:
         It stays in training mode where that alone draws nothing: some losses are computed there
         only. Buffers and attributes are restored.
         """
+        # A pass of the user's without a backward leaves it gathered: what would be randomised here
+        # is freed by the trial's first pass.
+        reshard(self.module)
         modes = [(part, part.training) for part in self.module.modules()]
         self.modes = dict(modes)
         named = [(name, local(p.detach())) for name, p in self.module.named_parameters()]
@@ -272,12 +271,3 @@ def draws(part: nn.Module) -> bool:
     """Whether a module is random, or keeps statistics of a batch, in training mode only."""
     random = getattr(part, "dropout", 0) if isinstance(part, nn.RNNBase) else 0
     return bool(random) or "Dropout" in type(part).__name__ or "BatchNorm" in type(part).__name__
-
-
-def runs_another_sharded(function: Any, module: nn.Module) -> bool:
-    """Whether a loss runs another sharded module, such as a GAN's discriminator.
-
-    Its forward gathers parameters for a backward that a trial never runs, so it is not tried.
-    """
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return any(isinstance(one, FSDPModule) and one is not module for one in cells)

@@ -30,6 +30,7 @@ from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
 from stepladder.rungs.in_place_inputs import CopiedInputs
 from stepladder.rungs.outside_calls import OutsideCalls
+from stepladder.rungs.parameter_shards import reshard
 from stepladder.seam.sharding import join
 from stepladder.world import World
 
@@ -130,9 +131,7 @@ def prefetch(blocks: Sequence[nn.Module]) -> None:
 def reshard_after_evaluation(module: nn.Module, *_: Any) -> None:
     """Free gathered parameters after a forward without backward, which otherwise does it."""
     if not torch.is_grad_enabled():
-        for part in module.modules():
-            if isinstance(part, FSDPModule):
-                part.reshard()
+        reshard(module)
 
 
 def refuse_outside_calls(module: nn.Module, blocks: Sequence[nn.Module]) -> None:

@@ -21,6 +21,7 @@ from stepladder.checkpoint.integrity import check_files
 from stepladder.errors import RecordError, StepladderError, Unproven
 from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
+from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
 from stepladder.train.optimizer.build_optimizer import set_own_rates
@@ -37,6 +38,7 @@ OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
 def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
     run.hold()
+    reshard(run.module)  # else the next pass would use what a pass without a backward gathered
     path, manifest = choose(run, Path(folder))
     with refusing_together(run):
         check_same_model(path, manifest, run)

@@ -17,6 +17,7 @@ from stepladder.checkpoint.safetensors_file import METADATA
 from stepladder.model import builtin_shape
 from stepladder.model.huggingface.saved_settings import model_settings
 from stepladder.rungs import ParameterShard, local
+from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.engine import Engine
 from stepladder.train.optimizer.build_optimizer import own_rates
 from stepladder.train.optimizer.error_feedback import read_owed
@@ -55,6 +56,7 @@ class Snapshot:
 def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
     """This rank's part of the run's state. With `buffers` copies of it are begun; else it is the
     run's own, and the run must stand still until it is written."""
+    reshard(run.module)  # what a pass without a backward left gathered
     rank = run.world.place.rank
     passing = read_rank_state(run.climbed, run.world)
     taken = Snapshot(run.index, describe(run, passing), {}, {})
