@@ -12,9 +12,11 @@ the plain loop moved it. ZeRO 1, ZeRO 3, tensor and pipeline cells also save bef
 and resume into other weights, which must give the same numbers.
 
 A cell is "same" with its largest difference, "refused" before the first step with the reason,
-"not applicable" where the architecture lacks what the plan cuts, or BROKEN. Cells that were
-compared are kept in results/zoo.json, so a stopped run goes on; BROKEN ones are tried again, and
---again tries all.
+"not applicable" where the architecture lacks what the plan cuts, or BROKEN. BatchNorm sees one
+micro-batch at a time under micro and pipeline, which a run announces: there the plain loop goes by
+the same micro-batches, and the cell is "same by micro-batch". Cells are kept in results/zoo.json as
+long as the package is the same, so a stopped run goes on; BROKEN ones and those of other sources
+are compared again, and --again compares all. A cell that was never compared is "not run".
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,17 +44,18 @@ from architectures import ARCHITECTURES, make_problem
 from on_rank import Trained, train_on_rank
 from oracle import Plain, largest_difference, train_plain
 from stepladder.launch import Ranks
-from table import read_cells, summarise, write_table
+from table import find_source, read_cells, summarise, write_table
 
+MICRO = 2  # rows of a micro-batch
 PLANS = {  # the plan's text and its ranks
     "ddp": ("fp32 ddp", 2),
     "zero1": ("fp32 zero1", 2),
     "zero2": ("fp32 zero2", 2),
     "zero3": ("fp32 zero3", 2),
     "tensor": ("fp32 tensor=2", 2),
-    "pipeline": ("fp32 pipeline=2 micro=2", 2),
+    "pipeline": (f"fp32 pipeline=2 micro={MICRO}", 2),
     "context": ("fp32 context=2", 2),
-    "micro": ("fp32 micro=2", 1),
+    "micro": (f"fp32 micro={MICRO}", 1),
     "recompute": ("fp32 recompute=blocks", 1),
     "bf16": ("bf16", 1),
     "compile": ("fp32 compile=on", 1),
@@ -61,20 +65,21 @@ TOLERANCE = 1e-3  # of how far the plain loop moved a tensor; of a loss
 RESUMED = 1e-6  # after a resume, absolute
 BF16_ROUNDINGS = 2.0  # times what bf16 itself costs: autocast's distance from fp32
 BF16_LEAST = 0.02
-TIMEOUT_SECONDS = 150.0
+TIMEOUT_SECONDS = 600.0  # the compiler takes minutes on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One architecture under one plan."""
 
-    verdict: str  # same, refused, not applicable, BROKEN
+    verdict: str  # same, same by micro-batch, refused, not applicable, BROKEN
     reason: str = ""
     difference: float | None = None  # of the tensor that differs most
     loss: float | None = None
     resumed: float | None = None
     tolerance: float = TOLERANCE
     seconds: float = 0.0
+    source: str = ""  # of the package that was compared: git's hash of its folder
 
 
 def main() -> int:
@@ -83,19 +88,19 @@ def main() -> int:
     os.environ.update(PYTHONWARNINGS="ignore", TRANSFORMERS_VERBOSITY="error")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    cells = read_cells()
+    cells, source = read_cells(), find_source()
     todo = [
         (name, plan)
         for name in options.only
         for plan in options.plans
-        if options.again or cells.get(name, {}).get(plan, {}).get("verdict", "BROKEN") == "BROKEN"
+        if options.again or is_due(cells.get(name, {}).get(plan), source)
     ]
     lock, done = threading.Lock(), iter(range(1, len(todo) + 1))
 
     def report(name: str, plan: str, cell: Cell) -> None:
         with lock:
-            cells.setdefault(name, {})[plan] = asdict(cell)
-            write_table(cells, list(ARCHITECTURES), list(PLANS), __doc__ or "")
+            cells.setdefault(name, {})[plan] = {**asdict(cell), "source": source}
+            write_table(cells, list(ARCHITECTURES), list(PLANS), __doc__ or "", source)
             shown = f"{cell.verdict} {cell.reason}".strip() + numbers(cell)
             print(
                 f"[{next(done)}/{len(todo)}] {name} x {plan}: {shown}", file=sys.stderr, flush=True
@@ -111,6 +116,10 @@ def main() -> int:
     return (
         1 if any(c["verdict"] == "BROKEN" for row in chosen.values() for c in row.values()) else 0
     )
+
+
+def is_due(cell: dict[str, Any] | None, source: str) -> bool:
+    return cell is None or cell["verdict"] == "BROKEN" or cell.get("source") != source
 
 
 def read_options() -> argparse.Namespace:
@@ -136,7 +145,7 @@ def chosen(reader: argparse.ArgumentParser, text: str, known: list[str]) -> list
 
 
 def compare_all(pairs: list[tuple[str, str]], report: Callable[[str, str, Cell], None]) -> None:
-    with Ranks(2, threads=1, left_alone_seconds=30, grace_seconds=5) as pool:
+    with Ranks(2, threads=1, left_alone_seconds=60, grace_seconds=5) as pool:
         for name, plan in pairs:
             report(name, plan, compare(pool, name, plan))
 
@@ -169,8 +178,8 @@ def judge(name: str, plan: str, found: list[Trained], absent: dict[str, str]) ->
         return Cell("refused", refusals[0])
     if any(refusals):
         return Cell("BROKEN", f"one rank refused, another trained: {max(refusals)}")
-    bf16 = plan == "bf16"
-    plain = plain_run(name, bf16=bf16, masks=plan != "context")
+    bf16, by_micro = plan == "bf16", found[0].by_micro_batch
+    plain = plain_run(name, bf16=bf16, masks=plan != "context", micro=MICRO if by_micro else None)
     tolerance = bf16_tolerance(name) if bf16 else TOLERANCE
     differences = [largest_difference(plain, one.tensors) for one in found]
     difference, worst = max(differences)
@@ -188,13 +197,15 @@ def judge(name: str, plan: str, found: list[Trained], absent: dict[str, str]) ->
         f"off by {resumed:.1e} after a resume" if resumed is not None and resumed > RESUMED else "",
     ]
     reason = "; ".join(filter(None, problems))
-    verdict = "BROKEN" if reason else "same"
+    verdict = "BROKEN" if reason else "same by micro-batch" if by_micro else "same"
     return Cell(verdict, reason, difference, loss, resumed, tolerance)
 
 
 @lru_cache(maxsize=4)
-def plain_run(name: str, *, bf16: bool = False, masks: bool = True) -> Plain:
-    return train_plain(name, bf16=bf16, masks=masks)
+def plain_run(
+    name: str, *, bf16: bool = False, masks: bool = True, micro: int | None = None
+) -> Plain:
+    return train_plain(name, bf16=bf16, masks=masks, micro=micro)
 
 
 def bf16_tolerance(name: str) -> float:

@@ -27,6 +27,7 @@ class Trained:
     tensors: Tensors
     resumed: float | None = None  # largest difference after a resume; None: not tried
     refused: str = ""  # the one line, where the plan was refused before the first step
+    by_micro_batch: bool = False  # the run announced that BatchNorm sees one at a time
 
 
 def train_on_rank(name: str, plan: str, masks: bool, folder: Path | None) -> Trained:
@@ -45,11 +46,12 @@ def train_on_rank(name: str, plan: str, masks: bool, folder: Path | None) -> Tra
     if folder is not None:
         run.save(folder)
     losses.append(take(run, problem.batches[SAVED]))
-    tensors = whole_tensors(run.module)
+    tensors, by_micro = whole_tensors(run.module), "BatchNorm sees one micro-batch" in run.because
     if folder is None:
-        return Trained(losses, tensors)
+        return Trained(losses, tensors, by_micro_batch=by_micro)
     again = make_problem(name, seed=2, masks=masks)
-    return Trained(losses, tensors, resumed_difference(again, plan, folder, tensors))
+    resumed = resumed_difference(again, plan, folder, tensors)
+    return Trained(losses, tensors, resumed, by_micro_batch=by_micro)
 
 
 def climb(problem: Problem, plan: str) -> Any:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from architectures import make_problem
+from problem import ROWS
 
 Tensors = dict[str, Tensor]
 SMALL_MOVE = 0.01  # of the largest move of any tensor: what moved less is judged by this
@@ -24,8 +28,15 @@ class Plain:
     last: Tensors
 
 
-def train_plain(name: str, *, bf16: bool = False, masks: bool = True) -> Plain:
-    """Train with plain SGD, without clipping; `bf16`: under torch's autocast."""
+def train_plain(
+    name: str, *, bf16: bool = False, masks: bool = True, micro: int | None = None
+) -> Plain:
+    """Train with plain SGD, without clipping.
+
+    Args:
+        bf16: under torch's autocast.
+        micro: rows of a micro-batch, whose mean losses count alike; None: whole batches.
+    """
     torch.backends.mkldnn.enabled = not bf16  # as on the ranks
     problem = make_problem(name, masks=masks)
     module = problem.module.train()
@@ -33,12 +44,32 @@ def train_plain(name: str, *, bf16: bool = False, masks: bool = True) -> Plain:
     losses, first = [], copy_tensors(module)
     for batch in problem.batches:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
-            loss = problem.plain_loss(module, batch)
-        loss.backward()
+        total = 0.0
+        for part in micro_batches(batch, micro or ROWS):
+            with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
+                loss = problem.plain_loss(module, part) * ((micro or ROWS) / ROWS)
+            loss.backward()
+            total += loss.item()
         optimizer.step()
-        losses.append(loss.item())
+        losses.append(total)
+    if micro:
+        set_counters(module, len(problem.batches))
     return Plain(losses, first, copy_tensors(module))
+
+
+def micro_batches(batch: Any, rows: int) -> list[Any]:
+    """The batch in parts of so many rows."""
+    if rows >= ROWS:
+        return [batch]
+    slices = [slice(first, first + rows) for first in range(0, ROWS, rows)]
+    return [tree_map(itemgetter(one), batch) for one in slices]
+
+
+def set_counters(module: nn.Module, batches: int) -> None:
+    """Have BatchNorm count batches, not micro-batches: it reads the count for nothing here."""
+    for part in module.modules():
+        if getattr(part, "num_batches_tracked", None) is not None:
+            part.num_batches_tracked.fill_(batches)
 
 
 def copy_tensors(module: nn.Module) -> Tensors:
