@@ -47,6 +47,15 @@ def test_rows_cut_every_tensor_and_the_counts():
     assert (part.position, part.size) == (8, 4)
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_chunk_can_be_flattened_as_a_whole_batch_can(ahead):
+    labels = torch.arange(8).view(2, 4)
+    batch = Batch.of({"input_ids": labels, "labels": labels}, position=0, size=2)
+    part = batch.columns(slice(0, 2), ahead=ahead)
+    assert part.targets.view(-1).tolist() == [ahead + n for n in (0, 1, 4, 5)]
+    assert part.inputs["input_ids"].view(-1).tolist() == [0, 1, 4, 5]
+
+
 def test_columns_cut_every_sequence_and_count_again():
     tokens, row = torch.arange(8).reshape(2, 4), torch.tensor([5, 6])
     targets = torch.tensor([[1, 2, 3, 4], [5, -100, -100, -100]])

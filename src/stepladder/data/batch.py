@@ -132,8 +132,9 @@ class Batch:
         shifted before the cut, since a chunk lacks the label of its last position.
         """
         length = self.length
-        cut = self._each(lambda tensor: tensor[:, part] if tensor.dim() > 1 else tensor)
-        targets = self.targets[:, part.start + ahead : part.stop + ahead]
+        # Contiguous, as rows of a whole batch are: losses flatten their targets by `view`.
+        cut = self._each(lambda one: one[:, part].contiguous() if one.dim() > 1 else one)
+        targets = self.targets[:, part.start + ahead : part.stop + ahead].contiguous()
         share = targets[:1].numel()
         if all(valid == self.targets[:1].numel() for valid in self.valid_by_row):
             valid = (share,) * self.num_rows  # all valid: no need to synchronise with the device
