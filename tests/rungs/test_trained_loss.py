@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from stepladder.errors import ModelError
 from stepladder.train import climb
-from stepladder.verify.parity_trial import whole_parameters
+from stepladder.verify.reference import whole_parameters
 from tests.loss.loss_cases import CLASSES, INPUTS
 from tests.ranks import run as on_ranks
 
@@ -106,7 +106,7 @@ def train(plan, steps, optimizer="sgd", save=None, load=None):
         found.append((report.loss, report.grad_norm))
     if save:
         run.save(save)
-    named = whole_parameters(run)
+    named = whole_parameters(run.module)
     if run.climbed.loss_module:
         named |= {f"loss.{name}": p.detach().clone() for name, p in loss.named_parameters()}
     return found, named
