@@ -118,11 +118,14 @@ def judge_states(problem: Problem, expected: Trajectory, folder: Path, part: str
             state = read_state(place)
         except (StepladderError, StopIteration, ValueError, KeyError) as error:
             return Verdict("bug", "unloadable", str(error).partition("\n")[0], stage=part)
-        wrong = compare(expected.states[steps], state, expected.start, expected.parameters)
         coarse = 1.0 if problem.exact else COARSE
-        if wrong and not wrong[1] <= coarse:
+        wrong = compare(
+            expected.states[steps], state, expected.start, expected.parameters, coarse=coarse
+        )
+        if wrong:
             shaken = train(problem, saved_at=SAVED_AT, shake=coarse * SHAKE)
-            moved = compare(expected.states[steps], shaken.states[steps], expected.start)
+            moved = compare(expected.states[steps], shaken.states[steps], expected.start,
+                            coarse=coarse)  # fmt: skip
             if moved and wrong[1] <= RESPONSE * moved[1]:
                 continue
             return Verdict("bug", "difference", f"after {steps} steps {wrong[0]}", stage=part)
@@ -140,12 +143,21 @@ def read_state(folder: Path) -> State:
 
 
 def compare(
-    wanted: State, got: Mapping[str, Tensor], start: State, trained: Set[str] = frozenset()
+    wanted: State,
+    got: Mapping[str, Tensor],
+    start: State,
+    trained: Set[str] = frozenset(),
+    *,
+    coarse: float = 1.0,
 ) -> tuple[str, float] | None:
     """The tensor that is farthest off, in words, and by how much; None if all agree.
 
     Distances are relative to how far the plain run moved that tensor, or the whole model where the
     tensor itself hardly moved.
+
+    Args:
+        coarse: by which tolerances are larger, and then relative to the farthest move of any
+            tensor: with rounded activations, gradients that cancel out do not.
     """
     names = set(wanted)
     moved = {name: norm(wanted[name], start[name]) for name in names}
@@ -166,7 +178,8 @@ def compare(
             return (f"'{name}' is {b.dtype} {tuple(b.shape)} instead of {a.dtype} "
                     f"{tuple(a.shape)}", math.inf)  # fmt: skip
         size = norm(a, torch.zeros_like(a))
-        allowed = STATE_TOLERANCE * max(moved[name], 0.05 * typical) + 2e-6 * max(size, 1.0)
+        distance = max(moved[name], 0.05 * typical if coarse == 1 else typical)
+        allowed = coarse * STATE_TOLERANCE * distance + 2e-6 * max(size, 1.0)
         off = norm(a, b)
         if not off <= allowed and (worst is None or off / allowed > worst[1]):
             share = f"{off / moved[name]:.1%} of the way" if moved[name] else "did not move"

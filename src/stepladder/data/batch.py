@@ -33,6 +33,7 @@ class Batch:
     most_rows: int | None = None  # on any rank; None: rows are spread evenly
     idle: bool = False  # this rank has no rows, and a stand-in that counts for nothing
     weight_by_row: tuple[float, ...] | None = None  # in the loss; None: by valid targets
+    pad: int | None = None  # that fills short rows, where rows may be of unequal length
 
     @classmethod
     def of(

@@ -18,8 +18,8 @@ from stepladder.data.loading.sample_seeds import SampleSeeds, generators_restore
 from stepladder.data.loading.workers import Workers
 from stepladder.errors import DataError
 
-from .batch import Batch
-from .collate import check_longest, shorten, stack
+from .batch import Batch, iter_tensors
+from .collate import check_longest, is_tokens, shorten, stack
 from .length_schedule import LengthSchedule
 from .sample_order import Integers
 from .source import Source, as_source, order_of
@@ -162,6 +162,7 @@ def _load(
 ) -> Batch:
     skipped: tuple[str, ...] = ()
     samples = reader.fetch(indices, seeds[0] if seeds else None)
+    pad = None
     if samples is None:
         read = [
             reader.read(index, seeds[row] if seeds else None)
@@ -170,10 +171,12 @@ def _load(
         names = [reader.name(index) for index in indices.tolist()]
         samples = stack([sample for sample, _ in read], names, reader.policy)
         skipped = tuple(sentence for _, sentence in read if sentence)
+        pad = reader.policy.pad if any(map(is_tokens, iter_tensors(samples))) else None
     samples = check_longest(samples, reader.policy)
     if length is not None:
         samples = shorten(samples, length)
-    return Batch.of(samples, position=position, size=size, skipped=skipped, idle=idle)
+    made = Batch.of(samples, position=position, size=size, skipped=skipped, idle=idle)
+    return dataclasses.replace(made, pad=pad)
 
 
 def _offsets(share: Share | None, step: int, size: int) -> Integers:

@@ -107,14 +107,15 @@ def _column(values: Sequence[Any], names: Sequence[str], policy: ReadPolicy, key
             "Pad them in the dataset, and give the loss a mask: targets may be a dict.",
         )
     return torch.nn.utils.rnn.pad_sequence(
-        tensors, batch_first=True, padding_value=_padding_value(key, policy)
+        tensors, batch_first=True, padding_value=padding_value(key, policy.pad)
     )
 
 
-def _padding_value(key: str, policy: ReadPolicy) -> int:
+def padding_value(key: str, pad: int) -> int:
+    """What the end of a short row is filled with, in a column of this name."""
     if key in TARGET_KEYS:
         return IGNORED
-    return 0 if key in MASK_KEYS else policy.pad
+    return 0 if key in MASK_KEYS else pad
 
 
 def _limit_length(tensor: torch.Tensor, name: str, policy: ReadPolicy) -> torch.Tensor:

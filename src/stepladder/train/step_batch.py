@@ -10,6 +10,7 @@ import torch
 
 from stepladder.data import Batch, iter_tensors
 from stepladder.data.batch import is_by_row, map_tensors
+from stepladder.data.lengthen import lengthen
 from stepladder.errors import DataError
 from stepladder.plan import Plan
 
@@ -50,7 +51,10 @@ def rank_batch(
     """
     ways = plan.layout.data_ranks
     if isinstance(given, Batch) or (ways == 1 and rows is None):
-        return as_batch(given, position)
+        batch = as_batch(given, position)
+        if batch.pad is None or ways == 1 or gather is None:
+            return batch
+        return lengthen(batch, lambda length: max(gather(length)))
     if rows is None:
         raise DataError(
             "rows",
