@@ -178,6 +178,16 @@ def xlnet() -> Problem:
     return Problem(XLNetLMHeadModel(settings), three(causal))
 
 
+def xlm() -> Problem:
+    from transformers import XLMConfig, XLMWithLMHeadModel
+
+    settings = XLMConfig(
+        vocab_size=VOCAB, emb_dim=32, n_layers=2, n_heads=4, dropout=0.0, attention_dropout=0.0,
+        max_position_embeddings=32, pad_index=PAD,
+    )  # fmt: skip
+    return Problem(XLMWithLMHeadModel(settings), three(masked))
+
+
 def sequence_to_sequence(kind: str, **settings: Any) -> Problem:
     from transformers import AutoModelForSeq2SeqLM
 
@@ -209,6 +219,6 @@ def bart() -> Problem:
 
 ALL = [
     gpt2, gptj, llama, mistral, qwen2, qwen3, gemma2, phi, phi3, opt, gpt_neox, bloom, falcon,
-    stablelm, olmo2, mamba, mixtral, mixtral_auxiliary_loss, olmoe, xlnet, bert, bert_classifier,
-    roberta, distilbert, albert, electra, deberta_v2, modernbert, t5, bart,
+    stablelm, olmo2, mamba, mixtral, mixtral_auxiliary_loss, olmoe, xlnet, xlm, bert,
+    bert_classifier, roberta, distilbert, albert, electra, deberta_v2, modernbert, t5, bart,
 ]  # fmt: skip
