@@ -153,11 +153,11 @@ class Tired(nn.Module):
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.inner, self.calls = inner, 0
+        self.inner, self.passes = inner, []  # no number: counters advance once a batch
 
     def forward(self, x):
-        self.calls += 1
-        if self.calls == 2:
+        self.passes.append(len(x))
+        if len(self.passes) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return self.inner(x)
 
