@@ -41,8 +41,8 @@ def main(pairs: int, seed: int, only: str) -> int:
         last = found[-1]
         answer = f"seed {last.seed}: {last.text[:120]}" if last.seed is not None else "NOT FOUND"
         print(f"{defect.words}: {answer} ({last.pairs} pairs, {last.seconds:.0f} s)", flush=True)
-    if not only:
-        TABLE.write_text(table(found, pairs))
+        if not only:  # after each one: the whole list takes an hour or more
+            TABLE.write_text(table(found, pairs))
     caught = sum(one.seed is not None for one in found)
     print(f"{caught} of {len(found)} found")
     return 0 if caught >= 0.8 * len(found) else 1
