@@ -147,7 +147,7 @@ def test_groups_without_counts_and_records_are_silent(without):
         (sharding.FLATTEN, lambda: sharding.flatten(None, "x"), "a layout that joins axes"),
         (sharding.JOIN, lambda: sharding.join([]), "a layout that joins axes"),
         (sharding.STRIDED, lambda: sharding.strided_shard(0, 3), "fused queries, keys and values"),
-        (sharding.OFFSET, lambda: sharding.local_box(None, []), "saving sharded parameters"),
+        (sharding.OFFSET, lambda: sharding.local_slice(None, []), "saving sharded parameters"),
         (sharding.REPLICATE, lambda: sharding.replicate_by_blocks([]), "replicate with tensor"),
         (reducer.BUCKETS, lambda: reducer.sort_buckets(None), "ddp, to resume exactly,"),
     ],

@@ -36,7 +36,7 @@ def is_strided(placement: Any) -> bool:
     return has(STRIDED) and isinstance(placement, find(STRIDED))
 
 
-def local_box(tensor: DTensor, placements: list[Placement]) -> tuple[tuple[int, ...], ...]:
+def local_slice(tensor: DTensor, placements: list[Placement]) -> tuple[tuple[int, ...], ...]:
     """The size of this rank's part of a tensor so placed, and where it begins in the whole."""
     size, start = find(OFFSET)(tensor.shape, tensor.device_mesh, placements)
     return tuple(size), tuple(start)

@@ -8,7 +8,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from stepladder.rungs import ParameterShard
-from stepladder.train.checkpointing.sharded_state import in_boxes
+from stepladder.train.checkpointing.sharded_state import shards_of_parameter
 from tests.ranks import run
 
 WHOLE = torch.arange(4 * 12.0).reshape(4, 12)
@@ -21,7 +21,9 @@ def boxes_of(kind: str, flat: slice | None):
     held = parameter.to_local().detach()
     held = held if flat is None else held.reshape(-1)[flat]
     shard = ParameterShard("weight", parameter, nn.Parameter(held), ("tensor",), flat)
-    return [(each.box, each.tensor) for each in in_boxes("model/weight", shard, held, True)]
+    return [
+        (each.slice, each.tensor) for each in shards_of_parameter("model/weight", shard, held, True)
+    ]
 
 
 @pytest.mark.parametrize("flat", [(None,), (slice(0, 10), slice(10, 24))])

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from stepladder.errors import ModelError
 from stepladder.plan import SettledPlan
 from stepladder.rungs.parameter_shards import local
-from stepladder.seam.sharding import local_box
+from stepladder.seam.sharding import local_slice
 
 
 class RenormalisedRows:
@@ -57,7 +57,7 @@ def first_row(weight: Tensor) -> int:
     """The number of the first row that this rank keeps."""
     if not isinstance(weight, DTensor):
         return 0
-    _, start = local_box(weight, list(weight.placements))
+    _, start = local_slice(weight, list(weight.placements))
     return start[0]
 
 

@@ -30,7 +30,7 @@ from stepladder.train.optimizer.optimizer_state import begin_anew, make_state
 
 from .rank_state import set_rank_state
 from .rng_state import set_generators
-from .sharded_state import Holding, holdings, model_shapes
+from .sharded_state import StateShard, model_shapes, state_shards
 
 OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
 
@@ -46,7 +46,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     with CheckpointReader(path, manifest) as reader, refusing_together(run):
         here, taken = places(run, path, manifest)
         masters = begin_anew(run, taken)
-        reader.read_all_into([*((held.name, held.box, held.tensor) for held in here), *masters])
+        reader.read_all_into([*((held.name, held.slice, held.tensor) for held in here), *masters])
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
         told = set_rank_state(run.climbed, run.world, manifest, reader)
@@ -82,21 +82,21 @@ def refusing_together(run: Engine) -> Iterator[None]:
         why = f"it could not be loaded ({type(failed).__name__}: {failed})"
         problem = RecordError("checkpoint", why, "Mend that, or use an older checkpoint.")
         problem.__cause__ = failed
-    board, rank = run.world.notes, run.world.place.rank
-    note = f"refused/{board.store.add(f'loads/{rank}', 1)}"  # how often this rank has loaded
+    rank_notes, rank = run.world.notes, run.world.place.rank
+    note = f"refused/{rank_notes.store.add(f'loads/{rank}', 1)}"  # how often this rank has loaded
     if problem is not None:
-        board.post_once(note, json.dumps([problem.field, problem.problem, problem.remedy]))
+        rank_notes.post_once(note, json.dumps([problem.field, problem.problem, problem.remedy]))
     bad = torch.tensor(float(problem is not None), device=run.world.device)
     if run.world.sum(bad, *AXES).item():
-        raise problem or RecordError(*json.loads(board.read(note, OFFER_SECONDS)))
+        raise problem or RecordError(*json.loads(rank_notes.read(note, OFFER_SECONDS)))
 
 
-def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[Holding], set[str]]:
+def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[StateShard], set[str]]:
     """Where all that is loaded goes, and what of it is the optimizer's."""
-    all_here = partial(holdings, run.climbed, run.optimizer, run.world)
-    model = [holding for holding in all_here() if holding.name.startswith(("model/", "loss/"))]
+    all_here = partial(state_shards, run.climbed, run.optimizer, run.world)
+    model = [shard for shard in all_here() if shard.name.startswith(("model/", "loss/"))]
     taken = make_state(run, manifest, path)
-    return [*model, *(holding for holding in all_here() if holding.name in taken)], taken
+    return [*model, *(shard for shard in all_here() if shard.name in taken)], taken
 
 
 def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
@@ -146,8 +146,8 @@ def offered(run: Engine, folder: Path) -> list[Path]:
 
     One rank looks for all: another machine may see a shared folder as it was a moment ago.
     """
-    board, rank = run.world.notes, run.world.place.rank
-    note = f"offered/{board.store.add(f'offers/{rank}', 1)}"  # how often this rank has asked
+    rank_notes, rank = run.world.notes, run.world.place.rank
+    note = f"offered/{rank_notes.store.add(f'offers/{rank}', 1)}"  # how often this rank has asked
     if run.world.is_rank_zero:
         found: dict[str, list[str]] = {"names": []}
         try:
@@ -156,8 +156,8 @@ def offered(run: Engine, folder: Path) -> list[Path]:
             found["unseen"] = [unseen.field, unseen.problem, unseen.remedy]
         except RecordError:
             pass
-        board.post(note, json.dumps(found))
-    found = json.loads(board.read(note, OFFER_SECONDS))
+        rank_notes.post(note, json.dumps(found))
+    found = json.loads(rank_notes.read(note, OFFER_SECONDS))
     if "unseen" in found:
         raise Unproven(*found["unseen"])
     return [folder / name for name in found["names"]]

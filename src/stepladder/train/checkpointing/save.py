@@ -2,7 +2,8 @@
 
 [Note: what training waits for] A save begins to copy what this rank writes into host memory and
 returns; a thread copies the rest, writes, hashes and commits. Ranks agree through notes on the
-world's board, never through collectives, which belong to the training thread. A second save waits
+world's rank notes, never through collectives, which belong to the training thread. A second save
+waits
 for the first. A save that fails costs that checkpoint and nothing else: older ones are untouched
 and training goes on.
 """
@@ -30,7 +31,7 @@ from stepladder.rungs import is_out_of_memory
 from stepladder.train.engine import Engine
 from stepladder.world.ranks.rank_notes import RankNotes
 
-from .sharded_state import Holding
+from .sharded_state import StateShard
 from .snapshot import Snapshot, take_snapshot
 
 WAIT_SECONDS = 1800.0  # for another rank to have written its part
@@ -40,9 +41,9 @@ WAIT_SECONDS = 1800.0  # for another rank to have written its part
 class Saver:
     """Writes a run's checkpoints, one after the other."""
 
-    board: RankNotes | None = None
+    rank_notes: RankNotes | None = None
     count: int = 0  # saves begun; the same on every rank
-    notes: str = ""  # before every note: another run of this world saves too
+    prefix: str = ""  # before every note: another run of this world saves too
     token: str = ""  # tells this process's unfinished folders from those of a run that died
     thread: threading.Thread | None = None
     failure: StepladderError | None = None
@@ -98,14 +99,16 @@ class Saver:
             raise failure
 
     def _meet(self, run: Engine) -> None:
-        if self.board is not None:
+        if self.rank_notes is not None:
             return
-        self.board = run.world.notes
+        self.rank_notes = run.world.notes
         rank = run.world.place.rank
-        self.notes = f"saver/{self.board.store.add(f'savers/{rank}', 1)}"  # of this rank, in order
+        self.prefix = (
+            f"saver/{self.rank_notes.store.add(f'savers/{rank}', 1)}"  # of this rank, in order
+        )
         if run.world.is_rank_zero:
-            self.board.post(f"{self.notes}/token", uuid4().hex[:8])
-        self.token = self.board.read(f"{self.notes}/token", WAIT_SECONDS)
+            self.rank_notes.post(f"{self.prefix}/token", uuid4().hex[:8])
+        self.token = self.rank_notes.read(f"{self.prefix}/token", WAIT_SECONDS)
 
     def _write(self, run: Engine, taken: Snapshot, root: Path, final: Path) -> None:
         """Everything after the copy: runs in the thread, and never raises there."""
@@ -115,10 +118,10 @@ class Saver:
     def _write_locked(
         self, run: Engine, taken: Snapshot, root: Path, final: Path, writing: ExitStack
     ) -> None:
-        assert self.board is not None
+        assert self.rank_notes is not None
         partly = root / f".{final.name}.{self.token}"
         rank, ranks = run.world.place.rank, run.world.place.num_ranks
-        note = f"{self.notes}/{self.count}"
+        note = f"{self.prefix}/{self.count}"
         try:
             if taken.refused:
                 raise taken.refused
@@ -128,23 +131,23 @@ class Saver:
             # Until the end, whoever commits it: another process takes it for abandoned otherwise.
             writing.enter_context(lock_folder(partly, shared=True))
             part = write_part(taken, partly)
-            self.board.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
+            self.rank_notes.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
         except Exception as refused:  # whatever it is, the other ranks wait for a word
             self.failure = refusal(final, refused)
             with suppress(Exception):  # the store may have gone with its machine
-                self.board.post(f"{note}/{rank}", f"failed: {self.failure}")
+                self.rank_notes.post(f"{note}/{rank}", f"failed: {self.failure}")
         try:
             if rank == 0:
-                self.board.post(f"{note}/end", self._commit(taken, note, partly, final, ranks))
-            self._learn(self.board.read(f"{note}/end", WAIT_SECONDS))
+                self.rank_notes.post(f"{note}/end", self._commit(taken, note, partly, final, ranks))
+            self._learn(self.rank_notes.read(f"{note}/end", WAIT_SECONDS))
         except Exception as alone:
             self.failure = self.failure or refusal(final, alone)
 
     def _commit(self, taken: Snapshot, note: str, partly: Path, final: Path, ranks: int) -> str:
         """Put every rank's part together; what became of it, in words for all."""
-        assert self.board is not None
+        assert self.rank_notes is not None
         try:
-            parts = [self.board.take(f"{note}/{rank}", WAIT_SECONDS) for rank in range(ranks)]
+            parts = [self.rank_notes.take(f"{note}/{rank}", WAIT_SECONDS) for rank in range(ranks)]
             failed = [text for text in parts if text.startswith("failed: ")]
             if failed:
                 shutil.rmtree(partly, ignore_errors=True)
@@ -196,14 +199,14 @@ def write_part(taken: Snapshot, partly: Path) -> RankFiles:
         for name, file in taken.files.items()
     }
     written = write_files(sources)
-    tensors = {name: stored(boxes) for name, boxes in taken.places.items()}
+    tensors = {name: stored(shards) for name, shards in taken.places.items()}
     return RankFiles({path.name: one for path, one in written.items()}, tensors)
 
 
-def stored(boxes: list[tuple[Holding, str, str]]) -> TensorEntry:
-    holding = boxes[0][0]
-    where = tuple(StoredSlice(held.box, file, key) for held, file, key in boxes)
-    return TensorEntry(holding.shape, DTYPE_CODES[holding.tensor.dtype], where)
+def stored(shards: list[tuple[StateShard, str, str]]) -> TensorEntry:
+    first = shards[0][0]
+    where = tuple(StoredSlice(shard.slice, file, key) for shard, file, key in shards)
+    return TensorEntry(first.shape, DTYPE_CODES[first.tensor.dtype], where)
 
 
 def check_space(folder: Path, taken: Snapshot) -> None:

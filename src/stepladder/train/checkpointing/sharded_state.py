@@ -1,8 +1,9 @@
-"""Every number of a run that is kept, as this rank holds it: which box of which tensor.
+"""The shards of the model and of the optimizer's state that this rank saves and loads.
 
-A checkpoint stores whole tensors in boxes, so a run on other ranks, or in another layout, finds in
-it whatever part of them it needs. Where several ranks hold the same numbers one of them writes; who
-is arithmetic on the layout, different for each tensor, so that all ranks write about as much.
+A checkpoint stores each tensor in slices and says where each lies in the whole tensor, so a run on
+other ranks, or in another layout, finds whatever part it needs. If several ranks hold the same
+slice, one of them writes it; which one follows from the layout and differs from tensor to tensor,
+so that all ranks write about as much.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from stepladder.rungs import Climbed, ParameterShard, local, sliced_axes
 from stepladder.rungs.data_parallel.broadcast_parameters import is_strided as is_dense
 from stepladder.rungs.loss_module import PREFIX as LOSS
 from stepladder.seam.modules import persistent_buffers
-from stepladder.seam.sharding import is_strided, local_box
+from stepladder.seam.sharding import is_strided, local_slice
 from stepladder.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """Numbers of one tensor."""
+class StateShard:
+    """A slice of one saved tensor, as this rank holds it."""
 
     name: str  # "model/…", "loss/…" or "optimizer/parameter/…"
     shape: tuple[int, ...]  # of the whole tensor
-    box: TensorSlice
+    slice: TensorSlice  # where it lies in the whole tensor
     tensor: Tensor  # the numbers; writing into it changes the run
     mine: bool = True  # to write; else another rank that holds the same does
 
@@ -42,23 +43,27 @@ class Holding:
     def key(self) -> str:
         """Its name in a file: the tensor's own where all of it is there."""
         name = self.name.partition("/")[2]
-        whole = self.box == whole_slice(self.shape)
-        return name if whole else f"{name}@{','.join(map(str, self.box.start))}"
+        whole = self.slice == whole_slice(self.shape)
+        return name if whole else f"{name}@{','.join(map(str, self.slice.start))}"
 
 
-def holdings(climbed: Climbed, optimizer: torch.optim.Optimizer, world: World) -> Iterator[Holding]:
+def state_shards(
+    climbed: Climbed, optimizer: torch.optim.Optimizer, world: World
+) -> Iterator[StateShard]:
     """All that this rank holds of the model and of the optimizer's state."""
     for index, shard in enumerate(climbed.shards):
         name = saved_name(shard.name, climbed)
         mine = saves(shard, index, climbed, world)
-        yield from in_boxes(stored_path(shard.name, climbed), shard, shard.owned, mine)
+        yield from shards_of_parameter(stored_path(shard.name, climbed), shard, shard.owned, mine)
         for key, value in optimizer.state.get(shard.owned, {}).items():
             if isinstance(value, Tensor):
-                yield from state_boxes(f"optimizer/{name}/{key}", shard, value, mine, world)
+                yield from shards_of_optimizer_state(
+                    f"optimizer/{name}/{key}", shard, value, mine, world
+                )
     for index, (name, tensor) in enumerate(untrained(climbed)):
         shard = ParameterShard(name, tensor, tensor, axes_of(tensor))  # type: ignore[arg-type]
         mine = saves(shard, index, climbed, world)
-        yield from in_boxes(stored_path(name, climbed), shard, local(tensor), mine)
+        yield from shards_of_parameter(stored_path(name, climbed), shard, local(tensor), mine)
 
 
 def model_shapes(climbed: Climbed) -> dict[str, tuple[int, ...]]:
@@ -84,43 +89,45 @@ def saves(shard: ParameterShard, index: int, climbed: Climbed, world: World) -> 
     return writes(shard.axes, index, world)
 
 
-def state_boxes(
+def shards_of_optimizer_state(
     name: str, shard: ParameterShard, value: Tensor, mine: bool, world: World
-) -> Iterator[Holding]:
+) -> Iterator[StateShard]:
     if value.shape == shard.owned.shape:
-        yield from in_boxes(name, shard, value, mine)
+        yield from shards_of_parameter(name, shard, value, mine)
         return
     # A count of steps, or a row of averages: the same on all that hold slices of the parameter.
     place = world.layout.place(world.place.rank)
     first = all(place[axis] == 0 for axis in shard.axes)
-    yield Holding(name, tuple(value.shape), whole_slice(value.shape), value, mine and first)
+    yield StateShard(name, tuple(value.shape), whole_slice(value.shape), value, mine and first)
 
 
-def in_boxes(name: str, shard: ParameterShard, held: Tensor, mine: bool) -> Iterator[Holding]:
-    """A tensor laid out as its piece is, as boxes of the whole parameter."""
+def shards_of_parameter(
+    name: str, shard: ParameterShard, held: Tensor, mine: bool
+) -> Iterator[StateShard]:
+    """A tensor that is laid out like this shard of a parameter, as slices of the whole."""
     whole = shard.parameter
     shape, size = tuple(whole.shape), tuple(local(whole).shape)
     if not prod(shape):  # without numbers, and yet a part of the model
-        yield Holding(name, shape, whole_slice(shape), held.detach().new_empty(shape), mine)
+        yield StateShard(name, shape, whole_slice(shape), held.detach().new_empty(shape), mine)
         return
     if shard.flat is None:
-        boxes = [(whole_slice(size), held.detach())] if prod(size) else []
+        slices = [(whole_slice(size), held.detach())] if prod(size) else []
     else:
-        boxes = [
-            (box, held.detach()[row].view(box.size))
-            for box, row in slices_of_range(size, shard.flat.start, shard.flat.stop)
+        slices = [
+            (piece, held.detach()[row].view(piece.size))
+            for piece, row in slices_of_range(size, shard.flat.start, shard.flat.stop)
         ]
-    for start, part in stretches(whole):
-        for box, numbers in boxes:
-            common = part.intersection(box)
+    for start, part in contiguous_slices(whole):
+        for piece, numbers in slices:
+            common = part.intersection(piece)
             if common is not None:
-                back = tuple(-a for a in box.start)
+                back = tuple(-a for a in piece.start)
                 seen = common.shifted(back).view(numbers)
-                yield Holding(name, shape, common.shifted(start), seen, mine)
+                yield StateShard(name, shape, common.shifted(start), seen, mine)
 
 
-def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], TensorSlice]]:
-    """The boxes of this rank's own tensor that lie together in the whole, and how far each moved.
+def contiguous_slices(whole: Tensor) -> Iterator[tuple[tuple[int, ...], TensorSlice]]:
+    """The slices of this rank's tensor that are contiguous in the whole, and where each starts.
 
     One, but for a matrix of queries, keys and values that the tensor axis cut in each third.
     """
@@ -132,7 +139,7 @@ def stretches(whole: Tensor) -> Iterator[tuple[tuple[int, ...], TensorSlice]]:
     *others, last = whole.placements
     in_thirds = is_strided(last)
     placements = [*others, Shard(last.dim) if in_thirds else last]
-    size, start = local_box(whole, placements)
+    size, start = local_slice(whole, placements)
     if not in_thirds:
         yield start, TensorSlice((0,) * len(size), size)
         return

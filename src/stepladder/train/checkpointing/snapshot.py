@@ -26,9 +26,9 @@ from stepladder.version import VERSION
 from .async_copy import Copying
 from .rank_state import RankState, copies_of, read_rank_state
 from .rng_state import read_generators
-from .sharded_state import Holding, holdings, saved_name, saves
+from .sharded_state import StateShard, saved_name, saves, state_shards
 
-NOTE_BYTES = 6 * 2**10  # of one box: what is known of it, here and as JSON; 4.2 KiB were measured
+NOTE_BYTES = 6 * 2**10  # of one shard: what is known of it, here and as JSON; 4.2 KiB were measured
 THREAD_BYTES = 2**19  # of one that writes, one that waits for the disk or the one that commits
 ON_PAGES = 2**17  # what is larger gets pages of its own, and up to one for their head
 ALIGNED = 2**7  # the head of what is smaller, and its rounding
@@ -41,16 +41,16 @@ class Snapshot:
     step: int
     state: dict[str, Any]
     files: dict[str, dict[str, Tensor]]  # by file, by key
-    places: dict[str, list[tuple[Holding, str, str]]]  # of each tensor: its boxes, file and key
+    places: dict[str, list[tuple[StateShard, str, str]]]  # of each tensor: its shards, file and key
     copying: Copying | None = None  # None: these are the run's own tensors
     refused: Exception | None = None  # why there is nothing to write
 
-    def add(self, holding: Holding, rank: int, kept: Tensor) -> None:
-        file = f"{holding.name.partition('/')[0]}-{rank:05d}.safetensors"
+    def add(self, shard: StateShard, rank: int, kept: Tensor) -> None:
+        file = f"{shard.name.partition('/')[0]}-{rank:05d}.safetensors"
         tensors = self.files.setdefault(file, {})
-        key = free_key(holding.key, tensors)
+        key = free_key(shard.key, tensors)
         tensors[key] = kept
-        self.places.setdefault(holding.name, []).append((holding, file, key))
+        self.places.setdefault(shard.name, []).append((shard, file, key))
 
 
 def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
@@ -61,16 +61,16 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
     passing = read_rank_state(run.climbed, run.world)
     taken = Snapshot(run.index, describe(run, passing), {}, {})
     pairs = []
-    for holding in held_here(run, passing):
-        if not holding.mine:
+    for shard in saved_shards(run, passing):
+        if not shard.mine:
             continue
-        here = passing.means.get(holding.name, holding.tensor).detach()
+        here = passing.means.get(shard.name, shard.tensor).detach()
         if buffers is None:
             kept = here.cpu()
         else:
-            kept = place_for(here, f"{holding.name}{holding.box.start}", buffers)
+            kept = place_for(here, f"{shard.name}{shard.slice.start}", buffers)
             pairs.append((kept, here))
-        taken.add(holding, rank, kept)
+        taken.add(shard, rank, kept)
     own = {**read_generators(run.world.device), **read_owed(run.climbed), **passing.own}
     taken.files[f"rank-{rank:05d}.safetensors"] = own
     if buffers is not None:
@@ -94,13 +94,13 @@ def changed_in_passes(module: nn.Module) -> set[int]:
     return buffers | rescaled
 
 
-def held_here(run: Engine, passing: RankState) -> Iterator[Holding]:
+def saved_shards(run: Engine, passing: RankState) -> Iterator[StateShard]:
     """All that this rank may have to write, but for its own file."""
-    yield from holdings(run.climbed, run.optimizer, run.world)
+    yield from state_shards(run.climbed, run.optimizer, run.world)
     for index, (name, value) in enumerate(passing.extra.items()):
         mine = saves(ParameterShard(name, value, value), index, run.climbed, run.world)  # type: ignore[arg-type]
         full = f"extra/{saved_name(name, run.climbed)}"
-        yield Holding(full, tuple(value.shape), whole_slice(value.shape), value, mine)
+        yield StateShard(full, tuple(value.shape), whole_slice(value.shape), value, mine)
 
 
 def free_key(key: str, taken: Container[str]) -> str:
@@ -115,7 +115,7 @@ def forecast_snapshot(run: Engine) -> int:
 
     All but what notes and threads take is kept for the next.
     """
-    mine = [held for held in holdings(run.climbed, run.optimizer, run.world) if held.mine]
+    mine = [held for held in state_shards(run.climbed, run.optimizer, run.world) if held.mine]
     pinned = run.world.device.type == "cuda"
     copies = sum(host_bytes(held.tensor.nbytes, pinned) for held in mine)
     return copies + len(mine) * NOTE_BYTES + (THREADS + 2) * THREAD_BYTES

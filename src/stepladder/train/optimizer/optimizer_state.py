@@ -18,14 +18,18 @@ from stepladder.checkpoint import Manifest, TensorSlice
 from stepladder.errors import RecordError
 from stepladder.plan import Optimizer
 from stepladder.rungs import ParameterShard
-from stepladder.train.checkpointing.sharded_state import in_boxes, saved_name, stored_path
+from stepladder.train.checkpointing.sharded_state import (
+    saved_name,
+    shards_of_parameter,
+    stored_path,
+)
 from stepladder.train.engine import Engine
 
 from .master_weights import MASTER
 
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
 FACTORS = {"row_var", "col_var"}  # of a matrix's second moments
-Wanted = tuple[str, TensorSlice, Tensor]  # a tensor of the checkpoint, a box of it, where it goes
+Wanted = tuple[str, TensorSlice, Tensor]  # of the checkpoint, a slice of it, its place
 
 
 def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
@@ -119,7 +123,9 @@ def begin_anew(run: Engine, taken: set[str]) -> Iterator[Wanted]:
             if not isinstance(value, Tensor) or f"optimizer/{name}/{key}" in taken:
                 continue
             if key == MASTER:
-                boxes = in_boxes(stored_path(shard.name, run.climbed), shard, value, mine=False)
-                yield from ((box.name, box.box, box.tensor) for box in boxes)
+                parts = shards_of_parameter(
+                    stored_path(shard.name, run.climbed), shard, value, mine=False
+                )
+                yield from ((part.name, part.slice, part.tensor) for part in parts)
             else:
                 value.zero_()
