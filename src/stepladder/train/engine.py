@@ -27,6 +27,7 @@ from stepladder.rungs import (
     is_out_of_memory,
 )
 from stepladder.train.checkpointing.async_copy import Copying
+from stepladder.train.data_loader.loader_position import LoaderPosition
 from stepladder.train.data_loader.shard_loader import shard_batches
 from stepladder.train.health.locate_nonfinite import Scene, answer
 from stepladder.train.health.nonfinite import Health, Mark
@@ -77,6 +78,7 @@ class Engine:
     peak: PeakMemory = field(default_factory=PeakMemory)
     statistics: Statistics | None = None  # of the layers, where a bad step does not end the run
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
+    reading: LoaderPosition = field(default_factory=LoaderPosition)  # where it is in a DataLoader
     events: list[str] = field(default_factory=list)  # what a step's numbers do not say
 
     @property
@@ -141,17 +143,15 @@ class Engine:
         step may still be running, and is looked at one step later. On one rank there is nothing to
         agree on, and no step waits for the one before.
         """
-        policy, device = self.health.policy, self.world.device.type
-        if self.settled.one_rank or policy == "skip":
+        if self.settled.one_rank or self.health.policy == "skip":
             return
-        unfinished = policy == "stop" and device != "cpu"
+        unfinished = self.health.policy == "stop" and self.world.device.type != "cpu"
         self.look(last=self.index - 2 if unfinished else None)
 
     def own_batch(self, batch: Any, rows: Rows | None = None) -> Batch:
         """This rank's part of the global batch that comes next in the run."""
-        world = self.world
         made = rank_batch(
-            batch, self.position, self.plan, world.data_index, rows, world.gather_counts
+            batch, self.position, self.plan, self.world.data_index, rows, self.world.gather_counts
         )
         return self.climbed.forward_backward.loss.weigh(made)
 

@@ -14,6 +14,7 @@ from stepladder.data import Prefetcher, ReadPolicy
 from stepladder.data import batches as batches_of
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
+from stepladder.train.data_loader.loader_position import is_loader
 
 from .batch_rows import rows_of
 from .engine import Engine
@@ -34,7 +35,8 @@ def fit(
 
     Args:
         batches: of `run.batches`, a DataLoader, whose batches several ranks share, or anything
-            that yields what `run.step` takes.
+            that yields what `run.step` takes. After `run.resume` a DataLoader goes on where it was:
+            it passes over the batches of this epoch that were read.
         steps: where the run ends, counted from its first step and not from a resumed one; None:
             where the batches end.
         rows: as in `run.step`.
@@ -45,7 +47,14 @@ def fit(
     >>> [report.step for report in sl.fit(run, [batch] * 3)]
     [0, 1, 2]
     """
-    source = iter(run.shard(batches, rows, start=run.position))
+
+    def opened(start: int) -> Iterable[Any]:
+        return run.shard(batches, rows, start=start)
+
+    if is_loader(batches):
+        source = run.reading.read(batches, run.position, opened, run.events)
+    else:
+        source = iter(opened(run.position))
     run.clock.restart(run.index)
     while steps is None or run.index < steps:
         asked = time.perf_counter()

@@ -97,6 +97,7 @@ class Run(Engine):
         position, rewinds = self.position, self.health.rewinds
         path = self.load(folder)
         self.position, self.health.rewinds = position, rewinds + 1
+        self.reading.saved = None  # the data goes on
         self.save(folder)
         return path
 

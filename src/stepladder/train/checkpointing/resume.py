@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stepladder.checkpoint import CheckpointReader, Manifest, find_checkpoints, read_manifest
 from stepladder.checkpoint.integrity import check_files
@@ -22,12 +23,14 @@ from stepladder.errors import RecordError, StepladderError, Unproven
 from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
 from stepladder.rungs.parameter_shards import reshard
+from stepladder.train.data_loader.loader_position import KEY
 from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
 from stepladder.train.optimizer.build_optimizer import set_own_rates
 from stepladder.train.optimizer.error_feedback import set_owed
 from stepladder.train.optimizer.optimizer_state import begin_anew, make_state
 
+from .plain_values import encode
 from .rank_state import set_rank_state
 from .rng_state import set_generators
 from .sharded_state import StateShard, model_shapes, state_shards
@@ -49,6 +52,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         reader.read_all_into([*((held.name, held.slice, held.tensor) for held in here), *masters])
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
+        run.reading.saved = loader_position(run, manifest, reader)
         told = set_rank_state(run.climbed, run.world, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state = manifest.state
@@ -199,6 +203,15 @@ def generators(run: Engine, manifest: Manifest, reader: CheckpointReader) -> Non
             raise RecordError(
                 "checkpoint", f"{file.path} holds no state of generators", "Use an older one."
             ) from wrong
+
+
+def loader_position(run: Engine, manifest: Manifest, reader: CheckpointReader) -> Tensor | None:
+    """Where the saved run was in a DataLoader; of other ranks, where the first was."""
+    if not manifest.ranks:  # no run wrote it
+        return None
+    rank = run.world.place.rank if manifest.ranks == run.world.place.num_ranks else 0
+    file = reader.file(f"rank-{rank:05d}.safetensors")
+    return file.tensor(KEY) if KEY in file.names() else encode({})
 
 
 def check_same_model(path: Path, manifest: Manifest, run: Engine) -> None:

@@ -72,6 +72,7 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
             pairs.append((kept, here))
         taken.add(shard, rank, kept)
     own = {**read_generators(run.world.device), **read_owed(run.climbed), **passing.own}
+    own |= run.reading.state()
     taken.files[f"rank-{rank:05d}.safetensors"] = own
     if buffers is not None:
         taken.copying = Copying(run.world.device)
