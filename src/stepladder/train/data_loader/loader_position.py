@@ -39,7 +39,8 @@ class LoaderPosition:
     def read(self, loader: Any, position: int, opened: Open, events: list[str]) -> Iterator[Any]:
         """The batches of one epoch, after a resume from where the checkpoint was saved."""
         saved, self.saved = self.saved, None
-        self.loader, source = loader, iter(())
+        self.loader = loader
+        source: Iterator[Any] = iter(())
         if saved is not None:
             source = self.go_on(decode(saved), position, opened, events)
         first = list(islice(source, 1))
