@@ -10,6 +10,7 @@ from stepladder.train import climb
 from tests.loss.loss_cases import CLASSES, INPUTS
 from tests.ranks import run as on_ranks
 from tests.rungs.test_trained_loss import Net
+from tests.train.toys import net, pairs
 
 RATE = 0.1
 
@@ -97,3 +98,35 @@ def test_a_penalty_over_sharded_parameters_is_refused_by_all_ranks(plan):
 def test_a_penalty_over_the_parameters_of_all_stages_is_refused():
     for said, _ in on_ranks(planned, 2, "fp32 pipeline=2 micro=4"):
         assert said.startswith("loss: it reads 'parameters'() of the module, of which a pipeline")
+
+
+def shared(plan):
+    """A loss that holds a parameter of the model, beside one of its own."""
+    torch.set_num_threads(1)
+    module = net()
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = module.last.weight
+            self.bias = nn.Parameter(torch.zeros(5))
+
+        def forward(self, outputs, targets):
+            mean = functional.cross_entropy(outputs + self.bias, targets)
+            return mean + 0.1 * self.weight.square().sum()
+
+    loss = Own()
+    try:
+        run = climb(module, loss=loss, optimizer=f"sgd lr={RATE}", plan=plan, device="cpu")
+    except ModelError as refused:
+        return str(refused), None
+    return [run.step(batch, rows="global").loss for batch in pairs(3)], loss.bias.detach()
+
+
+def test_a_loss_may_hold_a_parameter_of_the_model_where_the_plan_keeps_it_whole():
+    losses, bias = shared("fp32")
+    for found, other in on_ranks(shared, 2, "fp32 ddp micro=2"):
+        assert found == pytest.approx(losses, rel=1e-5)
+        assert torch.allclose(other, bias, atol=1e-6)
+    for said, _ in on_ranks(shared, 2, "fp32 zero3"):
+        assert said.startswith("loss: holds the model's parameter 'last.weight', which this plan")

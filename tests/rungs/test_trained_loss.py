@@ -12,6 +12,7 @@ from stepladder.train import climb
 from stepladder.verify.reference import whole_parameters
 from tests.loss.loss_cases import CLASSES, INPUTS
 from tests.ranks import run as on_ranks
+from tests.train.toys import llama, ragged
 
 RATE = 0.2
 ONE, TWO = ["fp32", "fp32 micro=4"], ["fp32 ddp", "fp32 zero1 micro=4", "fp32 zero2"]
@@ -188,3 +189,28 @@ def test_a_loss_that_runs_a_module_which_nothing_trains_is_refused_unless_it_is_
         run.step((INPUTS, CLASSES))
     head.requires_grad_(False)
     assert run.step((INPUTS, CLASSES)).read().step == 0
+
+
+class TokenLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 64)
+
+    def forward(self, outputs, targets):
+        return functional.cross_entropy(self.head(outputs).flatten(0, 1), targets.flatten())
+
+
+def train_tokens(plan):
+    torch.set_num_threads(1)
+    torch.manual_seed(5)
+    loss = TokenLoss()
+    run = climb(llama(), loss=loss, optimizer="sgd lr=0.1", plan=plan, device="cpu")
+    norms = [run.step(batch, rows="global").grad_norm for batch in ragged(2, rows=4)]
+    return norms, loss.head.weight.detach()
+
+
+def test_chunks_of_a_sequence_train_one_loss():
+    norms, weight = train_tokens("fp32")
+    for found, other in on_ranks(train_tokens, 2, "fp32 context=2"):
+        assert found == pytest.approx(norms, rel=1e-4)
+        assert torch.allclose(other, weight, atol=1e-6)
