@@ -41,7 +41,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "zoo"))
 
 from architectures import ARCHITECTURES, make_problem
-from on_rank import Trained, train_on_rank
+from on_rank import Trained, free_groups, train_on_rank
 from oracle import Plain, largest_difference, train_plain
 from stepladder.launch import Ranks
 from table import find_source, read_cells, summarise, write_table
@@ -65,8 +65,6 @@ TOLERANCE = 1e-3  # of how far the plain loop moved a tensor; of a loss
 RESUMED = 1e-6  # after a resume, absolute
 BF16_ROUNDINGS = 2.0  # times what bf16 itself costs: autocast's distance from fp32
 BF16_LEAST = 0.02
-# Ranks are replaced after so many cells: every process group leaves threads behind that wake often.
-CALLS_OF_A_PROCESS = 10
 TIMEOUT_SECONDS = 600.0  # the compiler takes minutes on a busy machine
 
 
@@ -147,10 +145,9 @@ def chosen(reader: argparse.ArgumentParser, text: str, known: list[str]) -> list
 
 
 def compare_all(pairs: list[tuple[str, str]], report: Callable[[str, str, Cell], None]) -> None:
-    with Ranks(2, threads=1, left_alone_seconds=60, grace_seconds=5) as pool:
-        for index, (name, plan) in enumerate(pairs):
-            if index and index % CALLS_OF_A_PROCESS == 0:
-                pool.restart()
+    waits = {"left_alone_seconds": 60.0, "grace_seconds": 5.0}
+    with Ranks(2, threads=1, between_calls=free_groups, **waits) as pool:
+        for name, plan in pairs:
             report(name, plan, compare(pool, name, plan))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from architectures import make_problem
 from oracle import Tensors, copy_tensors, distance
 from problem import STEPS, Problem
 from stepladder.errors import NonFinite, StepladderError
+from stepladder.world.world import forget_routes
 
 SAVED = STEPS - 1  # steps before the checkpoint
 
@@ -88,3 +90,9 @@ def whole_tensors(module: torch.nn.Module) -> Tensors:
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor; every rank calls it for the same tensors in the same order."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def free_groups() -> None:
+    """Let go of earlier process groups, whose threads wake a hundred times a second."""
+    forget_routes()
+    gc.collect()
