@@ -1,6 +1,7 @@
 """The fuzzer's command line.
 
 python -m tests.fuzz --pairs 5000 --seed 0 --jobs 2     the whole draw, into benchmarks/results
+python -m tests.fuzz --pairs 5000 --keep runs/fuzz      the same; what is there is not tried again
 python -m tests.fuzz --seed 17 --show                   one problem: its text and its outcome
 python -m tests.fuzz --seed 17 --shrink                 make it small, and keep it as a case
 python -m tests.fuzz --planted                          which planted defects are found
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -69,6 +71,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--planted", action="store_true", help="plant known defects and find them")
     parser.add_argument("--only", default="", help="of the planted defects, those so described")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("--keep", type=Path, help="folder for rows, to go on after a stop")
     parser.add_argument("--dry", action="store_true", help="write no table")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of one job, as JSON lines
     parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)  # end at a bug
@@ -78,8 +81,11 @@ def parse() -> argparse.Namespace:
 
 def write_rows(options: argparse.Namespace) -> int:
     """One job: every so-many-th problem, a line for each as soon as it is known."""
+    known = {row["seed"] for file in options.rows.parent.iterdir() for row in rows_in(file)}
     with Runner() as runner, options.rows.open("a") as file:
         for seed in range(options.seed, options.seed + options.pairs, options.every):
+            if seed in known:
+                continue
             row = row_of(runner.try_problem(Problem.draw(seed)))
             file.write(json.dumps(row) + "\n")
             file.flush()
@@ -91,8 +97,13 @@ def write_rows(options: argparse.Namespace) -> int:
 def all_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of all jobs, with progress and every bug printed as they come."""
     began, done, bugs = time.monotonic(), 0, 0
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / str(job) for job in range(options.jobs)]
+    seeds = range(options.seed, options.seed + options.pairs)
+    with tempfile.TemporaryDirectory() as passing:
+        folder = options.keep or Path(passing)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = [row for file in folder.iterdir() for row in rows_in(file) if row["seed"] in seeds]
+        yield from kept
+        files = [folder / f"{uuid4().hex[:8]}.jsonl" for _ in range(options.jobs)]
         jobs = [subprocess.Popen([
             sys.executable, "-m", "tests.fuzz", "--rows", str(file), "--every", str(options.jobs),
             "--seed", str(options.seed + index), "--pairs", str(options.pairs - index),
@@ -106,13 +117,19 @@ def all_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                           f"{row['text'][:200]}", file=sys.stderr, flush=True)  # fmt: skip
                 if done % 50 == 0:
                     rate = done / (time.monotonic() - began)
-                    print(f"{done} of {options.pairs}, {bugs} bugs, {rate:.1f} pairs/s",
+                    print(f"{done} of {options.pairs - len(kept)}, {bugs} bugs, {rate:.1f} pairs/s",
                           file=sys.stderr, flush=True)  # fmt: skip
                 yield row
         finally:
             for job in jobs:
                 job.terminate()
                 job.wait()
+
+
+def rows_in(file: Path) -> list[dict[str, Any]]:
+    """The whole lines of a job's file; one that was stopped may have left half of one."""
+    text = file.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def follow(files: list[Path], jobs: list[Any]) -> Iterator[dict[str, Any]]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +89,16 @@ def write_table(
     summary: Summary, folder: Path, *, command: str, torch: str, seconds: float
 ) -> None:
     """benchmarks/results/fuzz.md and fuzz.json."""
-    found = {"command": command, "torch": torch, "seconds": round(seconds), **summary.to_json()}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    found = {"command": command, "date": date.today().isoformat(), "machine": machine,
+             "torch": torch, "seconds": round(seconds), **summary.to_json()}  # fmt: skip
     (folder / "fuzz.json").write_text(json.dumps(found, indent=1) + "\n")
     resumed = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.resumed.items()))
     lines = [
         "# Generated training problems", "",
-        f"`{command}`, torch {torch}, {seconds / 60:.0f} min. Each pair is a random module, loss, "
-        "data and optimizer under a random plan, trained for 5 steps and compared with a plain "
-        "torch loop over the whole batch in one process.", "",
+        f"`{command}`, {found['date']}, {machine}, torch {torch}. Each pair is a random module, "
+        "loss, data and optimizer under a random plan, trained for 5 steps and compared with a "
+        "plain torch loop over the whole batch in one process.", "",
         "| pairs | steps | same | announced | refused before the first step | bugs |",
         "|---|---|---|---|---|---|",
         f"| {summary.pairs:,} | {summary.steps:,} | {summary.same:,} | {summary.announced:,} "
