@@ -166,3 +166,48 @@ def test_a_modules_own_loss_is_tried_on_ranks_too(plan):
     expected, _ = plain_loop(summed, targets, steps=2, lr=0.01)
     for found in on_ranks(train_own_loss, 2, plan):
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+class Settings(dict):
+    """Settings that take no items once they are frozen, as those of diffusers."""
+
+    def __init__(self) -> None:
+        super().__init__(scale=1.0)
+        self.scale = 1.0
+
+    def __setitem__(self, name, value):
+        raise TypeError("frozen")
+
+
+class Halting(nn.Module):
+    """Reads frozen settings, and raises at the end of a pass without gradients."""
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__()
+        self.net, self.settings, self.raises = net(), Settings(), raises
+
+    def forward(self, x, labels):
+        loss = nn.functional.cross_entropy(self.net(x) * self.settings.scale, labels)
+        if self.raises and not torch.is_grad_enabled():
+            raise ValueError("not without gradients")
+        return {"loss": loss}
+
+
+def train_halting(raises):
+    batch = {"x": INPUTS, "labels": CLASSES}
+    run = climb(
+        Halting(raises), optimizer="sgd lr=0.1", plan="fp32 zero3 shard=2", device="cpu",
+        sample=batch,
+    )  # fmt: skip
+    return [run.step(batch, rows="global").loss for _ in range(3)], run.events
+
+
+def test_a_pass_that_raises_in_a_trial_of_shards_is_refused():
+    with pytest.raises(ModelError, match="raised in a pass without gradients, so 'net"):
+        on_ranks(train_halting, 2, True)
+
+
+def test_a_trial_reads_settings_that_cannot_be_copied():
+    expected, _ = plain_loop(nn.CrossEntropyLoss(), CLASSES)
+    for losses, events in on_ranks(train_halting, 2, False):
+        assert losses == pytest.approx(expected, rel=1e-5) and not events

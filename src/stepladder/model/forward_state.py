@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +61,18 @@ def copied(buffer: Tensor | None, large: bool) -> Tensor | None:
 
 def attributes(part: nn.Module) -> dict[str, Any]:
     return {
-        name: value.copy() if isinstance(value, CONTAINERS) else value
+        name: duplicate(value)
         for name, value in module_attributes(part).items()
         if isinstance(value, (*PLAIN, *CONTAINERS))
     }
+
+
+def duplicate(value: Any) -> Any:
+    """A copy of a container, with the attributes of its own class; a frozen one stays itself."""
+    try:
+        return copy(value) if isinstance(value, CONTAINERS) else value
+    except Exception:  # diffusers' frozen settings take no items, a copy's neither
+        return value
 
 
 def versions_of_large(module: nn.Module) -> list[tuple[int, int]]:
@@ -87,7 +96,7 @@ def running_on(state: State) -> Iterator[None]:
                 }
             )
             for name, value in each.attributes.items():
-                vars(each.part)[name] = value.copy() if isinstance(value, CONTAINERS) else value
+                vars(each.part)[name] = duplicate(value)
         yield
     finally:
         for part, buffers, values in now:

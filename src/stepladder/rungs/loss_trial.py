@@ -19,9 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from stepladder.data import Batch, iter_tensors
-from stepladder.errors import StepladderError
+from stepladder.errors import ModelError, StepladderError
 from stepladder.loss import (
     OFTEN_IGNORED,
     ClassWeights,
@@ -217,6 +218,8 @@ class LossTrial:
         # A pass of the user's without a backward leaves it gathered: what would be randomised here
         # is freed by the trial's first pass.
         reshard(self.module)
+        named_now = self.module.named_parameters()
+        sharded = {name for name, p in named_now if isinstance(p, DTensor)}
         modes = [(part, part.training) for part in self.module.modules()]
         self.modes = dict(modes)
         named = [(name, local(p.detach())) for name, p in self.module.named_parameters()]
@@ -232,9 +235,22 @@ class LossTrial:
             for part, mode in modes:
                 part.training = mode
             self.known.clear()
+            # A pass that raised has left gathered parameters, which would be used again.
+            reshard(self.module)
             with torch.no_grad():
                 for _, parameter, first in self.before:
                     parameter.copy_(first)
+            self.refuse_gathered(sharded)
+
+    def refuse_gathered(self, sharded: set[str]) -> None:
+        """FSDP2 does not free the parameters of a part whose pass raised: they stay random."""
+        for name, parameter in self.module.named_parameters():
+            if name in sharded and not isinstance(parameter, DTensor):
+                raise ModelError(
+                    "loss",
+                    f"the module raised in a pass without gradients, so '{name}' stays gathered",
+                    "Use zero1 or ddp, or have its forward run without gradients.",
+                )
 
     def randomise(self, rows: Batch, draw: int) -> None:
         """Make parameters random, with a loss that is a finite number."""
