@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -174,8 +175,11 @@ class Accumulate:
         return LossTrial(module, self.loss, self.world, self.trial_outputs)
 
     def trial_outputs(self, part: Batch) -> Any:
-        """The module's outputs, in full precision where the precision is autocast's."""
-        with self.forward_context(), torch.autocast(self.world.device.type, enabled=False):
+        """The module's outputs, in full precision where the precision is autocast's alone."""
+        exact: AbstractContextManager[Any] = torch.autocast(self.world.device.type, enabled=False)
+        if isinstance(self.gradient_sync.module, FSDPModule):
+            exact = nullcontext()  # parameters are gathered in 16 bits, and need autocast
+        with self.forward_context(), exact:
             return self.outputs(part)
 
     def evaluated_weight(self) -> float:

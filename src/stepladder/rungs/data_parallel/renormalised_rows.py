@@ -71,11 +71,22 @@ def check_renormalised(module: nn.Module, settled: SettledPlan) -> None:
         "masters, which are not shortened": settled.masters,
     }
     plans = [plan for plan, is_so in losing.items() if is_so]
-    for name, part in module.named_modules() if plans else ():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+    cut = settled.micro_batch or (settled.micro_batches or 1) > 1 or settled.gradient_ranks > 1
+    for name, part in module.named_modules():
+        if not isinstance(part, nn.Embedding | nn.EmbeddingBag) or part.max_norm is None:
+            continue
+        problem = f"that is lost under {plans[0]}" if plans else ""
+        if not problem and cut and is_shared(part.weight, module):
+            # Whoever shares it must see the rows of the whole batch shortened, not of a part.
+            problem = "another part reads it, and this plan computes a batch in parts"
+        if problem:
             raise ModelError(
                 name,
-                f"max_norm={part.max_norm:g} shortens rows of its weight in forward, and that is "
-                f"lost under {plans[0]}",
+                f"max_norm={part.max_norm:g} shortens rows of its weight in forward, and {problem}",
                 "Use another plan, or shorten what the embedding returns.",
             )
+
+
+def is_shared(weight: Tensor, module: nn.Module) -> bool:
+    """Whether several parts of a module have this parameter."""
+    return sum(one is weight for _, one in module.named_parameters(remove_duplicate=False)) > 1

@@ -67,6 +67,8 @@ def shard(
             and unit is not units[-1],
             ignored_params=replicated.all,
         )
+    if precision.mixed and world.device.type == "cpu":
+        match_norms(module)
     prefetch([unit.parts[0] for unit in units[:-1] if not unit.full_width])
     module.register_forward_hook(reshard_after_evaluation)
     if not settled.plan.compile and not declares_anatomy(module):  # the compiler would see hooks
@@ -108,6 +110,13 @@ def mixed_policy(precision: Precision, unit: Unit) -> MixedPrecisionPolicy:
         reduce_dtype=getattr(torch, precision.reduce),
         cast_forward_inputs=False,
     )
+
+
+def match_norms(module: nn.Module) -> None:
+    """Give norms inputs in the type of their gathered weights: on CPUs autocast does not."""
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm | nn.GroupNorm) and part.weight is not None:
+            part.register_forward_pre_hook(lambda norm, given: (given[0].to(norm.weight.dtype),))
 
 
 def offload_policy(settled: SettledPlan, device: torch.device) -> OffloadPolicy:
