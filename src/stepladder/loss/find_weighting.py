@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from stepladder.data import IGNORED, Batch
 
 from .observe_pieces import (
+    RELATIVE,
     Observation,
     Value,
     altered,
@@ -38,6 +39,7 @@ from .weighting import (
 )
 
 MOST_CLASSES = 4096  # that are weighed one by one
+AS_GOOD = 4.0  # times the error of the weighting that fits best
 MOST_SHOWN = 24  # that targets are drawn from, beside those there are
 Table = dict[int, float]  # weights by target value; 1 where none is named
 
@@ -148,6 +150,18 @@ def all_fits(
 ) -> list[Weighting]:
     """The weightings that make every observation's pieces add up to the whole, simplest first."""
     return [w for w in proposed if all(seen.fits(w, epsilon) for seen in observations)]
+
+
+def first_of_best(fitting: Sequence[Weighting], seen: Sequence[Observation]) -> Weighting:
+    """The simplest of the weightings that fit about as well as any.
+
+    Where outputs have 16 bits, much is allowed for rounding, and a simple weighting may fit that
+    is wrong by a few percent.
+    """
+    finite = [one for one in seen if math.isfinite(one.whole) and one.whole]
+    errors = [max((one.error(weighting) for one in finite), default=0.0) for weighting in fitting]
+    allowed = AS_GOOD * min(errors) + RELATIVE
+    return next(one for one, error in zip(fitting, errors) if error <= allowed)
 
 
 def weigh_values(value: Value, batch: Batch, num_classes: int, *, outside: bool) -> Table | None:

@@ -23,6 +23,7 @@ from stepladder.errors import ModelError
 from stepladder.loss import Loss
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
+from stepladder.seam.pytree import tree_map
 from stepladder.world import World
 
 from .loss_leaves import check_leaves, reads_shards
@@ -172,15 +173,29 @@ class Accumulate:
 
     def loss_trial(self) -> LossTrial:
         module = with_loss(self.gradient_sync.module, self.loss_module)
+        if isinstance(self.gradient_sync.module, FSDPModule):
+            # Parameters are gathered in 16 bits, and need autocast.
+            return LossTrial(module, self.loss, self.world, self.wide_outputs, self.rounding())
         return LossTrial(module, self.loss, self.world, self.trial_outputs)
 
     def trial_outputs(self, part: Batch) -> Any:
-        """The module's outputs, in full precision where the precision is autocast's alone."""
-        exact: AbstractContextManager[Any] = torch.autocast(self.world.device.type, enabled=False)
-        if isinstance(self.gradient_sync.module, FSDPModule):
-            exact = nullcontext()  # parameters are gathered in 16 bits, and need autocast
-        with self.forward_context(), exact:
+        """The module's outputs, in full precision where the precision is autocast's."""
+        with self.forward_context(), torch.autocast(self.world.device.type, enabled=False):
             return self.outputs(part)
+
+    def wide_outputs(self, part: Batch) -> Any:
+        """The module's outputs as a step computes them, for a loss that is computed in float32."""
+        with self.forward_context():
+            mixed = torch.is_autocast_enabled(self.world.device.type)
+            outputs = self.outputs(part)
+        return tree_map(widened, outputs) if mixed else outputs
+
+    def rounding(self) -> float:
+        """The unit in the last place of what a step computes in."""
+        kind = self.world.device.type
+        with self.forward_context():
+            mixed = torch.is_autocast_enabled(kind)
+            return torch.finfo(torch.get_autocast_dtype(kind) if mixed else torch.float32).eps
 
     def evaluated_weight(self) -> float:
         return float(self.total if self.loss.sums else self.weight_total)
@@ -206,6 +221,11 @@ def call(module: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, dict):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def widened(value: Any) -> Any:
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.to(torch.promote_types(value.dtype, torch.float32)) if floating else value
 
 
 def zero_loss(outputs: Any) -> torch.Tensor:

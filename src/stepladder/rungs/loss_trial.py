@@ -33,6 +33,7 @@ from stepladder.loss import (
     by_class,
     classes_of,
     count_classes,
+    first_of_best,
     observe_all,
     propose,
     weigh_values,
@@ -115,7 +116,7 @@ class LossTrial:
         right = [one for one, error in zip(fitting, errors) if error <= allowed]
         if not right:
             raise other_gradient(min(errors), sizes)
-        return right[0]
+        return first_of_best(right, seen)
 
     def gradient_errors(
         self, rows: Batch, sizes: Sequence[int], fitting: Sequence[Weighting]

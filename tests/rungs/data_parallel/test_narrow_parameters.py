@@ -37,6 +37,21 @@ def test_norms_take_a_stream_in_float32():
         assert sharded == pytest.approx(losses("fp32"), rel=0.03)
 
 
+def summed(plan):
+    torch.manual_seed(0)
+    batch = torch.arange(20).view(4, 5) % 7, torch.tensor([0, 1, 2, 0])
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0, 0.5]), reduction="sum")
+    taken = climb(Tabled(), loss=loss, optimizer="sgd lr=0.01", plan=plan, device="cpu")
+    found = [taken.step(batch, rows="global").loss for _ in range(2)]
+    return found, [line for line in taken.events if "could not be tried" in line]
+
+
+def test_a_loss_in_float32_is_tried_on_outputs_in_16_bits():
+    expected, _ = summed("fp32")
+    for found, untried in run(summed, 2, "bf16 zero3", init=False):
+        assert found == pytest.approx(expected, rel=0.03) and not untried
+
+
 def test_a_shared_table_that_shortens_its_rows_is_not_trained_in_parts():
     module = nn.Sequential(nn.Embedding(7, 4, max_norm=0.5), nn.Linear(4, 7, bias=False))
     module[1].weight = module[0].weight

@@ -33,7 +33,7 @@ from .gradient_compression import compress
 from .gradient_sync import GradientSync
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
-from .zero2_zero3 import micro_batch_context, mixed_policy, reshard_after_evaluation
+from .zero2_zero3 import match_norms, micro_batch_context, mixed_policy, reshard_after_evaluation
 
 # Buffers are not broadcast; the option was renamed in torch 2.13.
 RENAMED = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
@@ -140,6 +140,7 @@ def replicate_by_blocks(
         sharding.replicate_by_blocks(
             unit.parts, mesh=mesh, mp_policy=policy, ignored_params=replicated.all
         )
+    match_norms(module, plan.precision, world.device)
     module.register_forward_hook(reshard_after_evaluation)
     assert isinstance(module, FSDPModule)
 

@@ -67,8 +67,7 @@ def shard(
             and unit is not units[-1],
             ignored_params=replicated.all,
         )
-    if precision.mixed and world.device.type == "cpu":
-        match_norms(module)
+    match_norms(module, precision, world.device)
     prefetch([unit.parts[0] for unit in units[:-1] if not unit.full_width])
     module.register_forward_hook(reshard_after_evaluation)
     if not settled.plan.compile and not declares_anatomy(module):  # the compiler would see hooks
@@ -112,11 +111,18 @@ def mixed_policy(precision: Precision, unit: Unit) -> MixedPrecisionPolicy:
     )
 
 
-def match_norms(module: nn.Module) -> None:
+def match_norms(module: nn.Module, precision: Precision, device: torch.device) -> None:
     """Give norms inputs in the type of their gathered weights: on CPUs autocast does not."""
-    for part in module.modules():
+    for part in module.modules() if precision.mixed and device.type == "cpu" else ():
         if isinstance(part, nn.LayerNorm | nn.GroupNorm) and part.weight is not None:
-            part.register_forward_pre_hook(lambda norm, given: (given[0].to(norm.weight.dtype),))
+            part.register_forward_pre_hook(match_weight, with_kwargs=True)
+
+
+def match_weight(
+    norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    (given,) = (*args, *kwargs.values())
+    return (given.to(norm.weight.dtype),), {}
 
 
 def offload_policy(settled: SettledPlan, device: torch.device) -> OffloadPolicy:

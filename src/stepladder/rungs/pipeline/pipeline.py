@@ -141,8 +141,7 @@ class Pipeline(Accumulate):
             with self.forward_context():
                 return chunk.carry(self.read_inputs(part.inputs))
         if self.probed is not None:
-            with self.forward_context(), torch.autocast(self.world.device.type, enabled=False):
-                self.probed.append(self.outputs(part))
+            self.probed.append(self.wide_outputs(part))  # what was received may have 16 bits
             return self.seen
         weighted = self.forward(part).float() * self.weight(part)
         self.parts.append((part.num_rows, weighted.detach()))

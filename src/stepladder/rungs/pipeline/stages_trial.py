@@ -62,8 +62,9 @@ def make_trial(pipeline: Any) -> StagesTrial:
     module = with_loss(pipeline.module, pipeline.loss_module)
     outputs, last = partial(last_outputs, pipeline), pipeline.stages.owners[pipeline.stages.last]
     return StagesTrial(
-        module, pipeline.loss, pipeline.world, outputs, group=pipeline.group, driver=last
-    )
+        module, pipeline.loss, pipeline.world, outputs, pipeline.rounding(), group=pipeline.group,
+        driver=last,
+    )  # fmt: skip
 
 
 def last_outputs(pipeline: Any, part: Batch) -> Any:
