@@ -10,7 +10,10 @@ from stepladder.cli.main import main
 from stepladder.verify import Sameness
 
 TINY = ["--model", "llama:layers=1,hidden=16,heads=2,vocab=32", "--steps", "2"]
-FINE = Sameness("fp32 ddp", "sgd", 2, 1e-7, 1e-7, 1e-6, "head", 1e-5, 1e-5, 1e-4, (1e-7, 1e-7))
+FINE = Sameness(
+    "fp32 ddp", "sgd", 2, loss=1e-7, norm=1e-7, parameters=1e-6, worst="head", tolerance=1e-5,
+    norm_tolerance=1e-5, way_tolerance=1e-4, by_step=(1e-7, 1e-7),
+)  # fmt: skip
 
 
 def verify(*words):
@@ -43,6 +46,7 @@ def test_a_plan_that_is_refused_says_why_and_the_others_go_on(capsys):
         ([FINE, replace(FINE, loss=1e-4)], 1),
         ([FINE, replace(FINE, norm=float("nan"))], 1),
         ([FINE, replace(FINE, parameters=1e-3)], 1),
+        ([FINE, replace(FINE, buffers=1e-3)], 1),
         ([FINE, replace(FINE, problem="layout: no", refused=True)], 2),
         ([FINE, replace(FINE, problem="RuntimeError: no")], 1),
         ([replace(FINE, loss=1.0), replace(FINE, problem="layout: no", refused=True)], 1),

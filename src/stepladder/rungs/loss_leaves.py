@@ -56,10 +56,15 @@ def parameters_beyond(value: Tensor, outputs: Iterable[Tensor]) -> Iterator[nn.P
 
 
 def trained_elsewhere(parameter: nn.Parameter, module: nn.Module) -> bool:
-    """Whether a parameter is another run's; one that is gathered for a pass may be."""
-    others = [other for other in CLIMBED if other is not module]
-    return any(isinstance(other, FSDPModule) for other in others) or any(
-        parameter is one for other in others for one in other.parameters()
+    """Whether a parameter is another run's.
+
+    One that FSDP2 gathered for a pass is another object than the run's own: its shape must do.
+    """
+    return any(
+        parameter is one or (isinstance(other, FSDPModule) and parameter.shape == one.shape)
+        for other in CLIMBED
+        if other is not module
+        for one in other.parameters()
     )
 
 

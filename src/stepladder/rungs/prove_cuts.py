@@ -213,6 +213,7 @@ class CutProof:
             return torch.zeros((), requires_grad=True)
 
         run = Accumulate(GradientSync(copy), loss, nullcontext, self.world, split_batch=split)
+        run.leaves_checked = True  # of the copy nothing is trained; the step itself checks
         with uncompiled(copy), nullcontext() if training else evaluating(copy):
             run(batch, take)
         return found
