@@ -20,7 +20,7 @@ from stepladder.kernels.convert_float8 import (
     float8_problems,
     gains,
 )
-from stepladder.plan.precision import FP8
+from stepladder.plan.precision import BF16, FP8
 from stepladder.rungs.precision.precision import precision
 
 without_torchao = pytest.mark.skipif(find_spec("torchao") is not None, reason="torchao is here")
@@ -132,7 +132,7 @@ def test_our_own_products_need_no_package_and_leave_classes_and_names() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 512), nn.Linear(512, 8))
     inputs, names = torch.randn(16, 1024), dict(model.named_parameters())
-    precision(nn.Linear(2, 2), FP8, (), torch.device("cpu"), kernels=True)  # settles on kernels
+    precision(nn.Linear(2, 2), BF16, (), torch.device("cpu"))  # settles on kernels
     before = [model[0](inputs), model[1](inputs), model[2](inputs[:, :512])]
     precision(model, FP8, (), torch.device("cpu"), kernels=True)
     after = [model[0](inputs), model[1](inputs), model[2](inputs[:, :512])]
