@@ -17,21 +17,20 @@ def cannot_cut(seen: Sequence[Observation], sizes: Sequence[int]) -> ModelError:
     usual = next(propose(seen[0].parts[0], []))
     finite = [one for one in seen if math.isfinite(one.whole)]
     worst = max(finite, key=lambda one: one.error(usual))
-    pieces = ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"
     return ModelError(
         "loss",
         f"is {worst.whole:.6g} for {sum(sizes)} rows at once and {worst.combined(usual):.6g} for "
-        f"the same rows in pieces of {pieces}, and no weighting of the pieces makes up for it",
+        f"the same rows in pieces of {listed(sizes)}, and no weighting of the pieces makes up for "
+        "it",
         f"{UNCUT}; or use a loss that is a sum or one mean over rows or targets.",
     )
 
 
 def other_gradient(error: float, sizes: Sequence[int]) -> ModelError:
-    pieces = ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"
     return ModelError(
         "loss",
-        f"is the same for {sum(sizes)} rows at once and in pieces of {pieces}, and its gradient is "
-        f"not: it differs by {error:.2g} of its size",
+        f"is the same for {sum(sizes)} rows at once and in pieces of {listed(sizes)}, and its "
+        f"gradient is not: it differs by {error:.2g} of its size",
         f"{UNCUT}; or do not detach what the loss divides by.",
     )
 
@@ -42,3 +41,7 @@ def changes_buffer(name: str) -> ModelError:
         f"changes its buffer '{name}' in every call, and a batch is computed in pieces",
         f"{UNCUT}; or put that part of the loss into eval().",
     )
+
+
+def listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}"

@@ -30,6 +30,7 @@ from .loss_leaves import check_leaves, reads_shards
 from .loss_module import LossModule, with_loss
 from .loss_trial import LossTrial
 from .parameter_shards import local
+from .trial_copy import wide
 
 Context = Callable[[], AbstractContextManager[Any]]
 SplitBatch = Callable[[Batch], AbstractContextManager[Batch]]
@@ -188,7 +189,9 @@ class Accumulate:
         with self.forward_context():
             mixed = torch.is_autocast_enabled(self.world.device.type)
             outputs = self.outputs(part)
-        return tree_map(widened, outputs) if mixed else outputs
+        if not mixed:
+            return outputs
+        return tree_map(lambda one: wide(one) if isinstance(one, torch.Tensor) else one, outputs)
 
     def rounding(self) -> float:
         """The unit in the last place of what a step computes in."""
@@ -221,11 +224,6 @@ def call(module: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, dict):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
-
-
-def widened(value: Any) -> Any:
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.to(torch.promote_types(value.dtype, torch.float32)) if floating else value
 
 
 def zero_loss(outputs: Any) -> torch.Tensor:
