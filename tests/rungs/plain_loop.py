@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def planned(case: str, plan: str) -> dict[str, Tensor] | str:
     try:
         run = climb(
             random_module(case),
-            loss=loss,
+            loss=copy.deepcopy(loss),  # a run changes it in place
             optimizer=f"sgd lr={RATE}",
             plan=plan,
             sample=batches(0),

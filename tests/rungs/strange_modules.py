@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -488,6 +489,17 @@ def floats(step: int, rows: int = 8) -> Any:
     return torch.randn(rows, 4, generator=draw), torch.randint(0, 3, (rows,), generator=draw)
 
 
+def doubles(step: int, rows: int = 8) -> Any:
+    draw = torch.Generator().manual_seed(step + 5)
+    x = torch.randn(rows, 4 + 3, generator=draw).double()
+    return x[:, :4], x[:, 4:]
+
+
+def double_rows(step: int, rows: int = 8) -> Any:
+    x, y = floats(step, rows)
+    return x.double(), y
+
+
 def tokens(step: int, rows: int = 8) -> Any:
     draw = torch.Generator().manual_seed(step + 5)
     return torch.randint(0, 7, (rows, 5), generator=draw), torch.randint(
@@ -505,6 +517,70 @@ def star(step: int, rows: int = 8) -> Any:
     return (x, x[:, :3]), y
 
 
+class RunningMean(Net):
+    """Keeps a running mean of its activations, of which no result depends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("running", torch.zeros(WIDTH))
+        self.register_buffer("replaced", torch.zeros(WIDTH))
+        self.register_buffer("constant", torch.randn(1).expand(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        if self.training:
+            mean = x.detach().mean(0)
+            self.running.lerp_(mean, 0.1)
+            self.replaced = 0.9 * self.replaced + 0.1 * mean
+        return self.head(x)
+
+
+def spectral_head() -> nn.Module:
+    made = Net()
+    parametrizations.spectral_norm(made.head)
+    return made
+
+
+def spectral_shared() -> nn.Module:
+    """A block that runs twice in a forward pass, and iterates in both."""
+    made = Net()
+    parametrizations.spectral_norm(made.blocks[0].fc1)
+    made.blocks[1] = made.blocks[0]
+    return made
+
+
+class ObjectOut(Net):
+    """Returns an object of a class that torch knows nothing of."""
+
+    def forward(self, x: Tensor) -> Any:
+        return SimpleNamespace(logits=super().forward(x))
+
+
+def in_float64() -> nn.Module:
+    return Net().double()
+
+
+class Experts(Net):
+    """Rows go to one of two layers inside a block, so a rank may leave one out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks:
+            block.other = nn.Linear(WIDTH, WIDTH)
+            block.forward = MethodType(by_sign, block)
+
+
+def by_sign(block: Any, x: Tensor) -> Tensor:
+    chosen = x[:, 0] > 0
+    made = torch.zeros_like(x)
+    for mine, part in ((chosen, lambda y: Block.forward(block, y)), (~chosen, block.other)):
+        if mine.any():
+            made[mine] = part(x[mine])
+    return x + made
+
+
 CASES: dict[str, tuple[Any, Any, Any]] = {
     name: (make, floats, cross)
     for name, make in {
@@ -519,7 +595,9 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
         "integers": Integers, "unused": Unused, "skipped": SkippedBlock, "lists": Lists,
         "same": Same, "attr": Attr, "frozen": Frozen, "tied": tied, "late": Late,
         "stored": Stored, "noncontiguous": NonContiguous, "subclass": SubclassParameter,
-        "view": View, "scripted": scripted, "lstm": Lstm,
+        "view": View, "scripted": scripted, "lstm": Lstm, "running_mean": RunningMean,
+        "spectral_head": spectral_head, "spectral_shared": spectral_shared, "experts": Experts,
+        "object": ObjectOut,
     }.items()
 }  # fmt: skip
 CASES |= {
@@ -530,6 +608,12 @@ CASES |= {
     "keyword": (Keyword, keyword, cross),
     "star": (Star, star, cross),
     "penalised": (Penalised, floats, penalised),
+    "float64": (in_float64, doubles, nn.MSELoss()),
+    "weighted64": (
+        in_float64,
+        double_rows,
+        nn.CrossEntropyLoss(torch.tensor([0.5, 1.0, 1.7]).double()),
+    ),
 }
 
 

@@ -1,11 +1,15 @@
 """Strangers' modules learn under every plan what a plain torch loop learns from whole batches."""
 
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 
+from stepladder.rungs.data_parallel import zero2_zero3
+from stepladder.train import climb
 from tests.ranks import run
 from tests.rungs.plain_loop import differences, plain, planned_all
+from tests.rungs.strange_modules import cross, floats, random_module
 
 expected = cache(plain)
 
@@ -16,7 +20,8 @@ MADE_BY_A_BATCH = ["lazy", "sparse"]
 
 
 IN_PLACE = ["in_place", "relu_first"]  # the first operation of a block writes to its input
-SPECTRAL = ["spectral", "old_spectral"]
+SPECTRAL = ["spectral", "old_spectral", "spectral_head", "spectral_shared"]
+WIDE = ["float64", "weighted64"]  # given in float64, which no plan stores
 CONDITIONAL = ["unused", "skipped"]  # which parts run depends on the rows, and so on the rank
 
 
@@ -28,7 +33,8 @@ def wrong(found, cases):
 
 @pytest.mark.parametrize("plan", ["fp32", "fp32 micro=2"])
 def test_on_one_device(plan):
-    cases = [*ODD_PARAMETERS, *ODD_ATTRIBUTES[:4], *HOOKS, *MADE_BY_A_BATCH, *SPECTRAL, "annealed"]
+    cases = [*ODD_PARAMETERS, *ODD_ATTRIBUTES[:4], *HOOKS, *MADE_BY_A_BATCH, *SPECTRAL, "annealed",
+             *WIDE, "running_mean"]  # fmt: skip
     assert wrong(planned_all(cases, plan), cases) == {}
 
 
@@ -41,11 +47,24 @@ def test_recomputed_blocks_may_write_to_their_inputs_and_count_their_calls(plan)
 @pytest.mark.parametrize(
     ("plan", "cases"),
     [
-        ("fp32 ddp", [*ODD_ATTRIBUTES, *HOOKS, *MADE_BY_A_BATCH, "complex", "max_norm"]),
+        (
+            "fp32 ddp",
+            [*ODD_ATTRIBUTES, *HOOKS, *MADE_BY_A_BATCH, "complex", "max_norm", "weighted64"],
+        ),
+        ("fp32 ddp micro=1", ["running_mean", "experts"]),
         ("fp32 zero1", [*HOOKS, "complex", "sparse"]),
         (
             "fp32 zero2 micro=2",
-            [*ODD_PARAMETERS, *HOOKS, *CONDITIONAL, *SPECTRAL, "max_norm", "annealed"],
+            [
+                *ODD_PARAMETERS,
+                *HOOKS,
+                *CONDITIONAL,
+                *SPECTRAL,
+                "max_norm",
+                "annealed",
+                "running_mean",
+                "experts",
+            ],
         ),
         (
             "fp32 zero3",
@@ -57,12 +76,23 @@ def test_recomputed_blocks_may_write_to_their_inputs_and_count_their_calls(plan)
                 *CONDITIONAL,
                 *IN_PLACE,
                 "max_norm",
+                "object",
+                "experts",
+                "spectral_head",
+                "float64",
             ],
         ),
         ("fp32 tensor=2", [*ODD_PARAMETERS, *HOOKS]),
         (
             "fp32 pipeline=2 micro=4",
-            [*ODD_PARAMETERS, "old_weight_norm", *HOOKS, "frozen", "annealed"],
+            [
+                *ODD_PARAMETERS,
+                "old_weight_norm",
+                *HOOKS,
+                "frozen",
+                "annealed",
+                *SPECTRAL[:3],
+            ],
         ),
     ],
 )
@@ -97,12 +127,6 @@ def test_on_four_ranks(plan):
             "Use scale_grad_by_freq=False, or one rank without micro.",
         ),
         (
-            "spectral",
-            "fp32 pipeline=2 micro=4",
-            "layout.pipeline: spectral norm of Net would advance in every micro-batch. "
-            "Use pipeline=1, and shard instead.",
-        ),
-        (
             "unused",
             "fp32 pipeline=2 micro=4",
             "layout.pipeline: Unused cannot be traced, since its code depends on numbers "
@@ -112,3 +136,31 @@ def test_on_four_ranks(plan):
 )
 def test_what_cannot_be_is_refused_by_all_ranks_in_one_line(case, plan, refusal):
     assert run(planned_all, 2, [case], plan, init=False) == [{case: refusal}] * 2
+
+
+def before_torch_2_13(cases, plan):
+    """As with a torch whose FSDP2 sends only the gradients that a rank has."""
+    with patch.object(zero2_zero3, "sends_unused", lambda module: False):
+        return planned_all(cases, plan)
+
+
+@pytest.mark.parametrize(
+    "plan", ["fp32 zero2 micro=2", "fp32 zero3", "fp32 zero3 recompute=blocks"]
+)
+def test_ranks_that_use_different_parameters_send_zeros_before_torch_2_13_too(plan):
+    cases = ["experts", *CONDITIONAL]
+    for found in run(before_torch_2_13, 2, cases, plan, init=False):
+        assert wrong(found, cases) == {}
+
+
+def test_the_stage_that_runs_the_code_has_the_statistics_it_writes():
+    _, last = run(planned_all, 2, ["running_mean"], "fp32 pipeline=2 micro=4", init=False)
+    assert wrong(last, ["running_mean"]) == {}
+
+
+@pytest.mark.parametrize("case", ["spectral_head", "spectral", "running_mean"])
+def test_climbing_leaves_what_a_forward_pass_would_change(case):
+    module = random_module(case)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    climb(module, loss=cross, plan="fp32 micro=4", sample=floats(0), device="cpu")
+    assert {n for n, b in module.named_buffers() if not b.equal(before[n])} == set()

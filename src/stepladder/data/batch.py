@@ -82,6 +82,12 @@ class Batch:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
+    def narrow(self) -> Batch:
+        """The batch with float64 in float32."""
+        return self._each(
+            lambda tensor: tensor.float() if tensor.dtype == torch.float64 else tensor
+        )
+
     def pin(self) -> Batch:
         """The batch in pinned memory, for asynchronous copies to a device."""
         return self._each(lambda tensor: tensor.pin_memory())

@@ -45,11 +45,13 @@ Table = dict[int, float]  # weights by target value; 1 where none is named
 
 
 class ClassWeights(TorchFunctionMode):
-    """Records the class weights and ignored values that torch's cross-entropies are called with."""
+    """Records the class weights and ignored values that torch's cross-entropies are called with,
+    and of how many classes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tables: list[Table] = []
+        self.num_classes = 0  # the fewest of any call
 
     @property
     def ignored(self) -> list[int]:
@@ -64,6 +66,9 @@ class ClassWeights(TorchFunctionMode):
             table = {**dict(enumerate(values)), ignored: 0.0}
             if table not in self.tables:
                 self.tables.append(table)
+            logits: torch.Tensor = given["input"] if "input" in given else args[0]
+            classes = logits.shape[:2][-1]
+            self.num_classes = min(self.num_classes or classes, classes)
         return func(*args, **given)
 
 

@@ -37,6 +37,8 @@ class Loss:
     kind: Literal["cross_entropy", "own", "other"] = "other"  # what rungs may know of the function
     known: bool = False  # whether the weighting is known to be right
     weighting: Weighting | None = None  # of pieces; None: by targets other than -100
+    # What it takes of the outputs; raises where that is missing, also where no target is valid.
+    takes: Callable[[Any], Any] = lambda outputs: outputs
 
     def mean(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """The mean over this micro-batch's valid targets."""
@@ -88,7 +90,8 @@ def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.
     """A loss from a name, a function of (outputs, targets), or None for the module's own."""
     if loss is None:
         shifted = type(base_model(module)).__name__.endswith(SHIFTING)
-        return Loss(lambda outputs, targets: own_loss(outputs, module), shifted, "own")
+        takes = partial(own_loss, module=module)
+        return Loss(lambda outputs, targets: takes(outputs), shifted, "own", takes=takes)
     if isinstance(loss, str):
         if loss not in NAMED:
             raise ModelError("loss", f"'{loss}' is not a loss", nearest(loss, NAMED))
@@ -97,7 +100,7 @@ def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.
         function = NAMED[loss]
         if loss == "cross_entropy":
             function = partial(cross_entropy, classes_last=has_classes_last(module))
-        return Loss(function, kind=kind, known=True)
+        return Loss(function, kind=kind, known=True, takes=only_tensor)
     return Loss(loss)
 
 

@@ -7,9 +7,9 @@ the gradients do not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,9 +26,11 @@ from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.seam.pytree import tree_map
 from stepladder.world import World
 
+from .forward_effects.written_buffers import RunningStatistics
 from .loss_leaves import check_leaves, reads_shards
 from .loss_module import LossModule, with_loss
 from .loss_trial import LossTrial
+from .output_tensors import tensors_in
 from .parameter_shards import local
 from .trial_copy import wide
 
@@ -53,6 +55,7 @@ class Accumulate:
     weight_total: float | torch.Tensor = 1.0  # what the last global batch weighed in the loss
     loss_module: LossModule | None = None  # where the loss is a module
     notes: list[str] = field(default_factory=list)  # events of the run
+    statistics: Sequence[RunningStatistics] = ()  # of the module, or of each stage in a pipeline
     leaves_checked: bool = False  # whether it is known what else than outputs the loss reads
     # Of the last batch: rows and weighted loss of each micro-batch on this rank, on the device.
     parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
@@ -62,20 +65,31 @@ class Accumulate:
         batch = self.loss.weigh(batch)
         counted, self.parts = self.start_count(batch), []
         loss = torch.zeros((), device=self.world.device)
-        with self.split_batch(batch) as mine:
+        with self.split_batch(batch) as mine, ExitStack() as around:
             padded = self.padded_micro_batches(batch, self.weigh_chunk(batch, mine))
+            for one in self.statistics:
+                around.enter_context(one.batch(len(padded)))
             for index, (part, counts) in enumerate(padded):
-                with self.gradient_sync.around_micro_batch(index == len(padded) - 1):
+                with ExitStack() as context:
+                    for one in self.statistics:
+                        context.enter_context(one.micro_batch(part.num_rows if counts else 0))
+                    last = index == len(padded) - 1
+                    context.enter_context(self.gradient_sync.around_micro_batch(last))
                     mean = self.forward(part)
                     counted()
                     weighted = mean * (self.weight(part) if counts else 0.0)
                     # DDP and FSDP average over ranks, and a sum is needed: see gradient_sync.py.
                     scaled = scale(weighted * self.gradient_sync.ways)
-                    self.gradient_sync.before_backward(scaled, index == len(padded) - 1)
+                    self.gradient_sync.before_backward(scaled, last)
                     scaled.backward()
                 self.parts.append((part.num_rows, weighted.detach()))
                 loss += weighted.detach()
         return self.world.sum(loss, *COPIES)
+
+    def follow_statistics(self, module: nn.Module) -> None:
+        """Have buffers that the forward pass writes be those of whole batches."""
+        state = with_loss(module, self.loss_module)
+        self.statistics = [RunningStatistics(state, self.world, self.notes)]
 
     def weight(self, part: Batch) -> float | torch.Tensor:
         """A micro-batch's share of the global batch."""
@@ -97,8 +111,8 @@ class Accumulate:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
         with self.forward_context():
             outputs = self.outputs(part)
-            counts = self.loss.count(part)
-            loss = self.mean(outputs, part) if counts else zero_loss(outputs)
+            self.loss.takes(outputs)  # refused on all ranks, not only on those with a valid target
+            loss = self.mean(outputs, part) if self.loss.count(part) else zero_loss(outputs)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(
                 "loss", "does not depend on any trainable parameter", "Unfreeze one, or check loss."
@@ -232,20 +246,3 @@ def zero_loss(outputs: Any) -> torch.Tensor:
     # A mean over no target is not a number, nor is its gradient: the other outputs will do.
     used = [tensor for tensor in used if tensor.dim()] or used
     return sum((local(t).nan_to_num().sum() * 0 for t in used), torch.zeros(()))
-
-
-def tensors_in(outputs: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """The tensors of any structure: containers, dataclasses, objects with attributes."""
-    if isinstance(outputs, torch.Tensor):
-        yield outputs
-    elif depth and isinstance(outputs, Mapping):
-        for part in outputs.values():
-            yield from tensors_in(part, depth - 1)
-    elif depth and isinstance(outputs, Iterable) and not isinstance(outputs, str | bytes):
-        for part in outputs:
-            yield from tensors_in(part, depth - 1)
-    elif depth and is_dataclass(outputs):
-        for part in fields(outputs):
-            yield from tensors_in(getattr(outputs, part.name), depth - 1)
-    elif depth and not isinstance(outputs, type):
-        yield from tensors_in(getattr(outputs, "__dict__", {}), depth - 1)

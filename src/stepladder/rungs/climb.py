@@ -40,6 +40,7 @@ from stepladder.rungs.pipeline.tied_parameters import TiedParameters
 from stepladder.rungs.precision.precision import (
     accumulate_in_float32,
     cast_inputs,
+    computes_in_float64,
     precision,
 )
 from stepladder.rungs.tensor.tensor_parallel import tensor
@@ -47,14 +48,14 @@ from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
 from .accumulate import Accumulate, Scale
-from .call_counters import count_once
 from .cuda_graph import CudaGraphAccumulate
+from .forward_effects.call_counters import count_once
 from .loss_leaves import CLIMBED
 from .loss_module import LossModule, take_loss, with_loss
+from .overlapping_parameters import refuse_overlapping
 from .parameter_hooks import ParameterHooks
 from .parameter_shards import ParameterShard
 from .prove_cuts import CutProof, make_proof
-from .spectral_norm import iterate_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Climbed:
     shared: TiedParameters = field(default_factory=TiedParameters)  # between pipeline stages
     structure: dict[str, Any] = field(default_factory=dict)  # of the module as it was given
     loss_module: LossModule | None = None  # with state, where this rank computes the loss
+    narrows: bool = False  # the module was given in float64, so batches come in it too
 
     @property
     def state(self) -> nn.Module:
@@ -120,6 +122,7 @@ def climb(
     plan = settled.plan
     # Before any rung: which parameters are the loss's own is seen on the module as it was given.
     loss_module = take_loss(loss.function, module, settled, world)
+    narrows = computes_in_float64(module)
     # Before any rung: tensors that replace parameters have no hooks.
     hooks = ParameterHooks(with_loss(module, loss_module))
     if settled.offloads_parameters:
@@ -149,8 +152,9 @@ def climb(
     part.watch_batches(run, chosen.notes)
     run.notes = chosen.notes if world.is_rank_zero else []
     run.loss_module = loss_module if rank_stages is None or rank_stages.ends else None
+    run.follow_statistics(module)
     CLIMBED.add(module)
-    return assemble(module, part, run, hooks, recomputed, settled)
+    return replace(assemble(module, part, run, hooks, recomputed, settled), narrows=narrows)
 
 
 def assemble(
@@ -216,6 +220,7 @@ def cut_for_rank(
     """The lower half of the ladder: precision, and this rank's part of the module."""
     plan = settled.plan
     check_renormalised(module, settled)
+    refuse_overlapping(module, settled)
     structure, anatomy = describe_structure(module), find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
 
@@ -280,6 +285,6 @@ def one_stage(
 ) -> Accumulate:
     accumulate = CudaGraphAccumulate if settled.records_graphs else Accumulate
     sync = wrap_data_parallel(module, blocks, settled, world)
-    once = count_once(module, iterate_once(module, sync.around_micro_batch))
+    once = count_once(module, sync.around_micro_batch)
     sync = replace(sync, around_micro_batch=once)
     return accumulate(sync, world=world, **how)

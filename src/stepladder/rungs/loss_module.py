@@ -23,7 +23,11 @@ from stepladder.plan import SettledPlan
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.data_parallel.broadcast_parameters import broadcast_parameters
 from stepladder.rungs.data_parallel.replicated_parameters import average
-from stepladder.rungs.precision.precision import accumulate_in_float32, cast_parts
+from stepladder.rungs.precision.precision import (
+    accumulate_in_float32,
+    cast_parts,
+    computes_in_float64,
+)
 from stepladder.seam.modules import buffers_of, persistent_buffers
 from stepladder.world import World
 
@@ -121,18 +125,24 @@ def take_loss(
         if settled.sums_gradients_in_float32:
             accumulate_in_float32(function)
     broadcast_parameters(function, world)
+    narrows = computes_in_float64(module)
     for part in parts:
-        move(part, world.device)
+        move(part, world.device, narrows)
     return LossModule(function, trained)
 
 
-def move(part: nn.Module, device: torch.device) -> None:
-    """Move what is the part's own: a loss may hold the model, which a rung moves."""
+def move(part: nn.Module, device: torch.device, narrows: bool) -> None:
+    """Move what is the part's own: a loss may hold the model, which a rung moves.
+
+    Args:
+        narrows: float64 becomes float32, as outputs and targets do.
+    """
     for parameter in part.parameters(recurse=False):
         parameter.data = parameter.data.to(device)
     for name, buffer in buffers_of(part).items():
         if buffer is not None:
-            buffers_of(part)[name] = buffer.to(device)
+            wide = narrows and buffer.dtype == torch.float64
+            buffers_of(part)[name] = buffer.to(device, torch.float32 if wide else buffer.dtype)
 
 
 def refuse_shared(names: list[str], settled: SettledPlan) -> None:

@@ -144,12 +144,13 @@ class LossTrial:
             with ClassWeights() as called:
                 self.value(rows.copy())
             outside = (*called.ignored, *(OFTEN_IGNORED if self.harmless else ()))
-            classes = classes_of(whole, called.tables, self.num_classes)
+            num_classes = self.num_classes or called.num_classes
+            classes = classes_of(whole, called.tables, num_classes)
             drawing = torch.Generator().manual_seed(draw)
             seen += observe_all(self.value, rows, sizes, drawing, classes, outside)
             proposed += [] if proposed else propose(rows, called.tables)
             if not draw and not all_fits(proposed, seen, self.epsilon):
-                table = weigh_values(self.value, rows, self.num_classes, outside=self.harmless)
+                table = weigh_values(self.value, rows, num_classes, outside=self.harmless)
                 proposed += [by_class(table, shifted=s) for s in (False, True) if table]
         return all_fits(proposed, seen, self.epsilon), seen
 
@@ -194,8 +195,12 @@ class LossTrial:
         self.num_classes = count_classes(logits, part.targets)
         return local(self.loss.mean(outputs, part)).double().item()
 
+    @torch.no_grad()
     def outputs_of(self, part: Batch) -> Any:
-        """The module's outputs; computed once where only targets differ."""
+        """The module's outputs; computed once where only targets differ.
+
+        Without a graph: DDP waits for the backward pass of a forward pass that could have one.
+        """
         targets = {id(tensor) for tensor in iter_tensors(part.targets)}
         if self.loss.kind == "own" or any(id(t) in targets for t in iter_tensors(part.inputs)):
             return self.perform("outputs", part)

@@ -190,14 +190,19 @@ class CutProof:
             raise
         except Exception as problem:
             raise self.refusal(first_line(problem)) from problem
-        return {name: self.whole(gradient) for name, gradient in found.items()}
+        # A rank whose part of the sequence skips a layer has no gradient of it, and others do.
+        have = [float(gradient is not None) for gradient in found.values()]
+        anywhere = self.world.max(torch.tensor(have, device=self.world.device), "context").tolist()
+        parameters = dict(copy.named_parameters())
+        return {
+            name: self.whole(gradient, parameters[name]) if used else None
+            for (name, gradient), used in zip(found.items(), anywhere)
+        }
 
-    def whole(self, gradient: Tensor | None) -> Tensor | None:
-        if gradient is None:
-            return None
-        if isinstance(gradient, DTensor):
-            gradient = gradient.full_tensor()
-        return self.world.sum(gradient.contiguous(), "context")
+    def whole(self, gradient: Tensor | None, parameter: Tensor) -> Tensor:
+        made = torch.zeros_like(parameter) if gradient is None else gradient
+        made = made.full_tensor() if isinstance(made, DTensor) else made
+        return self.world.sum(made.contiguous(), "context")
 
     def gradients(
         self, copy: nn.Module, loss: Loss, split: Any, batch: Batch, training: bool

@@ -50,18 +50,28 @@ class Drawing:
         return sum(4 * parameter.numel() for parameter in self.structure.parameters())
 
     def copy(self, device: torch.device, seed: int) -> nn.Module:
-        """A module with random weights, the same on every rank; 16-bit weights become fp32."""
+        """A module with random weights in fp32, the same on every rank."""
         made = copy_module(self.structure)
+        narrow = any(parameter.dtype == torch.float64 for parameter in made.parameters())
         made.to_empty(device=device)
         for part_name, part in made.named_modules():
             for name, buffer in buffers_of(part).items():
                 kept = self.buffers.get(f"{part_name}.{name}".lstrip("."))
                 if buffer is not None and kept is not None:
-                    buffers_of(part)[name] = wide(kept.to(device, copy=True))
+                    buffers_of(part)[name] = in_float32(kept.to(device, copy=True), narrow=narrow)
         for parameter in made.parameters():
-            parameter.data = wide(parameter.data)
+            parameter.data = in_float32(parameter.data, narrow=narrow)
         randomise(made, self.spreads, seed)
         return made
+
+
+def in_float32(tensor: Tensor, *, narrow: bool) -> Tensor:
+    """A tensor as a run in fp32 stores it.
+
+    Args:
+        narrow: the module is given in float64.
+    """
+    return tensor.float() if narrow and tensor.dtype == torch.float64 else wide(tensor)
 
 
 def wide(tensor: Tensor) -> Tensor:

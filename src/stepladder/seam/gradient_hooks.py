@@ -1,15 +1,17 @@
-"""The hooks that a user put on a parameter's gradient."""
+"""The hooks that a user put on a parameter's gradient, and the end of a backward pass."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from .lookup import has
+from .lookup import find, has
 
 BEFORE = "torch.Tensor._backward_hooks"
 AFTER = "torch.Tensor._post_accumulate_grad_hooks"
+ENGINE = "torch.autograd.Variable._execution_engine"
 
 
 def gradient_hooks(parameter: Tensor) -> dict[int, Any]:
@@ -24,3 +26,8 @@ def accumulated_hooks(parameter: Tensor) -> dict[int, Any]:
     if not has(AFTER):
         return {}
     return parameter._post_accumulate_grad_hooks or {}
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """From inside a backward pass: call this at its end, after what was queued before."""
+    find(ENGINE).queue_callback(call)

@@ -249,6 +249,13 @@ SHARDING = (
         feature="replicate with tensor or pipeline",
         remedy="Use shard instead.",
     ),
+    PrivateName(
+        "torch.autograd.Variable._execution_engine",
+        "zeros for parameters that a rank did not use, before torch 2.13",
+        field="layout.shard",
+        feature="zero2 and zero3 of a module that does not declare its blocks",
+        remedy="Use zero1 or ddp, or torch 2.13.",
+    ),
 )
 DDP = (
     PrivateName(
@@ -284,17 +291,7 @@ LOADING = listed(
     "they end with their iterator",
 )
 NAMES: tuple[PrivateName, ...] = (
-    *PYTREE,
-    *DISPATCH,
-    *OPERATORS,
-    *COMPILER,
-    *CUDA,
-    *STORAGES,
-    *MODULES,
-    *GROUPS,
-    *SHARDING,
-    *DDP,
-    *ELASTIC,
-    *LOADING,
-)
+    *PYTREE, *DISPATCH, *OPERATORS, *COMPILER, *CUDA, *STORAGES, *MODULES, *GROUPS, *SHARDING,
+    *DDP, *ELASTIC, *LOADING,
+)  # fmt: skip
 BY_PATH = {name.path: name for name in NAMES}

@@ -38,6 +38,7 @@ from stepladder.train.health.out_of_memory import (
     release,
     tell_all,
 )
+from stepladder.train.health.plan_errors import raise_explained
 from stepladder.train.health.running_statistics import Statistics
 from stepladder.train.optimizer.build_optimizer import set_rate, update
 from stepladder.train.optimizer.gradient_norm import measure_norms
@@ -49,7 +50,6 @@ from stepladder.world import (
     device_memory_bytes,
     seed_generators,
 )
-from stepladder.world.device_mismatch import explain_placement
 
 from .flop_rate import FlopRate
 from .peak_memory import PeakMemory
@@ -153,6 +153,7 @@ class Engine:
         made = rank_batch(
             batch, self.position, self.plan, self.world.data_index, rows, self.world.gather_counts
         )
+        made = made.narrow() if self.climbed.narrows else made
         return self.climbed.forward_backward.loss.weigh(made)
 
     def shard(
@@ -182,8 +183,10 @@ class Engine:
                     return self._passes(batch)
                 except Exception as error:
                     if not is_out_of_memory(error):
-                        self._explain(batch, error)
-                        raise
+                        raise_explained(
+                            error, self.module, self.plan, batch, self.micro, self.world.device,
+                            narrows=self.climbed.narrows,
+                        )  # fmt: skip
                     limit = self.plan.memory_bytes or device_memory_bytes(self.world.device)
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the failed try's activations alive.
@@ -195,12 +198,6 @@ class Engine:
                     if several:
                         raise tell_all(self.world, self.index, self.micro, batch.num_rows, short)
                     raise short
-
-    def _explain(self, batch: Batch, error: Exception) -> None:
-        """Name the tensor that is on the wrong device, where that is what went wrong."""
-        misplaced = explain_placement(self.module, batch.inputs, self.world.device)
-        if misplaced:
-            raise misplaced from error
 
     def _shrink(self, rows: int) -> bool:
         """Halve the micro-batch; False at one row, and where graphs take it whole."""
@@ -276,6 +273,7 @@ class Engine:
                 self.climbed.forward_backward.settle_loss(batch)
                 loss, weight = self.climbed.forward_backward.evaluate(batch)
                 total, count = total + loss.item() * weight, count + weight
+            self.climbed.forward_backward.gradient_sync.after_evaluation()
         return total / (count or 1.0)
 
     def look_back(self, last: int | None = None) -> None:

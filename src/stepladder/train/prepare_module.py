@@ -20,7 +20,6 @@ from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.plan import SettledPlan
 from stepladder.rungs import call
-from stepladder.rungs.spectral_norm import spectral_parts
 from stepladder.train.checkpointing.rank_state import check_state
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -43,12 +42,6 @@ def prepare_module(module: nn.Module, settled: SettledPlan, sample: Batch | None
         )
     if cuts_batches(settled):
         refuse_counts_of_batch(module)
-    if settled.layout.pipeline > 1 and spectral_parts(module):
-        raise ModelError(
-            "layout.pipeline",
-            f"spectral norm of {type(module).__name__} would advance in every micro-batch",
-            "Use pipeline=1, and shard instead.",
-        )
     for part in module.modules():
         if isinstance(part, EMBEDDINGS) and part.sparse:
             part.sparse = False

@@ -15,7 +15,7 @@ from itertools import groupby
 from torch import nn
 
 from stepladder.model.huggingface.saved_settings import base_model
-from stepladder.seam.modules import COMPILED_CHILD, children_of
+from stepladder.seam.modules import COMPILED_CHILD, children_of, parameters_of
 
 from .anatomy import Anatomy
 from .tensor_cuts import base_layer, declared_cuts, find_cuts
@@ -37,7 +37,8 @@ def find_anatomy(module: nn.Module) -> Anatomy:
     blocks = find_blocks(module)
     names = tuple(name for name, _ in blocks)
     entry, exit = entry_and_exit(module, names)
-    head, embedding = find_head(module, exit or entry), find_embedding(module, entry)
+    embedding = find_embedding(module, entry)
+    head = find_head(module, exit or entry, embedding)
     return Anatomy(
         entry=entry,
         blocks=names,
@@ -162,9 +163,11 @@ def parts_outside(module: nn.Module, prefix: str, blocks: tuple[str, ...]) -> It
             yield name
 
 
-def find_head(module: nn.Module, exit: tuple[str, ...]) -> str | None:
-    """The last linear after the blocks; None if it has an adapter."""
+def find_head(module: nn.Module, exit: tuple[str, ...], embedding: str | None) -> str | None:
+    """The linear after the blocks that shares the embedding's matrix, else the last; None if it has
+    an adapter."""
     names = [f"{part}.{name}".rstrip(".") for part in exit for name in linear_names(module, part)]
+    names += [name for name in names if is_tied(module, name, embedding)]
     return names[-1] if names and not is_adapted(module, names[-1]) else None
 
 
@@ -192,4 +195,6 @@ def find_embedding(module: nn.Module, entry: tuple[str, ...]) -> str | None:
 def is_tied(module: nn.Module, head: str | None, embedding: str | None) -> bool:
     if head is None or embedding is None:
         return False
-    return module.get_submodule(head).weight is module.get_submodule(embedding).weight
+    # Not by attribute: a parametrized weight is computed anew, and spectral norm iterates.
+    weights = [parameters_of(module.get_submodule(end)).get("weight") for end in (head, embedding)]
+    return weights[0] is not None and weights[0] is weights[1]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from stepladder.errors import PlanError
 from stepladder.plan import SettledPlan
 from stepladder.plan.layout import COPIES
 from stepladder.seam.process_groups import gather_tensor
@@ -55,6 +56,19 @@ def explain_batch_norm(module: nn.Module, settled: SettledPlan) -> str:
     return "; ".join(said)
 
 
+def lacks_rows(error: Exception) -> bool:
+    """Whether a BatchNorm raised that it was given one value per channel."""
+    return isinstance(error, ValueError) and "more than 1 value per channel" in str(error)
+
+
+def one_row() -> PlanError:
+    return PlanError(
+        "batch.micro",
+        "BatchNorm needs more than one value per channel, and micro-batches have 1 row",
+        "Use micro=2 or more, or fewer passes or ranks for the batch.",
+    )
+
+
 def tracks(norm: Any) -> bool:
     return norm.running_mean is not None
 
@@ -78,6 +92,11 @@ def own_group(world: World) -> dist.ProcessGroup:
     rows = [list(row) for row in sorted({tuple(ranks) for ranks in every})]
     group, _ = dist.new_subgroups_by_enumeration(rows)
     return group
+
+
+def is_combined(part: nn.Module) -> bool:
+    """Whether a part waits for other ranks in its forward pass."""
+    return "_combined" in vars(part)
 
 
 def combine_over(module: nn.Module, group: dist.ProcessGroup) -> None:

@@ -37,11 +37,18 @@ def broadcast_parameters(module: nn.Module, world: World) -> None:
             tensor.copy_(whole[0])
     for bucket in buckets(stored(tensor) for tensor in tensors if is_strided(tensor)):
         # As bytes: the backends do not send every type (uint16, complex numbers).
-        sent = [tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in bucket]
+        sent = [as_bytes(tensor) for tensor in bucket]
         flat = torch.cat(sent).to(world.device)
         dist.broadcast(flat, src=0)
         for tensor, value in zip(bucket, flat.split([part.numel() for part in sent])):
             tensor.copy_(value.to(tensor.device).clone().view(tensor.dtype).view(tensor.shape))
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    flat = tensor.reshape(-1).contiguous()
+    if flat.stride(0) != 1:  # one number that was expanded counts as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def is_strided(tensor: Tensor) -> bool:

@@ -33,7 +33,14 @@ from .gradient_compression import compress
 from .gradient_sync import GradientSync
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
-from .zero2_zero3 import match_norms, micro_batch_context, mixed_policy, reshard_after_evaluation
+from .zero2_zero3 import (
+    match_norms,
+    micro_batch_context,
+    mixed_policy,
+    reshard_after_evaluation,
+    send_zeros,
+    show_outputs,
+)
 
 # Buffers are not broadcast; the option was renamed in torch 2.13.
 RENAMED = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
@@ -59,7 +66,7 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> GradientSync:
         sort_buckets_now(copy)
     else:
         consume_warning(group, world.device)
-    renormalised = RenormalisedRows(module)
+    renormalised = RenormalisedRows(module, group, world.device)
     compressed = plan.compress.kind != "none"
     compression = compress(copy, plan.compress, group) if compressed else None
 
@@ -67,15 +74,17 @@ def replicate(module: nn.Module, plan: Plan, world: World) -> GradientSync:
     def around_micro_batch(last: bool) -> Iterator[None]:
         with nullcontext() if last else copy.no_sync():
             yield
-        if last and renormalised.tables:
-            renormalised.shorten(group, world.device)
+        if last:
+            renormalised.shorten()
 
     def find_unused(loss: Tensor, last: bool) -> None:
         """Have DDP look for unused parameters from the loss, which may read more than outputs."""
         if last and not known:
             copy.reducer.prepare_for_backward([loss])
 
-    return GradientSync(copy, group.size(), around_micro_batch, compression, find_unused)
+    return GradientSync(
+        copy, group.size(), around_micro_batch, compression, find_unused, renormalised.shorten
+    )
 
 
 def consume_warning(group: dist.ProcessGroup, device: torch.device) -> None:
@@ -141,11 +150,14 @@ def replicate_by_blocks(
             unit.parts, mesh=mesh, mp_policy=policy, ignored_params=replicated.all
         )
     match_norms(module, plan.precision, world.device)
+    show_outputs(module, units, plan)
     module.register_forward_hook(reshard_after_evaluation)
     assert isinstance(module, FSDPModule)
 
     def prepare(last: bool, uses_all: bool) -> None:
         module.set_requires_gradient_sync(last)
 
-    around = micro_batch_context(module, units, replicated, world, prepare)
-    return GradientSync(module, mesh.size(), around)
+    renormalised = RenormalisedRows(module, world.group(*COPIES), world.device)
+    around = micro_batch_context(module, units, replicated, renormalised, world, prepare)
+    sync = GradientSync(module, mesh.size(), around, after_evaluation=renormalised.shorten)
+    return send_zeros(module, units, replicated, sync)

@@ -25,3 +25,4 @@ class GradientSync:
     around_micro_batch: Around = lambda last: nullcontext()  # context of its forward and backward
     compression: Compression | None = None  # state of gradient compression
     before_backward: Callable[[Tensor, bool], None] = lambda loss, last: None
+    after_evaluation: Callable[[], None] = lambda: None  # have ranks agree on what it changed

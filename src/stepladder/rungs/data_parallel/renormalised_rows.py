@@ -24,7 +24,8 @@ from stepladder.seam.sharding import local_slice
 class RenormalisedRows:
     """Which rows of a module's embeddings with `max_norm` were looked up since the last batch."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup, device: torch.device) -> None:
+        self.group, self.device = group, device
         self.tables: list[Any] = [
             part
             for part in module.modules()
@@ -40,11 +41,11 @@ class RenormalisedRows:
         self.used[index][rows.reshape(-1)] = 1
 
     @torch.no_grad()
-    def shorten(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """After a batch: shorten the rows that any rank looked up."""
+    def shorten(self) -> None:
+        """After a batch, or an evaluation: shorten the rows that any rank looked up."""
         for table, used in zip(self.tables, self.used):
-            anywhere = used.to(device)
-            dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=group)
+            anywhere = used.to(self.device)
+            dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=self.group)
             mine = local(table.weight)
             start = first_row(table.weight)
             rows = anywhere[start : start + len(mine)].nonzero().flatten().to(mine.device)

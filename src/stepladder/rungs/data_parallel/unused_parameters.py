@@ -1,19 +1,31 @@
-"""Which parameters a batch used on any rank, where FSDP2 fills gaps with zeros.
+"""Parameters that not every rank used: experts, conditional branches.
 
 FSDP2 reduces the gradients of a unit in one collective, so a parameter that one rank did not use is
 sent as zeros. One that no rank used then has zeros for a gradient instead of None, and an optimizer
 with momentum or weight decay would move it, which on one device it does not.
+
+Before torch 2.13 FSDP2 sends only the gradients that a rank has: messages of ranks would differ in
+length, which ends them, or mix up gradients of one length. There a rank fills the gaps itself
+before FSDP2 looks: as the backward pass leaves a unit through its inputs, and at its end, for units
+whose inputs need no gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from stepladder.seam.gradient_hooks import at_end_of_backward
+from stepladder.seam.pytree import tree_leaves, tree_map
+
+from .fsdp_units import Unit
 
 
 class UsedParameters:
@@ -77,3 +89,95 @@ class UsedParameters:
                 self.parameters[index].grad = None
         self.used.clear()
         self.zeros.clear()
+
+
+@dataclass(slots=True)
+class GatheredUnit:
+    """The parameters of a unit that FSDP2 reduces together."""
+
+    owners: list[tuple[nn.Module, str]]  # which module has it, and under which name
+    running: bool = False  # whether a forward pass entered it whose backward has not left it
+
+    def fill(self) -> None:
+        for owner, name in self.owners:
+            gathered = owner.get_parameter(name)
+            # Already cut again: FSDP2 has reduced this unit.
+            if isinstance(gathered, DTensor) or gathered.grad is not None:
+                continue
+            gathered.grad = torch.zeros_like(gathered)
+        self.running = False
+
+
+@dataclass(slots=True)
+class ZeroGradients:
+    """Watches the units of a sharded module, and fills gaps in their gradients with zeros."""
+
+    units: list[GatheredUnit] = field(default_factory=list)
+
+    @classmethod
+    def watch(cls, units: Sequence[Unit], replicated: Collection[nn.Parameter]) -> ZeroGradients:
+        """Watch units that are already sharded: hooks on inputs run after FSDP2's own."""
+        watch, taken = cls(), {id(parameter) for parameter in replicated}
+        for unit in units:  # inner ones first, so that each parameter is its innermost unit's
+            gathered = GatheredUnit(list(trained_in(unit, taken)))
+            watch.units.append(gathered)
+            for part in unit.parts:
+                enter = torch.compiler.disable(Entered(gathered))
+                part.register_forward_pre_hook(enter, with_kwargs=True)
+        return watch
+
+    def before_backward(self, loss: Tensor, last: bool) -> None:
+        """Have units be filled that the backward pass does not leave through their inputs."""
+        if loss.requires_grad:
+            # A callback that is queued as the backward pass begins runs before FSDP2's.
+            loss.register_hook(lambda gradient: at_end_of_backward(self.fill))
+
+    def fill(self) -> None:
+        for unit in self.units:
+            if unit.running:
+                unit.fill()
+
+
+def trained_in(unit: Unit, taken: set[int]) -> Iterator[tuple[nn.Module, str]]:
+    for part in unit.parts:
+        for owner in part.modules():
+            for name, parameter in owner.named_parameters(recurse=False):
+                if id(parameter) not in taken:
+                    taken.add(id(parameter))
+                    if parameter.requires_grad:
+                        yield owner, name
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """Before a unit's forward: mark its inputs, so that its backward is seen to leave it."""
+
+    unit: GatheredUnit
+
+    def __call__(self, part: nn.Module, args: Any, kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return None
+        self.unit.running = True
+        flowing = [leaf for leaf in tree_leaves((args, kwargs)) if flows(leaf)]
+        if not flowing:
+            return None
+        marked = iter(LeaveUnit.apply(self.unit, *flowing))
+        return tree_map(lambda leaf: next(marked) if flows(leaf) else leaf, (args, kwargs))
+
+
+def flows(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad
+
+
+class LeaveUnit(torch.autograd.Function):
+    """Fills a unit's gradients once those of its inputs are known."""
+
+    @staticmethod
+    def forward(context: Any, unit: GatheredUnit, *given: Tensor) -> tuple[Tensor, ...]:
+        context.unit = unit
+        return given
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        context.unit.fill()
+        return None, *gradients

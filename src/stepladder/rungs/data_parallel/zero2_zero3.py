@@ -4,14 +4,15 @@ Each block is all-gathered just before it is used, one block ahead of the one th
 gradients are reduce-scattered as soon as its backward is done. ZeRO 3 frees the gathered block
 after forward and gathers it again for backward; ZeRO 2 keeps it until the batch's last backward.
 
-Ranks may use different parameters of a block (torch 2.13 and later), and run different blocks: see
-skipped_blocks.py.
+Ranks may use different parameters of a block (unused_parameters.py), and run different blocks
+(skipped_blocks.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,10 +26,11 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from stepladder.plan import Precision, SettledPlan
+from stepladder.plan import Plan, Precision, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
-from stepladder.rungs.in_place_inputs import CopiedInputs
+from stepladder.rungs.forward_effects.in_place_inputs import CopiedInputs
+from stepladder.rungs.output_tensors import ShownOutputs
 from stepladder.rungs.outside_calls import OutsideCalls
 from stepladder.rungs.parameter_shards import reshard
 from stepladder.seam.sharding import join
@@ -40,7 +42,7 @@ from .gradient_sync import GradientSync
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
 from .skipped_blocks import SkippedBlocks
-from .unused_parameters import UsedParameters
+from .unused_parameters import UsedParameters, ZeroGradients
 
 
 def shard(
@@ -68,6 +70,7 @@ def shard(
             ignored_params=replicated.all,
         )
     match_norms(module, precision, world.device)
+    show_outputs(module, units, settled.plan)
     prefetch([unit.parts[0] for unit in units[:-1] if not unit.full_width])
     module.register_forward_hook(reshard_after_evaluation)
     if not settled.plan.compile and not declares_anatomy(module):  # the compiler would see hooks
@@ -80,8 +83,36 @@ def shard(
         # All-reduce over replicas once a batch, if every micro-batch uses every parameter.
         module.set_requires_all_reduce(last or not uses_all)
 
-    around = micro_batch_context(module, units, replicated, world, prepare)
-    return GradientSync(module, mesh.size(), around)
+    renormalised = RenormalisedRows(module, world.group(*COPIES), world.device)
+    around = micro_batch_context(module, units, replicated, renormalised, world, prepare)
+    sync = GradientSync(module, mesh.size(), around, after_evaluation=renormalised.shorten)
+    return send_zeros(module, units, replicated, sync)
+
+
+def show_outputs(module: nn.Module, units: Sequence[Unit], plan: Plan) -> None:
+    """Have FSDP2 find the tensors in outputs of any class; compiled blocks keep to containers."""
+    for unit in () if declares_anatomy(module) else units:
+        for part in unit.parts:
+            if part is module or not plan.compile:
+                ShownOutputs(part)
+
+
+def send_zeros(
+    module: FSDPModule, units: Sequence[Unit], replicated: ReplicatedParameters, sync: GradientSync
+) -> GradientSync:
+    """Have a rank send zeros for what it did not use, where another rank may have used it."""
+    if declares_anatomy(sync.module):
+        return sync
+    if sends_unused(module):
+        module.set_reduce_scatter_unused_params(True)
+        return sync
+    zeros = ZeroGradients.watch(units, replicated.all)
+    return replace(sync, before_backward=zeros.before_backward)
+
+
+def sends_unused(module: FSDPModule) -> bool:
+    """Whether torch sends them (2.13)."""
+    return hasattr(module, "set_reduce_scatter_unused_params")
 
 
 def sharding_mesh(world: World) -> DeviceMesh:
@@ -165,6 +196,7 @@ def micro_batch_context(
     module: nn.Module,
     units: Sequence[Unit],
     replicated: ReplicatedParameters,
+    renormalised: RenormalisedRows,
     world: World,
     prepare: Callable[[bool, bool], None],
 ) -> Callable[[bool], AbstractContextManager[Any]]:
@@ -183,10 +215,6 @@ def micro_batch_context(
         SkippedBlocks(module, blocks, used.skip)
         for block in blocks:
             CopiedInputs(block)
-        if hasattr(module, "set_reduce_scatter_unused_params"):
-            module.set_reduce_scatter_unused_params(True)
-
-    renormalised = RenormalisedRows(module)
 
     @contextmanager
     def around_micro_batch(last: bool) -> Iterator[None]:
@@ -197,7 +225,7 @@ def micro_batch_context(
             used.drop_unused(group, world.device)
         if last and replicated.trained:
             replicated.average_gradients(group)
-        if last and renormalised.tables:
-            renormalised.shorten(group, world.device)
+        if last:
+            renormalised.shorten()
 
     return around_micro_batch

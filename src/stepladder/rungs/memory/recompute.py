@@ -41,7 +41,8 @@ from stepladder.model.tracing.trace_blocks import (
     without_caches,
 )
 from stepladder.plan import Recompute
-from stepladder.rungs.in_place_inputs import checkpoint_on_copies, may_write
+from stepladder.rungs.data_parallel.batch_norm import is_combined
+from stepladder.rungs.forward_effects.in_place_inputs import checkpoint_on_copies, may_write
 
 from .recompute_budget import BlockCost, Depth, fit_budget
 from .saved_results import are_exposed, checkpoint_exposed
@@ -61,7 +62,8 @@ def recompute(
         restore_forward(block)
         if depth != "kept":
             caches = cache_positions(block.forward)  # here: the compiler cannot read signatures
-            again = partial(forward_checkpointed, block.forward, depth, block, caches)
+            traced = is_traceable(block, depth)
+            again = partial(forward_checkpointed, block.forward, depth, block, caches, traced)
             block.forward = update_wrapper(again, block.forward)
     return tuple(name for (name, _), depth in zip(blocks, depths) if depth != "kept")
 
@@ -114,6 +116,7 @@ def forward_checkpointed(
     depth: Literal["cheap", "whole"],
     block: nn.Module,
     caches: Positions,
+    traced: bool,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
@@ -121,9 +124,14 @@ def forward_checkpointed(
 
     Keyword arguments are passed by position: torch looks only among positional arguments for the
     device whose random state it must restore, and for tensors it may offload.
+
+    Args:
+        traced: whether the compiler may have it in one graph.
     """
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
+    if not traced and torch.compiler.is_compiling():
+        return forward_uncompiled(forward, depth, block, caches, traced, *args, **kwargs)
     call: Callable[..., Any] = partial(call_by_position, forward, tuple(kwargs))
     if not torch.compiler.is_compiling():  # a compiled graph updates buffers once by itself
         call = OneUpdate(block, call)
@@ -138,6 +146,20 @@ def forward_checkpointed(
     if not may_write(block):
         return checkpointed(call, *values)
     return checkpoint_on_copies(block, checkpointed, call, values)
+
+
+forward_uncompiled = torch.compiler.disable(forward_checkpointed)
+
+
+def is_traceable(block: nn.Module, depth: Depth) -> bool:
+    """Whether the compiler has all of a recomputed block in one graph.
+
+    A collective in forward (BatchNorm over ranks) splits the graph, and what is recomputed would
+    update statistics again. Recurrent layers write over results that `selective` keeps.
+    """
+    kinds = (nn.RNNBase, nn.RNNCellBase) if depth == "cheap" else ()
+    parts = list(block.modules())
+    return not any(is_combined(part) or isinstance(part, kinds) for part in parts)
 
 
 def unchanging(value: Any) -> Any:

@@ -49,6 +49,8 @@ def check_reads(
     with recorded_reads(module) as reads, torch.enable_grad():
         try:
             value = loss.mean(outputs, part)
+        except ModelError as refused:
+            return refused
         except Exception:  # where it is not for what it reads, a step will raise it
             value = None
     for name, owner, word in reads:

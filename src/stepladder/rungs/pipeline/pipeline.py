@@ -7,7 +7,7 @@ global batch as everywhere else, so that gradients add up to those of one device
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,8 +23,10 @@ from stepladder.model.training_mode import copy_mode
 from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate, Scale, call
-from stepladder.rungs.call_counters import CallCounters
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
+from stepladder.rungs.forward_effects.call_counters import CallCounters
+from stepladder.rungs.forward_effects.written_buffers import RunningStatistics
+from stepladder.rungs.loss_module import with_loss
 from stepladder.rungs.loss_trial import LossTrial
 
 from .find_stages import Stages
@@ -61,6 +63,15 @@ class Pipeline(Accumulate):
             self.counters.append(CallCounters(chunk))
             chunk.run = partial(self.counters[-1].called_by, self.run)
 
+    def follow_statistics(self, module: nn.Module) -> None:
+        """As everywhere, for each of this rank's stages."""
+        for chunk in self.chunks:
+            loss = self.loss_module if chunk.index == self.stages.last else None
+            follow = RunningStatistics(with_loss(chunk, loss), self.world, self.notes)
+            self.statistics = [*self.statistics, follow]
+            assert chunk.run is not None
+            chunk.run = partial(run_followed, follow, chunk.run)
+
     @property
     def group(self) -> dist.ProcessGroup:
         return self.world.group("pipeline")
@@ -72,6 +83,8 @@ class Pipeline(Accumulate):
             parts = self.micro_batches(self.weigh_chunk(batch, mine))
             self.begin(batch, scale)
             schedule = self.prepare(parts)
+            for one in self.statistics:
+                around.enter_context(one.batch(len(parts)))
             for gradient_sync in self.gradient_syncs:
                 around.enter_context(gradient_sync.around_micro_batch(True))
             ends = self.stages.last in self.stages.own
@@ -238,6 +251,17 @@ class Pipeline(Accumulate):
                 owner = self.stages.owners[after]
                 sent.append((dist.isend(here[0], group_dst=owner, group=self.group), here[0]))
         return sent
+
+
+def run_followed(
+    statistics: RunningStatistics, run: Callable[[StageModule], Tensor], chunk: StageModule
+) -> Tensor:
+    """Run a stage on a micro-batch of a step, or in evaluation, which writes no statistics."""
+    if not torch.is_grad_enabled():
+        return run(chunk)
+    assert chunk.part is not None
+    with statistics.micro_batch(chunk.part.num_rows):
+        return run(chunk)
 
 
 def shape_of(part: Batch) -> Shape:

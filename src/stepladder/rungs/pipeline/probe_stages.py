@@ -17,6 +17,7 @@ from stepladder.data import Batch
 from stepladder.errors import ModelError, StepladderError
 from stepladder.model import evaluating, uncompiled
 from stepladder.model.forward_state import state_restored
+from stepladder.rungs.data_parallel.batch_norm import batch_norms, lacks_rows, one_row
 
 from .loss_reads import check_reads
 from .schedule import StageOutput
@@ -73,8 +74,15 @@ def probe_output(
     """What a stage sends on when it is given zeros."""
     chunk.part = part
     given = [received(pipeline, flow).zero_() for flow in sent[-1:]]
-    with uncompiled(chunk), evaluating(chunk):
-        made = chunk(*given)
+    # BatchNorm refuses one value per channel, and only in training.
+    single = part.num_rows == 1 and bool(batch_norms(chunk))
+    with uncompiled(chunk), state_restored(chunk) if single else evaluating(chunk):
+        try:
+            made = chunk(*given)
+        except ValueError as error:
+            if single and lacks_rows(error):
+                raise one_row() from error
+            raise
     trained = any(p.requires_grad for p in chunk.parameters())
     return StageOutput(
         tuple(made.shape), made.dtype, trained or any(flow.trained for flow in sent[-1:])

@@ -73,6 +73,11 @@ def cast_parts(parts: Sequence[nn.Module], precision: Precision) -> None:
         _cast(part, _dtype(precision.store), types)
 
 
+def computes_in_float64(module: nn.Module) -> bool:
+    """Whether a module is given in float64, which no plan stores."""
+    return any(parameter.dtype == torch.float64 for parameter in module.parameters())
+
+
 @torch.no_grad()
 def _choose_bfloat16_kernels() -> None:
     """Have torch choose this process's kernels now and not in the first step.

@@ -207,7 +207,9 @@ def enter_at(owner: nn.Module, enter: Any) -> None:
 def cut_ends(module: nn.Module, anatomy: Anatomy, mesh: DeviceMesh, *, whole_output: bool) -> None:
     """Cut the table that reads tokens and the linear that answers, each along its classes."""
     embedding, head = anatomy.part(module, anatomy.embedding), anatomy.part(module, anatomy.head)
-    ends = [end.weight for end in (embedding, head) if isinstance(end, nn.Embedding | nn.Linear)]
+    # Not by attribute: a parametrized weight is computed anew, and spectral norm iterates.
+    ends = [parameters_of(end).get("weight") for end in (embedding, head) if end is not None]
+    ends = [weight for weight in ends if weight is not None]
     tables = [
         (name, part)
         for name, part in module.named_modules()

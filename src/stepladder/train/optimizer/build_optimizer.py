@@ -130,7 +130,8 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float, rate: Rate = CONSTANT)
                 "a group of parameters was added to run.optimizer, which no gradient reaches",
                 "Make them part of the module before climb.",
             )
-        group["own_lr"] = group["own_lr"] or bool(group["lr"] != group["scheduled_lr"])
+        changed = bool(group["lr"] != group.get("scheduled_lr", group["lr"]))
+        group["own_lr"] = group.get("own_lr", False) or changed  # an optimizer put in may have none
         if (group["own_lr"] or "initial_lr" in group) and rate != CONSTANT:
             raise PlanError(
                 "rate",

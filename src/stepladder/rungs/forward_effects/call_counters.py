@@ -1,9 +1,9 @@
 """Counters of calls under gradient accumulation: they advance once a batch.
 
-BatchNorm counts the batches it has seen, and modules of users anneal a temperature by the number of
-their calls. A batch in micro-batches calls the module several times, where one call would have done
-on the whole batch. So every micro-batch of a batch sees the counters as the first one saw them, and
-afterwards they stand where the first one left them.
+BatchNorm counts the batches it has seen, spectral norm iterates its vectors, and modules of users
+anneal a temperature by the number of their calls. A batch in micro-batches calls the module several
+times, where one call would have done on the whole batch. So every micro-batch of a batch sees the
+counters as the first one saw them, and afterwards they stand where the first one left them.
 
 A counter is a single number, in a buffer or an attribute, that the first micro-batch raises by
 exactly one; in micro-batches of one row a count of rows does so too, and is taken for one. The
@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from stepladder.rungs.data_parallel.gradient_sync import Around
 from stepladder.seam.modules import buffers_of, module_attributes
+
+from .spectral_norm import iterated_buffers, spectral_parts
 
 Place = tuple[nn.Module, str]  # a module and the name of a buffer or attribute of its own
 Number = Tensor | int | float
@@ -45,13 +47,16 @@ class CallCounters:
             with self.as_first_seen():
                 yield
             return
-        places = numbers_in(self.module) if self.found is None else self.found
+        vectors = vectors_in(self.module) if self.found is None else []
+        places = [*numbers_in(self.module), *vectors] if self.found is None else self.found
         self.before = [copied(read(place)) for place in places]
         yield
         self.first = False
         if self.found is None:
-            rises = rises_of(self.before, [read(place) for place in places])
+            numbers = len(places) - len(vectors)
+            rises = rises_of(self.before[:numbers], [read(p) for p in places[:numbers]])
             kept = [index for index, rise in enumerate(rises) if rise == 1]
+            kept += range(numbers, len(places))
             self.found, self.before = [places[i] for i in kept], [self.before[i] for i in kept]
 
     def called_by(self, run: Callable[[Stage], Tensor], stage: Stage) -> Tensor:
@@ -90,6 +95,11 @@ def count_once(module: nn.Module, around: Around) -> Around:
         counters.first = last
 
     return around_micro_batch
+
+
+def vectors_in(module: nn.Module) -> list[Place]:
+    """What spectral norms iterate in every call."""
+    return [(part, name) for part in spectral_parts(module) for name in iterated_buffers(part)]
 
 
 def numbers_in(module: nn.Module) -> list[Place]:
