@@ -22,6 +22,7 @@ LOSS_TOLERANCE = 2e-4
 STATE_TOLERANCE = 2e-3  # of the distance that the plain run moved
 SHAKE, RESPONSE = 1e-6, 30.0  # rounding may move a result by so much times the shaken run's change
 COARSE = 100.0  # times these tolerances, where a plan computes in 16 bits
+COARSE_RESPONSE = 4.0  # times the change that a plain loop under autocast shows
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ def judge_records(records: list[dict[str, Any]], part: str) -> Verdict | None:
     stage, text = f"{part} {first['stage']}", first["refused"]
     if len(refusing) < len(records):
         return Verdict("bug", "not all refuse", text, first["error"], stage)
-    if first["stage"] not in ("climb", "load", "step 0"):
+    # A batch of another size than the first is refused when it comes.
+    comes_later = text.startswith("batch") and first["stage"].startswith("step")
+    if first["stage"] not in ("climb", "load", "step 0") and not comes_later:
         return Verdict("bug", "late refusal", text, first["error"], stage)
     if first["stage"] == "load":
         return Verdict("bug", "unloadable", text, first["error"], stage)
@@ -89,18 +92,29 @@ def compare_run(
     losses = expected.losses[-len(record["losses"]) :]
     scale = max(1e-3, *(abs(loss) for loss in expected.losses))
     coarse = 1.0 if problem.exact else COARSE
-    allowed, shake = coarse * LOSS_TOLERANCE * scale, coarse * SHAKE
+    allowed = coarse * LOSS_TOLERANCE * scale
     pairs = [(f"loss of step {STEPS - len(losses) + i}", a, b)
              for i, (a, b) in enumerate(zip(losses, record["losses"]))]  # fmt: skip
     pairs.append(("evaluation", expected.evaluation, record["evaluation"]))
     shaken: Trajectory | None = None
     for name, wanted, got in pairs:
         if not abs(wanted - got) <= allowed:
-            shaken = shaken or train(problem, saved_at=SAVED_AT, shake=shake)
-            if not abs(wanted - got) <= RESPONSE * response(expected, shaken):
+            shaken = shaken or rounded(problem)
+            if not abs(wanted - got) <= tolerated(problem) * response(expected, shaken):
                 text = f"{name} is {got:.6g} instead of {wanted:.6g}"
                 return Verdict("bug", "difference", text, stage=part)
     return judge_states(problem, expected, folder, part)
+
+
+def rounded(problem: Problem) -> Trajectory:
+    """A plain loop that rounds otherwise: from shaken weights, or under autocast in 16 bits."""
+    if problem.exact:
+        return train(problem, saved_at=SAVED_AT, shake=SHAKE)
+    return train(problem, saved_at=SAVED_AT, work=torch.bfloat16)
+
+
+def tolerated(problem: Problem) -> float:
+    return RESPONSE if problem.exact else COARSE_RESPONSE
 
 
 def response(one: Trajectory, other: Trajectory) -> float:
@@ -123,10 +137,10 @@ def judge_states(problem: Problem, expected: Trajectory, folder: Path, part: str
             expected.states[steps], state, expected.start, expected.parameters, coarse=coarse
         )
         if wrong:
-            shaken = train(problem, saved_at=SAVED_AT, shake=coarse * SHAKE)
+            shaken = rounded(problem)
             moved = compare(expected.states[steps], shaken.states[steps], expected.start,
                             coarse=coarse)  # fmt: skip
-            if moved and wrong[1] <= RESPONSE * moved[1]:
+            if moved and wrong[1] <= tolerated(problem) * moved[1]:
                 continue
             return Verdict("bug", "difference", f"after {steps} steps {wrong[0]}", stage=part)
     return SAME

@@ -32,13 +32,21 @@ class Trajectory:
     parameters: frozenset[str] = frozenset()  # names in the states that are not buffers
 
 
-def train(problem: Any, *, saved_at: int, shake: float = 0.0) -> Trajectory:
+def train(
+    problem: Any, *, saved_at: int, shake: float = 0.0, work: torch.dtype | None = None
+) -> Trajectory:
     """Train as the problem says with plain torch.
 
     Args:
         shake: a relative change of the initial weights, to learn how well conditioned the problem
             is.
+        work: compute in this type, by torch's autocast.
     """
+    with torch.autocast("cpu", dtype=work, enabled=work is not None):
+        return trained(problem, saved_at, shake)
+
+
+def trained(problem: Any, saved_at: int, shake: float) -> Trajectory:
     module = make_module(problem.module, problem.seed)
     loss = make_loss(problem.loss, module, problem.module["classes"])
     if problem.loss["type"] == "own":
@@ -51,7 +59,8 @@ def train(problem: Any, *, saved_at: int, shake: float = 0.0) -> Trajectory:
     found = Trajectory(start=state_of(module, loss), parameters=names)
     for index, (inputs, targets) in enumerate(batches, 1):
         value = loss_of(module, loss, inputs, targets)
-        value.backward()
+        with torch.autocast("cpu", enabled=False):
+            value.backward()
         if problem.optimizer.get("clip"):
             trained = [p for group in optimizer.param_groups for p in group["params"]]
             nn.utils.clip_grad_norm_(trained, problem.optimizer["clip"])
@@ -66,6 +75,8 @@ def train(problem: Any, *, saved_at: int, shake: float = 0.0) -> Trajectory:
         found.evaluation = loss_of(module, loss, *evaluated).item()
     for part in training:
         part.training = True
+    # Once more: an embedding with max_norm shortens rows in evaluation too.
+    found.states[len(batches)] = state_of(module, loss)
     return found
 
 

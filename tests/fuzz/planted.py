@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,16 +34,19 @@ class Found:
     seconds: float
 
 
-def main(pairs: int, seed: int, only: str) -> int:
+def main(pairs: int, seed: int, only: str, jobs: int) -> int:
     chosen = [one for one in DEFECTS if only in one.words]
-    found = []
-    for defect in chosen:
-        found.append(find(defect, pairs, seed))
-        last = found[-1]
-        answer = f"seed {last.seed}: {last.text[:120]}" if last.seed is not None else "NOT FOUND"
-        print(f"{defect.words}: {answer} ({last.pairs} pairs, {last.seconds:.0f} s)", flush=True)
-        if not only:  # after each one: the whole list takes an hour or more
-            TABLE.write_text(table(found, pairs))
+    found: list[Found] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        trials = [pool.submit(find, defect, pairs, seed) for defect in chosen]
+        for trial in as_completed(trials):
+            found.append(last := trial.result())
+            seen = f"seed {last.seed}: {last.text[:120]}" if last.seed is not None else "NOT FOUND"
+            print(f"{last.defect.words}: {seen} ({last.pairs} pairs, {last.seconds:.0f} s)",
+                  flush=True)  # fmt: skip
+            if not only:  # after each one: the whole list takes an hour or more
+                found.sort(key=lambda one: chosen.index(one.defect))
+                TABLE.write_text(table(found, pairs))
     caught = sum(one.seed is not None for one in found)
     print(f"{caught} of {len(found)} found")
     return 0 if caught >= 0.8 * len(found) else 1

@@ -13,7 +13,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .runner import Outcome
+
+DETAILS = 2000  # characters of a bug's traceback
 
 
 @dataclass
@@ -29,12 +33,14 @@ class Summary:
     resumed: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     bugs: list[dict[str, Any]] = field(default_factory=list)
+    machines: Counter[str] = field(default_factory=Counter)  # that the pairs were tried on
 
     def add(self, row: dict[str, Any]) -> None:
         if row["outcome"] == "illegal":
             self.illegal += 1
             return
         self.pairs += 1
+        self.machines[row["machine"]] += 1
         self.steps += row["steps"]
         for part, outcome in row["parts"].items():
             if part != "train":
@@ -55,7 +61,7 @@ class Summary:
             "pairs": self.pairs, "steps": self.steps, "same": self.same,
             "refused": self.refused, "refused_share": round(share, 4),
             "refused_because": dict(self.reasons.most_common()), "resumed": dict(self.resumed),
-            "illegal": self.illegal, "bugs": len(self.bugs),
+            "machines": dict(self.machines), "illegal": self.illegal, "bugs": len(self.bugs),
             "bugs_by_kind": dict(Counter(row["kind"] for row in self.bugs)),
             "seeds_of_bugs": [row["seed"] for row in self.bugs][:200],
         }  # fmt: skip
@@ -69,6 +75,8 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "stage": verdict.stage, "text": verdict.text, "steps": outcome.steps,
         "seconds": round(outcome.seconds, 2), "signature": list(verdict.signature),
         "parts": {name: part.outcome for name, part in outcome.parts.items()},
+        "details": verdict.details[-DETAILS:] if verdict.outcome == "bug" else "",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
     }  # fmt: skip
 
 
@@ -85,20 +93,17 @@ def add_up(rows: Iterable[dict[str, Any]]) -> Summary:
     return summary
 
 
-def write_table(
-    summary: Summary, folder: Path, *, command: str, torch: str, seconds: float
-) -> None:
+def write_table(summary: Summary, folder: Path, *, command: str) -> None:
     """benchmarks/results/fuzz.md and fuzz.json."""
-    machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    found = {"command": command, "date": date.today().isoformat(), "machine": machine,
-             "torch": torch, "seconds": round(seconds), **summary.to_json()}  # fmt: skip
+    found = {"command": command, "date": date.today().isoformat(), **summary.to_json()}
     (folder / "fuzz.json").write_text(json.dumps(found, indent=1) + "\n")
+    machines = "; ".join(f"{count:,} pairs on {name}" for name, count in summary.machines.items())
     resumed = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.resumed.items()))
     lines = [
         "# Generated training problems", "",
-        f"`{command}`, {found['date']}, {machine}, torch {torch}. Each pair is a random module, "
-        "loss, data and optimizer under a random plan, trained for 5 steps and compared with a "
-        "plain torch loop over the whole batch in one process.", "",
+        f"`{command}`, {found['date']}: {machines}. Each pair is a random module, loss, data and "
+        "optimizer under a random plan, trained for 5 steps and compared with a plain torch loop "
+        "over the whole batch in one process.", "",
         "| pairs | steps | same | announced | refused before the first step | bugs |",
         "|---|---|---|---|---|---|",
         f"| {summary.pairs:,} | {summary.steps:,} | {summary.same:,} | {summary.announced:,} "

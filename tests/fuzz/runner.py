@@ -20,6 +20,7 @@ from .trial import run_rank
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # checkpoints need no disk here
 HANG_SECONDS = 60.0  # a trial takes about one; the machine may be busy
+FRESH_RANKS = 50  # trials on the same processes: each leaves threads of gloo behind
 
 
 @dataclass
@@ -54,6 +55,7 @@ class Runner:
         self.owned = pool is None
         self.run_rank = run_rank  # a trial's part on a rank, or the same with a defect planted
         self.hang_seconds = hang_seconds
+        self.tried = 0
 
     def __enter__(self) -> Runner:
         if self.owned:
@@ -66,6 +68,9 @@ class Runner:
 
     def try_problem(self, problem: Problem) -> Outcome:
         """Train, resume in the same and in another layout, and compare each with the oracle."""
+        self.tried += 1
+        if self.owned and self.tried % FRESH_RANKS == 0:
+            self.pool.restart()
         outcome, began = Outcome(problem), time.monotonic()
         try:
             expected = train(problem, saved_at=SAVED_AT)

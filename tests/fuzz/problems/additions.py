@@ -17,8 +17,9 @@ def chance(rng: Random, probability: float) -> bool:
 
 
 def add_to_module(rng: Random, module: Spec) -> Spec:
-    """The module with dropout that is switched off, a count of calls, or activations in place."""
-    blocks, extras = module["blocks"], list(module["extras"])
+    """The module with dropout that is switched off, a count of calls, activations in place, or an
+    output that torch cannot look into."""
+    blocks, extras = module["blocks"], [dict(extra) for extra in module["extras"]]
     types = {block["type"] for block in blocks}
     if types & {"mlp", "attention"} and chance(rng, 0.06):
         extras.append({"type": "dropout", "p": rng.choice((0.1, 0.5))})
@@ -26,7 +27,13 @@ def add_to_module(rng: Random, module: Spec) -> Spec:
         extras.append({"type": "annealed"})
     if types & {"mlp", "attention"} and chance(rng, 0.08):
         blocks = [overwriting(block) for block in blocks]
-    return {**module, "blocks": blocks, "extras": extras}
+    for extra in extras:
+        if extra.get("dtype") == "expanded" and chance(rng, 0.5):
+            extra["dtype"] = "expanded_one"
+    output = module["output"]
+    if output == "class" and chance(rng, 0.5):
+        output = "object"
+    return {**module, "blocks": blocks, "extras": extras, "output": output}
 
 
 def overwriting(block: Spec) -> Spec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -77,13 +78,16 @@ class Net(nn.Module):
     def shaped(self, logits: Tensor, hidden: Tensor, labels: Tensor | None) -> Any:
         loss = None if self.criterion is None or labels is None else self.criterion(logits, labels)
         if loss is not None:
-            return Output(logits, hidden, loss) if self.form == "class" else {"loss": loss}
+            made = Output(logits, hidden, loss)
+            forms = {"class": made, "object": SimpleNamespace(**vars(made))}
+            return forms.get(self.form, {"loss": loss})
         return {
             "tensor": lambda: logits,
             "tuple": lambda: (logits, hidden),
             "dict": lambda: {"logits": logits, "hidden": hidden},
             "nested": lambda: {"out": (logits, [hidden]), "count": 3},
             "class": lambda: Output(logits, hidden),
+            "object": lambda: SimpleNamespace(logits=logits, hidden=hidden),
         }[self.form]()
 
 

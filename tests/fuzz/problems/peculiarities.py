@@ -24,6 +24,7 @@ BUFFERS = {
     "expanded": lambda: torch.randn(1, 4).expand(3, 4),
     "strided": lambda: torch.randn(4, 6).t()[::2],
 }
+MORE_BUFFERS = {"expanded_one": lambda: torch.randn(1).expand(3)}  # added later: see additions.py
 
 
 class Used(nn.Module):
@@ -77,7 +78,9 @@ def add_buffer(net: Any, spec: dict[str, Any]) -> None:
     prefix = "read_" if spec.get("read") else "kept_"
     home = net.used if spec.get("read") else net
     home.register_buffer(
-        prefix + spec["dtype"], BUFFERS[spec["dtype"]](), persistent=spec.get("persistent", True)
+        prefix + spec["dtype"],
+        {**BUFFERS, **MORE_BUFFERS}[spec["dtype"]](),
+        persistent=spec.get("persistent", True),
     )
 
 
