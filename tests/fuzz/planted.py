@@ -58,11 +58,12 @@ def find(defect: Defect, pairs: int, seed: int) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         plant(defect, tree)
-        rows = tree / "rows"
+        rows = tree / "rows" / "found.jsonl"  # in a folder of its own: a job reads all rows there
+        rows.parent.mkdir()
         command = [sys.executable, "-m", "tests.fuzz", "--rows", str(rows), "--first"]
         command += ["--seed", str(seed), "--pairs", str(pairs)]
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False)
+        subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=True)
         read = [json.loads(line) for line in rows.read_text().splitlines()]
     bugs = [row for row in read if row["outcome"] == "bug"]
     first = bugs[0] if bugs else {"seed": None, "kind": "", "text": ""}
