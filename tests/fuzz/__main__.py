@@ -4,6 +4,7 @@ python -m tests.fuzz --pairs 5000 --seed 0 --jobs 2     the whole draw, into ben
 python -m tests.fuzz --pairs 5000 --keep runs/fuzz      the same; what is there is not tried again
 python -m tests.fuzz --seed 17 --show                   one problem: its text and its outcome
 python -m tests.fuzz --seed 17 --shrink                 make it small, and keep it as a case
+python -m tests.fuzz --report runs/fuzz                 the table of rows that were kept
 python -m tests.fuzz --planted                          which planted defects are found
 """
 
@@ -46,7 +47,10 @@ def main() -> int:
         return keep(options.seed)
     if options.rows:
         return write_rows(options)
-    rows = list(all_rows(options))
+    if options.report:
+        rows = [row for file in sorted(options.report.iterdir()) for row in rows_in(file)]
+    else:
+        rows = list(all_rows(options))
     summary = add_up(rows)
     if options.json:
         print(json.dumps(summary.to_json(), indent=1))
@@ -55,7 +59,9 @@ def main() -> int:
               f"{summary.refused} refused, {len(summary.bugs)} bugs")  # fmt: skip
     if not options.dry:
         command = f"python -m tests.fuzz --pairs {options.pairs} --seed {options.seed}"
-        write_table(summary, RESULTS, command=command)
+        seeds = "`, `".join(f"--seed {first} --pairs {count}" for first, count in runs_of(rows))
+        command = f"python -m tests.fuzz` with `{seeds}" if options.report else command
+        write_table(summary, RESULTS, command=command, note=options.note)
     return 1 if summary.bugs else 0
 
 
@@ -70,6 +76,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="of the planted defects, those so described")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--keep", type=Path, help="folder for rows, to go on after a stop")
+    parser.add_argument("--report", type=Path, help="only add up the rows in this folder")
+    parser.add_argument("--note", default="", help="a sentence for the table")
     parser.add_argument("--dry", action="store_true", help="write no table")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of one job, as JSON lines
     parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)  # end at a bug
@@ -122,6 +130,16 @@ def all_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for job in jobs:
                 job.terminate()
                 job.wait()
+
+
+def runs_of(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """The first seed of each run and how many were tried; runs are 5,000 seeds apart or more."""
+    runs: list[list[int]] = []
+    for seed in sorted(row["seed"] for row in rows):
+        if not runs or seed - runs[-1][-1] > 5000:
+            runs.append([])
+        runs[-1].append(seed)
+    return [(run[0], len(run)) for run in runs]
 
 
 def rows_in(file: Path) -> list[dict[str, Any]]:

@@ -93,9 +93,10 @@ def add_up(rows: Iterable[dict[str, Any]]) -> Summary:
     return summary
 
 
-def write_table(summary: Summary, folder: Path, *, command: str) -> None:
+def write_table(summary: Summary, folder: Path, *, command: str, note: str = "") -> None:
     """benchmarks/results/fuzz.md and fuzz.json."""
-    found = {"command": command, "date": date.today().isoformat(), **summary.to_json()}
+    found = {"command": command.replace("`", ""), "date": date.today().isoformat(), "note": note,
+             **summary.to_json()}  # fmt: skip
     (folder / "fuzz.json").write_text(json.dumps(found, indent=1) + "\n")
     machines = "; ".join(f"{count:,} pairs on {name}" for name, count in summary.machines.items())
     resumed = ", ".join(f"{name} {count:,}" for name, count in sorted(summary.resumed.items()))
@@ -103,7 +104,7 @@ def write_table(summary: Summary, folder: Path, *, command: str) -> None:
         "# Generated training problems", "",
         f"`{command}`, {found['date']}: {machines}. Each pair is a random module, loss, data and "
         "optimizer under a random plan, trained for 5 steps and compared with a plain torch loop "
-        "over the whole batch in one process.", "",
+        "over the whole batch in one process.", "", *([note, ""] if note else []),
         "| pairs | steps | same | announced | refused before the first step | bugs |",
         "|---|---|---|---|---|---|",
         f"| {summary.pairs:,} | {summary.steps:,} | {summary.same:,} | {summary.announced:,} "

@@ -49,7 +49,8 @@ class FusedHead:
 
     @property
     def loss(self) -> Loss:
-        return replace(self.unfused, function=self._loss)
+        # Without logits the module computes no loss of its own.
+        return replace(self.unfused, function=self._loss, takes=lambda outputs: outputs)
 
     def _loss(self, outputs: Any, targets: Tensor) -> Tensor:
         if self.refusal:

@@ -209,6 +209,11 @@ def keep(plan: str, first: int, last: int, folder: str, save_each: bool):
     return state, events
 
 
+def unexpected(events: list[str]) -> list[str]:
+    """Without the one that names a buffer of Keeping, which its forward writes."""
+    return [event for event in events if not event.startswith("buffer 'mean' is written")]
+
+
 def differing(one: dict, other: dict) -> list[str]:
     """The names of what is not the same in both, to the bit."""
     assert one.keys() == other.keys()
@@ -233,7 +238,7 @@ def test_ranks_keep_their_own_buffers_and_extra_state_whether_or_not_they_save(
     resumed = run(keep, ranks, plan, 2, 4, folder, True, init=False)
     for (one, _), (other, events) in zip(never, resumed):
         assert differing(one, other) == []
-        assert events == []
+        assert unexpected(events) == []
     assert ranks == 1 or "seen" in differing(never[0][0], never[1][0])
 
 
@@ -318,7 +323,8 @@ def save_what_one_rank_cannot(folder: str):
 def test_a_save_that_one_rank_cannot_make_is_an_event_on_all_at_once(tmp_path):
     found = run(save_what_one_rank_cannot, 2, str(tmp_path), init=False, timeout_seconds=60)
     for events, refused, left in found:
-        assert len(events) == 1 and events[0].startswith("save failed: ")
+        (event,) = unexpected(events)
+        assert event.startswith("save failed: ")
         assert "a checkpoint cannot hold its state '_extra_state': a builtins.object" in refused
         assert left == ["latest", "step-000000"]
 

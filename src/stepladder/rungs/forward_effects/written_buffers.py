@@ -156,16 +156,19 @@ class RunningStatistics:
     def agree(self) -> None:
         """Find out which buffers any rank writes, alike on all of them."""
         every = [label for label, _ in sorted_buffers(self.module)]
-        mine = {one.label for one in self.held if one.written}
-        flags = torch.tensor([float(label in mine) for label in every], device=self.world.device)
+        mine = {one.label: one.written for one in self.held}
+        # Whether it is written, and whether it was left out: it grows, or counts calls.
+        flags = [[float(mine.get(one, False)), float(one not in mine)] for one in every]
+        found = torch.tensor(flags, device=self.world.device).view(-1, 2)
         if self.ranks > 1 and every:
-            flags = self.world.max(flags, *COPIES)
-        written = [label for label, flag in zip(every, flags.tolist()) if flag]
-        kept = [one for one in self.held if one.label in written]
+            found = self.world.max(found, *COPIES)
+        written = [one for one, (is_written, left_out) in zip(every, found.tolist())
+                   if is_written and not left_out]  # fmt: skip
         for one in self.held:
-            if one not in kept:
+            if one.label not in written:
                 one.put(one.own)
-        self.held, self.names = kept, frozenset(written)
+        self.held = [one for one in self.held if one.label in written]
+        self.names = frozenset(written)
         if written:
             self.notes.append(
                 f"buffer '{written[0]}'{others(written)} is written in forward: the mean over the "
