@@ -40,7 +40,7 @@ def main() -> int:
     torch.set_num_threads(1)
     fork_processes()  # ranks that died are replaced at once, without a new import of torch
     if options.planted:
-        return planted.main(options.pairs, options.seed, options.only, options.jobs)
+        return planted.main(options.pairs, options.seed, options.only, options.jobs, options.keep)
     if options.show:
         return show(options.seed)
     if options.shrink:

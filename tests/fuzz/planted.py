@@ -13,13 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .planted_defects import DEFECTS, Defect
 
 ROOT = Path(__file__).parents[2]
+KEPT = "planted.jsonl"
 TABLE = ROOT / "benchmarks" / "results" / "fuzz_planted.md"
 
 
@@ -34,22 +36,39 @@ class Found:
     seconds: float
 
 
-def main(pairs: int, seed: int, only: str, jobs: int) -> int:
+def main(pairs: int, seed: int, only: str, jobs: int, keep: Path | None) -> int:
     chosen = [one for one in DEFECTS if only in one.words]
-    found: list[Found] = []
+    found = list(kept_in(keep))
+    known = {one.defect.words for one in found}
     with ThreadPoolExecutor(jobs) as pool:
-        trials = [pool.submit(find, defect, pairs, seed) for defect in chosen]
+        left = [defect for defect in chosen if defect.words not in known]
+        trials = [pool.submit(find, defect, pairs, seed) for defect in left]
         for trial in as_completed(trials):
             found.append(last := trial.result())
             seen = f"seed {last.seed}: {last.text[:120]}" if last.seed is not None else "NOT FOUND"
             print(f"{last.defect.words}: {seen} ({last.pairs} pairs, {last.seconds:.0f} s)",
                   flush=True)  # fmt: skip
+            if keep:
+                keep.mkdir(parents=True, exist_ok=True)
+                row = {**asdict(last), "defect": last.defect.words}
+                with (keep / KEPT).open("a") as file:
+                    file.write(json.dumps(row) + "\n")
             if not only:  # after each one: the whole list takes an hour or more
                 found.sort(key=lambda one: chosen.index(one.defect))
                 TABLE.write_text(table(found, pairs))
     caught = sum(one.seed is not None for one in found)
     print(f"{caught} of {len(found)} found")
     return 0 if caught >= 0.8 * len(found) else 1
+
+
+def kept_in(folder: Path | None) -> Iterator[Found]:
+    """What an earlier run found, which is not tried again."""
+    by_words = {defect.words: defect for defect in DEFECTS}
+    if folder and (folder / KEPT).exists():
+        for line in (folder / KEPT).read_text().splitlines():
+            row = json.loads(line)
+            if row["defect"] in by_words:
+                yield Found(**{**row, "defect": by_words[row["defect"]]})
 
 
 def find(defect: Defect, pairs: int, seed: int) -> Found:
@@ -89,7 +108,8 @@ def table(found: list[Found], pairs: int) -> str:
         "# Planted defects",
         "",
         f"`python -m tests.fuzz --planted --pairs {pairs}`, {time.strftime('%Y-%m-%d')}. Each "
-        f"repair is undone in a copy; the fuzzer then finds {caught} of {len(found)}.",
+        f"repair is undone in a copy; the fuzzer then finds {caught} of {len(found)} tried "
+        f"({len(DEFECTS)} can be planted).",
         "",
         "| defect | found | after pairs | as |",
         "|---|---|---|---|",
