@@ -608,7 +608,7 @@ CASES |= {
     "keyword": (Keyword, keyword, cross),
     "star": (Star, star, cross),
     "penalised": (Penalised, floats, penalised),
-    "float64": (in_float64, doubles, nn.MSELoss()),
+    "float64": (in_float64, doubles, nn.HuberLoss()),
     "weighted64": (
         in_float64,
         double_rows,
