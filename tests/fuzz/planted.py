@@ -81,7 +81,8 @@ def find(defect: Defect, pairs: int, seed: int) -> Found:
         rows.parent.mkdir()
         command = [sys.executable, "-m", "tests.fuzz", "--rows", str(rows), "--first"]
         command += ["--seed", str(seed), "--pairs", str(pairs)]
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join(filter(None, [str(tree / "src"), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=True)
         read = [json.loads(line) for line in rows.read_text().splitlines()]
     bugs = [row for row in read if row["outcome"] == "bug"]

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from stepladder.model import meta_copy
 from stepladder.model.tracing.copy_module import copy_module
+from stepladder.rungs.precision.precision import computes_in_float64
 from stepladder.seam.modules import buffers_of
 
 SPREAD = 0.3  # the least standard deviation of a trial's biases, gains and gates
@@ -52,7 +53,7 @@ class Drawing:
     def copy(self, device: torch.device, seed: int) -> nn.Module:
         """A module with random weights in fp32, the same on every rank."""
         made = copy_module(self.structure)
-        narrow = any(parameter.dtype == torch.float64 for parameter in made.parameters())
+        narrow = computes_in_float64(made)
         made.to_empty(device=device)
         for part_name, part in made.named_modules():
             for name, buffer in buffers_of(part).items():

@@ -35,11 +35,10 @@ from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
 from .zero2_zero3 import (
     match_norms,
-    micro_batch_context,
     mixed_policy,
     reshard_after_evaluation,
-    send_zeros,
     show_outputs,
+    synchronise,
 )
 
 # Buffers are not broadcast; the option was renamed in torch 2.13.
@@ -157,7 +156,4 @@ def replicate_by_blocks(
     def prepare(last: bool, uses_all: bool) -> None:
         module.set_requires_gradient_sync(last)
 
-    renormalised = RenormalisedRows(module, world.group(*COPIES), world.device)
-    around = micro_batch_context(module, units, replicated, renormalised, world, prepare)
-    sync = GradientSync(module, mesh.size(), around, after_evaluation=renormalised.shorten)
-    return send_zeros(module, units, replicated, sync)
+    return synchronise(module, units, replicated, mesh, world, prepare)

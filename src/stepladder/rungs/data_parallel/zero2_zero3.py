@@ -83,6 +83,24 @@ def shard(
         # All-reduce over replicas once a batch, if every micro-batch uses every parameter.
         module.set_requires_all_reduce(last or not uses_all)
 
+    return synchronise(module, units, replicated, mesh, world, prepare)
+
+
+def synchronise(
+    module: nn.Module,
+    units: Sequence[Unit],
+    replicated: ReplicatedParameters,
+    mesh: DeviceMesh,
+    world: World,
+    prepare: Callable[[bool, bool], None],
+) -> GradientSync:
+    """How a module whose units FSDP2 gathers or reduces is run.
+
+    Args:
+        prepare: called before each micro-batch with whether it is the last, and whether each uses
+            every parameter.
+    """
+    assert isinstance(module, FSDPModule)
     renormalised = RenormalisedRows(module, world.group(*COPIES), world.device)
     around = micro_batch_context(module, units, replicated, renormalised, world, prepare)
     sync = GradientSync(module, mesh.size(), around, after_evaluation=renormalised.shorten)
@@ -200,11 +218,7 @@ def micro_batch_context(
     world: World,
     prepare: Callable[[bool, bool], None],
 ) -> Callable[[bool], AbstractContextManager[Any]]:
-    """The context of each micro-batch of a batch.
-
-    Args:
-        prepare: called with whether it is the last, and whether each uses every parameter.
-    """
+    """The context of each micro-batch of a batch."""
     assert isinstance(module, FSDPModule)
     group = world.group(*COPIES)
     used = None
