@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -79,6 +81,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--report", type=Path, help="only add up the rows in this folder")
     parser.add_argument("--note", default="", help="a sentence for the table")
     parser.add_argument("--dry", action="store_true", help="write no table")
+    found = "only problems in whose JSON this is found; may be repeated"
+    parser.add_argument("--matching", action="append", default=[], metavar="PATTERN", help=found)
+    parser.add_argument("--most", type=int, help=argparse.SUPPRESS)  # pairs that one job tries
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of one job, as JSON lines
     parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)  # end at a bug
     parser.add_argument("--every", type=int, default=1, help=argparse.SUPPRESS)
@@ -88,16 +93,21 @@ def parse() -> argparse.Namespace:
 def write_rows(options: argparse.Namespace) -> int:
     """One job: every so-many-th problem, a line for each as soon as it is known."""
     known = {row["seed"] for file in options.rows.parent.iterdir() for row in rows_in(file)}
+    seeds = range(options.seed, options.seed + options.pairs, options.every)
+    chosen = (seed for seed in seeds if seed not in known and matches(seed, options.matching))
     with Runner() as runner, options.rows.open("a") as file:
-        for seed in range(options.seed, options.seed + options.pairs, options.every):
-            if seed in known:
-                continue
+        for seed in islice(chosen, options.most):
             row = row_of(runner.try_problem(Problem.draw(seed)))
             file.write(json.dumps(row) + "\n")
             file.flush()
             if options.first and row["outcome"] == "bug":
                 break
     return 0
+
+
+def matches(seed: int, patterns: list[str]) -> bool:
+    text = Problem.draw(seed).to_json() if patterns else ""
+    return all(re.search(pattern, text) for pattern in patterns)
 
 
 def all_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -113,6 +123,7 @@ def all_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         jobs = [subprocess.Popen([
             sys.executable, "-m", "tests.fuzz", "--rows", str(file), "--every", str(options.jobs),
             "--seed", str(options.seed + index), "--pairs", str(options.pairs - index),
+            *(word for pattern in options.matching for word in ("--matching", pattern)),
         ]) for index, file in enumerate(files)]  # fmt: skip
         try:
             for row in follow(files, jobs):

@@ -65,7 +65,7 @@ def judge_records(records: list[dict[str, Any]], part: str) -> Verdict | None:
     if len(refusing) < len(records):
         return Verdict("bug", "not all refuse", text, first["error"], stage)
     # A batch of another size than the first is refused when it comes.
-    comes_later = text.startswith("batch") and first["stage"].startswith("step")
+    comes_later = text.startswith("batch") and first["stage"].startswith(("step", "evaluate"))
     if first["stage"] not in ("climb", "load", "step 0") and not comes_later:
         return Verdict("bug", "late refusal", text, first["error"], stage)
     if first["stage"] == "load":

@@ -112,7 +112,7 @@ class Accumulate:
         with self.forward_context():
             outputs = self.outputs(part)
             self.loss.takes(outputs)  # refused on all ranks, not only on those with a valid target
-            loss = self.mean(outputs, part) if self.loss.count(part) else zero_loss(outputs)
+            loss = self.mean(outputs, part) if self.loss.count(part) else self.zero(outputs, part)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(
                 "loss", "does not depend on any trainable parameter", "Unfreeze one, or check loss."
@@ -133,6 +133,17 @@ class Accumulate:
             check_leaves(loss, tensors_in(outputs), module, self.loss_module)
             self.leaves_checked = True
         return loss
+
+    def zero(self, outputs: Any, part: Batch) -> torch.Tensor:
+        """The loss of a micro-batch without a valid target, refused where others are."""
+        if not self.leaves_checked and self.loss.kind == "other":
+            try:
+                self.mean(outputs, part)
+            except ModelError:  # another rank, which has a target, refuses it too
+                raise
+            except Exception:  # a loss may do anything where it has nothing to do
+                pass
+        return zero_loss(outputs)
 
     def outputs(self, part: Batch) -> Any:
         return call(self.gradient_sync.module, self.read_inputs(part.inputs))
