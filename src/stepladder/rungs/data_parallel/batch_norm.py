@@ -116,6 +116,8 @@ class Combined:
         return self  # a process group is not copied
 
 
+# The compiler of torch 2.11 leaves out modes such as the one below, without a word.
+@torch.compiler.disable
 def forward_combined(norm: Any, given: Tensor) -> Tensor:
     combined: Combined = norm._combined
     plain = type(norm).forward is PLAIN_FORWARD or isinstance(norm, nn.SyncBatchNorm)
