@@ -108,5 +108,11 @@ def running_on(state: State) -> Iterator[None]:
 @contextmanager
 def state_restored(module: nn.Module) -> Iterator[None]:
     """A context whose forward passes leave buffers and attributes as they were."""
-    with running_on(read_state(module)):
-        yield
+    before = [(part, set(vars(part))) for part in module.modules()]
+    try:
+        with running_on(read_state(module)):
+            yield
+    finally:
+        for part, names in before:
+            for name in vars(part).keys() - names:
+                del vars(part)[name]

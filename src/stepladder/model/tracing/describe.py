@@ -21,6 +21,7 @@ from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 from stepladder.model.anatomy.parameter_parts import ParameterCounts, count_parameters
 from stepladder.model.build import OTHER_MODELS, build
+from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import training
 from stepladder.seam.pytree import tree_leaves, tree_map
 from stepladder.workload import (
@@ -89,7 +90,7 @@ def describe(
     anatomy = find_anatomy(what)
     forward_class = RealForward if probe else FakeForward
     inputs = inputs_of(what, anatomy, sequence, sample)
-    with device_kernels(device):
+    with device_kernels(device), state_restored(what):
         return facts_of_module(what, anatomy, inputs, forward_class)
 
 
