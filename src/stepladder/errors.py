@@ -25,6 +25,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of any kind says, for a sentence of ours."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 class StepladderError(Exception):
     """One line for the user: the field, what is so, the way out."""
 

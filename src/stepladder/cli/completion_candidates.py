@@ -21,7 +21,7 @@ from stepladder.plan import AXES, PRECISIONS, Optimizer, Rate
 from stepladder.plan.learning_rate import KINDS as RATES
 from stepladder.plan.optimizer import MOMENTS as OPTIMIZERS
 from stepladder.plan.plan_text import ALL_WORDS as PLAN_WORDS
-from stepladder.plan.plan_text import ATTENTIONS, BATCHNORMS, OFFLOADS
+from stepladder.plan.plan_text import ATTENTIONS, BATCHNORMS, COMPILES, KERNELS, OFFLOADS, SWITCH
 from stepladder.plan.plan_text import KEYS as PLAN_KEYS
 from stepladder.plan.recipe import NONFINITE, SECTIONS, SPIKE
 from stepladder.workload.presets import PRESETS
@@ -30,15 +30,15 @@ from .main import COMMANDS, split_settings
 
 # The built-in models that are no shapes. Their table needs torch; a test holds the two together.
 OTHERS = ("mlp-tiny", "resnet-tiny", "resnet18", "resnet50", "vit-tiny", "vit-small", "vit-base")
-SWITCH, TRUTH, PLACES = ("on", "off"), ("true", "false"), ("auto", "cpu", "cuda")
+TRUTH, PLACES = ("true", "false"), ("auto", "cpu", "cuda")
 PLAN_VALUES: dict[str, Iterable[str]] = {
     "precision": PRECISIONS,
     "recompute": ("none", "blocks", "selective", "every:2"),
     "offload": ("none", *OFFLOADS),
     "compress": ("none", "bf16", "fp16", "powersgd:4"),
     "schedule": ("gpipe", "1f1b", "interleaved:2", "zero-bubble"),
-    "compile": SWITCH,
-    "kernels": SWITCH,
+    "compile": COMPILES,
+    "kernels": (*SWITCH, *KERNELS),
     "graphs": SWITCH,
     "attention": ATTENTIONS,
     "batchnorm": BATCHNORMS,

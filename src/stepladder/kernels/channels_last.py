@@ -16,6 +16,7 @@ from stepladder.seam.pytree import tree_map
 
 
 def has_convolutions(module: nn.Module) -> bool:
+    """Whether a module has layers that a memory layout matters to."""
     return any(isinstance(part, nn.Conv2d) for part in module.modules())
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from stepladder.loss import Loss
@@ -28,6 +29,7 @@ from .graph.compile import compile_parts, compile_scope, pass_options
 
 Context = Callable[[], AbstractContextManager[Any]]
 ReadInputs = Callable[[Any], Any]
+UNASKED = "kernels=on was not asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,13 @@ def choose(
     head, head_choice = choose_head(module, anatomy, loss, settled)
     layout, folding = choose_layout(module, settled)
     compiling, compile_choice = choose_compile(module, blocks, settled)
+    if compile_choice.used and head is None:
+        loss = compile_loss(loss, settled)
     choices = (
         head_choice, layout, folding, choose_float8(module, settled), compile_choice,
         choose_autotune(settled), choose_adamw(settled),
     )  # fmt: skip
-    asked = settled.plan.kernels or settled.plan.compile
+    asked = bool(settled.plan.kernels or settled.plan.compile)
     notes = [str(each) for each in choices if asked and each.used is not None]
     if head is not None:
         head.notes = notes
@@ -104,8 +108,8 @@ def choose_head(
     module: nn.Module, anatomy: Anatomy, loss: Loss, settled: SettledPlan
 ) -> tuple[FusedHead | None, KernelChoice]:
     what = "fused output layer and cross-entropy"
-    if not settled.plan.kernels:
-        return None, KernelChoice(what, None, "kernels=on was not asked for")
+    if not settled.asks_for("head"):
+        return None, KernelChoice(what, None, UNASKED)
     why_not = why_not_fused(module, anatomy, loss, settled)
     if not settled.one_rank:
         why_not = f"it reads whole matrices, and there are {settled.layout.num_ranks} ranks"
@@ -120,8 +124,9 @@ def choose_head(
 def choose_layout(module: nn.Module, settled: SettledPlan) -> tuple[KernelChoice, KernelChoice]:
     """Channels-last, and with it the folded first convolution."""
     what, folding = "channels-last", "folded first convolution"
-    if not settled.plan.kernels or not has_convolutions(module):
-        because = "no 2-d convolution" if settled.plan.kernels else "kernels=on was not asked for"
+    asked = settled.asks_for("layout")
+    if not asked or not has_convolutions(module):
+        because = "no 2-d convolution" if asked else UNASKED
         return KernelChoice(what, None, because), KernelChoice(folding, None, because)
     if not settled.channels_last:
         because = f"made for one GPU, and this is {settled.layout.num_ranks} x {settled.device}"
@@ -156,7 +161,7 @@ def choose_compile(
 
     def compiling() -> None:
         selective = settled.plan.recompute.chooses
-        options = pass_options(selective=selective) if settled.plan.kernels else None
+        options = pass_options(selective=selective) if settled.asks_for("matmuls") else None
         compile_parts(blocks if scope == "blocks" else [module], options)
 
     whole = scope == "module"
@@ -164,10 +169,20 @@ def choose_compile(
     return compiling, KernelChoice(what, True, because)
 
 
+def compile_loss(loss: Loss, settled: SettledPlan) -> Loss:
+    """The loss, compiled where it reads logits over a vocabulary from a GPU's memory.
+
+    Uncompiled, cross-entropy writes and reads a float32 copy of the logits several times.
+    """
+    if loss.kind != "cross_entropy" or not settled.on_gpu or not settled.one_rank:
+        return loss
+    return replace(loss, function=torch.compile(loss.function))
+
+
 def choose_autotune(settled: SettledPlan) -> KernelChoice:
     what = "matmul autotuning and epilogues"
-    if not settled.plan.kernels:
-        return KernelChoice(what, None, "kernels=on was not asked for")
+    if not settled.asks_for("matmuls"):
+        return KernelChoice(what, None, UNASKED)
     if not settled.plan.compile:
         return KernelChoice(what, False, "its passes are part of compile=on")
     if not settled.on_gpu:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stepladder.data import IGNORED
+from stepladder.errors import first_line
 from stepladder.model import uncompiled
 from stepladder.model.forward_state import state_restored
 
@@ -46,7 +47,7 @@ def why_not_its_head(module: nn.Module, head: Any, forward: Forward, inputs: Any
                 if not equal(logits_of(forward(inputs)), skipped.hidden):
                     return f"{kind} changes its head's output"
     except Exception as problem:  # a bias of as many classes meets a hidden state, and the like
-        return f"{kind} does not run without its head ({first_line(problem)})"
+        return f"{kind} does not run without its head ({first_line(problem)[:120]})"
     return ""
 
 
@@ -72,7 +73,7 @@ def why_not_cross_entropy(
                 if not same_loss(found, answers.logits, labels):
                     return f"{kind}'s own loss is not the cross-entropy of its logits"
     except Exception as problem:
-        return f"{kind}'s own loss cannot be tried ({first_line(problem)})"
+        return f"{kind}'s own loss cannot be tried ({first_line(problem)[:120]})"
     return ""
 
 
@@ -158,8 +159,3 @@ def equal(found: Any, expected: Tensor | None) -> bool:
     if not isinstance(found, Tensor) or expected is None or found.shape != expected.shape:
         return False
     return torch.equal(found.float(), expected.float())
-
-
-def first_line(problem: Exception) -> str:
-    lines = str(problem).strip().splitlines()
-    return lines[0][:120] if lines else type(problem).__name__

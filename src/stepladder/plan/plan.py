@@ -40,8 +40,8 @@ class Plan:
     offload: tuple[str, ...] = ()  # what lives in host memory
     compress: Compress = Compress()
     schedule: Schedule = Schedule()
-    compile: bool = False
-    kernels: bool = False  # fused loss, memory layouts, tried products, where they are faster
+    compile: bool | str = False  # True: what suits the blocks; "blocks" or "whole": in these pieces
+    kernels: bool | tuple[str, ...] = False  # of `words.KERNELS`: all that are faster, or some
     graphs: bool = False  # a step's passes are recorded once and replayed without the host
     attention: str = "auto"
     batchnorm: str = "sync"  # whose rows batch statistics are over: all ranks', or each its own

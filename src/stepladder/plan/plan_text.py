@@ -25,6 +25,9 @@ DATA_WORDS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3
 OFFLOADS = ("optimizer", "parameters", "activations")
 ATTENTIONS = ("auto", "flash", "plain")
 BATCHNORMS = ("sync", "local")
+SWITCH = ("on", "off")
+COMPILES = (*SWITCH, "blocks", "whole")
+KERNELS = ("head", "layout", "matmuls")  # fused head, channels-last, tried matmuls and epilogues
 BATCH_KEYS = {"batch": "sequences", "micro": "micro", "accumulate": "micro_batches"}
 
 
@@ -50,9 +53,29 @@ def parse_offload(text: str) -> tuple[str, ...]:
 
 
 def parse_switch(field: str, text: str) -> bool:
-    if text not in ("on", "off"):
+    if text not in SWITCH:
         raise PlanError(field, f"'{text}' is neither on nor off", f"Write {field}=on.")
     return text == "on"
+
+
+def parse_compile(text: str) -> bool | str:
+    if text not in COMPILES:
+        raise PlanError(
+            "compile", f"'{text}' is none of {', '.join(COMPILES)}", "Write compile=on."
+        )
+    return text == "on" if text in SWITCH else text
+
+
+def parse_kernels(text: str) -> bool | tuple[str, ...]:
+    if text in SWITCH:
+        return text == "on"
+    parts = text.split(",")
+    for part in parts:
+        if part not in KERNELS:
+            known = nearest(part, [*SWITCH, *KERNELS])
+            raise PlanError("kernels", f"'{part}' is not a kind of kernel", known)
+    named = tuple(part for part in KERNELS if part in parts)
+    return named == KERNELS or named
 
 
 def parse_attention(text: str) -> str:
@@ -74,8 +97,8 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
     "offload": ("offload", parse_offload),
     "compress": ("compress", Compress.parse),
     "schedule": ("schedule", Schedule.parse),
-    "compile": ("compile", partial(parse_switch, "compile")),
-    "kernels": ("kernels", partial(parse_switch, "kernels")),
+    "compile": ("compile", parse_compile),
+    "kernels": ("kernels", parse_kernels),
     "graphs": ("graphs", partial(parse_switch, "graphs")),
     "attention": ("attention", parse_attention),
     "batchnorm": ("batchnorm", parse_batchnorm),
@@ -184,8 +207,10 @@ def write_value(key: str, value: Any) -> str:
             return f"fp32:{','.join(value)}"
         case "offload":
             return ",".join(value)
-        case "compile" | "kernels" | "graphs":
+        case "compile" | "kernels" | "graphs" if isinstance(value, bool):
             return "on" if value else "off"
+        case "kernels":
+            return ",".join(value)
         case "memory":
             return format_bytes(value)
     return str(value)

@@ -96,7 +96,8 @@ def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
         plan,
         layout=layout,
         compress=plan.compress if copies else Compress(),
-        kernels=plan.kernels and layout.num_ranks == 1,
+        compile=bool(plan.compile) if layout.num_ranks > 1 else plan.compile,
+        kernels=layout.num_ranks == 1 and plan.kernels,
         graphs=plan.graphs and layout.num_ranks == 1,
     )
     schedules = (plan.schedule, Schedule()) if layout.pipeline > 1 else (Schedule(),)

@@ -215,7 +215,7 @@ def fewest_nodes(choices: Choices, base: Plan, needed: float) -> Choices | None:
 
 def rank_plans_on(choices: Choices, num_nodes: int, base: Plan) -> Choices | None:
     cluster = replace(choices.cluster, num_nodes=num_nodes)
-    base = replace(base, kernels=base.kernels and cluster.num_devices == 1)
+    base = replace(base, kernels=cluster.num_devices == 1 and base.kernels)
     batch = default_batch(choices.facts, cluster)
     found = rank_plans(Search(choices.facts, cluster, base, batch, choices.calibration))
     return found if found.ranked else None

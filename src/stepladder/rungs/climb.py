@@ -242,7 +242,7 @@ def cut_for_rank(
     # Before recomputation: what runs again in backward must gather from other ranks again.
     sequences = context(module, blocks, loss, plan, world) if plan.layout.context > 1 else None
     # Before the move: casting on the host needs no device memory for the wider copy.
-    precision(module, plan.precision, plan.keep, world.device, kernels=plan.kernels)
+    precision(module, plan.precision, plan.keep, world.device, kernels=bool(plan.kernels))
     if settled.sums_gradients_in_float32:
         accumulate_in_float32(module)
     # Before the move: no device ever has another stage's parts.

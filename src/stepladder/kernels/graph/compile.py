@@ -13,11 +13,13 @@ would each be compiled anew, and the compiler gives up after eight; then it is t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from torch import nn
 
+from stepladder.errors import PlanError
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.settled_plan import CompileScope
 from stepladder.seam.inductor import takes_passes
@@ -29,7 +31,12 @@ def compile_scope(blocks: Sequence[nn.Module], settled: SettledPlan) -> tuple[Co
     size = sum(p.numel() for p in blocks[0].parameters()) if alike else 0
     scope = settled.compile_scope(alike=alike, block_parameters=size)
     each = f"{len(blocks)} alike blocks of {size / 1e6:.3g} M parameters"
-    if settled.layout.pipeline > 1:
+    if isinstance(asked := settled.plan.compile, str):
+        if asked == "blocks" and not blocks:
+            problem = "blocks were asked for, and the module has no list of blocks"
+            raise PlanError("compile", problem, "Use compile=whole.")
+        because = f"compile={asked}"
+    elif settled.layout.pipeline > 1:
         because = "a pipeline stage may stop its forward between two blocks"
     elif not alike:
         because = "its blocks differ" if len(blocks) > 1 else "it has no list of blocks"
@@ -50,6 +57,7 @@ def compile_parts(parts: Sequence[nn.Module], options: dict[str, Any] | None) ->
         part.compile(options=options)
 
 
+@cache  # code that was compiled for one module serves a copy of it only with the same passes
 def pass_options(*, selective: bool = False) -> dict[str, Any]:
     """Options of torch.compile that run our graph passes.
 

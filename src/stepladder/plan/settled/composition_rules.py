@@ -62,6 +62,15 @@ def kernels_need_one_rank(plan: Plan) -> PlanError | None:
     return PlanError("kernels", problem, "Leave kernels out; compile=on works on any rank.")
 
 
+def whole_modules_stay_whole(plan: Plan) -> PlanError | None:
+    pipeline = plan.layout.pipeline
+    if plan.compile != "whole" or (pipeline == 1 and plan.zero < 2):
+        return None
+    stops = f"pipeline={pipeline} cuts it" if pipeline > 1 else f"zero{plan.zero} gathers blocks"
+    problem = f"whole takes the module in one piece, and {stops} one by one"
+    return PlanError("compile", problem, "Use compile=on or compile=blocks.")
+
+
 def graphs_need_one_rank(plan: Plan) -> PlanError | None:
     layout = plan.layout
     if not plan.graphs or layout.num_ranks == 1:

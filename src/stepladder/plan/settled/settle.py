@@ -126,6 +126,7 @@ RULES = (
     Rule("compression needs whole matrices", of_plan(composition.compression_needs_whole_matrices)),
     Rule("kernels need one rank", of_plan(composition.kernels_need_one_rank)),
     Rule("graphs need a CUDA device", with_device(on_device.device_records_graphs)),
+    Rule("whole modules stay whole", of_plan(composition.whole_modules_stay_whole)),
     Rule("graphs need one rank", of_plan(composition.graphs_need_one_rank)),
     Rule("graphs offload nothing", of_plan(composition.graphs_offload_nothing)),
     Rule("powersgd needs a steady scale", of_plan(composition.factors_need_a_steady_scale)),

@@ -107,15 +107,15 @@ class SettledPlan:
     def float8(self) -> bool:
         return self.plan.precision.compute == "fp8"
 
-    @property
-    def fused_kernels(self) -> bool:
-        """Whether fused kernels may replace layers: they read whole plain tensors."""
-        return self.plan.kernels and self.one_rank
+    def asks_for(self, kernel: str) -> bool:
+        """Whether the plan asks for such kernels: "head", "layout" or "matmuls"."""
+        kernels = self.plan.kernels
+        return kernels if isinstance(kernels, bool) else kernel in kernels
 
     @property
     def channels_last(self) -> bool:
         """Whether images are stored with their channels innermost."""
-        return self.fused_kernels and self.on_gpu
+        return self.asks_for("layout") and self.one_rank and self.on_gpu
 
     @property
     def records_graphs(self) -> bool:
@@ -124,7 +124,7 @@ class SettledPlan:
 
     def fuses_head(self, num_classes: int) -> bool:
         """Whether an output layer of so many classes and its cross-entropy run as one."""
-        return self.fused_kernels and num_classes >= FUSED_VOCABULARY
+        return self.asks_for("head") and self.one_rank and num_classes >= FUSED_VOCABULARY
 
     def compile_scope(self, *, alike: bool, block_parameters: int) -> CompileScope:
         """What is handed to the compiler in one piece.
@@ -135,7 +135,10 @@ class SettledPlan:
         """
         if not self.plan.compile:
             return "off"
-        if self.layout.pipeline > 1:  # a stage's forward is left in the middle
+        if self.plan.compile == "whole":
+            return "module"
+        # A pipeline leaves a stage's forward in the middle.
+        if self.plan.compile == "blocks" or self.layout.pipeline > 1:
             return "blocks"
         if not alike:  # the compiler would work again for each block, and give up after eight
             return "module"

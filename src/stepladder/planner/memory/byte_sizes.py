@@ -66,7 +66,7 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         wrapped=settled.sliced,
         samples=settled.micro_batch,
         micro_batches=settled.micro_batches,
-        compiled=plan.compile,
+        compiled=bool(plan.compile),
         whole=compile_scope(facts, settled) == "module",
         flash=plan.attention != "plain",
         fused_head=settled.fuses_head(facts.vocab),

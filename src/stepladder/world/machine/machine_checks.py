@@ -21,6 +21,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from stepladder.errors import first_line
+
 OK, FAILED, ABSENT = "ok", "failed", "absent"
 
 MIB = 2**20
@@ -46,7 +48,7 @@ def pinned_memory(limit_seconds: float) -> MachineCheck:
         pinned = torch.ones(16 * MIB, dtype=torch.uint8).pin_memory()
     except RuntimeError as error:
         return MachineCheck(
-            FAILED, _first_line(error), "Raise the locked-memory limit: ulimit -l unlimited."
+            FAILED, first_line(error), "Raise the locked-memory limit: ulimit -l unlimited."
         )
     return MachineCheck(OK, f"{pinned.numel() // MIB} MiB pinned")
 
@@ -103,7 +105,7 @@ def compiler(limit_seconds: float) -> MachineCheck:
             )
             subprocess.run([program], check=True, capture_output=True, timeout=limit_seconds)
         except (OSError, subprocess.SubprocessError) as error:
-            return MachineCheck(FAILED, f"{found}: {_first_line(error)}", fix)
+            return MachineCheck(FAILED, f"{found}: {first_line(error)}", fix)
     return MachineCheck(OK, f"{found} built and ran a program")
 
 
@@ -120,7 +122,7 @@ def try_folders(folders: list[Path]) -> MachineCheck:
                 file.write(b"0")
         except OSError as error:
             fix = f"Make {folder} writable, or point TORCH_HOME and TMPDIR elsewhere."
-            return MachineCheck(FAILED, _first_line(error), fix)
+            return MachineCheck(FAILED, first_line(error), fix)
     return MachineCheck(OK, f"wrote to {', '.join(map(str, folders))}")
 
 
@@ -136,7 +138,7 @@ def try_shared_memory(mount: Path, at_least: int) -> MachineCheck:
     try:
         block = shared_memory.SharedMemory(create=True, size=MIB)
     except OSError as error:
-        return MachineCheck(FAILED, _first_line(error), fix)
+        return MachineCheck(FAILED, first_line(error), fix)
     block.close()
     block.unlink()
     free = shutil.disk_usage(mount).free
@@ -210,8 +212,3 @@ def _end(process: subprocess.Popen[str]) -> None:
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else "ended without a word"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
