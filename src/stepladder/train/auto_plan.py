@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stepladder.errors import PlanError, first_line
 from stepladder.hardware import Cluster, find_device, recognise_device
 from stepladder.model import builtin_shape, describe
 from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
@@ -24,7 +25,9 @@ from stepladder.record import Calibration, Forecast, load_calibration
 from stepladder.workload import Facts, facts_of_shape
 from stepladder.world import Place, device_memory_bytes, pick_device
 
+from .checkpointing.rng_state import untouched
 from .step_batch import as_batch
+from .tuning.tuner import WORD, without_budget
 
 WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
 GIB = 2**30
@@ -60,8 +63,12 @@ def choose_plan(
 ) -> Choice:
     """The plan a text names; for `auto`, the fastest that fits this process's device."""
     words = text.split()
-    if words[:1] != ["auto"]:
+    if not is_automatic(words):
+        if any(word.startswith(WORD) for word in words):
+            problem = "plans are tried for plan=auto alone, and this one is written out"
+            raise PlanError("tune", problem, "Leave it out, or begin with auto.")
         return Choice(Plan.parse(text))
+    words = without_budget(words)
     here = pick_device(device, place.local_rank)
     name, because = precision_for(here)
     plain = Plan.parse(" ".join([name, *words[1:], *(["ddp"] if place.num_ranks > 1 else [])]))
@@ -70,9 +77,15 @@ def choose_plan(
     if not is_open(plain, name):
         return Choice(plain, f"{because}; the rest was asked for")
     try:
-        return plan_ahead(here, plain, model, sample, batch, off=switched_off(words))
+        with untouched(here):  # describing a module runs it, and it may draw random numbers
+            return plan_ahead(here, plain, model, sample, batch, off=switched_off(words))
     except Exception as unable:  # a module nobody has seen may do anything while it is described
         return Choice(plain, f"{because}; the planner has nothing to add: {first_line(unable)}")
+
+
+def is_automatic(words: list[str]) -> bool:
+    """Whether the words of a plan leave the rest to be chosen."""
+    return words[:1] == ["auto"]
 
 
 def is_open(plan: Plan, precision: str) -> bool:
@@ -216,8 +229,3 @@ def precision_for(device: torch.device) -> tuple[str, str]:
     if torch.cuda.get_device_capability(device) >= (7, 0):
         return "fp16", "this device has fp16 matrix units and none for bf16"
     return "fp32", "this device has no matrix units for fewer bits"
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

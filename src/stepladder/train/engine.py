@@ -106,15 +106,7 @@ class Engine:
         return self.climbed.forward_backward.micro
 
     def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
-        """Learn from one global batch. Every rank calls it; it does not wait for the device.
-
-        Args:
-            batch: one of `run.batches`, which knows its rows; or tensors: a pair (inputs, targets),
-                a dict with labels, or inputs alone.
-            rows: whose rows tensors are, needed where several ranks share the data: "rank" (this
-                rank's own, as many on every rank) or "global" (the whole batch on every rank, of
-                which each takes its part).
-        """
+        """Learn from one global batch; `Run.step` says what it may be."""
         with self.world.explain_hangs(), self.world.during_step():
             return self._step(batch, rows)
 

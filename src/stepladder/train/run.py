@@ -17,8 +17,10 @@ from stepladder.train.health.replica_check import check_replicas
 from .engine import Engine
 from .feed import Feed
 from .loop import feed
+from .pending_report import PendingReport
 from .profile_steps import profile
 from .step_batch import Rows
+from .tuning.tuner import Retune
 
 
 @dataclass(slots=True)
@@ -27,6 +29,22 @@ class Run(Engine):
 
     because: str = ""  # why its plan was chosen, where nobody asked for one
     saver: Saver = field(default_factory=Saver)
+    retune: Retune | None = None  # tries plans on the first batch, where none was known before
+
+    def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
+        """Learn from one global batch. Every rank calls it; it does not wait for the device.
+
+        Args:
+            batch: one of `run.batches`, which knows its rows; or tensors: a pair (inputs, targets),
+                a dict with labels, or inputs alone.
+            rows: whose rows tensors are, needed where several ranks share the data: "rank" (this
+                rank's own, as many on every rank) or "global" (the whole batch on every rank, of
+                which each takes its part).
+        """
+        if self.retune is not None:
+            retune, self.retune = self.retune, None
+            retune(self, batch)
+        return Engine.step(self, batch, rows=rows)
 
     def batches(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
 from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import kept_in_evaluation
-from stepladder.plan import Optimizer, Plan, Rate, SettledPlan
+from stepladder.plan import FP32, Batch, Optimizer, Plan, Rate, SettledPlan
 from stepladder.plan.settled.settle import settle
 from stepladder.rungs import BlockCost, LossScale, MemoryLimit, call, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
@@ -27,11 +27,12 @@ from stepladder.train.optimizer.build_optimizer import build_optimizer
 from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
 from stepladder.world import Place, World, device_memory_bytes, join_world, pick_device
 
-from .auto_plan import Choice, choose_plan
+from .auto_plan import Choice, can_compile, choose_plan, is_automatic
 from .flop_rate import FlopRate
 from .prepare_module import check_loss_module, prepare_module
 from .run import Run
 from .step_batch import as_batch
+from .tuning.tuner import Tuner, make_tuner
 
 
 def climb(
@@ -58,9 +59,12 @@ def climb(
             for a module whose output holds its own. A loss that is a module is trained too where it
             has parameters; optimizer groups see them as "loss.NAME".
         optimizer: text such as "adamw lr=3e-4 clip=1"; replaces the plan's.
-        plan: text such as "bf16 zero3 micro=4", a `Plan`, or "auto".
-        sample: one batch, needed to fit a recomputation budget, and to weigh the stages of a
-            pipeline where the module does not read tokens.
+        plan: text such as "bf16 zero3 micro=4", a `Plan`, or "auto": what ran fastest in trials on
+            copies of the module with the first batch. "auto tune=20" gives them so many seconds,
+            "auto tune=off" none.
+        sample: one batch, for the trials of "auto" (else the first step's is used); needed to fit
+            a recomputation budget, and to weigh the stages of a pipeline where the module does not
+            read tokens.
         rate: the learning-rate schedule, text such as "cosine warmup=100 steps=1000".
         seed: of dropout and every other random number that a step draws.
         device: "auto", "cpu" or "cuda".
@@ -86,19 +90,94 @@ def climb(
         if isinstance(plan, Plan)
         else choose_plan(plan, device, place, model=model, sample=sample)
     )
-    chosen = choice.plan
     if optimizer is not None:
         parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
-        chosen = replace(chosen, optimizer=parsed)
-    settled = settle_here(chosen, device, place)
+        choice = replace(choice, plan=replace(choice.plan, optimizer=parsed))
+    settled = settle_here(choice.plan, device, place)
     world = join_world(
         settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan)
     )
-    return build(
+    tuning = make_tuning(plan, world, device, loss, seed, exact=exact)
+    if tuning is not None and sample is not None:
+        choice = tuning.choose(choice, model, sample)
+        settled = settle_here(choice.plan, device, place)
+    run = build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,
         health=health, exact=exact, because=choice.because,
     )  # fmt: skip
+    if tuning is not None:
+        run.events += tuning.tuner.told
+        run.retune = tuning.retune if sample is None else None
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Trials of plans for a run, before it is built or at its first step."""
+
+    tuner: Tuner
+    world: World
+    device: str
+    loss: Any
+    seed: int
+
+    def choose(self, choice: Choice, model: nn.Module, sample: Any) -> Choice:
+        """The plan that ran fastest, with both reasons."""
+
+        def make_run(module: nn.Module, loss: Any, plan: Plan) -> Run:
+            return build(
+                module, self.settle(plan), self.world,
+                loss=loss, sample=sample, rate="constant", seed=self.seed,
+                health=Health("skip"), exact=False, because="",
+            )  # fmt: skip
+
+        plan, because = self.tuner.choose(choice.plan, model, self.loss, sample, make_run)
+        return Choice(plan, "; ".join(filter(None, (because, choice.because))))
+
+    def settle(self, plan: Plan) -> SettledPlan:
+        return settle_here(plan, self.device, self.world.place)
+
+    def retune(self, run: Run, batch: Any) -> None:
+        """Have a run that took no step yet go on with the plan that ran fastest."""
+        if not is_unchanged(run.plan):
+            run.because += "; other plans are tried where climb is given sample=batch"
+            return
+        choice = self.choose(Choice(run.plan, run.because), run.module, batch)
+        run.events += self.tuner.told
+        run.because = choice.because
+        if choice.plan == run.plan:
+            return
+        settled, criterion = self.settle(choice.plan), make_loss(self.loss, run.module)
+        again = climb_rungs(run.module, settled, criterion, run.world, None, run.seed)
+        again.notes[:0] = run.events
+        run.events = again.notes
+        # The module is stored in float32 by now, whatever it was given in.
+        run.climbed = replace(again, narrows=run.climbed.narrows)
+        run.settled = settled
+
+
+def is_unchanged(plan: Plan) -> bool:
+    """Whether such a plan leaves a module as it was, so that another can be applied to it."""
+    stored = plan.precision.store == "float32" and plan.precision.compute != "fp8"
+    return stored and replace(plan, batch=Batch(), optimizer=Optimizer(), precision=FP32) == Plan()
+
+
+def make_tuning(
+    plan: str | Plan, world: World, device: str, loss: Any, seed: int, *, exact: bool
+) -> Tuning | None:
+    """Trials, where the plan is left to be chosen and there is something to try."""
+    words = [] if isinstance(plan, Plan) else plan.split()
+    if not is_automatic(words):
+        return None
+    tuner = make_tuner(
+        words[1:],
+        world.device,
+        num_ranks=world.place.num_ranks,
+        exact=exact,
+        compiles=can_compile(world.device),
+    )
+    return Tuning(tuner, world, device, loss, seed) if tuner else None
 
 
 def settle_here(plan: Plan, device: str, place: Place) -> SettledPlan:

@@ -1,0 +1,39 @@
+"""The plans that are tried: the same mathematics, compiled and fused in different ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import nn
+
+from stepladder.kernels import are_alike, has_convolutions
+from stepladder.model import find_anatomy
+from stepladder.plan import Plan
+
+Kernels = bool | tuple[str, ...]
+WITHOUT_LAYOUT = ("head", "matmuls")
+
+
+def candidates(plan: Plan, module: nn.Module, written: frozenset[str]) -> list[Plan]:
+    """The plan without compilation, which the others are held against, and then the best guesses.
+
+    Args:
+        written: words that the user wrote, which are kept.
+    """
+    ways = [(plan.compile if "compile" in written else compiled,
+             plan.kernels if "kernels" in written else kernels)
+            for compiled, kernels in ways_to_run(module)]  # fmt: skip
+    return [replace(plan, compile=way[0], kernels=way[1]) for way in dict.fromkeys(ways)]
+
+
+def ways_to_run(module: nn.Module) -> Iterator[tuple[bool | str, Kernels]]:
+    """What is compiled in one piece, and which kernels are used; the likeliest first."""
+    yield False, False
+    yield "whole", True
+    yield "whole", False
+    if has_convolutions(module):  # channels-last is slower for some nets
+        yield "whole", WITHOUT_LAYOUT
+    anatomy = find_anatomy(module)
+    if anatomy.blocks and are_alike([block for _, block in anatomy.blocks_of(module)]):
+        yield "blocks", True

@@ -1,0 +1,152 @@
+"""One trial: a plan runs a few steps on a copy of the module and the user's own batch."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from stepladder.errors import first_line
+from stepladder.model.tracing.copy_module import copy_module
+from stepladder.plan import Plan
+from stepladder.train.checkpointing.rng_state import untouched
+
+if TYPE_CHECKING:
+    from stepladder.train.run import Run
+
+WARM_STEPS = 3  # with what is compiled, tried or allocated only once
+ROUNDS, ROUND_SECONDS = 5, 0.15  # of the steps that are timed; a round is a step or more
+# Largest relative difference of the first step's loss and of its gradient norm, by the type worked
+# in. A fused kernel rounds elsewhere; another result is off by more.
+LOSSES = {"float32": 1e-4, "bfloat16": 1e-2, "float16": 5e-3}
+NORMS = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
+SEEDS_APART = 4  # differences between two seeds' losses that are put down to chance
+GIB = 2**30
+
+MakeRun = Callable[[nn.Module, Any, Plan], "Run"]  # of a module, its loss and a plan
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a plan fared."""
+
+    plan: Plan
+    step_seconds: float = math.inf
+    first_seconds: float = 0.0  # until the first step had ended, with all compilation
+    peak_bytes: int = 0  # 0 where it is not known
+    loss: float = math.nan  # of the first step
+    norm: float = math.nan  # of its gradients
+    chance: float = 0.0  # how far the loss is from that with other random numbers
+    dropped: str = ""  # why it cannot be chosen
+
+    def __str__(self) -> str:
+        words = words_of(self.plan)
+        if self.dropped:
+            return f"{words}: dropped, {self.dropped}"
+        memory = f", {self.peak_bytes / GIB:.2f} GiB" if self.peak_bytes else ""
+        return (
+            f"{words}: {1e3 * self.step_seconds:.3g} ms a step{memory}, the first after "
+            f"{self.first_seconds:.3g} s"
+        )
+
+    def held_against(self, reference: Trial) -> Trial:
+        """This trial, dropped where its first step computed something else."""
+        work = self.plan.precision.work
+        for what, mine, other, tolerance in (
+            ("loss", self.loss, reference.loss, LOSSES[work]),
+            ("gradient norm", self.norm, reference.norm, NORMS[work]),
+        ):
+            allowed = tolerance * abs(other)
+            if what == "loss":
+                allowed += SEEDS_APART * reference.chance
+            elif reference.chance:
+                continue  # it depends on the random numbers too, and nobody measured how much
+            if not abs(mine - other) <= allowed:
+                reason = f"its first {what} is {mine:.6g} and not {other:.6g}"
+                return replace(self, dropped=reason)
+        return self
+
+
+def words_of(plan: Plan) -> str:
+    """The plan without its optimizer, which no trial changes."""
+    return str(replace(plan, optimizer=Plan().optimizer))
+
+
+def try_plan(
+    plan: Plan, module: nn.Module, loss: Any, batch: Any, make_run: MakeRun, device: torch.device
+) -> Trial:
+    """Time a plan on a copy; the module, its gradients and every generator stay as they are."""
+    parameters = list(module.parameters())
+    gradients = [parameter.grad for parameter in parameters]
+    try:
+        with untouched(device):
+            return time_run(plan, *copied(module, loss), batch, make_run, device)
+    except Exception as error:  # a foreign module may fail under any plan, in any way
+        return Trial(plan, dropped=first_line(error))
+    finally:
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient  # a loss may have reached the module beside its copy
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def copied(module: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
+    """Copies of the module and of a loss that is one, which may share parameters."""
+    pair = nn.ModuleList([module, loss] if isinstance(loss, nn.Module) else [module])
+    for parameter in pair.parameters():
+        parameter.grad = None  # not copied: a step drops it anyway
+    made = list(copy_module(pair).children())
+    return made[0], made[1] if len(made) > 1 else loss
+
+
+def time_run(
+    plan: Plan, module: nn.Module, loss: Any, batch: Any, make_run: MakeRun, device: torch.device
+) -> Trial:
+    began = time.perf_counter()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    run = make_run(module, loss, plan)
+    chance = 0.0 if plan.compile else chance_of(run, batch)
+    micro = run.micro
+    first = run.step(batch)
+    numbers = Trial(plan, loss=first.loss, norm=first.grad_norm, chance=chance)
+    first_seconds = time.perf_counter() - began
+    for _ in range(WARM_STEPS):
+        last = run.step(batch)
+    once = last.seconds
+    steps = max(1, min(20, round(ROUND_SECONDS / max(once, 1e-6))))
+    rounds = [seconds_of(run, batch, steps) for _ in range(ROUNDS if steps > 1 else 3)]
+    if run.micro != micro and micro is not None:
+        return replace(numbers, dropped=f"micro-batches of {micro} do not fit beside the module")
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    return replace(
+        numbers, step_seconds=median(rounds), first_seconds=first_seconds, peak_bytes=peak
+    )
+
+
+def seconds_of(run: Run, batch: Any, steps: int) -> float:
+    """Of one step, over so many; reading a report waits for the device."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        report = run.step(batch)
+    float(report.loss)
+    return (time.perf_counter() - began) / steps
+
+
+def chance_of(run: Run, batch: Any) -> float:
+    """How far the first loss is from that with other random numbers; 0 where it draws none."""
+    seed, mine = run.seed, run.own_batch(batch).to(run.world.device)
+    losses = []
+    for each in (seed, seed + 1):
+        run.seed = each
+        losses.append(run.gradients(mine).item())
+    run.seed = seed
+    return abs(losses[0] - losses[1])

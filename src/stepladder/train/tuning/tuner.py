@@ -1,0 +1,154 @@
+"""Choosing among plans that compute the same by trying each on the module and the batch.
+
+Trials run on copies, one after the other, until the budget is spent; the plan without compilation
+comes first, since what the others compute is held against it. Of the plans within 2 % of the
+fastest the one that needs the least memory is taken. What was found is kept for the next start.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.errors import PlanError, first_line
+from stepladder.plan import Plan
+
+from .candidates import candidates
+from .remembered import keep, key_of, recall
+from .trial import GIB, MakeRun, Trial, try_plan
+
+BUDGET_SECONDS = 60.0
+CLOSE = 1.02  # as fast as the fastest, as far as a few steps can tell
+WORD = "tune="
+
+
+@dataclass(slots=True)
+class Tuner:
+    """Tries plans when a first batch is known."""
+
+    budget_seconds: float
+    written: frozenset[str]  # words of the plan that the user wrote
+    device: torch.device
+    told: list[str] = field(default_factory=list)  # what was tried, for the run's events
+
+    def choose(
+        self, plan: Plan, module: nn.Module, loss: Any, batch: Any, make_run: MakeRun
+    ) -> tuple[Plan, str]:
+        """The plan to train with, and why."""
+        try:
+            plans = candidates(plan, module, self.written)
+            key = key_of(module, loss, batch, plans)
+        except Exception as unable:  # what nobody has seen may fail here; training need not
+            return plan, f"no other plan was tried: {first_line(unable)}"
+        if len(plans) == 1:
+            return plans[0], "only one plan was left to try"
+        if answer := self.recalled(key, plan):
+            return answer
+        trials = self.try_all(plans, module, loss, batch, make_run)
+        chosen, because = decide(trials, plan)
+        self.told += [f"tuning: {trial}" for trial in trials]
+        if chosen in trials:
+            keep(key, self.name, trials, chosen, because)
+        return chosen.plan, because
+
+    def recalled(self, key: str, plan: Plan) -> tuple[Plan, str] | None:
+        """What an earlier start found for the same module, batch, device and software."""
+        found = recall(key, self.name)
+        if found is None:
+            return None
+        try:
+            chosen = replace(Plan.parse(found["plan"]), optimizer=plan.optimizer)
+        except PlanError:  # of another version, or damaged
+            return None
+        return chosen, f"{found['because']} (tried {found['date']})"
+
+    @property
+    def name(self) -> str:
+        """Of the device, in the cache."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return self.device.type
+
+    def try_all(
+        self, plans: list[Plan], module: nn.Module, loss: Any, batch: Any, make_run: MakeRun
+    ) -> list[Trial]:
+        """Each plan until the budget is spent, with a line for each as it passes."""
+        began, trials = time.perf_counter(), list[Trial]()
+        reference: Trial | None = None
+        for number, plan in enumerate(plans, 1):
+            spent = time.perf_counter() - began
+            if spent > self.budget_seconds:
+                late = f"{spent:.0f} s were spent, and {WORD}{self.budget_seconds:g} was allowed"
+                trials += [Trial(left, dropped=late) for left in plans[number - 1 :]]
+                break
+            trial = try_plan(plan, module, loss, batch, make_run, self.device)
+            if reference is not None and not trial.dropped:
+                trial = trial.held_against(reference)
+            elif not trial.dropped:
+                reference = trial
+            trials.append(trial)
+            sys.stderr.write(f"tuning {number} of {len(plans)}: {trial}\n")
+        return trials
+
+
+def decide(trials: list[Trial], plan: Plan) -> tuple[Trial, str]:
+    """The plan to train with; the given one where no trial ended well."""
+    ended = [trial for trial in trials if not trial.dropped]
+    if not ended:
+        return Trial(plan), f"no plan could be tried: {trials[0].dropped}"
+    fastest = min(trial.step_seconds for trial in ended)
+    close = [trial for trial in ended if trial.step_seconds <= CLOSE * fastest]
+    chosen = min(close, key=lambda trial: (trial.peak_bytes, trial.step_seconds))
+    because = f"the fastest of {len(ended)} tried here, {1e3 * chosen.step_seconds:.3g} ms a step"
+    if chosen is not ended[0]:
+        because += f" against {1e3 * ended[0].step_seconds:.3g} ms without compilation"
+    if chosen.peak_bytes:
+        because += f", {chosen.peak_bytes / GIB:.2f} GiB"
+    plain = next((one for one in ended if one.plan.compile and not one.plan.kernels), chosen)
+    if chosen.peak_bytes > plain.peak_bytes:
+        because += f" (compiled without kernels: {plain.peak_bytes / GIB:.2f} GiB)"
+    return chosen, because
+
+
+def make_tuner(
+    words: list[str], device: torch.device, *, num_ranks: int, exact: bool, compiles: bool
+) -> Tuner | None:
+    """The tuner that the words of an automatic plan ask for; None where nothing is to be tried."""
+    budget = read_budget(words)
+    if budget is None:  # a processor's first steps are not worth a minute of compilation
+        budget = BUDGET_SECONDS if device.type == "cuda" and compiles else 0.0
+    # Trials differ from start to start, and a run that must give the same bits may not.
+    if not budget or exact or num_ranks > 1:
+        return None
+    written = frozenset(word.partition("=")[0] for word in words)
+    return Tuner(budget, written, device)
+
+
+def read_budget(words: list[str]) -> float | None:
+    """Seconds that trials may take, as written; None where nothing is."""
+    given = [word.removeprefix(WORD) for word in words if word.startswith(WORD)]
+    if not given:
+        return None
+    text = given[-1]
+    try:
+        seconds = 0.0 if text == "off" else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e6:
+        raise PlanError(
+            "tune", f"'{text}' is not a number of seconds", "Write tune=60 or tune=off."
+        )
+    return seconds
+
+
+def without_budget(words: list[str]) -> list[str]:
+    return [word for word in words if not word.startswith(WORD)]
+
+
+Retune = Callable[[Any, Any], None]  # of a run and its first batch

@@ -1,0 +1,44 @@
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+from stepladder.model import build
+from stepladder.plan import Plan
+from stepladder.train.tuning.candidates import candidates
+
+BF16 = Plan.parse("bf16 micro=4")
+BLOCKS = "gpt:layers=2,hidden=32,heads=2,vocab=64,sequence=16"
+
+
+def texts(module, plan=BF16, *written):
+    return [str(each) for each in candidates(plan, module, frozenset(written))]
+
+
+def test_the_plan_without_compilation_comes_first_and_the_rest_is_kept():
+    assert texts(nn.Linear(2, 2)) == [
+        "bf16 micro=4",
+        "bf16 micro=4 compile=whole kernels=on",
+        "bf16 micro=4 compile=whole",
+    ]
+
+
+def test_blocks_that_are_alike_are_also_compiled_one_by_one():
+    assert texts(build(BLOCKS))[-1] == "bf16 micro=4 compile=blocks kernels=on"
+    assert len(texts(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)))) == 3
+
+
+def test_convolutions_are_also_tried_in_their_own_layout():
+    assert "bf16 micro=4 compile=whole kernels=head,matmuls" in texts(nn.Conv2d(3, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "left"),
+    [
+        ("compile", False, ["bf16 micro=4", "bf16 micro=4 kernels=on"]),
+        ("compile", True, ["bf16 micro=4 compile=on", "bf16 micro=4 compile=on kernels=on"]),
+        ("kernels", False, ["bf16 micro=4", "bf16 micro=4 compile=whole"]),
+    ],
+)  # fmt: skip
+def test_what_was_written_is_kept(word, value, left):
+    assert texts(nn.Linear(2, 2), replace(BF16, **{word: value}), word) == left

@@ -1,0 +1,245 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import stepladder as sl
+from stepladder.errors import PlanError
+from stepladder.plan import Plan
+from stepladder.record.user_cache import cache_path
+from stepladder.train.tuning.trial import Trial
+from stepladder.train.tuning.tuner import decide, make_tuner
+
+CPU = torch.device("cpu")
+# Without compilation, which takes a processor half a minute: kernels on and off are tried.
+QUICK = "auto compile=off tune=60"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+class Net(nn.Module):
+    """With statistics, random numbers of three kinds, and a count of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.drop, self.last = nn.Dropout(0.2), nn.Linear(8, 3)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        noise = 1e-3 * (np.random.random() + random.random())
+        return self.last(self.drop(torch.relu(self.norm(self.first(x))))) + noise
+
+
+def batch(rows=8):
+    draw = torch.Generator().manual_seed(1)
+    classes = torch.randint(0, 3, (rows,), generator=draw)
+    return torch.randn(rows, 6, generator=draw), classes
+
+
+def train(plan, *, sampled, steps=3, module=None, **options):
+    """A run's losses, with the module's state and the generators' after it."""
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(7)
+    module = module or Net()
+    sample = batch() if sampled else None
+    run = sl.climb(module, loss="cross_entropy", optimizer="sgd lr=0.1", plan=plan, sample=sample,
+                   device="cpu", **options)  # fmt: skip
+    losses = [run.step(batch()).loss for _ in range(steps)]
+    drawn = (torch.rand(()).item(), np.random.random(), random.random())
+    return run, losses, {k: v.clone() for k, v in module.state_dict().items()}, drawn
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_run_does_not_know_that_plans_were_tried(sampled, capsys):
+    run, losses, state, drawn = train(QUICK, sampled=sampled)
+    assert "tuning 2 of 2" in capsys.readouterr().err
+    plain, wanted, plain_state, plain_drawn = train(str(run.plan), sampled=sampled)
+    assert losses == wanted and drawn == plain_drawn
+    assert run.module.calls == plain.module.calls == 3
+    assert all(torch.equal(state[name], plain_state[name]) for name in plain_state)
+
+
+def test_a_gradient_the_user_kept_is_still_there():
+    module = Net()
+    module.first.weight.grad = torch.ones_like(module.first.weight)
+    sl.climb(module, loss="cross_entropy", plan=QUICK, sample=batch(), device="cpu")
+    assert torch.equal(module.first.weight.grad, torch.ones_like(module.first.weight))
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_what_was_tried_is_said_with_its_times(sampled):
+    run, *_ = train(QUICK, sampled=sampled)
+    assert "the fastest of 2 tried here" in run.because and "ms a step" in run.because
+    assert [event.split(":")[1].strip() for event in run.events if event.startswith("tuning:")] == [
+        "fp32", "fp32 kernels=on",
+    ]  # fmt: skip
+
+
+def test_a_second_start_tries_nothing(capsys):
+    first, *_ = train(QUICK, sampled=True)
+    capsys.readouterr()
+    again, *_ = train(QUICK, sampled=True)
+    assert again.plan == first.plan and "(tried 20" in again.because
+    assert "tuning" not in capsys.readouterr().err
+
+
+def test_another_batch_or_module_is_tried_anew(capsys):
+    train(QUICK, sampled=True)
+    capsys.readouterr()
+    sl.climb(Net(), loss="cross_entropy", plan=QUICK, sample=batch(16), device="cpu")
+    assert "tuning 2 of 2" in capsys.readouterr().err
+    wider = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    sl.climb(wider, loss="cross_entropy", plan=QUICK, sample=batch(), device="cpu")
+    assert "tuning 2 of 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"plan": 3}', "{"])
+def test_a_damaged_memory_is_not_believed(text, capsys):
+    train(QUICK, sampled=True)
+    path = cache_path("tuned", "cpu")
+    path.write_text(text)
+    capsys.readouterr()
+    train(QUICK, sampled=True)
+    assert "tuning 2 of 2" in capsys.readouterr().err
+
+
+def test_when_the_budget_is_spent_the_rest_is_left_out():
+    run, *_ = train("auto compile=off tune=0.000001", sampled=True)
+    assert str(run.plan).startswith("fp32 ")
+    assert any("0 s were spent, and tune=1e-06 was allowed" in event for event in run.events)
+
+
+@pytest.mark.parametrize("words", ["auto tune=off", "auto", "auto tune=0"])
+def test_a_processor_tries_nothing_unless_told_to(words, capsys):
+    run, *_ = train(words, sampled=True)
+    assert "tuning" not in capsys.readouterr().err + str(run.events)
+
+
+def test_exact_runs_and_several_ranks_try_nothing():
+    def made(**options):
+        known = {"num_ranks": 1, "exact": False, "compiles": True, **options}
+        return make_tuner(["tune=60"], CPU, **known)
+
+    assert made() is not None
+    assert made(exact=True) is None and made(num_ranks=2) is None
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "1e9"])
+def test_a_budget_that_is_no_number_of_seconds_is_refused(text):
+    with pytest.raises(PlanError, match=f"^tune: '{text}' is not a number of seconds. Write"):
+        train(f"auto tune={text}", sampled=True)
+
+
+def test_a_plan_that_is_written_out_is_not_tuned():
+    with pytest.raises(PlanError, match="^tune: plans are tried for plan=auto alone"):
+        train("fp32 tune=60", sampled=True)
+
+
+class Uncopyable(Net):
+    def __deepcopy__(self, memo):
+        raise RuntimeError("I am the only one")
+
+
+def test_a_module_that_cannot_be_copied_is_trained_all_the_same():
+    run, losses, *_ = train(QUICK, sampled=True, module=Uncopyable())
+    assert len(losses) == 3
+    assert "no plan could be tried" in run.because and "I am the only one" in run.because
+
+
+def test_a_loss_that_reads_the_module_itself_reaches_no_other_gradient():
+    """It computes with the module's parameters and the copy's outputs: nothing to compare."""
+    module = Net()
+
+    def penalised(outputs, targets):
+        penalty = sum(p.square().sum() for p in module.parameters())
+        return nn.functional.cross_entropy(outputs, targets) + 0.01 * penalty
+
+    run = sl.climb(module, loss=penalised, plan=QUICK, sample=batch(), device="cpu")
+    assert all(parameter.grad is None for parameter in module.parameters())
+    assert "no plan could be tried" in run.because
+    assert run.step(batch()).loss > 0
+
+
+def test_a_loss_with_parameters_is_copied_too():
+    torch.manual_seed(0)
+    tail = nn.Linear(3, 3)
+
+    class Tail(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tail = tail
+
+        def forward(self, outputs, targets):
+            return nn.functional.cross_entropy(self.tail(outputs), targets)
+
+    before = tail.weight.clone()
+    run = sl.climb(Net(), loss=Tail(), plan=QUICK, sample=batch(), device="cpu")
+    assert "the fastest of 2 tried here" in run.because
+    assert torch.equal(tail.weight, before) and tail.weight.grad is None
+
+
+def test_without_a_sample_a_plan_that_changed_the_module_is_kept(capsys):
+    run, *_ = train("auto compile=off tune=60 recompute=blocks", sampled=False,
+                    module=nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)))  # fmt: skip
+    assert "other plans are tried where climb is given sample=batch" in run.because
+    assert "tuning" not in capsys.readouterr().err
+
+
+def trial(text, milliseconds, gib=1.0, **numbers):
+    known = {"loss": 2.0, "norm": 1.0, **numbers}
+    return Trial(Plan.parse(text), milliseconds / 1e3, 1.0, int(gib * 2**30), **known)
+
+
+def test_the_fastest_is_chosen():
+    trials = [trial("bf16", 100), trial("bf16 compile=whole", 50), trial("bf16 compile=blocks", 60)]
+    chosen, because = decide(trials, Plan())
+    assert chosen is trials[1]
+    assert because == (
+        "the fastest of 3 tried here, 50 ms a step against 100 ms without compilation, 1.00 GiB"
+    )
+
+
+def test_of_equally_fast_plans_the_one_of_least_memory_is_chosen():
+    trials = [trial("bf16 compile=whole kernels=on", 50, 2), trial("bf16 compile=whole", 50.9, 1)]
+    assert decide(trials, Plan())[0] is trials[1]
+
+
+def test_more_memory_than_plain_compilation_is_said():
+    trials = [trial("bf16 compile=whole", 60, 1), trial("bf16 compile=whole kernels=on", 50, 2)]
+    assert decide(trials, Plan())[1].endswith("2.00 GiB (compiled without kernels: 1.00 GiB)")
+
+
+def test_a_plan_that_was_dropped_is_not_chosen():
+    slow, fast = trial("bf16", 100), trial("bf16 compile=whole", 50, loss=2.1)
+    dropped = fast.held_against(slow)
+    assert dropped.dropped == "its first loss is 2.1 and not 2"
+    assert decide([slow, dropped], Plan())[0] is slow
+    assert "dropped, its first loss" in str(dropped)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dropped"),
+    [
+        ({"loss": 2.015}, False),
+        ({"loss": 2.025}, True),
+        ({"norm": 1.04}, False),
+        ({"norm": 1.06}, True),
+        ({"loss": float("nan")}, True),
+    ],
+)
+def test_another_result_is_seen(numbers, dropped):
+    held = trial("bf16 compile=whole", 50, **numbers).held_against(trial("bf16", 100))
+    assert bool(held.dropped) == dropped
+
+
+def test_random_numbers_may_move_the_first_loss():
+    reference = trial("bf16", 100, chance=0.05)
+    assert not trial("bf16 compile=whole", 50, loss=2.2, norm=1.3).held_against(reference).dropped
+    assert trial("bf16 compile=whole", 50, loss=2.3).held_against(reference).dropped
