@@ -1,0 +1,187 @@
+"""How fast `plan="auto"` trains modules of other projects, against the loop a user would write.
+
+    python benchmarks/zoo_gpu.py [--only NAME,NAME] [--arms ARM,ARM] [--table]
+
+Arms: "hand" is a loop with autocast to bf16, torch.compile of forward and loss together, gradient
+clipping and fused AdamW; "hand max" compiles with max-autotune-no-cudagraphs, "hand channels-last"
+stores images and convolutions channels-last. "auto" is stepladder with `sample=`; any other arm is
+a plan's text. All arms of a module start from the same weights, learn from the same batch, and take
+turns. A row is written to results/zoo_gpu.json as soon as it is known; --table only writes the
+table and the plot of the rows that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+import stepladder as sl
+
+sys.path.insert(0, str(Path(__file__).parent / "zoo"))
+
+from real_sizes import CASES, Case
+
+RESULTS = Path(__file__).parent / "results" / "zoo_gpu.json"
+TURNS, TURN_SECONDS, LOSSES = 5, 0.4, 20
+GIB = 2**30
+
+
+class Hand:
+    """The loop a user would write."""
+
+    def __init__(self, case: Case, *, mode: str | None = None, channels_last: bool = False) -> None:
+        self.layout = torch.channels_last if channels_last else torch.preserve_format
+        self.module = copy.deepcopy(case.module).cuda()
+        if channels_last:
+            self.module.to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-4, fused=True)
+        self.loss = torch.compile(lambda batch: case.plain_loss(self.module, batch), mode=mode)
+
+    def step(self, batch: Any) -> torch.Tensor:
+        batch = tree_map(self.move, batch)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = self.loss(batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def move(self, one: torch.Tensor) -> torch.Tensor:
+        there = one.cuda(non_blocking=True)
+        return there.to(memory_format=self.layout) if one.dim() == 4 else there
+
+
+class Ours:
+    """stepladder, with a plan or with "auto"."""
+
+    def __init__(self, case: Case, plan: str) -> None:
+        module = copy.deepcopy(case.module)
+        self.run = sl.climb(
+            module, loss=case.loss, optimizer="adamw lr=1e-4 clip=1 wd=0.01", plan=plan,
+            sample=case.batch,
+        )  # fmt: skip
+
+    def step(self, batch: Any) -> Callable[[], float]:
+        report = self.run.step(batch)
+        return lambda: report.loss
+
+
+ARMS: dict[str, Callable[[Case], Any]] = {
+    "hand": Hand,
+    "hand max": lambda case: Hand(case, mode="max-autotune-no-cudagraphs"),
+    "hand channels-last": lambda case: Hand(case, channels_last=True),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--arms", default="hand,auto")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if not options.table:
+        for name in options.only.split(","):
+            measure(name, options.arms.split(","), options.results)
+    show(options.results)
+    return 0
+
+
+def measure(name: str, arms: list[str], results: Path) -> None:
+    """Time every arm of one module and write a row for each."""
+    torch.manual_seed(0)
+    case = CASES[name]()
+    case = Case(case.module, tree_map(torch.Tensor.pin_memory, case.batch), case.loss)
+    if not any(one.dim() == 4 for one in tensors(case.batch)):
+        arms = [arm for arm in arms if arm != "hand channels-last"]
+    rows: dict[str, dict[str, Any]] = {}
+    loops: dict[str, Any] = {}
+    for arm in arms:
+        gc.collect()
+        torch.cuda.synchronize()
+        before, began = torch.cuda.memory_allocated(), time.monotonic()
+        row = rows[arm] = {"module": name, "arm": arm}
+        try:
+            loop = ARMS.get(arm, lambda case: Ours(case, arm))(case)  # noqa: B023 - called at once
+            read(loop.step(case.batch))
+            row["first_step_seconds"] = round(time.monotonic() - began, 2)
+            row["losses"] = [read(loop.step(case.batch)) for _ in range(LOSSES)]
+        except Exception as error:  # a module may fail in any way, and the others go on
+            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            continue
+        finally:
+            gc.collect()
+        torch.cuda.synchronize()
+        loops[arm] = loop, torch.cuda.memory_allocated() - before
+        if isinstance(loop, Ours):
+            row |= {"plan": str(loop.run.plan), "because": loop.run.because}
+    times: dict[str, list[float]] = {arm: [] for arm in loops}
+    for _ in range(TURNS):
+        for arm, (loop, resident) in loops.items():
+            seconds, peak = take_turn(loop, case.batch)
+            times[arm].append(seconds)
+            own = peak - (torch.cuda.memory_allocated() - resident)
+            rows[arm]["gib"] = round(max(own / GIB, rows[arm].get("gib", 0)), 2)
+    for arm, row in rows.items():
+        if times.get(arm):
+            row["ms"] = round(1e3 * statistics.median(times[arm]), 3)
+        row |= {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+                "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+        print(json.dumps({k: v for k, v in row.items() if k != "losses"}), flush=True)
+    keep(list(rows.values()), results)
+
+
+def take_turn(loop: Any, batch: Any) -> tuple[float, int]:
+    """Seconds of a step, and the most memory that was in use."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    began, steps = time.perf_counter(), 0
+    while steps < 4 or time.perf_counter() - began < TURN_SECONDS:
+        loop.step(batch)
+        steps += 1
+        if steps % 4 == 0:
+            torch.cuda.synchronize()  # so that a queue of steps does not outlast the turn
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / steps, torch.cuda.max_memory_allocated()
+
+
+def read(loss: Any) -> float:
+    return float(loss()) if callable(loss) else float(loss)
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    return [one for one in torch.utils._pytree.tree_leaves(tree) if isinstance(one, torch.Tensor)]
+
+
+def keep(rows: list[dict[str, Any]], results: Path) -> None:
+    old = json.loads(results.read_text()) if results.exists() else []
+    new = {(row["module"], row["arm"]) for row in rows}
+    left = [row for row in old if (row["module"], row["arm"]) not in new]
+    results.write_text(json.dumps(left + rows, indent=1) + "\n")
+
+
+def show(results: Path) -> None:
+    """Each module's speed as a multiple of the best hand-written loop's."""
+    rows = json.loads(results.read_text())
+    for name in dict.fromkeys(row["module"] for row in rows):
+        timed = {r["arm"]: r for r in rows if r["module"] == name and "ms" in r}
+        hand = [row["ms"] for arm, row in timed.items() if arm.startswith("hand")]
+        if hand:
+            ratios = {arm: f"{min(hand) / row['ms']:.3f}" for arm, row in timed.items()}
+            print(name, ratios)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
