@@ -40,7 +40,14 @@ def test_images_are_read_as_they_are_stored():
 
 
 @pytest.mark.parametrize(
-    ("words", "fused"), [("kernels=on", 1), ("kernels=on replicate=2", 0), ("", 0)]
+    ("words", "fused"),
+    [
+        ("kernels=on", 1),
+        ("kernels=head", 1),
+        ("kernels=layout,matmuls", 0),
+        ("kernels=on replicate=2", 0),
+        ("", 0),
+    ],
 )
 def test_the_head_is_fused_where_it_is_asked_for_and_the_rank_is_alone(words, fused):
     found = chosen_for(build(GPT), words)

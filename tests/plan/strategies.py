@@ -82,8 +82,9 @@ raw_plans = st.builds(
     offload=offloads,
     compress=compressions,
     schedule=schedules,
-    compile=st.booleans(),
-    kernels=st.booleans(),
+    compile=st.booleans() | st.sampled_from(["blocks", "whole"]),
+    kernels=st.booleans()
+    | st.sampled_from([("head",), ("layout", "matmuls"), ("head", "matmuls")]),
     graphs=st.booleans(),
     attention=st.sampled_from(["auto", "flash", "plain"]),
     batchnorm=st.sampled_from(["sync", "local"]),

@@ -19,6 +19,10 @@ from stepladder.plan import Plan
         ),
         ("compile=yes", "compile: 'yes' is none of on, off, blocks, whole. Write compile=on."),
         ("kernels=yes", "kernels: 'yes' is not a kind of kernel."),
+        (
+            "kernels=head,matmul",
+            "kernels: 'matmul' is not a kind of kernel. Did you mean 'matmuls'?",
+        ),
         ("graphs=1", "graphs: '1' is neither on nor off. Write graphs=on."),
         ("attention=flsh", "attention: 'flsh' is not a kind. Did you mean 'flash'?"),
         ("bf16 'open", 'plan: "bf16 \'open" has an open quote. Close it.'),

@@ -24,6 +24,13 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "kernels: the fused loss reads whole plain matrices, and shard=8 has 8 ranks. "
         "Leave kernels out; compile=on works on any rank.",
     ),
+    "whole modules stay whole": (
+        LLAMA,
+        "bf16 zero3 compile=whole micro=1",
+        "8 x H100-80GB",
+        "compile: whole takes the module in one piece, and zero3 gathers blocks one by one. "
+        "Use compile=on or compile=blocks.",
+    ),
     "tensor ways divide the heads": (
         find_facts("gpt2-xl"),
         "bf16 ddp tensor=2 micro=1",

@@ -169,6 +169,27 @@ def test_an_odd_module_is_one_part_and_is_left_as_it_was() -> None:
     assert not module.training and "forward" not in vars(module)
 
 
+class Counting(nn.Module):
+    """Counts its calls, remembers its statistics and keeps what it computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn, self.norm, self.calls = nn.Linear(8, 8), nn.BatchNorm1d(8), 0
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.kept = self.norm(self.turn(rows))
+        return self.kept
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_what_a_module_notes_in_forward_is_not_noted_while_it_is_described(probe: bool) -> None:
+    module = Counting()
+    describe(module, sample=torch.zeros(2, 8), probe=probe)
+    assert module.calls == 0 and "kept" not in vars(module)
+    assert module.norm.num_batches_tracked == 0 and not module.norm.running_mean.any()
+
+
 def test_blocks_that_differ_are_parts_of_their_own() -> None:
     module = ResNet(depths=(3, 2), width=8, small=True, channels=1, classes=4)
     facts = describe(module, sample=torch.zeros(1, 1, 8, 8))
