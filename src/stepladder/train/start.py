@@ -143,7 +143,8 @@ class Tuning:
         if not is_unchanged(run.plan):
             run.because += "; other plans are tried where climb is given sample=batch"
             return
-        choice = self.choose(Choice(run.plan, run.because), run.module, batch)
+        own = run.own_batch(batch)  # in the width that the module has by now
+        choice = self.choose(Choice(run.plan, run.because), run.module, own)
         run.events += self.tuner.told
         run.because = choice.because
         if choice.plan == run.plan:

@@ -1,3 +1,4 @@
+import json
 import random
 
 import numpy as np
@@ -37,21 +38,21 @@ class Net(nn.Module):
         return self.last(self.drop(torch.relu(self.norm(self.first(x))))) + noise
 
 
-def batch(rows=8):
+def batch(rows=8, width=torch.float32):
     draw = torch.Generator().manual_seed(1)
     classes = torch.randint(0, 3, (rows,), generator=draw)
-    return torch.randn(rows, 6, generator=draw), classes
+    return torch.randn(rows, 6, generator=draw).to(width), classes
 
 
-def train(plan, *, sampled, steps=3, module=None, **options):
+def train(plan, *, sampled, module=None, width=torch.float32, **options):
     """A run's losses, with the module's state and the generators' after it."""
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(7)
-    module = module or Net()
-    sample = batch() if sampled else None
+    module, given = (module or Net()).to(width), batch(width=width)
+    sample = given if sampled else None
     run = sl.climb(module, loss="cross_entropy", optimizer="sgd lr=0.1", plan=plan, sample=sample,
                    device="cpu", **options)  # fmt: skip
-    losses = [run.step(batch()).loss for _ in range(steps)]
+    losses = [run.step(given).loss for _ in range(3)]
     drawn = (torch.rand(()).item(), np.random.random(), random.random())
     return run, losses, {k: v.clone() for k, v in module.state_dict().items()}, drawn
 
@@ -90,14 +91,65 @@ def test_a_second_start_tries_nothing(capsys):
     assert "tuning" not in capsys.readouterr().err
 
 
-def test_another_batch_or_module_is_tried_anew(capsys):
+def test_another_batch_module_loss_or_optimizer_is_tried_anew(capsys):
+    def tries(module=None, rows=8, **options):
+        given = {"loss": "cross_entropy", "plan": QUICK, "sample": batch(rows), **options}
+        sl.climb(module or Net(), device="cpu", **given)
+        return "tuning 2 of 2" in capsys.readouterr().err
+
+    assert tries() and not tries()
+    assert tries(rows=16)
+    assert tries(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+    assert tries(loss=nn.CrossEntropyLoss(weight=torch.ones(3)))
+    assert tries(optimizer="sgd lr=0.1") and not tries(optimizer="sgd lr=0.2")
+
+
+def remember(text):
+    """Have the next start recall this plan for whatever was tried so far."""
+    path = cache_path("tuned", "cpu")
+    answers = json.loads(path.read_text())
+    path.write_text(json.dumps({key: {**each, "plan": text} for key, each in answers.items()}))
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("width", [torch.float32, torch.float64])
+def test_the_plan_that_was_chosen_is_the_runs(sampled, width):
+    train(QUICK, sampled=sampled, width=width)
+    remember("fp32 kernels=on")
+    run, losses, *_ = train(QUICK, sampled=sampled, width=width)
+    assert run.plan.kernels is True and "(tried 20" in run.because
+    assert any("matmul autotuning and epilogues off" in event for event in run.events)
+    assert losses == train("fp32 kernels=on", sampled=sampled, width=width)[1]
+
+
+def test_an_answer_of_another_version_is_not_believed(capsys):
     train(QUICK, sampled=True)
+    remember("fp32 kernel=on")
     capsys.readouterr()
-    sl.climb(Net(), loss="cross_entropy", plan=QUICK, sample=batch(16), device="cpu")
+    train(QUICK, sampled=True)
     assert "tuning 2 of 2" in capsys.readouterr().err
-    wider = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    sl.climb(wider, loss="cross_entropy", plan=QUICK, sample=batch(), device="cpu")
-    assert "tuning 2 of 2" in capsys.readouterr().err
+
+
+class Drifting(nn.Linear):
+    """Whose every copy answers larger."""
+
+    factor = 1.0
+
+    def __deepcopy__(self, memo):
+        made = type(self)(6, 3)
+        made.load_state_dict(self.state_dict())
+        Drifting.factor *= 2
+        made.factor = Drifting.factor
+        return made
+
+    def forward(self, x):
+        return self.factor * super().forward(x)
+
+
+def test_a_plan_that_computes_something_else_is_dropped():
+    run = sl.climb(Drifting(6, 3), loss="cross_entropy", plan=QUICK, sample=batch(), device="cpu")
+    assert not run.plan.kernels and "the fastest of 1 tried here" in run.because
+    assert any("kernels=on: dropped, its first loss is" in event for event in run.events)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"plan": 3}', "{"])
