@@ -7,7 +7,7 @@ clipping and fused AdamW; "hand max" compiles with max-autotune-no-cudagraphs, "
 stores images and convolutions channels-last. "auto" is stepladder with `sample=`; any other arm is
 a plan's text. All arms of a module start from the same weights, learn from the same batch, and take
 turns. A row is written to results/zoo_gpu.json as soon as it is known; --table only writes the
-table and the plot of the rows that are there.
+table of the rows that are there, results/zoo_gpu.md.
 """
 
 from __future__ import annotations
@@ -173,14 +173,47 @@ def keep(rows: list[dict[str, Any]], results: Path) -> None:
 
 
 def show(results: Path) -> None:
-    """Each module's speed as a multiple of the best hand-written loop's."""
+    """Print and write each module's speed as a multiple of the best hand-written loop's."""
     rows = json.loads(results.read_text())
+    ratios: dict[str, float] = {}
+    lines = [
+        "| module | hand-written, ms | `auto`, ms | × | losses differ by | memory, × | plan |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name in dict.fromkeys(row["module"] for row in rows):
-        timed = {r["arm"]: r for r in rows if r["module"] == name and "ms" in r}
-        hand = [row["ms"] for arm, row in timed.items() if arm.startswith("hand")]
-        if hand:
-            ratios = {arm: f"{min(hand) / row['ms']:.3f}" for arm, row in timed.items()}
-            print(name, ratios)
+        timed = {row["arm"]: row for row in rows if row["module"] == name and "ms" in row}
+        hand = [row for arm, row in timed.items() if arm.startswith("hand")]
+        if not hand or "auto" not in timed:
+            continue
+        best, ours = min(hand, key=lambda row: row["ms"]), timed["auto"]
+        ratios[name] = best["ms"] / ours["ms"]
+        known = best.get("gib") and ours.get("gib")
+        memory = f"{ours['gib'] / best['gib']:.2f}" if known else "not measured"
+        words = ours["plan"].partition(" 'optimizer")[0]
+        lines.append(
+            f"| {name} | {best['ms']:.1f} | {ours['ms']:.1f} | {ratios[name]:.3f} | "
+            f"{apart(best['losses'], ours['losses']):.1e} | {memory} | `{words}` |"
+        )
+    mean = statistics.geometric_mean(ratios.values())
+    where = {(row["gpu"], row["torch"], row["date"]) for row in rows}
+    said = "; ".join(f"{gpu}, torch {version}, {date}" for gpu, version, date in sorted(where))
+    hands = sorted({row["arm"] for row in rows if row["arm"].startswith("hand")})
+    worst = min(ratios.values())
+    head = [
+        "# `auto` on modules of other projects",
+        "",
+        f"`python benchmarks/zoo_gpu.py` on {said}. Above 1 is faster than the best hand-written "
+        f"loop (tried: {', '.join(hands)}). Geometric mean of {len(ratios)} modules {mean:.3f}, "
+        f"worst {worst:.3f}. Losses: the largest relative difference over {LOSSES} steps (with "
+        "dropout, of other random numbers).",
+        "",
+    ]
+    print("\n".join(head + lines))
+    results.with_suffix(".md").write_text("\n".join(head + lines) + "\n")
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) / abs(a) for a, b in zip(one, other))
 
 
 if __name__ == "__main__":

@@ -141,9 +141,9 @@ def _chunks(
 def with_aligned_logits(matrix: Tensor) -> Tensor:
     """The matrix with rows of zeros added where its logits' rows would not start at 16 bytes.
 
-    A vocabulary such as GPT-2's 50,257 leaves cuBLAS only kernels of an older generation: on an
-    H200 the head of a 124M model then took 29 ms of a 73 ms step. The added logits are zero, and
-    so is their gradient: the loss reads and writes only the others.
+    A vocabulary such as GPT-2's 50,257 leaves cuBLAS only kernels of an older generation, several
+    times as slow on an H200. The added logits are zero, and so is their gradient: the loss reads
+    and writes only the others.
     """
     aligned = matrix.element_size() * len(matrix) % 16 == 0
     return matrix if aligned else functional.pad(matrix, (0, 0, 0, -len(matrix) % TILE))
