@@ -46,7 +46,8 @@ def run_rank(
         fused = patch.object(settled_plan, "FUSED_VOCABULARY", FUSED_CLASSES)
         uncounted = flops_uncounted(problem.seed % COUNTED != 0)
         cheap = compiled_cheaply() if "compile=on" in layout.plan else nullcontext()
-        with output_in(output), fused, uncounted, cheap:
+        unknown = patch.dict(os.environ, XDG_CACHE_HOME=str(folder))  # nothing was tried before
+        with output_in(output), fused, uncounted, cheap, unknown:
             train(problem, layout, Path(folder), resume, finished, record)
         record["stage"] = "done"
     except StepladderError as error:
@@ -72,7 +73,8 @@ def train(
         loss=loss_for(problem, module),
         optimizer=problem.optimizer_text,
         plan=layout.plan,
-        sample=given(problem, batches[0]),
+        # An automatic plan is tried on it, or else on the first step's batch.
+        sample=None if "auto" in layout.plan and problem.seed % 2 else given(problem, batches[0]),
         device="cpu",
         timeout_seconds=TIMEOUT_SECONDS,
     )

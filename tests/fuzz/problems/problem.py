@@ -48,12 +48,15 @@ class Problem:
         precision, words = words_of_plan(more)
         layout = layout.changed(precision, words)
         again = again and again.changed(precision, [])
+        if layout.plan == "fp32" and chance(Random(f"{seed} auto"), 0.6):
+            # Two plans are tried on copies: with and without kernels. Nobody may notice.
+            layout = Layout("auto compile=off tune=60", ranks=1)
         return cls(seed, module, loss, data, optimizer, layout, again, same_again)
 
     @property
     def exact(self) -> bool:
         """Whether all is computed in float32 or more, as the plain loop computes it."""
-        return self.layout.plan.startswith("fp32")
+        return self.layout.plan.startswith(("fp32", "auto"))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
