@@ -12,7 +12,7 @@ from stepladder.plan import Plan, SettledPlan
 from stepladder.planner.legality import settle_unchecked
 from stepladder.planner.memory.byte_sizes import compile_scope, sizes_of
 from stepladder.rungs.precision.precision import device_limits
-from stepladder.train.start import settle_here
+from stepladder.train.build_run import settle_here
 from stepladder.world import Place
 
 SMALL = "llama:layers=2,hidden=64,heads=2,vocab=256,sequence=8"

@@ -1,11 +1,11 @@
 """How a module learns: one step, the loop, the checkpoint."""
 
-from .auto_plan import facts_for
 from .lightning import from_lightning
 from .loop import fit
 from .run import Run
 from .start import climb
 from .step_batch import as_batch
+from .tuning.auto_plan import facts_for
 
 __all__ = [
     "Run",

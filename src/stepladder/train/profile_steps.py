@@ -35,9 +35,9 @@ from stepladder.trace.spans import DATA, STEP, SYNC, UPDATE
 from stepladder.trace.step_lane import step_lane
 from stepladder.world import World, device_memory_bytes, synchronize
 
-from .auto_plan import cluster_for, facts_for
 from .engine import Engine
 from .step_batch import Rows
+from .tuning.auto_plan import cluster_for, facts_for
 
 WARMUP = 2
 HEARD_SECONDS = 120.0  # for what other ranks found

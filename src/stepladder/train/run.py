@@ -20,7 +20,6 @@ from .loop import feed
 from .pending_report import PendingReport
 from .profile_steps import profile
 from .step_batch import Rows
-from .tuning.tuner import Retune
 
 
 @dataclass(slots=True)
@@ -29,7 +28,8 @@ class Run(Engine):
 
     because: str = ""  # why its plan was chosen, where nobody asked for one
     saver: Saver = field(default_factory=Saver)
-    retune: Retune | None = None  # tries plans on the first batch, where none was known before
+    # Tries plans on the first batch, where none was known before; called with the run and it.
+    retune: Callable[[Any, Any], None] | None = None
 
     def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
         """Learn from one global batch. Every rank calls it; it does not wait for the device.

@@ -17,7 +17,7 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import pairs
 from stepladder.planner import forecast
-from stepladder.train.auto_plan import can_compile, cluster_for, precision_for
+from stepladder.train.tuning.auto_plan import can_compile, cluster_for, precision_for
 from stepladder.workload import find_facts
 from stepladder.world import device_memory_bytes, pick_device
 

@@ -26,8 +26,8 @@ from stepladder.model.user_model import build_user_model, is_user_model
 from stepladder.plan import Plan, Recipe
 from stepladder.plan.learning_rate import scale_rate
 from stepladder.train import Run
-from stepladder.train.auto_plan import Choice, choose_plan
 from stepladder.train.feed import Feed
+from stepladder.train.tuning.auto_plan import Choice, choose_plan
 from stepladder.world import Place
 
 BYTES = 256  # a vocabulary of this size is read as bytes

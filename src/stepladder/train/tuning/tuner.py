@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,6 +148,3 @@ def read_budget(words: list[str]) -> float | None:
 
 def without_budget(words: list[str]) -> list[str]:
     return [word for word in words if not word.startswith(WORD)]
-
-
-Retune = Callable[[Any, Any], None]  # of a run and its first batch

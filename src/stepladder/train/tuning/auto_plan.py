@@ -22,12 +22,12 @@ from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
 from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.train.checkpointing.rng_state import untouched
+from stepladder.train.step_batch import as_batch
 from stepladder.workload import Facts, facts_of_shape
 from stepladder.world import Place, device_memory_bytes, pick_device
 
-from .checkpointing.rng_state import untouched
-from .step_batch import as_batch
-from .tuning.tuner import WORD, without_budget
+from .tuner import WORD, without_budget
 
 WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
 GIB = 2**30

@@ -9,7 +9,7 @@ from stepladder.model import build
 from stepladder.plan import BF16, FP32, Batch, Plan
 from stepladder.record import Calibration, Timing, calibration_path
 from stepladder.train import climb, facts_for
-from stepladder.train.auto_plan import (
+from stepladder.train.tuning.auto_plan import (
     Known,
     best_of,
     can_compile,

@@ -1,0 +1,88 @@
+"""Where a run meets its tuner: before it is built, or at its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from stepladder.loss import make_loss
+from stepladder.plan import FP32, Batch, Optimizer, Plan, SettledPlan
+from stepladder.rungs.climb import climb as climb_rungs
+from stepladder.train.build_run import build, settle_here
+from stepladder.train.health.nonfinite import Health
+from stepladder.train.run import Run
+from stepladder.world import World
+
+from .auto_plan import Choice, can_compile, is_automatic
+from .tuner import Tuner, make_tuner
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Trials of plans for a run, before it is built or at its first step."""
+
+    tuner: Tuner
+    world: World
+    device: str
+    loss: Any
+    seed: int
+
+    def choose(self, choice: Choice, model: nn.Module, sample: Any) -> Choice:
+        """The plan that ran fastest, with both reasons."""
+
+        def make_run(module: nn.Module, loss: Any, plan: Plan) -> Run:
+            return build(
+                module, self.settle(plan), self.world,
+                loss=loss, sample=sample, rate="constant", seed=self.seed,
+                health=Health("skip"), exact=False, because="",
+            )  # fmt: skip
+
+        plan, because = self.tuner.choose(choice.plan, model, self.loss, sample, make_run)
+        return Choice(plan, "; ".join(filter(None, (because, choice.because))))
+
+    def settle(self, plan: Plan) -> SettledPlan:
+        return settle_here(plan, self.device, self.world.place)
+
+    def retune(self, run: Run, batch: Any) -> None:
+        """Have a run that took no step yet go on with the plan that ran fastest."""
+        if not is_unchanged(run.plan):
+            run.because += "; other plans are tried where climb is given sample=batch"
+            return
+        own = run.own_batch(batch)  # in the width that the module has by now
+        choice = self.choose(Choice(run.plan, run.because), run.module, own)
+        run.events += self.tuner.told
+        run.because = choice.because
+        if choice.plan == run.plan:
+            return
+        settled, criterion = self.settle(choice.plan), make_loss(self.loss, run.module)
+        again = climb_rungs(run.module, settled, criterion, run.world, None, run.seed)
+        again.notes[:0] = run.events
+        run.events = again.notes
+        # The module is stored in float32 by now, whatever it was given in.
+        run.climbed = replace(again, narrows=run.climbed.narrows)
+        run.settled = settled
+
+
+def is_unchanged(plan: Plan) -> bool:
+    """Whether such a plan leaves a module as it was, so that another can be applied to it."""
+    stored = plan.precision.store == "float32" and plan.precision.compute != "fp8"
+    return stored and replace(plan, batch=Batch(), optimizer=Optimizer(), precision=FP32) == Plan()
+
+
+def make_tuning(
+    plan: str | Plan, world: World, device: str, loss: Any, seed: int, *, exact: bool
+) -> Tuning | None:
+    """Trials, where the plan is left to be chosen and there is something to try."""
+    words = [] if isinstance(plan, Plan) else plan.split()
+    if not is_automatic(words):
+        return None
+    tuner = make_tuner(
+        words[1:],
+        world.device,
+        num_ranks=world.place.num_ranks,
+        exact=exact,
+        compiles=can_compile(world.device),
+    )
+    return Tuning(tuner, world, device, loss, seed) if tuner else None
