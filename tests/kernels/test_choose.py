@@ -1,5 +1,7 @@
 """Faster kernels change only what wins on the device at hand, and every choice says why."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -91,3 +93,18 @@ def test_a_run_reports_the_choices_of_its_kernels():
     assert [event.partition(":")[0] for event in run.events] == ["kernels"] * 3
     assert "alike blocks" in run.events[1]
     assert climb(gpt(), loss="cross_entropy", plan="fp32").events == []
+
+
+@pytest.mark.parametrize(
+    ("words", "device", "compiled"),
+    [
+        ("bf16 compile=whole", "cuda", True),
+        ("bf16 compile=whole", "cpu", False),
+        ("bf16 compile=on", "cuda", False),
+        ("bf16 compile=whole kernels=head", "cuda", False),
+    ],
+)
+def test_an_unfused_cross_entropy_is_compiled_with_the_whole_module(words, device, compiled):
+    found = chosen_for(build(GPT), words, device=device)
+    plain = found.head is not None or isinstance(found.loss.function, partial)
+    assert plain != compiled

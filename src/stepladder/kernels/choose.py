@@ -174,7 +174,7 @@ def compile_loss(loss: Loss, settled: SettledPlan) -> Loss:
 
     Uncompiled, cross-entropy writes and reads a float32 copy of the logits several times.
     """
-    if loss.kind != "cross_entropy" or not settled.on_gpu or not settled.one_rank:
+    if loss.kind != "cross_entropy" or not settled.compiles_loss:
         return loss
     return replace(loss, function=torch.compile(loss.function))
 

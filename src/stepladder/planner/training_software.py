@@ -20,7 +20,7 @@ class Software:
 
     # fused: no fp32 copy, gradient written in place; in-place: one, softmax first, gradient then
     loss: Literal["plain", "fused", "in-place"] = "plain"
-    compiles_loss: bool = False  # with the blocks; ours compiles blocks and leaves the loss alone
+    compiles_loss: bool = False  # with the blocks; ours does so for compile=whole alone
     keeps_logits: bool = False  # they stand beside their softmax until backward has passed them
     recomputed_matmuls: float = 0.0  # share of its products that selective recomputation repeats
     recomputes_scores: bool = False  # plain attention keeps no scores and makes them once more

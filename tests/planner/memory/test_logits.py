@@ -38,6 +38,7 @@ def test_the_loss_stays_outside_of_what_is_compiled() -> None:
     fused = traffic("bf16 micro=1 compile=on", Software(compiles_loss=True))
     assert fused == pytest.approx(18)
     assert traffic("bf16 micro=1", Software(compiles_loss=True)) == traffic("bf16 micro=1")
+    assert traffic("bf16 micro=1 compile=whole") == fused
 
 
 LLAMA_1B = find_facts(

@@ -145,6 +145,11 @@ class SettledPlan:
         small = block_parameters < LARGE_BLOCK  # the host would be late for the next block's call
         return "module" if self.one_rank and self.on_gpu and small else "blocks"
 
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether a cross-entropy that is not fused with its head is compiled, as the module is."""
+        return self.plan.compile == "whole" and self.one_rank and self.on_gpu
+
     # Pipeline
 
     @property
