@@ -295,3 +295,10 @@ def test_random_numbers_may_move_the_first_loss():
     reference = trial("bf16", 100, chance=0.05)
     assert not trial("bf16 compile=whole", 50, loss=2.2, norm=1.3).held_against(reference).dropped
     assert trial("bf16 compile=whole", 50, loss=2.3).held_against(reference).dropped
+
+
+def test_nothing_is_said_of_a_plan_that_did_not_end():
+    eager = Trial(Plan.parse("bf16"), dropped="out of memory")
+    trials = [eager, trial("bf16 compile=whole", 60), trial("bf16 compile=blocks", 50)]
+    chosen, because = decide(trials, Plan())
+    assert chosen is trials[2] and "without compilation" not in because

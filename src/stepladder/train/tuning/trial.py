@@ -115,7 +115,6 @@ def time_run(
         torch.cuda.reset_peak_memory_stats(device)
     run = make_run(module, loss, plan)
     chance = 0.0 if plan.compile else chance_of(run, batch)
-    micro = run.micro
     first = run.step(batch)
     numbers = Trial(plan, loss=first.loss, norm=first.grad_norm, chance=chance)
     first_seconds = time.perf_counter() - began
@@ -124,8 +123,8 @@ def time_run(
     once = last.seconds
     steps = max(1, min(20, round(ROUND_SECONDS / max(once, 1e-6))))
     rounds = [seconds_of(run, batch, steps) for _ in range(ROUNDS if steps > 1 else 3)]
-    if run.micro != micro and micro is not None:
-        return replace(numbers, dropped=f"micro-batches of {micro} do not fit beside the module")
+    if short := next((event for event in run.events if "out of memory" in event), ""):
+        return replace(numbers, dropped=short)
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     return replace(
         numbers, step_seconds=median(rounds), first_seconds=first_seconds, peak_bytes=peak

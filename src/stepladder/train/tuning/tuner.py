@@ -105,8 +105,9 @@ def decide(trials: list[Trial], plan: Plan) -> tuple[Trial, str]:
     close = [trial for trial in ended if trial.step_seconds <= CLOSE * fastest]
     chosen = min(close, key=lambda trial: (trial.peak_bytes, trial.step_seconds))
     because = f"the fastest of {len(ended)} tried here, {1e3 * chosen.step_seconds:.3g} ms a step"
-    if chosen is not ended[0]:
-        because += f" against {1e3 * ended[0].step_seconds:.3g} ms without compilation"
+    eager = next((one for one in ended if not one.plan.compile), chosen)
+    if chosen is not eager:
+        because += f" against {1e3 * eager.step_seconds:.3g} ms without compilation"
     if chosen.peak_bytes:
         because += f", {chosen.peak_bytes / GIB:.2f} GiB"
     plain = next((one for one in ended if one.plan.compile and not one.plan.kernels), chosen)
