@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stepladder.errors import PlanError
 from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
@@ -76,6 +77,9 @@ def climb(
         else choose_plan(plan, device, place, model=model, sample=sample)
     )
     if optimizer is not None:
+        if not isinstance(optimizer, (str, Optimizer)):
+            problem = f"{type(optimizer).__name__} is not the text of an optimizer"
+            raise PlanError("optimizer", problem, 'Write optimizer="adamw lr=3e-4".')
         parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
         choice = replace(choice, plan=replace(choice.plan, optimizer=parsed))
     settled = settle_here(choice.plan, device, place)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -175,9 +176,12 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.turn, self.norm, self.calls = nn.Linear(8, 8), nn.BatchNorm1d(8), 0
+        self.nested, self.draws = {"calls": [0]}, np.random.default_rng(0)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        self.nested["calls"][0] += 1
+        self.draws.random()
         self.kept = self.norm(self.turn(rows))
         return self.kept
 
@@ -186,7 +190,8 @@ class Counting(nn.Module):
 def test_what_a_module_notes_in_forward_is_not_noted_while_it_is_described(probe: bool) -> None:
     module = Counting()
     describe(module, sample=torch.zeros(2, 8), probe=probe)
-    assert module.calls == 0 and "kept" not in vars(module)
+    assert module.calls == module.nested["calls"][0] == 0 and "kept" not in vars(module)
+    assert module.draws.random() == np.random.default_rng(0).random()
     assert module.norm.num_batches_tracked == 0 and not module.norm.running_mean.any()
 
 

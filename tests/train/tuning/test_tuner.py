@@ -302,3 +302,131 @@ def test_nothing_is_said_of_a_plan_that_did_not_end():
     trials = [eager, trial("bf16 compile=whole", 60), trial("bf16 compile=blocks", 50)]
     chosen, because = decide(trials, Plan())
     assert chosen is trials[2] and "without compilation" not in because
+
+
+class Growing:
+    """A loss that counts its calls."""
+
+    calls = 0
+
+    def __call__(self, outputs, targets):
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs, targets) * self.calls
+
+
+def closed_over():
+    """Losses with a number, a list and a tensor that every call changes."""
+    seen, mean, calls = [], torch.zeros(()), 0
+
+    def loss(outputs, targets):
+        nonlocal calls
+        calls += 1
+        seen.append(calls)
+        value = nn.functional.cross_entropy(outputs, targets)
+        mean.mul_(0.9).add_(value.detach(), alpha=0.1)
+        return value * (1 + 0.1 * len(seen)) + mean
+
+    return loss, lambda: (calls, list(seen), mean.item())
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_loss_that_counts_its_calls_begins_with_the_first(sampled):
+    loss = Growing()
+    run = sl.climb(Net(), loss=loss, plan=QUICK, sample=batch() if sampled else None, device="cpu")
+    run.step(batch())
+    assert loss.calls == 1 and "the fastest of 2 tried here" in run.because
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_what_a_loss_closes_over_is_as_it_was(sampled):
+    loss, state = closed_over()
+    run = sl.climb(Net(), loss=loss, plan=QUICK, sample=batch() if sampled else None, device="cpu")
+    if sampled:
+        assert state() == (0, [], 0.0)
+    assert "of 2 tried here" in run.because or not sampled
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_loss_that_holds_another_network_is_not_tried(sampled):
+    average = nn.Linear(6, 3)
+
+    def distilled(outputs, targets):
+        return nn.functional.mse_loss(outputs, average(batch()[0]).detach())
+
+    sample = batch() if sampled else None
+    run = sl.climb(Net(), loss=distilled, plan=QUICK, sample=sample, device="cpu")
+    run.step(batch())
+    assert "no plan could be tried: loss: holds the module Linear, which trials" in run.because
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_batch_that_the_module_writes_into_is_the_users(sampled):
+    class Adding(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.add_(1))
+
+    given = batch()
+    before = given[0].clone()
+    run = sl.climb(Adding(6, 3), loss="cross_entropy", plan=QUICK, device="cpu",
+                   sample=given if sampled else None)  # fmt: skip
+    if sampled:
+        assert torch.equal(given[0], before)
+    run.step(given)
+    assert torch.equal(given[0], before + 1) and "the fastest of 2 tried here" in run.because
+
+
+def test_a_forward_that_was_replaced_by_a_function_is_not_tried():
+    module = Net()
+    forward = module.forward
+    module.forward = lambda x: forward(x) * 2
+    run = sl.climb(module, loss="cross_entropy", plan=QUICK, sample=batch(), device="cpu")
+    assert "model: forward was replaced by a function, which a copy would share" in run.because
+    assert module.norm.num_batches_tracked == 0 and module.calls == 0
+
+
+def test_a_function_in_an_attribute_leaves_buffers_as_they_were():
+    class Through(Net):
+        def forward(self, x):
+            return self.last(torch.relu(self.through(self.first(x))))
+
+    module = Through()
+    module.through = lambda x: module.norm(x)  # also in a copy
+    sl.climb(module, loss="cross_entropy", plan=QUICK, sample=batch(), device="cpu")
+    assert module.norm.num_batches_tracked == 0
+
+
+def test_parameters_that_are_made_from_the_sample_are_tried():
+    module = nn.Sequential(nn.LazyLinear(8), nn.LazyLinear(3))
+    run = sl.climb(module, loss="cross_entropy", plan=QUICK, sample=batch(), device="cpu")
+    assert "the fastest of 2 tried here" in run.because
+
+
+def test_a_loss_that_is_not_a_number_everywhere_drops_no_plan():
+    nan = {"loss": float("nan"), "norm": float("nan")}
+    held = trial("bf16 compile=whole", 50, **nan).held_against(trial("bf16", 100, **nan))
+    assert not held.dropped
+
+
+def test_a_budget_given_twice_is_refused():
+    with pytest.raises(PlanError, match="^tune: given twice, as 5 and 6. Keep one."):
+        train("auto tune=5 tune=6", sampled=True)
+
+
+def test_a_precision_that_is_written_is_kept():
+    run, *_ = train("auto bf16 compile=off tune=60", sampled=True)
+    assert str(run.plan).startswith("bf16") and "bf16 was asked for" in run.because
+
+
+@pytest.mark.parametrize("plan", [3, "fp32 zero3 micro=4 tensor=8"])
+def test_a_remembered_plan_that_is_none_of_those_tried_is_not_believed(plan, capsys):
+    train(QUICK, sampled=True)
+    remember(plan)
+    capsys.readouterr()
+    train(QUICK, sampled=True)
+    assert "tuning 2 of 2" in capsys.readouterr().err
+
+
+def test_an_optimizer_of_torch_is_refused_in_a_line():
+    module = Net()
+    with pytest.raises(PlanError, match="^optimizer: SGD is not the text of an optimizer. Write"):
+        sl.climb(module, loss="cross_entropy", optimizer=torch.optim.SGD(module.parameters()))

@@ -34,6 +34,11 @@ def meta_copy(module: nn.Module) -> nn.Module:
     return copy_with(module, memo, "meta")
 
 
+def copy_sharing_tensors(module: nn.Module) -> nn.Module:
+    """A copy with the same parameters and buffers, and attributes of its own."""
+    return copy_with(module, {id(t): t for t in (*module.parameters(), *module.buffers())}, None)
+
+
 def copy_with(module: nn.Module, memo: Memo, device: str | None) -> nn.Module:
     """A deep copy in which `memo`, as in `deepcopy`, has the copies of some objects.
 

@@ -8,6 +8,7 @@ because then activations rather than weights determine the peak.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -35,6 +36,7 @@ from stepladder.workload import (
 )
 from stepladder.workload.convnet import RESNETS
 
+from .copy_module import copy_sharing_tensors
 from .fake_tensors import FakeForward, RealForward
 from .gpu_kernels import device_kernels
 from .operation_recorder import ElementCounts, RecordedPart
@@ -87,10 +89,13 @@ def describe(
             f"a {type(what).__name__} is neither a name, a shape, a config nor a module",
             "Give one of these.",
         )
+    given = what  # what cannot be copied runs itself, and so do functions in a copy's attributes
+    with suppress(ModelError):
+        what = copy_sharing_tensors(given)
     anatomy = find_anatomy(what)
     forward_class = RealForward if probe else FakeForward
     inputs = inputs_of(what, anatomy, sequence, sample)
-    with device_kernels(device), state_restored(what):
+    with device_kernels(device), state_restored(given), state_restored(what):
         return facts_of_module(what, anatomy, inputs, forward_class)
 
 

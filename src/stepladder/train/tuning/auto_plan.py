@@ -18,7 +18,7 @@ from torch import nn
 from stepladder.errors import PlanError, first_line
 from stepladder.hardware import Cluster, find_device, recognise_device
 from stepladder.model import builtin_shape, describe
-from stepladder.plan import BF16, FP32, Batch, Plan, Precision, Recompute
+from stepladder.plan import BF16, FP32, PRECISIONS, Batch, Plan, Precision, Recompute
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
 from stepladder.record import Calibration, Forecast, load_calibration
@@ -71,6 +71,9 @@ def choose_plan(
     words = without_budget(words)
     here = pick_device(device, place.local_rank)
     name, because = precision_for(here)
+    if given := [word for word in words[1:] if word in PRECISIONS]:
+        name, because = given[0], f"{given[0]} was asked for"
+        words = [word for word in words if word != name]
     plain = Plan.parse(" ".join([name, *words[1:], *(["ddp"] if place.num_ranks > 1 else [])]))
     if place.num_ranks > 1:
         return Choice(plain, f"{because}; each of {place.num_ranks} ranks holds a whole copy")

@@ -8,15 +8,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from stepladder.errors import first_line
+from stepladder.data import Batch
+from stepladder.data.batch import map_tensors
+from stepladder.errors import ModelError, first_line
+from stepladder.model.forward_state import state_restored
 from stepladder.model.tracing.copy_module import copy_module
 from stepladder.plan import Plan
 from stepladder.train.checkpointing.rng_state import untouched
+from stepladder.train.step_batch import as_batch
+
+from .loss_state import loss_state_kept
 
 if TYPE_CHECKING:
     from stepladder.train.run import Run
@@ -68,7 +75,8 @@ class Trial:
                 allowed += SEEDS_APART * reference.chance
             elif reference.chance:
                 continue  # it depends on the random numbers too, and nobody measured how much
-            if not abs(mine - other) <= allowed:
+            both_nan = math.isnan(mine) and math.isnan(other)
+            if not abs(mine - other) <= allowed and not both_nan:
                 reason = f"its first {what} is {mine:.6g} and not {other:.6g}"
                 return replace(self, dropped=reason)
         return self
@@ -86,7 +94,8 @@ def try_plan(
     parameters = list(module.parameters())
     gradients = [parameter.grad for parameter in parameters]
     try:
-        with untouched(device):
+        # Code that is not copied, such as a function in an attribute, may run the module itself.
+        with untouched(device), state_restored(module), loss_state_kept(loss):
             return time_run(plan, *copied(module, loss), batch, make_run, device)
     except Exception as error:  # a foreign module may fail under any plan, in any way
         return Trial(plan, dropped=first_line(error))
@@ -100,11 +109,30 @@ def try_plan(
 
 def copied(module: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
     """Copies of the module and of a loss that is one, which may share parameters."""
+    for name, part in module.named_modules():
+        if isinstance(vars(part).get("forward"), FunctionType):
+            problem = "forward was replaced by a function, which a copy would share"
+            raise ModelError(f"model.{name}".rstrip("."), problem)
     pair = nn.ModuleList([module, loss] if isinstance(loss, nn.Module) else [module])
     for parameter in pair.parameters():
         parameter.grad = None  # not copied: a step drops it anyway
-    made = list(copy_module(pair).children())
+    try:
+        made = list(copy_module(pair).children())
+    except ModelError as unable:
+        raise ModelError(type(module).__name__, unable.problem) from unable
     return made[0], made[1] if len(made) > 1 else loss
+
+
+def fresh(batch: Any) -> Batch:
+    """A copy of a batch: a module may write into its inputs."""
+
+    def copy(one: torch.Tensor) -> torch.Tensor:
+        return one.clone().pin_memory() if one.is_pinned() else one.clone()
+
+    made = as_batch(batch, 0)
+    return replace(
+        made, inputs=map_tensors(copy, made.inputs), targets=map_tensors(copy, made.targets)
+    )
 
 
 def time_run(
@@ -114,7 +142,9 @@ def time_run(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     run = make_run(module, loss, plan)
-    chance = 0.0 if plan.compile else chance_of(run, batch)
+    with state_restored(run.module):
+        chance = 0.0 if plan.compile else chance_of(run, fresh(batch))
+    batch = fresh(batch)
     first = run.step(batch)
     numbers = Trial(plan, loss=first.loss, norm=first.grad_norm, chance=chance)
     first_seconds = time.perf_counter() - began

@@ -12,7 +12,9 @@ from stepladder.plan import FP32, Batch, Optimizer, Plan, SettledPlan
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.train.build_run import build, settle_here
 from stepladder.train.health.nonfinite import Health
+from stepladder.train.prepare_module import prepare_module
 from stepladder.train.run import Run
+from stepladder.train.step_batch import as_batch
 from stepladder.world import World
 
 from .auto_plan import Choice, can_compile, is_automatic
@@ -31,6 +33,8 @@ class Tuning:
 
     def choose(self, choice: Choice, model: nn.Module, sample: Any) -> Choice:
         """The plan that ran fastest, with both reasons."""
+        # Lazy parameters are made first: what has no shape yet cannot be copied or named.
+        prepare_module(model, self.settle(choice.plan), as_batch(sample, 0))
 
         def make_run(module: nn.Module, loss: Any, plan: Plan) -> Run:
             return build(

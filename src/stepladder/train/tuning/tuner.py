@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from stepladder.plan import Plan
 
 from .candidates import candidates
 from .remembered import keep, key_of, recall
-from .trial import GIB, MakeRun, Trial, try_plan
+from .trial import GIB, MakeRun, Trial, try_plan, words_of
 
 BUDGET_SECONDS = 60.0
 CLOSE = 1.02  # as fast as the fastest, as far as a few steps can tell
@@ -47,7 +47,7 @@ class Tuner:
             return plan, f"no other plan was tried: {first_line(unable)}"
         if len(plans) == 1:
             return plans[0], "only one plan was left to try"
-        if answer := self.recalled(key, plan):
+        if answer := self.recalled(key, plans):
             return answer
         trials = self.try_all(plans, module, loss, batch, make_run)
         chosen, because = decide(trials, plan)
@@ -56,14 +56,11 @@ class Tuner:
             keep(key, self.name, trials, chosen, because)
         return chosen.plan, because
 
-    def recalled(self, key: str, plan: Plan) -> tuple[Plan, str] | None:
+    def recalled(self, key: str, plans: list[Plan]) -> tuple[Plan, str] | None:
         """What an earlier start found for the same module, batch, device and software."""
         found = recall(key, self.name)
-        if found is None:
-            return None
-        try:
-            chosen = replace(Plan.parse(found["plan"]), optimizer=plan.optimizer)
-        except PlanError:  # of another version, or damaged
+        chosen = next((plan for plan in plans if found and words_of(plan) == found["plan"]), None)
+        if found is None or chosen is None:  # None: damaged
             return None
         return chosen, f"{found['because']} (tried {found['date']})"
 
@@ -135,6 +132,8 @@ def read_budget(words: list[str]) -> float | None:
     given = [word.removeprefix(WORD) for word in words if word.startswith(WORD)]
     if not given:
         return None
+    if len(set(given)) > 1:
+        raise PlanError("tune", f"given twice, as {given[0]} and {given[-1]}", "Keep one.")
     text = given[-1]
     try:
         seconds = 0.0 if text == "off" else float(text)
