@@ -96,7 +96,6 @@ def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
         plan,
         layout=layout,
         compress=plan.compress if copies else Compress(),
-        compile=bool(plan.compile) if layout.num_ranks > 1 else plan.compile,
         kernels=layout.num_ranks == 1 and plan.kernels,
         graphs=plan.graphs and layout.num_ranks == 1,
     )

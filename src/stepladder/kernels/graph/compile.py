@@ -57,15 +57,17 @@ def compile_parts(parts: Sequence[nn.Module], options: dict[str, Any] | None) ->
         part.compile(options=options)
 
 
-@cache  # code that was compiled for one module serves a copy of it only with the same passes
 def pass_options(*, selective: bool = False) -> dict[str, Any]:
-    """Options of torch.compile that run our graph passes.
+    """Options of torch.compile that run our graph passes; none where this torch takes no passes.
 
     Args:
         selective: blocks use selective activation checkpointing.
     """
-    if not takes_passes():
-        return {}
+    return make_passes(selective) if takes_passes() else {}
+
+
+@cache  # code that was compiled for one module serves a copy of it only with the same passes
+def make_passes(selective: bool) -> dict[str, Any]:
     # Imported only here: it brings all of the compiler along, which takes seconds.
     names = ("pre_grad_pass", "epilogue_pass", "matmul_pass")
     pre_grad, epilogue, matmul = (import_module(f".{name}", __package__) for name in names)
