@@ -50,7 +50,7 @@ def logit_traffic_bytes(facts: Facts, sizes: Sizes) -> float:
         return num_logits(facts, sizes) * 3 * sizes.work + 2 * chunks * weight_sum_bytes(facts)
     if sizes.software.loss == "fused":
         return num_logits(facts, sizes) * 6 * sizes.work
-    if sizes.compiled and (sizes.software.compiles_loss or sizes.settled.compiles_loss):
+    if sizes.settled.compiles_loss or (sizes.compiled and sizes.software.compiles_loss):
         return num_logits(facts, sizes) * (4 * SINGLE + sizes.work)
     # Log-softmax reads each row for its maximum, its sum and the result, and writes that; backward
     # fills in the chosen classes' gradient, reads both for a sum, again for the result, writes it.

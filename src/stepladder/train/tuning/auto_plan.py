@@ -19,6 +19,7 @@ from stepladder.errors import PlanError, first_line
 from stepladder.hardware import Cluster, find_device, recognise_device
 from stepladder.model import builtin_shape, describe
 from stepladder.plan import BF16, FP32, PRECISIONS, Batch, Plan, Precision, Recompute
+from stepladder.plan.options import GIB
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
 from stepladder.record import Calibration, Forecast, load_calibration
@@ -30,7 +31,6 @@ from stepladder.world import Place, device_memory_bytes, pick_device
 from .tuner import WORD, without_budget
 
 WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)

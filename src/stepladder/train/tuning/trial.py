@@ -20,6 +20,7 @@ from stepladder.errors import ModelError, first_line
 from stepladder.model.forward_state import state_restored
 from stepladder.model.tracing.copy_module import copy_module
 from stepladder.plan import Plan
+from stepladder.plan.options import GIB
 from stepladder.train.checkpointing.rng_state import untouched
 from stepladder.train.step_batch import as_batch
 
@@ -35,7 +36,6 @@ ROUNDS, ROUND_SECONDS = 5, 0.15  # of the steps that are timed; a round is a ste
 LOSSES = {"float32": 1e-4, "bfloat16": 1e-2, "float16": 5e-3}
 NORMS = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
 SEEDS_APART = 4  # differences between two seeds' losses that are put down to chance
-GIB = 2**30
 
 MakeRun = Callable[[nn.Module, Any, Plan], "Run"]  # of a module, its loss and a plan
 

@@ -17,10 +17,11 @@ from torch import nn
 
 from stepladder.errors import PlanError, first_line
 from stepladder.plan import Plan
+from stepladder.plan.options import GIB
 
 from .candidates import candidates
 from .remembered import keep, key_of, recall
-from .trial import GIB, MakeRun, Trial, try_plan, words_of
+from .trial import MakeRun, Trial, try_plan, words_of
 
 BUDGET_SECONDS = 60.0
 CLOSE = 1.02  # as fast as the fastest, as far as a few steps can tell
