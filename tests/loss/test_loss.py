@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.errors import ModelError
+from stepladder.errors import DataError, ModelError
 from stepladder.train import climb
 from tests.train.toys import distance, net, pairs
 
@@ -164,3 +164,36 @@ def test_a_named_loss_refuses_an_output_of_several_tensors():
     line = message(Answers(lambda y: (y, y)), "squared_error")
     assert line.startswith("loss: the module returns a tuple, and a loss given by name takes one")
     assert "lambda outputs, targets" in line
+
+
+NOT_CLASSES = {
+    "none": (None, "a loss given by name takes one tensor, and the batch has none"),
+    "a dict": ({"a": torch.zeros(6).long()}, "and the batch has a dict"),
+    "floats": (
+        torch.zeros(6),
+        r"are float32 of shape \(.,\) for outputs of shape .*; classes are",
+    ),
+    "too many": (
+        torch.zeros(6, 2).long(),
+        r"are int64 of shape \(., 2\) .* one output for each",
+    ),
+    "no such class": (torch.full((6,), 7), "target 7 is out of bounds: the loss has fewer classes"),
+}
+
+
+@pytest.mark.parametrize("plan", ["fp32", "bf16 micro=2", "auto"])
+@pytest.mark.parametrize("targets, said", NOT_CLASSES.values(), ids=NOT_CLASSES)
+def test_targets_that_cross_entropy_cannot_use_are_named(plan, targets, said):
+    run = climb(nn.Linear(4, 3), loss="cross_entropy", optimizer="sgd lr=0.1", plan=plan)
+    batch = torch.randn(6, 4) if targets is None else (torch.randn(6, 4), targets)
+    with pytest.raises(DataError, match=said):
+        run.step(batch)
+    assert run.step((torch.randn(6, 4), torch.zeros(6, dtype=torch.int64))).step == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8, torch.int8])
+def test_classes_may_be_integers_of_any_width(dtype):
+    module, inputs, targets = nn.Linear(4, 3), torch.randn(6, 4), torch.tensor([0, 1, 2] * 2)
+    expected = nn.functional.cross_entropy(module(inputs), targets).item()
+    run = climb(module, loss="cross_entropy", optimizer="sgd lr=0.1", plan="fp32")
+    assert run.step((inputs, targets.to(dtype))).loss == pytest.approx(expected)

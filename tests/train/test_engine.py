@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stepladder.errors import NonFinite, OutOfMemory
+from stepladder.errors import DataError, NonFinite, OutOfMemory
 from stepladder.train import climb
 
 from .toys import distance, gpt, llama, net, pairs, ragged, same_bits
@@ -336,6 +336,8 @@ def test_evaluation_weighs_batches_by_targets_and_learns_nothing():
         )
     valid = sum((y != -100).sum() for _, y in batches)
     assert run.evaluate(batches) == pytest.approx((total / valid).item(), rel=1e-6)
+    with pytest.raises(DataError, match="^batches: there are none to evaluate. Give at least one"):
+        run.evaluate([])
     assert run.index == 0 and module.training and same_bits(module, other)
 
 

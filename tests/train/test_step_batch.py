@@ -25,6 +25,11 @@ def test_a_batch_is_taken_as_it_is():
     assert as_batch(batch, 9) is batch
 
 
+def test_a_batch_without_rows_is_refused():
+    with pytest.raises(DataError, match="^batch: has no rows. Give at least one, or leave"):
+        as_batch((torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)), 0)
+
+
 def test_something_without_tensors_is_refused():
     with pytest.raises(DataError) as raised:
         as_batch({"text": "hello"}, 0)

@@ -86,7 +86,11 @@ def test_all_ranks_refuse_a_batch_that_one_of_them_cannot_use():
     assert well == (True, "batch: data rank 1 cannot use its batch. Its log says why.")
     assert "different numbers of rows" in ill[1]
     both = run(mistaken, 2, "none", init=False)
-    assert both == [(True, "batch: has no rows on any rank. Give at least one.")] * 2
+    assert (
+        both
+        == [(True, "batch: has no rows on any rank. Give at least one, or leave the batch out.")]
+        * 2
+    )
 
 
 def backed_off(readers):

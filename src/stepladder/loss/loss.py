@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from stepladder.data import IGNORED, Batch
-from stepladder.errors import ModelError, nearest
+from stepladder.errors import DataError, ModelError, nearest
 from stepladder.model import Anatomy, base_model
 
 from .sliced_cross_entropy import is_sliced, sliced_cross_entropy
@@ -126,15 +126,22 @@ def cross_entropy(
     Args:
         classes_last: where the shape allows both; None: that is refused.
     """
-    logits = only_tensor(outputs)
+    logits, targets = only_tensor(outputs), only_target(targets)
     if is_sliced(logits):
         return sliced_cross_entropy(logits, targets)
     # In fp32 whatever the logits came in: the sum over a large vocabulary needs the bits.
     logits = logits.float()
-    if targets.is_floating_point() and logits.dim() == 2:  # a distribution over each row's classes
+    if targets.is_floating_point():  # a distribution over each row's classes
+        if logits.dim() != 2 or logits.shape != targets.shape:
+            raise other_targets(
+                logits, targets, "classes are integers, and probabilities have the outputs' shape"
+            )
         return functional.cross_entropy(logits, targets.float())
+    targets = targets.long()
     last = logits.shape[:-1] == targets.shape
     second = logits.dim() > 2 and (*logits.shape[:1], *logits.shape[2:]) == tuple(targets.shape)
+    if not second and logits.numel() != targets.numel() * logits.shape[-1]:
+        raise other_targets(logits, targets, "a target needs one output for each class")
     if last and second and classes_last is None:
         raise ModelError(
             "loss",
@@ -147,6 +154,27 @@ def cross_entropy(
         return functional.cross_entropy(logits, targets, ignore_index=IGNORED)
     return functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=IGNORED
+    )
+
+
+def other_targets(logits: torch.Tensor, targets: torch.Tensor, rule: str) -> DataError:
+    return DataError(
+        "targets",
+        f"are {str(targets.dtype).removeprefix('torch.')} of shape {tuple(targets.shape)} for "
+        f"outputs of shape {tuple(logits.shape)}; {rule}",
+        "Give those, or use loss='squared_error' or a function of (outputs, targets).",
+    )
+
+
+def only_target(targets: Any) -> torch.Tensor:
+    """The tensor that a named loss compares with the outputs."""
+    if isinstance(targets, torch.Tensor):
+        return targets
+    raise DataError(
+        "targets",
+        f"a loss given by name takes one tensor, and the batch has {describe(targets)}",
+        "Give a pair (inputs, targets) or a dict with labels; or pass loss= a function of "
+        "(outputs, targets).",
     )
 
 
@@ -176,7 +204,7 @@ def has_classes_last(module: nn.Module) -> bool | None:
 
 
 def squared_error(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    outputs = only_tensor(outputs)
+    outputs, targets = only_tensor(outputs), only_target(targets)
     if outputs.shape != targets.shape:
         if without_ones(outputs) != without_ones(targets):  # torch would broadcast one of them
             raise ModelError(
@@ -203,4 +231,6 @@ NAMED: dict[str, Callable[..., torch.Tensor]] = {
 def describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
+    if value is None:
+        return "none"
     return f"a {type(value).__name__}"

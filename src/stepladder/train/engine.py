@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
+from stepladder.errors import DataError
 from stepladder.model.training_mode import evaluating, start_training
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory
@@ -252,7 +253,7 @@ class Engine:
         """
         self.agree_on_health()
         self.look_back()
-        total, count = 0.0, 0.0
+        total, count, seen = 0.0, 0.0, False
         with (
             evaluating(self.climbed.state),
             averaged_buffers(self.climbed.state, self.world),
@@ -264,8 +265,10 @@ class Engine:
                 batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
                 self.climbed.forward_backward.settle_loss(batch)
                 loss, weight = self.climbed.forward_backward.evaluate(batch)
-                total, count = total + loss.item() * weight, count + weight
+                total, count, seen = total + loss.item() * weight, count + weight, True
             self.climbed.forward_backward.gradient_sync.after_evaluation()
+        if not seen:
+            raise DataError("batches", "there are none to evaluate", "Give at least one batch.")
         return total / (count or 1.0)
 
     def look_back(self, last: int | None = None) -> None:

@@ -29,7 +29,10 @@ def as_batch(given: Any, position: int, ways: int = 1) -> Batch:
     if isinstance(given, Batch):
         return given
     made = structure(given)
-    return Batch.of(made, position=position, size=ways * count_rows(made))
+    rows = count_rows(made)
+    if not rows:
+        raise without_rows("has no rows")
+    return Batch.of(made, position=position, size=ways * rows)
 
 
 def rank_batch(
@@ -88,8 +91,12 @@ def counted(given: Any, gather: Callable[[int], list[int]]) -> tuple[Any, list[i
         where = f"data rank {counts.index(REFUSED)} cannot use its batch"
         raise DataError("batch", where, "Its log says why.")
     if not any(counts):
-        raise DataError("batch", "has no rows on any rank", "Give at least one.")
+        raise without_rows("has no rows on any rank")
     return made, counts
+
+
+def without_rows(said: str) -> DataError:
+    return DataError("batch", said, "Give at least one, or leave the batch out.")
 
 
 def own_part(made: Any, position: int, counts: list[int], data_index: int) -> Batch:

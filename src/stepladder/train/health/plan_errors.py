@@ -6,17 +6,19 @@ whole batches in float32: it is the plan that asks for what the module cannot do
 
 from __future__ import annotations
 
+import re
 from typing import NoReturn
 
 import torch
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.errors import PlanError
+from stepladder.errors import DataError, PlanError
 from stepladder.plan import Plan
 from stepladder.rungs.data_parallel.batch_norm import lacks_rows, one_row
 from stepladder.world.device_mismatch import explain_placement
 
+NO_CLASS = r"Target (-?\d+) is out of bounds"
 OTHER_TYPE = ("dtype", "scalar type", "same type")
 
 
@@ -36,6 +38,13 @@ def raise_explained(
         narrows: the module was given in float64.
     """
     rows = min(micro or batch.num_rows, batch.num_rows)
+    if isinstance(error, IndexError) and (found := re.search(NO_CLASS, str(error))):
+        raise DataError(
+            "batch",
+            f"target {found[1]} is out of bounds: the loss has fewer classes",
+            "Count classes from 0, give the module's last layer one output for each, and mark "
+            "targets to be left out with -100.",
+        ) from error
     misplaced = explain_placement(module, batch.inputs, device)
     if narrows and isinstance(error, RuntimeError) and "Double" in str(error):
         raise still_wide(module, error) from error
