@@ -1,13 +1,14 @@
 """How fast `plan="auto"` trains modules of other projects, against the loop a user would write.
 
-    python benchmarks/zoo_gpu.py [--only NAME,NAME] [--arms ARM,ARM] [--table]
+    python benchmarks/zoo_gpu.py [--only NAME,NAME] [--arms ARM,ARM] [--warm | --table]
 
 Arms: "hand" is a loop with autocast to bf16, torch.compile of forward and loss together, gradient
 clipping and fused AdamW; "hand max" compiles with max-autotune-no-cudagraphs, "hand channels-last"
 stores images and convolutions channels-last. "auto" is stepladder with `sample=`; any other arm is
-a plan's text. All arms of a module start from the same weights, learn from the same batch, and take
-turns. A row is written to results/zoo_gpu.json as soon as it is known; --table only writes the
-table of the rows that are there, results/zoo_gpu.md.
+a plan's text. All arms of a module start from the same weights, learn from the same batches, and
+take turns. A row is written to results/zoo_gpu.json as soon as it is known. With --warm only torch's
+compile caches are filled, which several processes may do beside each other; with --table only the
+table of the rows that are there, results/zoo_gpu.md, and its plot are made.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 import stepladder as sl
 
@@ -33,7 +35,8 @@ sys.path.insert(0, str(Path(__file__).parent / "zoo"))
 from real_sizes import CASES, Case
 
 RESULTS = Path(__file__).parent / "results" / "zoo_gpu.json"
-TURNS, TURN_SECONDS, LOSSES = 5, 0.4, 20
+TURNS, TURN_SECONDS, LOSSES = 5, 0.4, 50
+WARM_STEPS = 4  # enough to meet a second length, with which torch compiles for all
 GIB = 2**30
 
 
@@ -90,22 +93,50 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--arms", default="hand,auto")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--warm", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    if not options.table:
-        for name in options.only.split(","):
-            measure(name, options.arms.split(","), options.results)
-    show(options.results)
+    for name in [] if options.table else options.only.split(","):
+        case = pinned_case(name)
+        arms = arms_for(case, options.arms.split(","))
+        if options.warm:
+            warm(case, arms)
+        else:
+            measure(name, case, arms, options.results)
+        torch.compiler.reset()
+    if not options.warm:
+        show(options.results)
     return 0
 
 
-def measure(name: str, arms: list[str], results: Path) -> None:
-    """Time every arm of one module and write a row for each."""
+def pinned_case(name: str) -> Case:
     torch.manual_seed(0)
     case = CASES[name]()
-    case = Case(case.module, tree_map(torch.Tensor.pin_memory, case.batch), case.loss)
-    if not any(one.dim() == 4 for one in tensors(case.batch)):
-        arms = [arm for arm in arms if arm != "hand channels-last"]
+    batch, later = tree_map(torch.Tensor.pin_memory, (case.batch, case.later))
+    return Case(case.module, batch, case.loss, later)
+
+
+def arms_for(case: Case, arms: list[str]) -> list[str]:
+    """Without what makes no difference to this module."""
+    images = any(one.dim() == 4 for one in tree_leaves(case.batch))
+    return [arm for arm in arms if images or arm != "hand channels-last"]
+
+
+def make_loop(arm: str, case: Case) -> Any:
+    return ARMS[arm](case) if arm in ARMS else Ours(case, arm)
+
+
+def warm(case: Case, arms: list[str]) -> None:
+    for arm in arms:
+        loop = make_loop(arm, case)
+        for batch in islice(cycle(case.batches), WARM_STEPS):
+            read(loop.step(batch))
+        del loop
+        gc.collect()
+
+
+def measure(name: str, case: Case, arms: list[str], results: Path) -> None:
+    """Time every arm of one module and write a row for each."""
     rows: dict[str, dict[str, Any]] = {}
     loops: dict[str, Any] = {}
     for arm in arms:
@@ -114,10 +145,11 @@ def measure(name: str, arms: list[str], results: Path) -> None:
         before, began = torch.cuda.memory_allocated(), time.monotonic()
         row = rows[arm] = {"module": name, "arm": arm}
         try:
-            loop = ARMS.get(arm, lambda case: Ours(case, arm))(case)  # noqa: B023 - called at once
-            read(loop.step(case.batch))
+            loop = make_loop(arm, case)
+            batches = cycle(case.batches)
+            read(loop.step(next(batches)))
             row["first_step_seconds"] = round(time.monotonic() - began, 2)
-            row["losses"] = [read(loop.step(case.batch)) for _ in range(LOSSES)]
+            row["losses"] = [read(loop.step(batch)) for batch in islice(batches, LOSSES)]
         except Exception as error:  # a module may fail in any way, and the others go on
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
             continue
@@ -130,7 +162,7 @@ def measure(name: str, arms: list[str], results: Path) -> None:
     times: dict[str, list[float]] = {arm: [] for arm in loops}
     for _ in range(TURNS):
         for arm, (loop, resident) in loops.items():
-            seconds, peak = take_turn(loop, case.batch)
+            seconds, peak = take_turn(loop, cycle(case.batches), len(case.batches))
             times[arm].append(seconds)
             own = peak - (torch.cuda.memory_allocated() - resident)
             rows[arm]["gib"] = round(max(own / GIB, rows[arm].get("gib", 0)), 2)
@@ -143,13 +175,13 @@ def measure(name: str, arms: list[str], results: Path) -> None:
     keep(list(rows.values()), results)
 
 
-def take_turn(loop: Any, batch: Any) -> tuple[float, int]:
-    """Seconds of a step, and the most memory that was in use."""
+def take_turn(loop: Any, batches: Iterator[Any], lengths: int) -> tuple[float, int]:
+    """Seconds of a step, and the most memory that was in use; each length as often as any other."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     began, steps = time.perf_counter(), 0
-    while steps < 4 or time.perf_counter() - began < TURN_SECONDS:
-        loop.step(batch)
+    while steps < 4 or steps % lengths or time.perf_counter() - began < TURN_SECONDS:
+        loop.step(next(batches))
         steps += 1
         if steps % 4 == 0:
             torch.cuda.synchronize()  # so that a queue of steps does not outlast the turn
@@ -159,10 +191,6 @@ def take_turn(loop: Any, batch: Any) -> tuple[float, int]:
 
 def read(loss: Any) -> float:
     return float(loss()) if callable(loss) else float(loss)
-
-
-def tensors(tree: Any) -> list[torch.Tensor]:
-    return [one for one in torch.utils._pytree.tree_leaves(tree) if isinstance(one, torch.Tensor)]
 
 
 def keep(rows: list[dict[str, Any]], results: Path) -> None:
@@ -192,7 +220,7 @@ def show(results: Path) -> None:
         words = ours["plan"].partition(" 'optimizer")[0]
         lines.append(
             f"| {name} | {best['ms']:.1f} | {ours['ms']:.1f} | {ratios[name]:.3f} | "
-            f"{apart(best['losses'], ours['losses']):.1e} | {memory} | `{words}` |"
+            f"{largest_difference(best['losses'], ours['losses']):.1e} | {memory} | `{words}` |"
         )
     mean = statistics.geometric_mean(ratios.values())
     where = {(row["gpu"], row["torch"], row["date"]) for row in rows}
@@ -210,9 +238,26 @@ def show(results: Path) -> None:
     ]
     print("\n".join(head + lines))
     results.with_suffix(".md").write_text("\n".join(head + lines) + "\n")
+    plot(ratios, results.with_suffix(".png"))
 
 
-def apart(one: list[float], other: list[float]) -> float:
+def plot(ratios: dict[str, float], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return
+    ordered = sorted(ratios, key=ratios.__getitem__)
+    figure = Figure(figsize=(8, 0.32 * len(ordered) + 1.2), layout="constrained")
+    axes = figure.add_subplot()
+    bars = axes.barh(ordered, [ratios[name] for name in ordered], color="tab:green")
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.set_xlabel("speed of plan=auto, as a multiple of the best hand-written loop's")
+    axes.margins(x=0.08)
+    figure.savefig(path, dpi=120)
+
+
+def largest_difference(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) / abs(a) for a, b in zip(one, other))
 
 

@@ -28,6 +28,11 @@ class Case:
     module: nn.Module
     batch: Any
     loss: Loss = None
+    later: tuple[Any, ...] = ()  # batches of other lengths, which follow in turn
+
+    @property
+    def batches(self) -> tuple[Any, ...]:
+        return (self.batch, *self.later)
 
     def plain_loss(self, module: nn.Module, batch: Any) -> Tensor:
         """The loss as a script would write it, without stepladder."""
@@ -345,10 +350,38 @@ def two_towers() -> Case:
     return Case(TwoTowers(), ((users, items), torch.rand(16384).round()), click_loss)
 
 
+class Encoder(nn.Module):
+    """torch's own encoder, whose batches are as long as their longest row."""
+
+    def __init__(self, width: int = 512, depth: int = 8, vocabulary: int = 30000) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True)
+        self.embed = nn.Embedding(vocabulary, width)
+        self.layers = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        padded = tokens == 0
+        x = self.layers(self.embed(tokens), src_key_padding_mask=padded)
+        kept = (~padded)[..., None]
+        return self.head((x * kept).sum(1) / kept.sum(1))
+
+
+def encoder_of_lengths() -> Case:
+    def batch(length: int) -> tuple[Tensor, Tensor]:
+        tokens = torch.randint(1, 30000, (64, length))
+        ends = torch.randint(length // 2, length + 1, (64, 1))
+        return tokens * (torch.arange(length) < ends), torch.randint(0, 2, (64,))
+
+    first, *later = [batch(int(length)) for length in torch.randint(64, 513, (24,))]
+    return Case(Encoder(), first, "cross_entropy", tuple(later))
+
+
 CASES = {
     make.__name__: make
     for make in (
         gpt2, hand_gpt, llama, qwen2, mistral, gemma2, opt, t5, bert, modernbert, vit, swin,
         resnet50, convnext, efficientnet_v2, vit_b_16, unet, dit, lstm, mixer, two_towers,
+        encoder_of_lengths,
     )
 }  # fmt: skip
