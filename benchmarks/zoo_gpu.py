@@ -48,7 +48,9 @@ class Hand:
         self.module = copy.deepcopy(case.module).cuda()
         if channels_last:
             self.module.to(memory_format=torch.channels_last)
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-4, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.module.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.01, fused=True
+        )
         self.loss = torch.compile(lambda batch: case.plain_loss(self.module, batch), mode=mode)
 
     def step(self, batch: Any) -> torch.Tensor:

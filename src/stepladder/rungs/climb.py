@@ -31,6 +31,7 @@ from stepladder.rungs.data_parallel.distribute import parameter_device, wrap_dat
 from stepladder.rungs.data_parallel.optimizer_shards import optimizer_shards
 from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.data_parallel.zero2_zero3 import make_contiguous
+from stepladder.rungs.memory.compiled_writes import keep_writers_uncompiled, may_write_buffers
 from stepladder.rungs.memory.offload_activations import around_forward
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
 from stepladder.rungs.memory.recompute_budget import BlockCost
@@ -41,6 +42,7 @@ from stepladder.rungs.precision.precision import (
     accumulate_in_float32,
     cast_inputs,
     computes_in_float64,
+    keep_epsilon,
     precision,
 )
 from stepladder.rungs.tensor.tensor_parallel import tensor
@@ -69,19 +71,25 @@ class Climbed:
     publish: Callable[[], None]  # tell other ranks what the optimizer changed
     recomputed: tuple[str, ...] = ()  # blocks whose activations are not saved
     fully_recomputed: frozenset[str] = frozenset()  # of them, those whose matmuls run again
-    notes: list[str] = field(
-        default_factory=list
-    )  # choices and their reasons, and what rungs find out as they run
+    # Choices and their reasons, and what rungs find out as they run.
+    notes: list[str] = field(default_factory=list)
     hooks: ParameterHooks | None = None  # on parameters, of the user's
     shared: TiedParameters = field(default_factory=TiedParameters)  # between pipeline stages
     structure: dict[str, Any] = field(default_factory=dict)  # of the module as it was given
     loss_module: LossModule | None = None  # with state, where this rank computes the loss
     narrows: bool = False  # the module was given in float64, so batches come in it too
+    unsure: list[tuple[str, nn.Module]] = field(default_factory=list)  # see compiled_writes.py
 
     @property
     def state(self) -> nn.Module:
         """The module, together with a loss that has state of its own."""
         return with_loss(self.module, self.loss_module)
+
+    def settle_compiled(self, run_batch: Callable[[], Any]) -> None:
+        """Before the first batch counts: keep blocks that write buffers out of the compiler."""
+        if self.unsure:
+            self.notes.extend(keep_writers_uncompiled(self.unsure, self.state, run_batch))
+            self.unsure.clear()
 
     def gradients(self, batch: Batch, scale: Scale, keys: Sequence[int]) -> Tensor:
         """Add a batch's gradients to `.grad`, call the hooks on parameters; its mean loss.
@@ -122,7 +130,8 @@ def climb(
     plan = settled.plan
     # Before any rung: which parameters are the loss's own is seen on the module as it was given.
     loss_module = take_loss(loss.function, module, settled, world)
-    narrows = computes_in_float64(module)
+    if narrows := computes_in_float64(module):
+        keep_epsilon(module)
     # Before any rung: tensors that replace parameters have no hooks.
     hooks = ParameterHooks(with_loss(module, loss_module))
     if settled.offloads_parameters:
@@ -183,6 +192,7 @@ def assemble(
         shared=tied,
         structure=part.structure,
         loss_module=loss,
+        unsure=may_write_buffers(part.blocks) if settled.plan.compile else [],
     )
 
 

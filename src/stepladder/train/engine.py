@@ -204,6 +204,10 @@ class Engine:
         return True
 
     def _passes(self, batch: Batch) -> torch.Tensor:
+        self.climbed.settle_compiled(lambda: self._pass(batch))
+        return self._pass(batch)
+
+    def _pass(self, batch: Batch) -> torch.Tensor:
         # From the seed and the step alone, so that a resumed or retried step draws the same.
         place = self.world.layout.place(self.world.place.rank)
         stage = (place["pipeline"],) if self.world.layout.pipeline > 1 else ()

@@ -23,6 +23,7 @@ from stepladder.rungs.precision.precision import (
     device_limits,
     precision,
 )
+from stepladder.train import climb
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")  # its switches can be set and read without one
@@ -371,3 +372,14 @@ def test_bfloat16_settles_on_kernels_before_the_first_step(recwarn):
     before = torch.backends.mkldnn.enabled
     nn.Linear(64, 64).bfloat16()(torch.ones(64, 64, dtype=torch.bfloat16))
     assert torch.backends.mkldnn.enabled == before and not recwarn.list
+
+
+def test_an_rms_norm_of_a_float64_module_keeps_its_own_eps():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.RMSNorm(4), nn.Linear(4, 3)).double()
+    nn.init.normal_(module[0].weight, std=1e-6)  # rows far below float32's eps
+    nn.init.zeros_(module[0].bias)
+    inputs, targets = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 2] * 2)
+    expected = nn.functional.cross_entropy(module(inputs), targets).item()
+    run = climb(module, loss="cross_entropy", optimizer="sgd lr=0.1", plan="fp32")
+    assert run.step((inputs, targets)).loss == pytest.approx(expected, rel=1e-5)

@@ -135,6 +135,7 @@ def forward_checkpointed(
     call: Callable[..., Any] = partial(call_by_position, forward, tuple(kwargs))
     if not torch.compiler.is_compiling():  # a compiled graph updates buffers once by itself
         call = OneUpdate(block, call)
+        call = partial(with_own_casts, call) if depth == "cheap" else call
     named = (CACHES.get(name, value) for name, value in kwargs.items())
     values = [unchanging(value) for value in (*without_caches(args, caches), *named)]
     # Two calls: the compiler accepts context_fn only as a plain function.
@@ -196,6 +197,20 @@ class OneUpdate:
         made = self.forward(*values)
         vars(self.block)[WRITES_LARGE] = bool(large) or versions_of_large(self.block) != versions
         return made
+
+
+def with_own_casts(call: Callable[..., Any], *values: Any) -> Any:
+    """Call a block without the weights that autocast cast before and kept.
+
+    They are gone by the time of backward, and torch (2.13) refuses a recomputation with one cast
+    more than the first run.
+    """
+    kept = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        return call(*values)
+    finally:
+        torch.set_autocast_cache_enabled(kept)
 
 
 def call_by_position(forward: Callable[..., Any], names: tuple[str, ...], *values: Any) -> Any:

@@ -78,6 +78,17 @@ def computes_in_float64(module: nn.Module) -> bool:
     return any(parameter.dtype == torch.float64 for parameter in module.parameters())
 
 
+def keep_epsilon(module: nn.Module) -> None:
+    """Have every RMSNorm of a float64 module go on with float64's eps where it was given none.
+
+    torch then takes the type's own; float32's is 5e8 times as large, and rows near zero, such as
+    those of an embedding that starts at zero, would be scaled otherwise.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.RMSNorm) and part.eps is None:
+            part.eps = torch.finfo(torch.float64).eps
+
+
 @torch.no_grad()
 def _choose_bfloat16_kernels() -> None:
     """Have torch choose this process's kernels now and not in the first step.

@@ -38,10 +38,10 @@ def raise_explained(
         narrows: the module was given in float64.
     """
     rows = min(micro or batch.num_rows, batch.num_rows)
-    if isinstance(error, IndexError) and (found := re.search(NO_CLASS, str(error))):
+    if isinstance(error, IndexError) and (named := re.search(NO_CLASS, str(error))):
         raise DataError(
             "batch",
-            f"target {found[1]} is out of bounds: the loss has fewer classes",
+            f"target {named[1]} is out of bounds: the loss has fewer classes",
             "Count classes from 0, give the module's last layer one output for each, and mark "
             "targets to be left out with -100.",
         ) from error
