@@ -1,10 +1,17 @@
-"""How a module is called, and what packed documents mean to it."""
+"""How a module is called, alone and compiled with its loss; what packed documents mean to it."""
 
+import copy
+
+import pytest
 import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn import functional
 
 from stepladder.data import text_corpus
+from stepladder.errors import ModelError
 from stepladder.model import build
-from stepladder.rungs import call
+from stepladder.model.call_module import call
 from stepladder.train import climb
 
 
@@ -31,3 +38,55 @@ def test_packed_text_trains_through_every_layer(tmp_path):
     assert reports[-1].loss < reports[0].loss
     fewest = min(report.tokens for report in reports)
     assert fewest < 4 * 32, "a target across two documents does not count"
+
+
+class OwnLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, inputs, labels):
+        logits = self.linear(inputs)
+        return {"logits": logits, "loss": functional.cross_entropy(logits, labels)}
+
+
+def smoothed(outputs, targets):
+    return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+
+def for_six_rows(outputs, targets):
+    return functional.cross_entropy(outputs.view(6, 3), targets)
+
+
+WHOLE_LOSSES = {"own": None, "named": "cross_entropy", "function": smoothed}
+
+
+@pytest.mark.parametrize("loss", WHOLE_LOSSES.values(), ids=WHOLE_LOSSES)
+def test_a_whole_module_is_compiled_with_its_loss_in_one_graph(loss):
+    torch.manual_seed(0)
+    module = OwnLoss() if loss is None else nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0))
+    x, y = torch.randn(6, 4), torch.tensor([0, 1, 2] * 2)
+    batch = {"inputs": x, "labels": y} if loss is None else (x, y)
+    losses = []
+    for plan in ("fp32", "fp32 compile=whole"):
+        counters.clear()
+        run = climb(copy.deepcopy(module), loss=loss, optimizer="sgd lr=0.5", plan=plan)
+        losses.append([run.step(batch).loss for _ in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_loss_that_is_compiled_with_the_module_is_still_looked_at():
+    other = nn.Linear(4, 3)
+    run = climb(
+        nn.Linear(4, 3),
+        loss=lambda o, t: functional.cross_entropy(o, t) + other.weight.square().sum(),
+        plan="fp32 compile=whole",
+    )
+    with pytest.raises(ModelError, match="loss: "):
+        run.step((torch.randn(6, 4), torch.tensor([0, 1, 2] * 2)))
+
+
+def test_a_loss_that_fails_on_two_rows_is_left_out_of_the_compiled_graph():
+    run = climb(nn.Linear(4, 3), loss=for_six_rows, plan="fp32 compile=whole")
+    assert run.step((torch.randn(6, 4), torch.tensor([0, 1, 2] * 2))).loss > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,20 @@ from .packing import IGNORED
 TARGET_KEYS = ("labels", "targets")
 
 
+class RowCounts(tuple[int, ...]):
+    """Numbers by row; their sum is taken once, and a step asks for it several times."""
+
+    @classmethod
+    def alike(cls, number: int, rows: int) -> RowCounts:
+        made = cls((number,) * rows)
+        made.total = number * rows
+        return made
+
+    @cached_property
+    def total(self) -> int:
+        return sum(self)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """This rank's rows of one global batch."""
@@ -27,8 +42,8 @@ class Batch:
     targets: Any  # None if the samples have none
     position: int  # of the global batch's first sample in the run
     size: int  # samples in the global batch, over all ranks
-    valid_by_row: tuple[int, ...]  # targets other than -100, for each row here
-    leading_by_row: tuple[int, ...]  # 1 if a row's first target is valid
+    valid_by_row: RowCounts  # targets other than -100, for each row here
+    leading_by_row: RowCounts  # 1 if a row's first target is valid
     skipped: tuple[str, ...] = ()  # samples that could not be read, and their substitutes
     most_rows: int | None = None  # on any rank; None: rows are spread evenly
     idle: bool = False  # this rank has no rows, and a stand-in that counts for nothing
@@ -58,7 +73,7 @@ class Batch:
             targets = next((samples[key] for key in TARGET_KEYS if key in samples), None)
         valid, leading = _count_valid(inputs, targets), _count_leading(inputs, targets)
         if idle:
-            valid = leading = (0,) * len(valid)
+            valid = leading = RowCounts.alike(0, len(valid))
         return cls(inputs, targets, position, size, valid, leading, skipped, most_rows, idle)
 
     @property
@@ -68,12 +83,12 @@ class Batch:
     @property
     def valid(self) -> int:
         """The number of valid targets on this rank."""
-        return sum(self.valid_by_row)
+        return self.valid_by_row.total
 
     @property
     def leading(self) -> int:
         """Rows whose first target is valid: a model that shifts its own labels does not use it."""
-        return sum(self.leading_by_row)
+        return self.leading_by_row.total
 
     def rows_of_fullest(self, ways: int) -> int:
         """Rows of the data rank that has most, where `ways` ranks share the global batch."""
@@ -104,8 +119,8 @@ class Batch:
         )
         return replace(
             cut,
-            valid_by_row=self.valid_by_row[part],
-            leading_by_row=self.leading_by_row[part],
+            valid_by_row=RowCounts(self.valid_by_row[part]),
+            leading_by_row=RowCounts(self.leading_by_row[part]),
             weight_by_row=self.weight_by_row[part] if self.weight_by_row else None,
         )
 
@@ -117,8 +132,8 @@ class Batch:
         chosen = indices.tolist()
         return replace(
             cut,
-            valid_by_row=tuple(self.valid_by_row[row] for row in chosen),
-            leading_by_row=tuple(self.leading_by_row[row] for row in chosen),
+            valid_by_row=RowCounts(self.valid_by_row[row] for row in chosen),
+            leading_by_row=RowCounts(self.leading_by_row[row] for row in chosen),
             weight_by_row=None,
         )
 
@@ -144,14 +159,15 @@ class Batch:
         targets = self.targets[:, part.start + ahead : part.stop + ahead].contiguous()
         share = targets[:1].numel()
         if all(valid == self.targets[:1].numel() for valid in self.valid_by_row):
-            valid = (share,) * self.num_rows  # all valid: no need to synchronise with the device
+            # All valid: no need to synchronise with the device.
+            valid = RowCounts.alike(share, self.num_rows)
         else:
             valid = _count_valid(self.inputs, targets)
         if missing := min(part.stop, length) - part.start - targets.shape[1]:
             edge = targets.new_full((len(targets), missing, *targets.shape[2:]), IGNORED)
             targets = torch.cat((targets, edge), 1)
         leads = part.start == 0 and ahead == 0
-        leading = self.leading_by_row if leads else (0,) * self.num_rows
+        leading = self.leading_by_row if leads else RowCounts.alike(0, self.num_rows)
         return replace(
             cut,
             targets=targets if ahead else cut.targets,
@@ -237,19 +253,19 @@ def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from iter_tensors(part)
 
 
-def _count_valid(inputs: Any, targets: Any) -> tuple[int, ...]:
+def _count_valid(inputs: Any, targets: Any) -> RowCounts:
     if not isinstance(targets, torch.Tensor):
-        return (1,) * len(next(iter_tensors(inputs)))
+        return RowCounts.alike(1, len(next(iter_tensors(inputs))))
     by_row = targets.reshape(len(targets), -1)
-    if targets.dtype.is_floating_point:
-        return (by_row.shape[1],) * len(targets)  # -100 marks ignored targets only among integers
+    if targets.dtype.is_floating_point:  # -100 marks ignored targets only among integers
+        return RowCounts.alike(by_row.shape[1], len(targets))
     ignored = by_row == IGNORED
     if not ignored.any():  # the common case, and counting by row is ten times slower
-        return (by_row.shape[1],) * len(targets)
-    return tuple((~ignored).sum(dim=1).tolist())
+        return RowCounts.alike(by_row.shape[1], len(targets))
+    return RowCounts((~ignored).sum(dim=1).tolist())
 
 
-def _count_leading(inputs: Any, targets: Any) -> tuple[int, ...]:
+def _count_leading(inputs: Any, targets: Any) -> RowCounts:
     if not isinstance(targets, torch.Tensor) or targets.dim() != 2:
-        return (0,) * len(next(iter_tensors(inputs)))
-    return tuple((targets[:, 0] != IGNORED).int().tolist())
+        return RowCounts.alike(0, len(next(iter_tensors(inputs))))
+    return RowCounts((targets[:, 0] != IGNORED).int().tolist())

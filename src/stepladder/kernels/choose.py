@@ -19,6 +19,7 @@ from torch import nn
 
 from stepladder.loss import Loss
 from stepladder.model import Anatomy
+from stepladder.model.call_module import call
 from stepladder.plan import SettledPlan
 
 from .channels_last import has_convolutions, images_channels_last, store_channels_last
@@ -91,8 +92,8 @@ def choose(
     head, head_choice = choose_head(module, anatomy, loss, settled)
     layout, folding = choose_layout(module, settled)
     compiling, compile_choice = choose_compile(module, blocks, settled)
-    if compile_choice.used and head is None:
-        loss = compile_loss(loss, settled)
+    if head is None and settled.compiles_loss:
+        loss = compile_with_module(loss, module, settled)
     choices = (
         head_choice, layout, folding, choose_float8(module, settled), compile_choice,
         choose_autotune(settled), choose_adamw(settled),
@@ -160,23 +161,29 @@ def choose_compile(
     scope, because = compile_scope(blocks, settled)
 
     def compiling() -> None:
-        selective = settled.plan.recompute.chooses
-        options = pass_options(selective=selective) if settled.asks_for("matmuls") else None
-        compile_parts(blocks if scope == "blocks" else [module], options)
+        compile_parts(blocks if scope == "blocks" else [module], compile_options(settled))
 
     whole = scope == "module"
     what = "torch.compile of the whole module" if whole else "torch.compile by block"
     return compiling, KernelChoice(what, True, because)
 
 
-def compile_loss(loss: Loss, settled: SettledPlan) -> Loss:
-    """The loss, compiled where it reads logits over a vocabulary from a GPU's memory.
+def compile_with_module(loss: Loss, module: nn.Module, settled: SettledPlan) -> Loss:
+    """The loss, compiled together with the module.
 
-    Uncompiled, cross-entropy writes and reads a float32 copy of the logits several times.
+    Nothing but the loss leaves such a graph: logits over a vocabulary are neither kept until
+    backward nor written in float32, as they are between two graphs.
     """
-    if loss.kind != "cross_entropy" or not settled.compiles_loss:
-        return loss
-    return replace(loss, function=torch.compile(loss.function))
+
+    def both(inputs: Any, targets: Any) -> torch.Tensor:
+        return loss.mean_of(call(module, inputs), targets)
+
+    return replace(loss, with_module=torch.compile(both, options=compile_options(settled)))
+
+
+def compile_options(settled: SettledPlan) -> dict[str, Any] | None:
+    selective = settled.plan.recompute.chooses
+    return pass_options(selective=selective) if settled.asks_for("matmuls") else None
 
 
 def choose_autotune(settled: SettledPlan) -> KernelChoice:

@@ -39,10 +39,15 @@ class Loss:
     weighting: Weighting | None = None  # of pieces; None: by targets other than -100
     # What it takes of the outputs; raises where that is missing, also where no target is valid.
     takes: Callable[[Any], Any] = lambda outputs: outputs
+    # Of inputs and targets: the module and the loss compiled as one, where they are.
+    with_module: Callable[[Any, Any], torch.Tensor] | None = None
 
     def mean(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """The mean over this micro-batch's valid targets."""
-        loss = self.function(outputs, batch.targets)
+        return self.mean_of(outputs, batch.targets)
+
+    def mean_of(self, outputs: Any, targets: Any) -> torch.Tensor:
+        loss = self.function(outputs, targets)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ModelError(
                 "loss", f"returned {describe(loss)}, not one number", "Reduce it with .mean()."

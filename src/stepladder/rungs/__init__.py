@@ -1,6 +1,5 @@
 """The scaling ladder: one technique a folder or file, and climb.py, which applies them in order."""
 
-from .accumulate import call
 from .climb import Climbed
 from .data_parallel.buffer_copies import averaged_buffers, fingerprint
 from .memory.measure_saved import measure_blocks
@@ -17,7 +16,6 @@ __all__ = [
     "MemoryLimit",
     "ParameterShard",
     "averaged_buffers",
-    "call",
     "fingerprint",
     "float32_matmul_mode",
     "is_out_of_memory",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
+from stepladder.model.call_module import call
+from stepladder.model.forward_state import state_restored
 from stepladder.plan.layout import COPIES
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.seam.pytree import tree_map
@@ -110,14 +112,44 @@ class Accumulate:
     def forward(self, part: Batch) -> torch.Tensor:
         """The mean loss of one micro-batch; zero, with zero gradients, where no target is valid."""
         with self.forward_context():
-            outputs = self.outputs(part)
-            self.loss.takes(outputs)  # refused on all ranks, not only on those with a valid target
-            loss = self.mean(outputs, part) if self.loss.count(part) else self.zero(outputs, part)
+            loss = self.forward_loss(part)
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise ModelError(
                 "loss", "does not depend on any trainable parameter", "Unfreeze one, or check loss."
             )
         return loss
+
+    def forward_loss(self, part: Batch) -> torch.Tensor:
+        counts = self.loss.count(part)
+        if counts and (whole := self.checked_loss(part).with_module):
+            return whole(self.read_inputs(part.inputs), part.targets)
+        outputs = self.outputs(part)
+        self.loss.takes(outputs)  # refused on all ranks, not only on those with a valid target
+        return self.mean(outputs, part) if counts else self.zero(outputs, part)
+
+    def checked_loss(self, part: Batch) -> Loss:
+        """The loss; a function of the user's is refused if it reads what it must not.
+
+        Compiled with the module it would hide what it reads. So it is looked at before, in a pass
+        over two rows that is neither compiled nor counted. One that fails on two rows is not
+        compiled.
+        """
+        known = self.leaves_checked or self.loss.kind != "other" or self.loss.with_module is None
+        if known or not torch.is_grad_enabled():
+            return self.loss
+        device, rows = self.world.device, part.rows(slice(0, 2))
+        with (
+            torch.compiler.set_stance("force_eager"),
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            state_restored(with_loss(self.gradient_sync.module, self.loss_module)),
+        ):
+            try:
+                self.mean(self.outputs(rows), rows)
+            except ModelError:
+                raise
+            except Exception:  # a foreign loss may fail in any way
+                self.loss = replace(self.loss, with_module=None)
+        return self.loss
 
     def mean(self, outputs: Any, part: Batch) -> torch.Tensor:
         """The loss of a micro-batch; the first one is refused if it reads what it must not."""
@@ -242,13 +274,6 @@ class Accumulate:
 
 def has_shards(module: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in module.parameters())
-
-
-def call(module: nn.Module, inputs: Any) -> Any:
-    """Call a module with its inputs: one tensor, several, or keyword arguments."""
-    if isinstance(inputs, dict):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
 
 
 def zero_loss(outputs: Any) -> torch.Tensor:

@@ -12,11 +12,12 @@ from stepladder.errors import ModelError, PlanError
 from stepladder.hardware import recognise_device
 from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
+from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import kept_in_evaluation
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.plan.settled.settle import settle
-from stepladder.rungs import BlockCost, LossScale, MemoryLimit, call, measure_blocks
+from stepladder.rungs import BlockCost, LossScale, MemoryLimit, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
 from stepladder.rungs.precision.precision import device_limits, missing_packages

@@ -18,8 +18,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError
+from stepladder.model.call_module import call
 from stepladder.plan import SettledPlan
-from stepladder.rungs import call
 from stepladder.train.checkpointing.rank_state import check_state
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)

@@ -10,8 +10,8 @@ from stepladder.data import Batch, SampleOrder, Source, iter_tensors, load_batch
 from stepladder.data.batch import TARGET_KEYS, map_tensors
 from stepladder.errors import DataError
 from stepladder.model import meta_copy
+from stepladder.model.call_module import call
 from stepladder.plan import Recipe
-from stepladder.rungs import call
 
 BUILT_IN = "stepladder.model.builtin."
 

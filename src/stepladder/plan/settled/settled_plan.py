@@ -147,8 +147,8 @@ class SettledPlan:
 
     @property
     def compiles_loss(self) -> bool:
-        """Whether a cross-entropy that is not fused with its head is compiled, as the module is."""
-        return self.plan.compile == "whole" and self.one_rank and self.on_gpu
+        """Whether a loss that is not fused with the head is compiled together with the module."""
+        return self.plan.compile == "whole" and self.one_rank and not self.records_graphs
 
     # Pipeline
 

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import DataError
+from stepladder.model.call_module import call
 from stepladder.model.training_mode import copy_mode
 from stepladder.plan import Schedule
 from stepladder.plan.layout import COPIES
-from stepladder.rungs.accumulate import Accumulate, Scale, call
+from stepladder.rungs.accumulate import Accumulate, Scale
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.rungs.forward_effects.call_counters import CallCounters
 from stepladder.rungs.forward_effects.written_buffers import RunningStatistics

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.model import Anatomy, meta_copy
-from stepladder.rungs.accumulate import call
+from stepladder.model.call_module import call
 from stepladder.seam.modules import children_of, names_in, shallow_copy
 
 from .find_stages import Stages

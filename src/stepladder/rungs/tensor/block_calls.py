@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.model import evaluating, uncompiled
+from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
 from stepladder.model.tracing.trace_blocks import CACHES, cache_positions, without_caches
-from stepladder.rungs.accumulate import call
 from stepladder.seam.pytree import tree_map
 
 from .local_compute import change_first, flows

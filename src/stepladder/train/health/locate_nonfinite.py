@@ -26,8 +26,8 @@ from torch.distributed.tensor import DTensor
 from stepladder.data import Batch, iter_tensors
 from stepladder.errors import NonFinite, WorldError
 from stepladder.model import evaluating
+from stepladder.model.call_module import call
 from stepladder.plan import Plan
-from stepladder.rungs import call
 from stepladder.rungs.accumulate import Accumulate
 from stepladder.train.batch_rows import rows_of
 from stepladder.train.checkpointing.rng_state import untouched
