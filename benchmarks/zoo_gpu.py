@@ -6,9 +6,9 @@ Arms: "hand" is a loop with autocast to bf16, torch.compile of forward and loss 
 clipping and fused AdamW; "hand max" compiles with max-autotune-no-cudagraphs, "hand channels-last"
 stores images and convolutions channels-last. "auto" is stepladder with `sample=`; any other arm is
 a plan's text. All arms of a module start from the same weights, learn from the same batches, and
-take turns. A row is written to results/zoo_gpu.json as soon as it is known. With --warm only torch's
-compile caches are filled, which several processes may do beside each other; with --table only the
-table of the rows that are there, results/zoo_gpu.md, and its plot are made.
+take turns. A row is written to results/zoo_gpu.json as soon as it is known. With --warm only
+torch's compile caches are filled, which several processes may do beside each other; with --table
+only the table of the rows that are there, results/zoo_gpu.md, and its plot are made.
 """
 
 from __future__ import annotations

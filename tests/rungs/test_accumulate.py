@@ -90,3 +90,12 @@ def test_a_loss_that_is_compiled_with_the_module_is_still_looked_at():
 def test_a_loss_that_fails_on_two_rows_is_left_out_of_the_compiled_graph():
     run = climb(nn.Linear(4, 3), loss=for_six_rows, plan="fp32 compile=whole")
     assert run.step((torch.randn(6, 4), torch.tensor([0, 1, 2] * 2))).loss > 0
+
+
+def test_runs_share_no_compiled_graphs_and_no_limit_on_their_number():
+    counters.clear()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for width in (4, 5, 6):
+            run = climb(nn.Linear(width, 3), loss="cross_entropy", plan="fp32 compile=whole")
+            run.step((torch.randn(6, width), torch.tensor([0, 1, 2] * 2)))
+    assert counters["stats"]["unique_graphs"] == 3

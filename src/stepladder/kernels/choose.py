@@ -26,7 +26,7 @@ from .channels_last import has_convolutions, images_channels_last, store_channel
 from .convert_float8 import count_converted
 from .folded_convolution import fold_first_convolutions
 from .fused_head import FusedHead, fuse_head, why_not_fused
-from .graph.compile import compile_parts, compile_scope, pass_options
+from .graph.compile import compile_parts, compile_scope, pass_options, with_own_code
 
 Context = Callable[[], AbstractContextManager[Any]]
 ReadInputs = Callable[[Any], Any]
@@ -178,7 +178,8 @@ def compile_with_module(loss: Loss, module: nn.Module, settled: SettledPlan) -> 
     def both(inputs: Any, targets: Any) -> torch.Tensor:
         return loss.mean_of(call(module, inputs), targets)
 
-    return replace(loss, with_module=torch.compile(both, options=compile_options(settled)))
+    options = compile_options(settled)
+    return replace(loss, with_module=torch.compile(with_own_code(both), options=options))
 
 
 def compile_options(settled: SettledPlan) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ from stepladder.rungs.data_parallel.distribute import parameter_device, wrap_dat
 from stepladder.rungs.data_parallel.optimizer_shards import optimizer_shards
 from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.data_parallel.zero2_zero3 import make_contiguous
-from stepladder.rungs.memory.compiled_writes import keep_writers_uncompiled, may_write_buffers
+from stepladder.rungs.memory.compiled_writes import CompiledWrites
 from stepladder.rungs.memory.offload_activations import around_forward
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
 from stepladder.rungs.memory.recompute_budget import BlockCost
@@ -78,7 +78,7 @@ class Climbed:
     structure: dict[str, Any] = field(default_factory=dict)  # of the module as it was given
     loss_module: LossModule | None = None  # with state, where this rank computes the loss
     narrows: bool = False  # the module was given in float64, so batches come in it too
-    unsure: list[tuple[str, nn.Module]] = field(default_factory=list)  # see compiled_writes.py
+    compiled_writes: CompiledWrites = field(default_factory=CompiledWrites)
 
     @property
     def state(self) -> nn.Module:
@@ -87,9 +87,8 @@ class Climbed:
 
     def settle_compiled(self, run_batch: Callable[[], Any]) -> None:
         """Before the first batch counts: keep blocks that write buffers out of the compiler."""
-        if self.unsure:
-            self.notes.extend(keep_writers_uncompiled(self.unsure, self.state, run_batch))
-            self.unsure.clear()
+        world = self.forward_backward.world
+        self.notes.extend(self.compiled_writes.settle(self.state, world, run_batch))
 
     def gradients(self, batch: Batch, scale: Scale, keys: Sequence[int]) -> Tensor:
         """Add a batch's gradients to `.grad`, call the hooks on parameters; its mean loss.
@@ -192,7 +191,7 @@ def assemble(
         shared=tied,
         structure=part.structure,
         loss_module=loss,
-        unsure=may_write_buffers(part.blocks) if settled.plan.compile else [],
+        compiled_writes=CompiledWrites.among(part.blocks, settled.plan),
     )
 
 

@@ -12,9 +12,11 @@ would each be compiled anew, and the compiler gives up after eight; then it is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import count
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -23,6 +25,8 @@ from stepladder.errors import PlanError
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.settled_plan import CompileScope
 from stepladder.seam.inductor import takes_passes
+
+NUMBERS = count()
 
 
 def compile_scope(blocks: Sequence[nn.Module], settled: SettledPlan) -> tuple[CompileScope, str]:
@@ -55,6 +59,20 @@ def compile_parts(parts: Sequence[nn.Module], options: dict[str, Any] | None) ->
     """
     for part in parts:
         part.compile(options=options)
+
+
+def with_own_code(function: Callable[..., Any]) -> FunctionType:
+    """The function with code that no other run has.
+
+    The compiler keeps graphs by the code they are of. Runs that share it would check each other's
+    guards at every step, share a limit of eight graphs, and be compiled for any stride once two
+    runs differ in memory layout.
+    """
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(NUMBERS)}")
+    return FunctionType(
+        code, function.__globals__, code.co_name, function.__defaults__, function.__closure__
+    )
 
 
 def pass_options(*, selective: bool = False) -> dict[str, Any]:

@@ -10,6 +10,7 @@ were.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any
 
@@ -17,17 +18,39 @@ import torch
 from torch import nn
 
 from stepladder.model.forward_state import PartState, read_state, state_restored
+from stepladder.plan import Plan
 from stepladder.rungs.data_parallel.batch_norm import batch_norms
 from stepladder.seam.modules import buffers_of
+from stepladder.world import World
 
 from .recompute import forward_checkpointed
 
 Blocks = Sequence[tuple[str, nn.Module]]
 
 
-def may_write_buffers(blocks: Blocks) -> list[tuple[str, nn.Module]]:
-    """Recomputed blocks with buffers that are not BatchNorm's, which nothing reads in training."""
-    return [(name, block) for name, block in blocks if is_recomputed(block) and has_buffers(block)]
+@dataclass(slots=True)
+class CompiledWrites:
+    """Finds the blocks of this rank that write, when the first batch comes."""
+
+    blocks: Blocks = ()  # recomputed, with buffers that are not BatchNorm's
+    pending: bool = False  # whether the first batch is still to come, alike on every rank
+
+    @classmethod
+    def among(cls, blocks: Blocks, plan: Plan) -> CompiledWrites:
+        found = [one for one in blocks if is_recomputed(one[1]) and has_buffers(one[1])]
+        return cls(found, bool(plan.compile) and plan.recompute.kind != "none")
+
+    def settle(self, module: nn.Module, world: World, run_batch: Callable[[], Any]) -> list[str]:
+        """Before a first batch counts: keep blocks that write out of the compiler, with a note."""
+        if not self.pending:
+            return []
+        # A stage without such blocks runs along with one that has some.
+        any_here = torch.tensor(float(bool(self.blocks)), device=world.device)
+        several = world.layout.pipeline > 1
+        needed = (world.max(any_here, "pipeline") if several else any_here).item()
+        notes = keep_writers_uncompiled(self.blocks, module, run_batch) if needed else []
+        self.pending = False
+        return notes
 
 
 def is_recomputed(block: nn.Module) -> bool:

@@ -26,9 +26,10 @@ class Norms:
 
     def divisor(self, scale: torch.Tensor | float, clip: float | None) -> torch.Tensor:
         """What gradients are divided by: the loss scale, and more where the norm exceeds `clip`."""
-        one = torch.ones_like(self.whole)
-        over = one if clip is None else torch.clamp(self.whole / scale / clip, min=1.0)
-        return over * scale
+        unscaled = isinstance(scale, float) and scale == 1
+        norm = self.whole if unscaled else self.whole / scale
+        over = torch.ones_like(norm) if clip is None else torch.clamp(norm / clip, min=1.0)
+        return over if unscaled else over * scale
 
     def bad_name(self, *, last: bool) -> str:
         """The first or last parameter whose gradient is not finite. Waits for the device.
