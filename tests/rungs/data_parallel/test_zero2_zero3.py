@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import profile
 
 from stepladder.model import build
-from stepladder.rungs.data_parallel.fsdp_units import units_of
+from stepladder.rungs.data_parallel.fsdp_units import running_statistics_units, units_of
 from tests.ranks import run
 from tests.rungs.rank_toys import feed, learn, odd, same, share_of, start, steady, tokens
 from tests.train.toys import llama, ragged
@@ -154,3 +154,10 @@ def test_the_branch_of_one_rank_does_not_hang_the_other_in_fewer_passes():
     expected = learn("fp32", odd, "adamw lr=1e-2", 3, 6)
     for found in run(learn, 2, "fp32 zero3", odd, "adamw lr=1e-2", 3, 6, init=False):
         same(found, expected)
+
+
+def test_norms_are_gathered_alone_where_torch_does_not_complete_units():
+    norms = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm2d(2))
+    assert names(norms, running_statistics_units(norms, together=True)) == [(["0", "1"], True)]
+    alone = names(norms, running_statistics_units(norms, together=False))
+    assert alone == [(["0"], True), (["1"], True)]

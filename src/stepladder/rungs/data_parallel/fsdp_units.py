@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 Holders = dict[nn.Parameter, set[nn.Module]]
 
@@ -36,7 +37,10 @@ def units_of(
     for part in module.modules():
         for parameter in part.parameters(recurse=False):
             holders.setdefault(parameter, set()).add(part)
-    kept = [*full_width_units(module, holders), *running_statistics_units(module)] if narrow else []
+    kept = []
+    if narrow:
+        norms = running_statistics_units(module, together=completes_units())
+        kept = [*full_width_units(module, holders), *norms]
     settled = {part for unit in kept for one in unit.parts for part in one.modules()}
     alone = [
         block
@@ -68,15 +72,21 @@ RUNNING_STATISTICS = (  # norms that may keep running statistics
 )
 
 
-def running_statistics_units(module: nn.Module) -> list[Unit]:
-    """The norms with running statistics as one unit, since each is small."""
+def completes_units() -> bool:
+    """Whether torch (2.13) gathers a unit of which backward recomputes only some parts."""
+    return hasattr(FSDPModule, "set_reduce_scatter_unused_params")
+
+
+def running_statistics_units(module: nn.Module, *, together: bool) -> list[Unit]:
+    """The norms with running statistics as one unit, since each is small, or as one each."""
     kept = {part for one in kept_parts(module) for part in one.modules()}
     norms: list[nn.Module] = [
         part
         for part in module.modules()
         if isinstance(part, RUNNING_STATISTICS) and part.affine and part not in kept
     ]
-    return [Unit(norms, full_width=True)] if norms else []
+    groups = [norms] if together and norms else [[norm] for norm in norms]
+    return [Unit(group, full_width=True) for group in groups]
 
 
 def kept_parts(module: nn.Module) -> list[nn.Module]:
