@@ -238,8 +238,10 @@ def show(results: Path) -> None:
         "dropout, of other random numbers).",
         "",
     ]
-    print("\n".join(head + lines))
-    results.with_suffix(".md").write_text("\n".join(head + lines) + "\n")
+    notes = [f"- {row['module']}: {row['note']}" for row in rows if "note" in row]
+    text = "\n".join([*head, *lines, "", *notes]).rstrip() + "\n"
+    print(text)
+    results.with_suffix(".md").write_text(text)
     plot(ratios, results.with_suffix(".png"))
 
 

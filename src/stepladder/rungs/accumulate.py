@@ -66,7 +66,6 @@ class Accumulate:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
         batch = self.loss.weigh(batch)
         counted, self.parts = self.start_count(batch), []
-        loss = torch.zeros((), device=self.world.device)
         with self.split_batch(batch) as mine, ExitStack() as around:
             padded = self.padded_micro_batches(batch, self.weigh_chunk(batch, mine))
             for one in self.statistics:
@@ -85,7 +84,11 @@ class Accumulate:
                     self.gradient_sync.before_backward(scaled, last)
                     scaled.backward()
                 self.parts.append((part.num_rows, weighted.detach()))
-                loss += weighted.detach()
+        loss = self.parts[0][1].float()
+        for _, more in self.parts[1:]:
+            loss = loss + more
+        if self.world.layout.num_ranks > 1:
+            loss = loss.clone()  # summed in place, and a part keeps its own
         return self.world.sum(loss, *COPIES)
 
     def follow_statistics(self, module: nn.Module) -> None:

@@ -5,7 +5,7 @@ from .loop import fit
 from .run import Run
 from .start import climb
 from .step_batch import as_batch
-from .tuning.auto_plan import facts_for
+from .tuning.planner_inputs import facts_for
 
 __all__ = [
     "Run",

@@ -37,7 +37,7 @@ from stepladder.world import World, device_memory_bytes, synchronize
 
 from .engine import Engine
 from .step_batch import Rows
-from .tuning.auto_plan import cluster_for, facts_for
+from .tuning.planner_inputs import cluster_for, facts_for
 
 WARMUP = 2
 HEARD_SECONDS = 120.0  # for what other ranks found

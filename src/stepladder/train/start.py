@@ -14,10 +14,12 @@ from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
 from stepladder.world import Place, join_world
+from stepladder.world.world import connect
 
 from .build_run import build, settle_here
 from .run import Run
-from .tuning.auto_plan import Choice, choose_plan
+from .tuning.auto_plan import Choice, choose_plan, is_automatic
+from .tuning.rank_plan import agree
 from .tuning.tuned_run import make_tuning
 
 
@@ -71,17 +73,16 @@ def climb(
     health = Health(nonfinite)
     check_state(model)
     place = Place.from_environment()
-    choice = (
-        Choice(plan)
-        if isinstance(plan, Plan)
-        else choose_plan(plan, device, place, model=model, sample=sample)
-    )
-    if optimizer is not None:
-        if not isinstance(optimizer, (str, Optimizer)):
-            problem = f"{type(optimizer).__name__} is not the text of an optimizer"
-            raise PlanError("optimizer", problem, 'Write optimizer="adamw lr=3e-4".')
-        parsed = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
-        choice = replace(choice, plan=replace(choice.plan, optimizer=parsed))
+    given = None if optimizer is None else read_optimizer(optimizer)
+    if isinstance(plan, Plan):
+        choice = Choice(plan)
+    else:
+        choice = choose_plan(plan, device, place, model=model, sample=sample, optimizer=given)
+    if not isinstance(plan, Plan) and place.num_ranks > 1 and is_automatic(plan.split()):
+        connect(device, timeout_seconds=timeout_seconds, facts={"plan": plan})
+        choice = Choice(*agree(choice.plan, choice.because))
+    if given is not None:
+        choice = replace(choice, plan=replace(choice.plan, optimizer=given))
     settled = settle_here(choice.plan, device, place)
     world = join_world(
         settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan)
@@ -99,3 +100,10 @@ def climb(
         run.events += tuning.tuner.told
         run.retune = tuning.retune if sample is None else None
     return run
+
+
+def read_optimizer(given: str | Optimizer) -> Optimizer:
+    if not isinstance(given, (str, Optimizer)):
+        problem = f"{type(given).__name__} is not the text of an optimizer"
+        raise PlanError("optimizer", problem, 'Write optimizer="adamw lr=3e-4".')
+    return Optimizer.parse(given) if isinstance(given, str) else given

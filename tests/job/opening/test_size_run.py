@@ -24,7 +24,7 @@ from stepladder.plan import FP32, Plan, Recipe
 from stepladder.planner import forecast
 from stepladder.record import Calibration
 from stepladder.train import climb
-from stepladder.train.tuning.auto_plan import cluster_for
+from stepladder.train.tuning.planner_inputs import cluster_for
 from stepladder.workload import find_facts
 
 TOKENS = torch.arange(32).reshape(2, 16)

@@ -14,9 +14,9 @@ from stepladder.train.tuning.auto_plan import (
     best_of,
     can_compile,
     choose_plan,
-    cluster_for,
     start_of,
 )
+from stepladder.train.tuning.planner_inputs import cluster_for
 from stepladder.world import Place
 
 ALONE = Place()

@@ -17,7 +17,8 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import pairs
 from stepladder.planner import forecast
-from stepladder.train.tuning.auto_plan import can_compile, cluster_for, precision_for
+from stepladder.train.tuning.auto_plan import can_compile, precision_for
+from stepladder.train.tuning.planner_inputs import cluster_for
 from stepladder.workload import find_facts
 from stepladder.world import device_memory_bytes, pick_device
 

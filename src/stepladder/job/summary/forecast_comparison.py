@@ -28,7 +28,7 @@ from stepladder.record import (
 )
 from stepladder.record.calibration import HOST
 from stepladder.train import Run, facts_for
-from stepladder.train.tuning.auto_plan import cluster_for
+from stepladder.train.tuning.planner_inputs import cluster_for
 
 from .run_speed import median, thin
 

@@ -16,18 +16,19 @@ import torch
 from torch import nn
 
 from stepladder.errors import PlanError, first_line
-from stepladder.hardware import Cluster, find_device, recognise_device
-from stepladder.model import builtin_shape, describe
-from stepladder.plan import BF16, FP32, PRECISIONS, Batch, Plan, Precision, Recompute
+from stepladder.hardware import Cluster
+from stepladder.model import builtin_shape
+from stepladder.plan import BF16, FP32, PRECISIONS, Batch, Optimizer, Plan, Precision, Recompute
 from stepladder.plan.options import GIB
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
 from stepladder.record import Calibration, Forecast, load_calibration
 from stepladder.train.checkpointing.rng_state import untouched
-from stepladder.train.step_batch import as_batch
-from stepladder.workload import Facts, facts_of_shape
-from stepladder.world import Place, device_memory_bytes, pick_device
+from stepladder.workload import Facts
+from stepladder.world import Place, pick_device
 
+from .planner_inputs import cluster_for, facts_for, rows_of
+from .rank_plan import plan_for_ranks
 from .tuner import WORD, without_budget
 
 WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
@@ -60,8 +61,13 @@ def choose_plan(
     model: nn.Module | None = None,
     sample: Any = None,
     batch: int | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Choice:
-    """The plan a text names; for `auto`, the fastest that fits this process's device."""
+    """The plan a text names; for `auto`, the fastest that fits this process's device.
+
+    Args:
+        optimizer: that the run will have, whatever the text says.
+    """
     words = text.split()
     if not is_automatic(words):
         if any(word.startswith(WORD) for word in words):
@@ -74,9 +80,10 @@ def choose_plan(
     if given := [word for word in words[1:] if word in PRECISIONS]:
         name, because = given[0], f"{given[0]} was asked for"
         words = [word for word in words if word != name]
-    plain = Plan.parse(" ".join([name, *words[1:], *(["ddp"] if place.num_ranks > 1 else [])]))
+    plain = Plan.parse(" ".join([name, *words[1:]]))
+    plain = plain if optimizer is None else replace(plain, optimizer=optimizer)
     if place.num_ranks > 1:
-        return Choice(plain, f"{because}; each of {place.num_ranks} ranks holds a whole copy")
+        return choose_for_ranks(here, plain, name, because, place, model, sample, batch)
     if not is_open(plain, name):
         return Choice(plain, f"{because}; the rest was asked for")
     try:
@@ -84,6 +91,32 @@ def choose_plan(
             return plan_ahead(here, plain, model, sample, batch, off=switched_off(words))
     except Exception as unable:  # a module nobody has seen may do anything while it is described
         return Choice(plain, f"{because}; the planner has nothing to add: {first_line(unable)}")
+
+
+def choose_for_ranks(
+    device: torch.device,
+    plain: Plan,
+    precision: str,
+    because: str,
+    place: Place,
+    model: nn.Module | None,
+    sample: Any,
+    batch: int | None,
+) -> Choice:
+    """Copies on every rank, or a plan that fits where they do not; a layout that is asked for."""
+    if plain.zero or plain.layout != Plan().layout:
+        return Choice(plain, f"{because}; the layout was asked for")
+    copies = replace(plain, layout=replace(plain.layout, replicate=-1))
+    whole = f"each of {place.num_ranks} ranks holds a whole copy"
+    if not is_open(plain, precision):
+        return Choice(copies, f"{because}; {whole}")
+    try:
+        with untouched(device):
+            plan, why = plan_for_ranks(device, plain, place, model, sample, batch)
+    except Exception as unable:  # as below: no failure to make a good choice stops a run
+        unplanned = f"the planner has nothing to add: {first_line(unable)}"
+        return Choice(copies, f"{because}; {whole}; {unplanned}")
+    return Choice(plan, f"{because}; {why}")
 
 
 def is_automatic(words: list[str]) -> bool:
@@ -99,6 +132,7 @@ def is_open(plan: Plan, precision: str) -> bool:
         optimizer=plan.optimizer,
         compile=plan.compile,
         kernels=plan.kernels,
+        memory_bytes=plan.memory_bytes,
     )
     return plan == free
 
@@ -186,31 +220,6 @@ def reason(said: Forecast, known: Known) -> str:
         f"the fastest that fits by the {source} speeds of {known.cluster.device}: forecast "
         f"{rate:,.0f} {unit}/s, {said.memory.peak_bytes / GIB:.2f} GiB"
     )
-
-
-def cluster_for(device: torch.device) -> Cluster:
-    """One device of this machine; raises where the table does not know it."""
-    host = device_memory_bytes(torch.device("cpu"))
-    if device.type != "cuda":
-        cpu = find_device("CPU")
-        return Cluster(cpu, 1, 1, cpu.link, cpu.network, host)
-    shown = torch.cuda.get_device_name(device)
-    known = recognise_device(shown, device_memory_bytes(device))
-    if known is None:
-        raise LookupError(f"{shown} is not in the device table")
-    return Cluster(known, 1, 1, known.link, known.network, host)
-
-
-def facts_for(model: nn.Module, sample: Any = None) -> Facts:
-    """What the module costs: by its own shape where it has one, else by tracing it."""
-    shape = builtin_shape(model)
-    if shape is not None:
-        return facts_of_shape(shape)
-    return describe(model, sample=None if sample is None else as_batch(sample, 0))
-
-
-def rows_of(sample: Any) -> int | None:
-    return None if sample is None else as_batch(sample, 0).num_rows
 
 
 def is_cuda(device: torch.device) -> bool:

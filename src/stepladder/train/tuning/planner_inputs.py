@@ -1,0 +1,43 @@
+"""What the planner is asked with: a module's costs, this machine's devices, a batch's rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.hardware import Cluster, find_device, recognise_device
+from stepladder.model import builtin_shape, describe
+from stepladder.train.step_batch import as_batch
+from stepladder.workload import Facts, facts_of_shape
+from stepladder.world import Place, device_memory_bytes
+
+ALONE = Place()
+
+
+def cluster_for(device: torch.device, place: Place = ALONE) -> Cluster:
+    """A device of this machine for each rank; raises where the table does not know it."""
+    host = device_memory_bytes(torch.device("cpu"))
+    each = place.local_ranks
+    nodes = max(1, place.num_ranks // each)
+    if device.type != "cuda":
+        cpu = find_device("CPU")
+        return Cluster(cpu, nodes, each, cpu.link, cpu.network, host)
+    shown = torch.cuda.get_device_name(device)
+    known = recognise_device(shown, device_memory_bytes(device))
+    if known is None:
+        raise LookupError(f"{shown} is not in the device table")
+    return Cluster(known, nodes, each, known.link, known.network, host)
+
+
+def facts_for(model: nn.Module, sample: Any = None) -> Facts:
+    """What the module costs: by its own shape where it has one, else by tracing it."""
+    shape = builtin_shape(model)
+    if shape is not None:
+        return facts_of_shape(shape)
+    return describe(model, sample=None if sample is None else as_batch(sample, 0))
+
+
+def rows_of(sample: Any) -> int | None:
+    return None if sample is None else as_batch(sample, 0).num_rows
