@@ -261,9 +261,19 @@ def test_frozen_blocks_have_no_backward_and_trained_ones_after_them_a_whole_one(
 
 
 def test_a_sample_that_forward_does_not_take_is_refused_as_such() -> None:
-    batch = torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
+    batch = torch.zeros(2, 8), torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
     with pytest.raises(ModelError, match="Linear: its forward does not take this sample .* inputs"):
         describe(torch.nn.Linear(8, 8), sample=batch)
+
+
+def test_a_sample_may_be_a_pair_of_inputs_and_targets_as_a_step_takes_it() -> None:
+    rows, targets = torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
+    expected = describe(torch.nn.Linear(8, 8), sample=rows)
+    assert describe(torch.nn.Linear(8, 8), sample=(rows, targets)).parts == expected.parts
+    assert describe(torch.nn.Linear(8, 8), sample=[rows, targets]).parts == expected.parts
+    assert describe(torch.nn.Linear(8, 8), sample=((rows,), targets)).parts == expected.parts
+    two = torch.nn.Bilinear(8, 8, 4)  # which reads two inputs
+    assert describe(two, sample=(rows, rows)).parts == describe(two, sample=((rows, rows), 0)).parts
 
 
 def test_torch_logs_no_traceback_of_an_error_that_is_one_line(caplog) -> None:

@@ -7,6 +7,7 @@ because then activations rather than weights determine the peak.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -66,8 +67,8 @@ def describe(
     """The facts of a preset, a shape, a Hugging Face config or any module.
 
     Args:
-        sample: a batch or its inputs, of which one row is enough; a module that reads tokens
-            needs only `sequence`.
+        sample: a batch as `run.step` takes it, or its inputs; one row is enough. A module that
+            reads tokens needs only `sequence`.
         probe: run a copy of the module with real tensors on the CPU, if it cannot be traced.
         device: "cpu" counts what torch's CPU kernels save, which may differ from CUDA's.
 
@@ -109,7 +110,8 @@ def facts_of_name(name: str, sequence: int | None) -> Facts:
 
 def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample: Any) -> Any:
     if sample is not None:
-        return getattr(sample, "inputs", sample)
+        inputs = getattr(sample, "inputs", sample)
+        return inputs[0] if is_pair(inputs, module) else inputs
     length = sequence or max_sequence(module)
     if anatomy.embedding is None or length is None:
         raise ModelError(
@@ -118,6 +120,21 @@ def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample:
             "Give sample=, the inputs of one row; where it reads tokens, sequence= is enough.",
         )
     return torch.zeros(1, length, dtype=torch.long)
+
+
+def is_pair(sample: Any, module: nn.Module) -> bool:
+    """Whether a sample is inputs and targets, as a step takes it, and not two inputs."""
+    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+        return False
+    if isinstance(sample[0], (tuple, list, dict)):
+        return True
+    try:
+        inspect.signature(module.forward).bind(*sample)
+    except TypeError:
+        return True
+    except ValueError:  # a forward without a signature
+        return False
+    return False
 
 
 def max_sequence(module: nn.Module) -> int | None:
