@@ -105,3 +105,10 @@ def test_a_run_reports_the_choices_of_its_kernels():
 def test_an_unfused_loss_is_compiled_with_the_whole_module(words, compiled):
     found = chosen_for(build(GPT), words, device="cuda")
     assert (found.loss.with_module is not None) == compiled
+
+
+def test_blocks_that_zero3_keeps_out_of_the_compiler_are_told():
+    said = "blocks of torch's own classes stay uncompiled where they are gathered"
+    stack = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4)) for _ in range(2)))
+    assert said in str(chosen_for(stack, "fp32 zero3 shard=2 compile=on").choices)
+    assert said not in str(chosen_for(stack, "fp32 ddp replicate=2 compile=on").choices)

@@ -26,7 +26,13 @@ from .channels_last import has_convolutions, images_channels_last, store_channel
 from .convert_float8 import count_converted
 from .folded_convolution import fold_first_convolutions
 from .fused_head import FusedHead, fuse_head, why_not_fused
-from .graph.compile import compile_parts, compile_scope, pass_options, with_own_code
+from .graph.compile import (
+    compile_parts,
+    compile_scope,
+    is_of_torch,
+    pass_options,
+    with_own_code,
+)
 
 Context = Callable[[], AbstractContextManager[Any]]
 ReadInputs = Callable[[Any], Any]
@@ -159,6 +165,8 @@ def choose_compile(
         because = "compile=on was not asked for"
         return lambda: None, KernelChoice("torch.compile", None, because)
     scope, because = compile_scope(blocks, settled)
+    if settled.plan.zero >= 2 and any(map(is_of_torch, blocks)):
+        because += "; blocks of torch's own classes stay uncompiled where they are gathered"
 
     def compiling() -> None:
         compile_parts(blocks if scope == "blocks" else [module], compile_options(settled))

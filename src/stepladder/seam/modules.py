@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .lookup import find, has
@@ -86,6 +88,19 @@ def has_pre_hooks(module: nn.Module) -> bool:
 def is_compiled(module: nn.Module) -> bool:
     """Whether this very module runs compiled, by `.compile()`."""
     return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def compile_call(module: nn.Module, call: Callable[..., Any], options: Any) -> None:
+    """Compile a module's call, as `.compile()` does, through a function of ours.
+
+    Args:
+        call: of a module and its arguments; `call_whole`, or a function with that code.
+    """
+    module._compiled_call_impl = torch.compile(MethodType(call, module), options=options)
+
+
+def call_whole(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return module._call_impl(*args, **kwargs)
 
 
 @contextmanager

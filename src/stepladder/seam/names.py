@@ -162,9 +162,9 @@ MODULES = (
     ),
     *listed(
         "torch.nn.Module",
-        "_compiled_call_impl",
-        "putting a compiled call away while operations are watched",
-        "no module counts as compiled",
+        "_compiled_call_impl _call_impl",
+        "compiling modules of torch's own classes, and putting a compiled call away",
+        "such modules run uncompiled, and no module counts as compiled",
     ),
     *listed(
         "torch.nn.Module",

@@ -1,8 +1,11 @@
 """What is compiled: like blocks one by one, or the whole."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from stepladder.errors import PlanError
 from stepladder.kernels.graph.compile import compile_parts, compile_scope
@@ -53,3 +56,27 @@ def test_what_is_compiled_in_one_piece_can_be_written():
 def test_blocks_that_are_not_there_are_refused():
     with pytest.raises(PlanError, match="^compile: blocks were asked for, and the module has no"):
         compiled(Net([]), how="blocks")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.GELU()),
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+    ],
+)
+def test_modules_of_torchs_own_classes_are_compiled_once_for_all_alike(make):
+    parts, x = [make() for _ in range(3)], torch.randn(2, 4, 8, requires_grad=True)
+    expected = parts[2](parts[1](parts[0](x)))
+    counters.clear()
+    compile_parts(parts, options=None)
+    torch.testing.assert_close(parts[2](parts[1](parts[0](x))), expected)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_copy_of_a_compiled_module_runs_its_own_weights():
+    part, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8)
+    compile_parts([part], options=None)
+    other = copy.deepcopy(part)
+    nn.init.zeros_(other[0].weight)
+    assert not other(x).equal(part(x))

@@ -25,6 +25,7 @@ from stepladder.errors import PlanError
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.settled_plan import CompileScope
 from stepladder.seam.inductor import takes_passes
+from stepladder.seam.modules import call_whole, compile_call
 
 NUMBERS = count()
 
@@ -54,11 +55,24 @@ def compile_scope(blocks: Sequence[nn.Module], settled: SettledPlan) -> tuple[Co
 def compile_parts(parts: Sequence[nn.Module], options: dict[str, Any] | None) -> None:
     """Compile each part by itself.
 
+    `nn.Module.compile` does nothing for torch's own classes, such as a Sequential or a
+    TransformerEncoderLayer: the compiler leaves their frames out unless another's code calls them.
+
     Args:
         options: one object for all parts: with another for each, each is compiled anew.
     """
+    call = with_own_code(call_whole)
     for part in parts:
-        part.compile(options=options)
+        if is_of_torch(part):
+            compile_call(part, call, options)
+        else:
+            part.compile(options=options)
+
+
+def is_of_torch(part: nn.Module) -> bool:
+    """Whether what a part runs is written in torch."""
+    replaced = "forward" in vars(part)
+    return not replaced and type(part).forward.__module__.startswith("torch.nn.")
 
 
 def with_own_code(function: Callable[..., Any]) -> FunctionType:
