@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .lookup import find, has
 
 CONVOLVE = "torch.nn.Conv2d._conv_forward"
+CALL = "_call_impl"  # the method that runs forward and the hooks around it
 COMPILED_CHILD = "_orig_mod"  # the name under which torch.compile's wrapper holds the module
 OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 EXTRA_STATE = "_extra_state"  # the key of what `get_extra_state` returns, in a state dict

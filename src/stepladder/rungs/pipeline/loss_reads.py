@@ -20,13 +20,14 @@ from stepladder.errors import ModelError
 from stepladder.loss import Loss
 from stepladder.rungs.loss_leaves import parameters_beyond, trained_elsewhere, untrained
 from stepladder.rungs.loss_module import LossModule
+from stepladder.seam.modules import CALL
 from stepladder.seam.pytree import tree_leaves
 
 Reads = list[tuple[str, nn.Module, str]]  # the part's name, the part, the attribute
 
 WHOLE = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "modules"}
-    | {"named_modules", "children", "named_children", "forward", "_call_impl", "apply"}
+    | {"named_modules", "children", "named_children", "forward", CALL, "apply"}
 )  # methods that walk the module, or run it
 
 
@@ -56,7 +57,7 @@ def check_reads(
     for name, owner, word in reads:
         label = f"'{name}.{word}'".replace("'.", "'")
         if word in WHOLE:
-            runs = word in ("forward", "_call_impl")
+            runs = word in ("forward", CALL)
             return refusal("the module's forward" if runs else f"{label}()")
         if value is None or holds_tensor(getattr(owner, word, None)):
             return refusal(label)

@@ -100,10 +100,10 @@ def fits(said: Forecast) -> bool:
 
 def needs(said: Forecast) -> str:
     limit = said.memory_limit_bytes
-    of = f" of {limit / GIB:.2f}" if limit is not None else ""
+    of = f" of {limit / GIB:.3g}" if limit is not None else ""
     rate = said.tokens_per_second
     speed = f", {rate:,.0f} a second" if rate else ""
-    return f"forecast {said.memory.peak_bytes / GIB:.2f}{of} GiB a rank{speed}"
+    return f"forecast {said.memory.peak_bytes / GIB:.3g}{of} GiB a rank{speed}"
 
 
 def agree(plan: Plan, because: str) -> tuple[Plan, str]:
