@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import stepladder as sl
 from stepladder.data import SampleOrder
 from stepladder.errors import DataError, ModelError, PlanError
-from stepladder.train.lightning import Stepped, Whole, optimizer_of
+from stepladder.train.lightning import Stepped, Whole, configured
 from stepladder.verify import Subject
 from tests.parity.pool import compare
 
@@ -131,24 +131,30 @@ def test_a_source_keeps_what_else_it_offers():
     assert not hasattr(whole, "fetch") and whole.append == sl_arrays.append
 
 
-REFUSED = [
-    (lambda self: [torch.optim.SGD(self.parameters()), torch.optim.SGD(self.parameters())],
-     "returned 2 optimizers, and a run has one"),
-    (lambda self: torch.optim.RMSprop(self.parameters()), "returned RMSprop, which has no words"),
-    (lambda self: torch.optim.SGD(self.parameters(), momentum=0.9, nesterov=True),
-     "SGD with nesterov has no words"),
-    (lambda self: torch.optim.AdamW(self.head.parameters()),
-     "leaves out 9 trainable parameters, such as 'scale'"),
-    (lambda self: torch.optim.AdamW([
+WITHOUT_WORDS = {
+    "another kind": lambda self: torch.optim.RMSprop(self.parameters()),
+    "nesterov": lambda self: torch.optim.SGD(self.parameters(), momentum=0.9, nesterov=True),
+    "only the head": lambda self: torch.optim.AdamW(self.head.parameters()),
+    "betas by group": lambda self: torch.optim.AdamW([
         {"params": self.blocks.parameters()}, {"params": [self.scale], "betas": (0.5, 0.9)},
-        {"params": self.head.parameters()}]), "its groups differ in betas, and only rate and"),
-]  # fmt: skip
+        {"params": self.head.parameters()}]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_an_optimizer_without_words_is_refused(make, said):
-    with pytest.raises(PlanError, match=said):
-        sl.from_lightning(classifier(make))
+@pytest.mark.parametrize("kind", WITHOUT_WORDS)
+def test_an_optimizer_without_words_is_used_itself(kind):
+    mine = classifier(WITHOUT_WORDS[kind])
+    run = sl.from_lightning(mine, plan="fp32", device="cpu")
+    assert run.plan.optimizer.is_code
+    before = mine.head.weight.detach().clone()
+    run.step({"batch": rows()[:8]}).read()
+    assert not torch.equal(before, mine.head.weight)
+
+
+def test_several_optimizers_are_refused():
+    two = classifier(lambda self: [torch.optim.SGD(self.parameters()) for _ in range(2)])
+    with pytest.raises(PlanError, match="returned 2 optimizers, and a run has one"):
+        sl.from_lightning(two)
 
 
 def scheduled(self):
@@ -156,17 +162,28 @@ def scheduled(self):
     return [made], [torch.optim.lr_scheduler.LinearLR(made)]
 
 
-def test_a_scheduler_needs_its_words():
-    with pytest.raises(PlanError, match="has a scheduler, which is code"):
+def scheduled_by_step(self):
+    (made,), (scheduler,) = scheduled(self)
+    return {"optimizer": made, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def test_a_scheduler_takes_a_step_after_each_of_the_runs():
+    run = sl.from_lightning(classifier(scheduled_by_step), plan="fp32", device="cpu")
+    rates = [run.step({"batch": rows()[:8]}).lr for _ in range(6)]
+    assert rates == pytest.approx([1e-2 * (1 / 3 + 2 / 15 * step) for step in range(6)])
+
+
+def test_a_scheduler_of_epochs_needs_words():
+    with pytest.raises(PlanError, match="scheduler of Classifier takes a step every 1 epoch"):
         sl.from_lightning(classifier(scheduled))
     run = sl.from_lightning(classifier(scheduled), rate="linear steps=10", plan="fp32")
-    assert run.plan.optimizer.name == "adam"
+    assert (run.plan.optimizer.name, run.lr) == ("adam", 1e-2)
 
 
 def test_words_go_before_configure_optimizers():
     run = sl.from_lightning(classifier(scheduled), optimizer="sgd lr=0.5", plan="fp32")
     assert (run.plan.optimizer.name, run.plan.optimizer.lr) == ("sgd", 0.5)
-    assert optimizer_of(classifier(), scheduled=False).betas == (0.9, 0.999)
+    assert configured(classifier(), scheduled=False)[0].betas == (0.9, 0.999)
 
 
 def test_steps_taken_by_hand_are_refused():

@@ -2,7 +2,7 @@
 
 Text form: `adamw lr=3e-4 wd=0.1 betas=0.9,0.95 clip=1`. Groups are rules over parameter names,
 first match wins: `group=*.bias:wd=0`, `layers=0.8` shrinks the rate by that factor per block from
-the top down.
+the top down. `python:RMSprop lr=1e-3 state=1` stands for an optimizer that is given as code.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from .typed_values import real, writable
 MOMENTS = {"sgd": 0, "momentum": 1, "adamw": 2, "adam": 2, "adafactor": 0}
 # Settings that not every algorithm has, and whose they are.
 OWN = {"momentum": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
+PYTHON = "python:"  # before the class of an optimizer that is given as code
+OF_CODE = ("lr", "clip", "state")  # what words say of such a one; the rest is set in the code
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +49,25 @@ class Optimizer:
     momentum: float = 0.0  # of plain SGD
     clip: float | None = None  # largest global gradient norm; None leaves gradients alone
     layers: float = 1.0  # rate of each block relative to the one after it
+    state: int = 0  # of code: tensors it keeps for a parameter, each as large as the parameter
     groups: tuple[Group, ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is given as an object, a class or a function, of which words only tell."""
+        return self.name.startswith(PYTHON)
 
     @property
     def moments(self) -> int:
         """State tensors per parameter, each as large as the parameter."""
+        if self.is_code:
+            return self.state
         return 1 if self.name == "sgd" and self.momentum else MOMENTS[self.name]
 
     @classmethod
     def parse(cls, text: str) -> Optimizer:
         name, *words = text.split() or [""]
-        if name not in MOMENTS:
+        if name not in MOMENTS and not name.startswith(PYTHON):
             raise PlanError("optimizer", f"'{name}' is not an optimizer", nearest(name, MOMENTS))
         start = cls(name="sgd", momentum=0.9) if name == "momentum" else cls(name=name)
         return start.change(words)
@@ -71,7 +81,12 @@ class Optimizer:
         return changed
 
     def _set(self, key: str, value: str) -> Optimizer:
-        known = [f.name for f in fields(self) if f.name not in ("name", "groups")]
+        known = [f.name for f in fields(self) if f.name not in ("name", "groups", "state")]
+        if self.is_code and key not in OF_CODE:
+            problem = f"{self.name} is code, and '{key}' is set there"
+            raise PlanError("optimizer", problem, f"Words say only {', '.join(OF_CODE)} of it.")
+        if key == "state" and self.is_code:
+            return replace(self, state=round(parse_number(key, value)))
         if key == "group":
             return replace(self, groups=(*self.groups, parse_group(value)))
         if key not in known:

@@ -15,15 +15,18 @@ from stepladder.model import find_anatomy, meta_copy
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import kept_in_evaluation
-from stepladder.plan import Plan, Rate, SettledPlan
+from stepladder.plan import Plan, SettledPlan
 from stepladder.plan.settled.settle import settle
-from stepladder.rungs import BlockCost, LossScale, MemoryLimit, measure_blocks
+from stepladder.rungs import BlockCost, Climbed, LossScale, MemoryLimit, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
+from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
+from stepladder.train.optimizer.optimizer_trial import check_trials
+from stepladder.train.optimizer.schedules import make_scheduler, read_rate
 from stepladder.world import Place, World, device_memory_bytes, pick_device
 
 from .flop_rate import FlopRate
@@ -49,14 +52,18 @@ def build(
     *,
     loss: str | Callable[[Any, Any], torch.Tensor] | None,
     sample: Any,
-    rate: str | Rate,
+    rate: Any,
     seed: int,
     health: Health,
     exact: bool,
     because: str,
+    given: GivenOptimizer | None = None,
 ) -> Run:
-    """The run of a settled plan in a joined world."""
+    """The run of a settled plan in a joined world; `given` is its optimizer where that is code."""
     plan = settled.plan
+    schedule = read_rate(rate)
+    if given is not None:
+        check_trials(given, settled)
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     prepare_module(model, settled, None if sample is None else as_batch(sample, 0))
@@ -67,20 +74,16 @@ def build(
     masters = take_masters(model, loss) if settled.masters else None
     criterion, row = make_loss(loss, model), one_row(sample)
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
-    owned = [(shard.name, shard.owned) for shard in climbed.shards]
-    masters = masters_of_shards(climbed.shards, masters)
+    optimizer = make_optimizer(plan, climbed, masters, given)
     return Run(
         settled=settled,
         world=world,
         climbed=climbed,
         events=climbed.notes,
-        optimizer=build_optimizer(plan.optimizer, owned, climbed.anatomy.blocks, masters),
-        scale=LossScale(
-            world.device,
-            enabled=plan.precision.scaled,
-            ways=climbed.forward_backward.gradient_sync.ways,
-        ),
-        rate=Rate.parse(rate) if isinstance(rate, str) else rate,
+        optimizer=optimizer,
+        scale=loss_scale(plan, climbed, world),
+        rate=schedule,
+        scheduler=make_scheduler(rate, optimizer),
         flops=FlopRate(
             drawn,
             peak_flops(plan, world.device),
@@ -93,6 +96,35 @@ def build(
         evaluated=kept_in_evaluation(model),
         because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
     )
+
+
+def loss_scale(plan: Plan, climbed: Climbed, world: World) -> LossScale:
+    ways = climbed.forward_backward.gradient_sync.ways
+    return LossScale(world.device, enabled=plan.precision.scaled, ways=ways)
+
+
+def make_optimizer(
+    plan: Plan,
+    climbed: Climbed,
+    masters: dict[nn.Parameter, torch.Tensor] | None,
+    given: GivenOptimizer | None,
+) -> torch.optim.Optimizer:
+    """The optimizer of what this rank owns, in words or as code."""
+    if given is None:
+        owned = [(shard.name, shard.owned) for shard in climbed.shards]
+        masters = masters_of_shards(climbed.shards, masters)
+        return build_optimizer(plan.optimizer, owned, climbed.anatomy.blocks, masters)
+    first = climbed.shared.first_names
+    shards = {first.get(shard.name, shard.name): shard for shard in climbed.shards}
+    optimizer = given.build(shards, plan.optimizer.lr)
+    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    left = [name for name, shard in shards.items() if id(shard.owned) not in updated]
+    if left:
+        climbed.notes.append(
+            f"{given.name} leaves out {len(left)} trainable parameters, such as '{left[0]}': "
+            "they stay as they are"
+        )
+    return optimizer
 
 
 def copy_for_counting(model: nn.Module) -> nn.Module:

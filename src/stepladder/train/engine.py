@@ -41,16 +41,12 @@ from stepladder.train.health.out_of_memory import (
 )
 from stepladder.train.health.plan_errors import raise_explained
 from stepladder.train.health.running_statistics import Statistics
-from stepladder.train.optimizer.build_optimizer import set_rate, update
+from stepladder.train.optimizer.build_optimizer import set_rate, set_rate_by_hand, update
 from stepladder.train.optimizer.gradient_norm import measure_norms
+from stepladder.train.optimizer.schedules import RateFunction, Scheduler
 from stepladder.train.reporting.step_clock import Clock
 from stepladder.train.reporting.step_report import Taken, read_report
-from stepladder.world import (
-    World,
-    deterministic,
-    device_memory_bytes,
-    seed_generators,
-)
+from stepladder.world import World, deterministic, device_memory_bytes, seed_generators
 
 from .flop_rate import FlopRate
 from .peak_memory import PeakMemory
@@ -67,8 +63,9 @@ class Engine:
     climbed: Climbed
     optimizer: torch.optim.Optimizer
     scale: LossScale
-    rate: Rate
+    rate: Rate | RateFunction
     flops: FlopRate
+    scheduler: Scheduler | None = None  # torch's, in place of `rate`
     seed: int = 0
     exact: bool = False  # only deterministic algorithms
     evaluated: tuple[str, ...] = ()  # submodules that stay in evaluation mode while others train
@@ -96,10 +93,14 @@ class Engine:
         """Of the next step, for parameters without a factor of their own."""
         return self.set_rate() * self.health.factor
 
+    @lr.setter
+    def lr(self, value: float) -> None:
+        set_rate_by_hand(self.optimizer, value, self.scheduler or self.rate)
+
     def set_rate(self) -> float:
         """Have the optimizer's learning rates be those of the next step, before any backoff."""
-        scheduled = self.plan.optimizer.lr * self.rate.factor(self.index)
-        return set_rate(self.optimizer, scheduled, self.rate)
+        top, share = self.plan.optimizer.lr, self.rate.factor(self.index)
+        return set_rate(self.optimizer, top, share, self.rate)
 
     @property
     def micro(self) -> int | None:
@@ -242,6 +243,8 @@ class Engine:
         )
         self.index += 1
         self.position += batch.size
+        if self.scheduler is not None:
+            self.scheduler.advance()
         return PendingReport(taken.step, lambda: self._read(taken))
 
     def hold(self) -> None:

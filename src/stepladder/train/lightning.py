@@ -1,4 +1,4 @@
-"""A Lightning module as it is: its training_step is the loss, its configure_optimizers the words.
+"""A Lightning module as it is: its training_step is the loss, and configure_optimizers the rest.
 
 Nothing of Lightning is imported or inherited. What is trained holds the very same parts under the
 same names; before each pass it lends them to the Lightning module, whose code then finds slices,
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from stepladder.data import iter_tensors
 from stepladder.errors import DataError, ModelError, PlanError
@@ -41,9 +42,9 @@ WHOLE = "batch"  # the name under which a sample goes through a run in one piece
 def from_lightning(
     module: Any,
     *,
-    optimizer: str | Optimizer | None = None,
+    optimizer: str | Optimizer | torch.optim.Optimizer | Callable[..., Any] | None = None,
     clip: float | None = None,
-    rate: str | Rate | None = None,
+    rate: str | Rate | Callable[..., Any] | LRScheduler | None = None,
     plan: str | Plan = "auto",
     sample: Any = None,
     seed: int = 0,
@@ -55,9 +56,9 @@ def from_lightning(
     """Take a Lightning module up the ladder: `climb` for a module with a training_step.
 
     Args:
-        optimizer: text that replaces configure_optimizers.
+        optimizer: in place of configure_optimizers, as in `climb`.
         clip: the Trainer's gradient_clip_val.
-        rate: text for the schedule, which a scheduler cannot be turned into.
+        rate: in place of the scheduler of configure_optimizers, as in `climb`.
         plan, seed, device, nonfinite, exact, timeout_seconds: as in `climb`.
         sample: one batch, as training_step takes it.
 
@@ -82,16 +83,13 @@ def from_lightning(
         problem = f"of {type(module).__name__} would not be called: no Trainer takes the steps"
         raise ModelError(", ".join(own), problem, "Leave it out, or do it in training_step.")
     if optimizer is None:
-        chosen = optimizer_of(module, scheduled=rate is not None)
-    else:
-        chosen = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
-    if clip is not None:
-        chosen = chosen.change([f"clip={clip}"])
+        optimizer, scheduler = configured(module, scheduled=rate is not None)
+        rate = scheduler if rate is None else rate
     given = None if sample is None else {WHOLE: sample}
     return climb(
-        Stepped(module), optimizer=chosen, plan=plan, sample=given, rate=rate or "constant",
-        seed=seed, device=device, nonfinite=nonfinite, exact=exact,
-        timeout_seconds=timeout_seconds,
+        Stepped(module), optimizer=optimizer, clip=clip, plan=plan, sample=given,
+        rate="constant" if rate is None else rate, seed=seed, device=device,
+        nonfinite=nonfinite, exact=exact, timeout_seconds=timeout_seconds,
     )  # fmt: skip
 
 
@@ -190,18 +188,30 @@ class Whole:
         return getattr(self.source, name)  # what else a source may offer
 
 
-def optimizer_of(module: Any, *, scheduled: bool) -> Optimizer:
-    """The words for what configure_optimizers returns; refused where there are none."""
-    made, scheduler = apart(module.configure_optimizers())
-    if scheduler and not scheduled:
-        problem = f"{type(module).__name__} has a scheduler, which is code"
-        remedy = "Say it in words: rate='cosine warmup=100 steps=1000'."
+def configured(
+    module: Any, *, scheduled: bool
+) -> tuple[Optimizer | torch.optim.Optimizer, LRScheduler | None]:
+    """What configure_optimizers returns: an optimizer, in words where there are any, and its
+    scheduler, unless the schedule is given otherwise."""
+    made, schedulers = apart(module.configure_optimizers())
+    scheduler = None if scheduled or not schedulers else step_scheduler(module, schedulers)
+    if scheduler is not None:
+        return made, scheduler  # which sets the rates of this very object
+    for group in made.param_groups:
+        group["lr"] = group.pop("initial_lr", group["lr"])  # as before any scheduler
+    return words_of(made, {p: name for name, p in module.named_parameters()}) or made, None
+
+
+def step_scheduler(module: Any, given: Any) -> LRScheduler:
+    """The one scheduler, where it takes a step after each of the optimizer's."""
+    first = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+    held = first if isinstance(first, Mapping) else {"scheduler": first}
+    every = f"{held.get('frequency', 1)} {held.get('interval', 'epoch')}"
+    if not isinstance(held.get("scheduler"), LRScheduler) or every != "1 step":
+        problem = f"the scheduler of {type(module).__name__} takes a step every {every}"
+        remedy = "Return it with 'interval': 'step', or give rate='cosine warmup=100 steps=1000'."
         raise PlanError("configure_optimizers", problem, remedy)
-    if type(made) not in KINDS:
-        problem = f"returned {type(made).__name__}, which has no words"
-        known = ", ".join(kind.__name__ for kind in KINDS)
-        raise PlanError("configure_optimizers", problem, f"One of {known}, or give optimizer=.")
-    return words_of(made, {p: name for name, p in module.named_parameters()})
+    return held["scheduler"]
 
 
 def apart(made: Any) -> tuple[Any, Any]:
@@ -219,26 +229,24 @@ def apart(made: Any) -> tuple[Any, Any]:
     return made, scheduler
 
 
-def words_of(made: torch.optim.Optimizer, names: dict[Tensor, str]) -> Optimizer:
-    """A torch optimizer's settings; parameters whose rate or decay differ are named one by one."""
+def words_of(made: torch.optim.Optimizer, names: dict[Tensor, str]) -> Optimizer | None:
+    """A torch optimizer's settings; parameters whose rate or decay differ are named one by one.
+
+    None where words cannot say it: the optimizer itself is used then, without fused kernels.
+    """
     groups = made.param_groups
-    for key in UNKNOWN:
-        if any(group.get(key) for group in groups):
-            problem = f"{type(made).__name__} with {key} has no words"
-            raise PlanError("configure_optimizers", problem, "Leave it out, or give optimizer=.")
-    left = [n for p, n in names.items() if p.requires_grad and not any_has(groups, p)]
-    if left:
-        problem = f"leaves out {len(left)} trainable parameters, such as '{left[0]}'"
-        raise PlanError("configure_optimizers", problem, "Freeze them: requires_grad_(False).")
+    if type(made) not in KINDS or any(group.get(key) for group in groups for key in UNKNOWN):
+        return None
+    if not all(any_has(groups, p) for p in names if p.requires_grad):
+        return None
     largest = Counter({index: len(group["params"]) for index, group in enumerate(groups)})
     base = groups[largest.most_common(1)[0][0]]
     others = [group for group in groups if group is not base]
-    for key in ("betas", "eps", "momentum"):
-        if any(group.get(key) != base.get(key) for group in others):
-            problem = f"its groups differ in {key}, and only rate and decay may"
-            raise PlanError("configure_optimizers", problem, "Give optimizer= in words.")
+    shared = ("betas", "eps", "momentum")
+    if any(group.get(key) != base.get(key) for group in others for key in shared):
+        return None
     lr = float(base["lr"])
-    known = {key: base[key] for key in ("betas", "eps", "momentum") if key in base}
+    known = {key: base[key] for key in shared if key in base}
     rules = tuple(
         Group(names[parameter], float(group["lr"]) / (lr or 1.0), float(group["weight_decay"]))
         for group in others

@@ -8,11 +8,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
-from stepladder.errors import PlanError
 from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
+from stepladder.train.optimizer.given_optimizer import (
+    GivenOptimizer,
+    read_given,
+    words_of_given,
+)
 from stepladder.world import Place, join_world
 from stepladder.world.world import connect
 
@@ -27,10 +32,11 @@ def climb(
     model: nn.Module,
     *,
     loss: str | Callable[[Any, Any], torch.Tensor] | None = None,
-    optimizer: str | Optimizer | None = None,
+    optimizer: str | Optimizer | torch.optim.Optimizer | Callable[..., Any] | None = None,
+    clip: float | None = None,
     plan: str | Plan = "auto",
     sample: Any = None,
-    rate: str | Rate = "constant",
+    rate: str | Rate | Callable[..., Any] | LRScheduler = "constant",
     seed: int = 0,
     device: str = "auto",
     nonfinite: str = "stop",
@@ -46,14 +52,19 @@ def climb(
         loss: a name, a function of (outputs, targets) that is a mean over valid targets, or None
             for a module whose output holds its own. A loss that is a module is trained too where it
             has parameters; optimizer groups see them as "loss.NAME".
-        optimizer: text such as "adamw lr=3e-4 clip=1"; replaces the plan's.
+        optimizer: text such as "adamw lr=3e-4 clip=1", a torch optimizer of the module's
+            parameters, or its class or a function that makes one of the parameters it is given;
+            replaces the plan's.
+        clip: the largest norm of all gradients together, as "clip=1" in the text of an optimizer.
         plan: text such as "bf16 zero3 micro=4", a `Plan`, or "auto": what ran fastest in trials on
             copies of the module with the first batch. "auto tune=20" gives them so many seconds,
             "auto tune=off" none.
         sample: one batch, for the trials of "auto" (else the first step's is used); needed to fit
             a recomputation budget, and to weigh the stages of a pipeline where the module does not
             read tokens.
-        rate: the learning-rate schedule, text such as "cosine warmup=100 steps=1000".
+        rate: the learning-rate schedule: text such as "cosine warmup=100 steps=1000", a function
+            from the step to a share of the learning rate, or a torch scheduler, its class or a
+            `functools.partial` of it, which then takes a step after each of the run's.
         seed: of dropout and every other random number that a step draws.
         device: "auto", "cpu" or "cuda".
         nonfinite: what happens after a loss or gradient that is NaN or Inf, whose update is always
@@ -73,7 +84,8 @@ def climb(
     health = Health(nonfinite)
     check_state(model)
     place = Place.from_environment()
-    given = None if optimizer is None else read_optimizer(optimizer)
+    code = None if optimizer is None else read_given(optimizer, model, loss)
+    given = read_optimizer(optimizer, code, clip)
     if isinstance(plan, Plan):
         choice = Choice(plan)
     else:
@@ -83,18 +95,21 @@ def climb(
         choice = Choice(*agree(choice.plan, choice.because))
     if given is not None:
         choice = replace(choice, plan=replace(choice.plan, optimizer=given))
+    elif clip is not None:
+        words = choice.plan.optimizer.change([f"clip={clip}"])
+        choice = replace(choice, plan=replace(choice.plan, optimizer=words))
     settled = settle_here(choice.plan, device, place)
     world = join_world(
         settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan)
     )
-    tuning = make_tuning(plan, world, device, loss, seed, exact=exact)
+    tuning = make_tuning(plan, world, device, loss, seed, exact=exact, given=code)
     if tuning is not None and sample is not None:
         choice = tuning.choose(choice, model, sample)
         settled = settle_here(choice.plan, device, place)
     run = build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,
-        health=health, exact=exact, because=choice.because,
+        health=health, exact=exact, because=choice.because, given=code,
     )  # fmt: skip
     if tuning is not None:
         run.events += tuning.tuner.told
@@ -102,8 +117,12 @@ def climb(
     return run
 
 
-def read_optimizer(given: str | Optimizer) -> Optimizer:
-    if not isinstance(given, (str, Optimizer)):
-        problem = f"{type(given).__name__} is not the text of an optimizer"
-        raise PlanError("optimizer", problem, 'Write optimizer="adamw lr=3e-4".')
-    return Optimizer.parse(given) if isinstance(given, str) else given
+def read_optimizer(given: Any, code: GivenOptimizer | None, clip: float | None) -> Optimizer | None:
+    """The words of what was given for an optimizer; None where the plan's stays."""
+    if given is None:
+        return None
+    if code is not None:
+        words = words_of_given(code)
+    else:
+        words = Optimizer.parse(given) if isinstance(given, str) else given
+    return words if clip is None else words.change([f"clip={clip}"])

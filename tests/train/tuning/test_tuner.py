@@ -424,9 +424,3 @@ def test_a_remembered_plan_that_is_none_of_those_tried_is_not_believed(plan, cap
     capsys.readouterr()
     train(QUICK, sampled=True)
     assert "tuning 2 of 2" in capsys.readouterr().err
-
-
-def test_an_optimizer_of_torch_is_refused_in_a_line():
-    module = Net()
-    with pytest.raises(PlanError, match="^optimizer: SGD is not the text of an optimizer. Write"):
-        sl.climb(module, loss="cross_entropy", optimizer=torch.optim.SGD(module.parameters()))

@@ -6,6 +6,7 @@ Each rule looks at a plan without open axes and answers with the problem or with
 from __future__ import annotations
 
 from stepladder.errors import PlanError
+from stepladder.plan.optimizer import PYTHON
 from stepladder.plan.plan import Plan
 
 from .settled_plan import SettledPlan
@@ -89,7 +90,8 @@ def graphs_offload_nothing(plan: Plan) -> PlanError | None:
 def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
     if not plan.precision.masters or plan.optimizer.name in ("adamw", "adam"):
         return None
-    problem = f"{plan.optimizer.name} keeps no masters, and {plan.precision} needs them"
+    name = plan.optimizer.name.removeprefix(PYTHON)
+    problem = f"{name} keeps no masters, and {plan.precision} needs them"
     return PlanError("optimizer", problem, "Use adamw, or precision=bf16.")
 
 

@@ -28,7 +28,8 @@ from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
 from stepladder.train.optimizer.build_optimizer import set_own_rates
 from stepladder.train.optimizer.error_feedback import set_owed
-from stepladder.train.optimizer.optimizer_state import begin_anew, make_state
+from stepladder.train.optimizer.group_settings import set_counted
+from stepladder.train.optimizer.optimizer_state import begin_anew, make_state, set_plain_state
 
 from .plain_values import encode
 from .rank_state import set_rank_state
@@ -49,6 +50,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     with CheckpointReader(path, manifest) as reader, refusing_together(run):
         here, taken = places(run, path, manifest)
         masters = begin_anew(run, taken)
+        set_plain_state(run, manifest, reader)
         reader.read_all_into([*((held.name, held.slice, held.tensor) for held in here), *masters])
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
@@ -61,7 +63,11 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         run.seed = state["seed"]
     run.scale.load_state_dict(state["loss_scale"])
     run.health.load_state_dict(state.get("health", {}))
-    set_own_rates(run.optimizer, state.get("own_rates", {}))
+    if run.scheduler is not None:
+        run.scheduler.restart(run.index)
+    else:
+        set_own_rates(run.optimizer, state.get("own_rates", {}))
+    set_counted(run.optimizer, state.get("groups", {}) if taken else {})
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     if run.world.is_rank_zero:
@@ -110,7 +116,7 @@ def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
     more of.
     """
     here = {
-        "rate": str(run.rate),
+        "rate": str(run.scheduler or run.rate),
         "optimizer": str(run.plan.optimizer),
         "precision": str(run.plan.precision),
     }

@@ -8,7 +8,7 @@ so that all ranks write about as much.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from stepladder.checkpoint import TensorSlice, whole_slice
 from stepladder.checkpoint.tensor_slice import slices_of_range
+from stepladder.errors import RecordError
 from stepladder.model import Anatomy
 from stepladder.plan import AXES
 from stepladder.rungs import Climbed, ParameterShard, local, sliced_axes
@@ -27,6 +28,10 @@ from stepladder.rungs.loss_module import PREFIX as LOSS
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.sharding import is_strided, local_slice
 from stepladder.world import World
+
+from .plain_values import encode
+
+PLAIN = "plain"  # what an optimizer keeps for a parameter that is no tensor, as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +60,31 @@ def state_shards(
         name = saved_name(shard.name, climbed)
         mine = saves(shard, index, climbed, world)
         yield from shards_of_parameter(stored_path(shard.name, climbed), shard, shard.owned, mine)
-        for key, value in optimizer.state.get(shard.owned, {}).items():
-            if isinstance(value, Tensor):
-                yield from shards_of_optimizer_state(
-                    f"optimizer/{name}/{key}", shard, value, mine, world
-                )
+        kept = optimizer.state.get(shard.owned, {})
+        for key, value in with_plain(kept, name).items():
+            yield from shards_of_optimizer_state(
+                f"optimizer/{name}/{key}", shard, value, mine, world
+            )
     for index, (name, tensor) in enumerate(untrained(climbed)):
         shard = ParameterShard(name, tensor, tensor, axes_of(tensor))  # type: ignore[arg-type]
         mine = saves(shard, index, climbed, world)
         yield from shards_of_parameter(stored_path(name, climbed), shard, local(tensor), mine)
+
+
+def with_plain(kept: Mapping[str, Any], name: str) -> dict[str, Tensor]:
+    """What an optimizer keeps for a parameter, as tensors: what is none goes into one as bytes."""
+    tensors = {key: value for key, value in kept.items() if isinstance(value, Tensor)}
+    plain = {key: value for key, value in kept.items() if key not in tensors}
+    if not plain:
+        return tensors
+    try:
+        return {**tensors, PLAIN: encode(plain)}
+    except TypeError as unable:
+        raise RecordError(
+            "optimizer",
+            f"keeps {unable} in '{', '.join(plain)}' for '{name}', which a checkpoint cannot hold",
+            "Have it keep tensors and numbers.",
+        ) from unable
 
 
 def model_shapes(climbed: Climbed) -> dict[str, tuple[int, ...]]:
@@ -92,7 +113,7 @@ def saves(shard: ParameterShard, index: int, climbed: Climbed, world: World) -> 
 def shards_of_optimizer_state(
     name: str, shard: ParameterShard, value: Tensor, mine: bool, world: World
 ) -> Iterator[StateShard]:
-    if value.shape == shard.owned.shape:
+    if value.shape == shard.owned.shape and not name.endswith(f"/{PLAIN}"):
         yield from shards_of_parameter(name, shard, value, mine)
         return
     # A count of steps, or a row of averages: the same on all that hold slices of the parameter.

@@ -21,6 +21,7 @@ from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.engine import Engine
 from stepladder.train.optimizer.build_optimizer import own_rates
 from stepladder.train.optimizer.error_feedback import read_owed
+from stepladder.train.optimizer.group_settings import counted_settings
 from stepladder.version import VERSION
 
 from .async_copy import Copying
@@ -151,8 +152,9 @@ def describe(run: Engine, passing: RankState) -> dict[str, Any]:
         **model_settings(run.flops.module),  # as it was before any rung
         "plan": str(run.plan),
         "optimizer": str(run.plan.optimizer),
-        "rate": str(run.rate),
+        "rate": str(run.scheduler or run.rate),
         "own_rates": own_rates(run.optimizer),
+        "groups": counted_settings(run.optimizer),
         "loss_scale": run.scale.state_dict(),
         "health": run.health.state_dict(),
         "precision": str(run.plan.precision),

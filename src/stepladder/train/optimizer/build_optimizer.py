@@ -8,6 +8,7 @@ fused kernels get the same arithmetic in separate passes, and wait for one numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,14 +17,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.errors import ModelError, PlanError, RecordError
+from stepladder.errors import ModelError, PlanError, RecordError, first_line
 from stepladder.plan import Optimizer, Rate
+from stepladder.rungs import is_out_of_memory
 from stepladder.seam.operators import foreach_divide_
 
 from .master_weights import MasterAdam
 
 Named = tuple[str, nn.Parameter]
 CONSTANT = Rate()
+FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 SCHEDULED = (  # what torch's schedulers keep in a group
     *("lr", "initial_lr", "max_lr", "min_lr"),
     *("momentum", "betas", "base_momentum", "max_momentum"),
@@ -43,6 +46,9 @@ def build_optimizer(
     """
     # A pipeline stage may have no trainable parameter; torch's optimizers need one.
     named = list(parameters) or [("", nn.Parameter(torch.empty(0)))]
+    if how.is_code:
+        problem = f"{how.name} stands for code, and a plan holds none"
+        raise PlanError("optimizer", problem, "Give it to climb: optimizer=torch.optim.RMSprop.")
     groups = make_groups(how, named, blocks)
     if how.name == "adafactor":
         return torch.optim.Adafactor(groups, lr=how.lr, weight_decay=how.wd)
@@ -88,15 +94,23 @@ def make_groups(
     return [
         {
             "params": members,
-            "lr_factor": factor,
-            "lr": how.lr * factor,
             "weight_decay": decay,
-            "scheduled_lr": how.lr * factor,
-            "own_lr": False,
-            "label": f"lr={factor}x wd={decay}",
+            **rate_of_group(how.lr * factor, factor, f"lr={factor}x wd={decay}"),
         }
         for (factor, decay), members in groups.items()
     ]
+
+
+def rate_of_group(lr: float, factor: float, label: str) -> dict[str, Any]:
+    """What `set_rate` reads and writes in a group of parameters."""
+    return {
+        "lr": lr,
+        "top_lr": lr,  # which the schedule scales
+        "lr_factor": factor,  # of the rate that `run.lr` tells
+        "scheduled_lr": lr,  # what was set last
+        "own_lr": False,  # whether somebody else has set it since
+        "label": label,
+    }
 
 
 def settings(how: Optimizer, name: str, blocks: Sequence[str]) -> tuple[float, float]:
@@ -117,11 +131,18 @@ def depth_below_top(name: str, blocks: Sequence[str]) -> int:
     return len(blocks) + 1 if blocks and above_first else 0
 
 
-def set_rate(optimizer: torch.optim.Optimizer, lr: float, rate: Rate = CONSTANT) -> float:
+def set_rate(
+    optimizer: torch.optim.Optimizer, lr: float, share: float = 1.0, rate: object = CONSTANT
+) -> float:
     """Give every group its learning rate; what the first one has without its factor comes back.
 
     A group whose rate was changed since this last set it, by a torch scheduler or by hand, is the
     user's from then on.
+
+    Args:
+        lr: the top rate, without a group's factor.
+        share: of every group's top rate.
+        rate: the schedule that says so.
     """
     for group in optimizer.param_groups:
         if "lr_factor" not in group:
@@ -139,9 +160,20 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float, rate: Rate = CONSTANT)
                 "Leave one of them out.",
             )
         if not group["own_lr"]:
-            group["lr"] = group["scheduled_lr"] = lr * group["lr_factor"]
+            group["lr"] = group["scheduled_lr"] = share * group.get("top_lr", group["lr"])
     first = optimizer.param_groups[0]
-    return float(first["lr"]) if first["own_lr"] else lr
+    return float(first["lr"]) / (first["lr_factor"] or 1.0) if first["own_lr"] else lr * share
+
+
+def set_rate_by_hand(optimizer: torch.optim.Optimizer, lr: float, rate: object) -> None:
+    """Have every group learn at this rate times its factor from now on."""
+    if rate != CONSTANT:
+        problem = f"'{rate}' sets the learning rate of every step"
+        raise PlanError("run.lr", problem, "Leave rate= out, and set run.lr before each step.")
+    if not isinstance(lr, int | float) or not 0 <= lr < math.inf:
+        raise PlanError("run.lr", f"{lr!r} is not a number of 0 or more", "Set one.")
+    for group in optimizer.param_groups:
+        group["lr"], group["own_lr"] = lr * group["lr_factor"], True
 
 
 def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
@@ -193,11 +225,11 @@ def update(
         for group, lr in zip(optimizer.param_groups, before):
             group["lr"] = lr
         return
-    home = optimizer.param_groups[0]["params"][0].device
+    home = next((p.device for g in optimizer.param_groups for p in g["params"]), bad.device)
     if home != bad.device:
         # Parameters on the host: it reads these two when all that was sent before them is there.
         divisor, bad = None if divisor is None else divisor.to(home), bad.to(home)
-    if optimizer.defaults.get("fused"):
+    if takes_divisor(optimizer):
         # See [Note: the update without a wait]. GradScaler hands them over in the same way.
         optimizer.grad_scale, optimizer.found_inf = divisor, bad  # type: ignore[attr-defined]
         optimizer.step()
@@ -208,4 +240,31 @@ def update(
         ]
         if divisor is not None:
             foreach_divide_(gradients, divisor)
+        take_step(optimizer)
+
+
+def take_step(optimizer: torch.optim.Optimizer) -> None:
+    """The optimizer's own step; what the user's code raises there, in one line."""
+    try:
         optimizer.step()
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(
+            "optimizer",
+            f"{type(optimizer).__name__}.step raised {type(error).__name__}: {first_line(error)}",
+            "Mend it, or use another.",
+        ) from error
+
+
+def takes_divisor(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it reads the two tensors of [Note: the update without a wait].
+
+    torch's fused SGD makes its momentum in a first step that must not be left out.
+    """
+    if isinstance(optimizer, MasterAdam):
+        return True
+    groups, kind = optimizer.param_groups, type(optimizer)  # a subclass may read nothing of it
+    if kind is torch.optim.SGD and not optimizer.state and any(g["momentum"] for g in groups):
+        return False
+    return kind in FUSED and all(group.get("fused") for group in groups)

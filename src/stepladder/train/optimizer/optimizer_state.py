@@ -14,17 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepladder.checkpoint import Manifest, TensorSlice
+from stepladder.checkpoint import CheckpointReader, Manifest, TensorSlice
+from stepladder.checkpoint.safetensors_file import DTYPES
 from stepladder.errors import RecordError
 from stepladder.plan import Optimizer
 from stepladder.rungs import ParameterShard
+from stepladder.train.checkpointing.plain_values import decode
 from stepladder.train.checkpointing.sharded_state import (
+    PLAIN,
     saved_name,
     shards_of_parameter,
     stored_path,
 )
 from stepladder.train.engine import Engine
 
+from .given_optimizer import keys_of_state
 from .master_weights import MASTER
 
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
@@ -39,7 +43,7 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
     place: those are filled.
     """
     on_device = bool(run.optimizer.defaults.get("fused"))  # else torch reads `step` on the host
-    kept = saved_keys(manifest, run.plan.optimizer)
+    kept = saved_keys(manifest, run)
     whole: dict[Tensor, Any] = {}
     taken: set[str] = set()
     for shard in run.climbed.shards:
@@ -53,13 +57,17 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
             if key == MASTER and MASTER not in own:
                 continue
             full = f"optimizer/{name}/{key}"
+            taken.add(full)
+            if key == PLAIN:
+                continue
             shape = manifest.tensors[full].shape
-            check_shape(path, full, shape, shard)
+            check_shape(path, full, shape, shard, free=run.plan.optimizer.is_code)
             made = empty_state(shard, key, shape, on_device or key != "step")
+            if run.plan.optimizer.is_code:  # it may count in whole numbers
+                made = made.to(DTYPES[manifest.tensors[full].dtype])
             there = own.get(key)
             fits = isinstance(there, Tensor) and there.shape == made.shape
             own[key] = there if fits else made
-            taken.add(full)
         if own:
             whole[shard.owned] = own
     run.optimizer.state.clear()
@@ -67,12 +75,28 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
     return taken
 
 
-def saved_keys(manifest: Manifest, how: Optimizer) -> dict[str, list[str]]:
+def set_plain_state(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
+    """Give the optimizer what it kept for a parameter that is no tensor."""
+    if not saved_keys(manifest, run):
+        return
+    for shard in run.climbed.shards:
+        full = f"optimizer/{saved_name(shard.name, run.climbed)}/{PLAIN}"
+        if full in manifest.tensors:
+            run.optimizer.state[shard.owned].update(decode(reader.read(full)))
+
+
+def saved_keys(manifest: Manifest, run: Engine) -> dict[str, list[str]]:
     """By parameter what was saved of it; nothing where another kind of optimizer remembered it."""
+    how = run.plan.optimizer
     kept: dict[str, list[str]] = {}
     for name in manifest.names("optimizer"):
         parameter, _, key = name.rpartition("/")
         kept.setdefault(parameter, []).append(key)
+    if how.is_code:
+        keys = set().union(*kept.values())
+        saved_by = str(manifest.state.get("optimizer", "")).split()[:1]
+        own = keys_of_state(run.optimizer)
+        return kept if (saved_by == [how.name] if own is None else keys == own) else {}
     known = {"adafactor": {"step", "variance", *FACTORS}, "sgd": {"momentum_buffer"}}
     mine = known.get(how.name, {*ADAM, MASTER}) if how.name != "sgd" or how.momentum else set()
     return kept if set().union(*kept.values()) <= mine else {}
@@ -80,6 +104,8 @@ def saved_keys(manifest: Manifest, how: Optimizer) -> dict[str, list[str]]:
 
 def needed(how: Optimizer, dimensions: int) -> set[str]:
     """Without which the optimizer's next step would fail."""
+    if how.is_code:
+        return set()
     factored = {"step", *FACTORS} if dimensions > 1 else {"step", "variance"}
     return {"sgd": {"momentum_buffer"}, "adafactor": factored}.get(how.name, ADAM)
 
@@ -94,11 +120,17 @@ def check_whole(path: Path, name: str, saved: set[str], wanted: set[str]) -> Non
         )
 
 
-def check_shape(path: Path, full: str, shape: tuple[int, ...], shard: ParameterShard) -> None:
-    """A kernel would believe it, and read beyond the tensor's end."""
+def check_shape(
+    path: Path, full: str, shape: tuple[int, ...], shard: ParameterShard, *, free: bool
+) -> None:
+    """A kernel would believe it, and read beyond the tensor's end.
+
+    Args:
+        free: the optimizer is code, and may keep anything that is not sliced.
+    """
     whole, key = tuple(shard.parameter.shape), full.rpartition("/")[2]
     factor = len(shape) == len(whole) and all(n in (1, m) for n, m in zip(shape, whole))
-    if shape == whole or (key == "step" and not shape) or (key in FACTORS and factor):
+    if shape == whole or free or (key == "step" and not shape) or (key in FACTORS and factor):
         return
     raise RecordError(
         "checkpoint",
@@ -117,6 +149,10 @@ def empty_state(shard: ParameterShard, key: str, shape: tuple[int, ...], on_devi
 
 def begin_anew(run: Engine, taken: set[str]) -> Iterator[Wanted]:
     """Set to zero what the checkpoint holds nothing of; masters are filled as their parameters."""
+    if run.plan.optimizer.is_code and not taken:
+        if run.index:  # else it is as it was given, with what it makes at once
+            run.optimizer.state.clear()
+        return
     for shard in run.climbed.shards:
         name = saved_name(shard.name, run.climbed)
         for key, value in run.optimizer.state.get(shard.owned, {}).items():

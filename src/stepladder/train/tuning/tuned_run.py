@@ -12,6 +12,7 @@ from stepladder.plan import FP32, Batch, Optimizer, Plan, SettledPlan
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.train.build_run import build, settle_here
 from stepladder.train.health.nonfinite import Health
+from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.prepare_module import prepare_module
 from stepladder.train.run import Run
 from stepladder.train.step_batch import as_batch
@@ -30,6 +31,7 @@ class Tuning:
     device: str
     loss: Any
     seed: int
+    given: GivenOptimizer | None = None  # the optimizer, where it is code
 
     def choose(self, choice: Choice, model: nn.Module, sample: Any) -> Choice:
         """The plan that ran fastest, with both reasons."""
@@ -41,6 +43,7 @@ class Tuning:
                 module, self.settle(plan), self.world,
                 loss=loss, sample=sample, rate="constant", seed=self.seed,
                 health=Health("skip"), exact=False, because="",
+                given=self.given.for_trial() if self.given else None,
             )  # fmt: skip
 
         plan, because = self.tuner.choose(choice.plan, model, self.loss, sample, make_run)
@@ -76,7 +79,14 @@ def is_unchanged(plan: Plan) -> bool:
 
 
 def make_tuning(
-    plan: str | Plan, world: World, device: str, loss: Any, seed: int, *, exact: bool
+    plan: str | Plan,
+    world: World,
+    device: str,
+    loss: Any,
+    seed: int,
+    *,
+    exact: bool,
+    given: GivenOptimizer | None,
 ) -> Tuning | None:
     """Trials, where the plan is left to be chosen and there is something to try."""
     words = [] if isinstance(plan, Plan) else plan.split()
@@ -89,4 +99,4 @@ def make_tuning(
         exact=exact,
         compiles=can_compile(world.device),
     )
-    return Tuning(tuner, world, device, loss, seed) if tuner else None
+    return Tuning(tuner, world, device, loss, seed, given) if tuner else None

@@ -1,0 +1,366 @@
+"""Optimizers that are given as code train as in a plain loop, on every rung, and are resumed."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from stepladder.errors import ModelError, PlanError, RecordError
+from stepladder.rungs import ParameterShard
+from stepladder.train import climb
+from stepladder.train.checkpointing.sharded_state import PLAIN, shards_of_optimizer_state
+from tests.ranks import run
+from tests.train.toys import distance, net, pairs, same_bits
+
+STEPS = 5
+TABLE = torch.arange(64)
+
+
+class Lion(torch.optim.Optimizer):
+    """A rule of signs as people write it: a momentum, a table's index, a number of Python, and a
+    count in the group."""
+
+    def __init__(self, params, lr=1e-2, decay=0.0):
+        super().__init__(params, {"lr": lr, "decay": decay, "taken": 0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["taken"] += 1
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                kept = self.state[p]
+                if not kept:
+                    kept["momentum"], kept["steps"] = torch.zeros_like(p), 0
+                    kept["index"] = torch.zeros((), dtype=torch.int64)
+                kept["steps"] += 1
+                kept["index"] += 1
+                faded = group["lr"] / (kept["steps"] + group["taken"] + TABLE[kept["index"]])
+                p.sub_(faded * (0.9 * kept["momentum"] + 0.1 * p.grad).sign())
+                p.sub_(faded * group["decay"] * p)
+                kept["momentum"].mul_(0.99).add_(p.grad, alpha=0.01)
+
+
+class Scaled(torch.optim.Optimizer):
+    """LARS-like: the step of a matrix follows the norm of the whole matrix."""
+
+    def __init__(self, params, lr=1e-2):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.norm() * p.grad / p.grad.norm())
+
+
+class Coupled(Scaled):
+    """One step size for all parameters together."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            whole = torch.stack([p.grad.norm() for p in group["params"]]).norm()
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad / whole)
+
+
+class Noisy(Scaled):
+    """Langevin dynamics."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * (p.grad + torch.randn_like(p)))
+
+
+def grouped(params):
+    """By shape, with rates and decays that differ."""
+    params = list(params)
+    vectors = {"params": [p for p in params if p.dim() < 2], "lr": 0.003, "weight_decay": 0.0}
+    matrices = {"params": [p for p in params if p.dim() > 1]}
+    return torch.optim.NAdam([matrices, vectors], lr=0.01, weight_decay=0.1)
+
+
+KINDS = {
+    "RMSprop": partial(torch.optim.RMSprop, lr=0.01, momentum=0.9, centered=True),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.05, initial_accumulator_value=0.1),
+    "nesterov": partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+    "fused Adam": partial(torch.optim.Adam, lr=0.01, amsgrad=True, fused=True),
+    "Lion": partial(Lion, decay=0.1),
+    "grouped": grouped,
+}
+
+
+def plain(make, steps=STEPS, clip=None, module=None):
+    """The oracle: torch alone, on whole batches."""
+    module = net(1) if module is None else module
+    optimizer = make(module.parameters())
+    for x, y in pairs(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(x), y).backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+        optimizer.step()
+    return module
+
+
+def start(optimizer, plan="fp32", module=None, **how):
+    module = net(1) if module is None else module
+    given = optimizer(module.parameters()) if how.pop("instance", False) else optimizer
+    return climb(
+        module, loss="cross_entropy", optimizer=given, plan=plan, device="cpu", **how
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("instance", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_optimizer_trains_as_in_a_plain_loop(kind, instance):
+    taken = start(KINDS[kind], instance=instance)
+    for batch in pairs(STEPS):
+        taken.step(batch)
+    assert same_bits(taken.module, plain(KINDS[kind]))
+    parts = start(KINDS[kind], "fp32 micro=2", instance=instance, clip=0.1)
+    for batch in pairs(STEPS):
+        parts.step(batch)
+    assert distance(parts.module, plain(KINDS[kind], clip=0.1)) < 1e-4
+
+
+LAYOUTS = ["ddp", "zero1", "zero2", "zero3", "tensor=2", "pipeline=2"]
+
+
+class Deep(nn.Module):
+    """Blocks for a pipeline and pairs of linears for tensor parallelism."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        return x + self.fc2(torch.tanh(self.fc1(x)))
+
+
+def deep():
+    torch.manual_seed(3)
+    return Deep()
+
+
+def trained_on_ranks(layout, kind, instance, folder):
+    taken = start(KINDS[kind], f"fp32 {layout}", deep(), instance=instance, sample=pairs(1)[0])
+    for batch in pairs(STEPS):
+        taken.step(batch, rows="global").read()
+    taken.save(folder)
+    return [group["label"] for group in taken.optimizer.param_groups]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_train_as_a_plain_loop_and_one_device_goes_on(layout, tmp_path):
+    at_once = (("Adagrad", True),) if layout in ("zero1", "zero3", "tensor=2") else ()
+    for kind, instance in (("grouped", True), ("Lion", False), *at_once):
+        folder = tmp_path / kind
+        run(trained_on_ranks, 2, layout, kind, instance, folder, init=False)
+        again = start(KINDS[kind], module=deep(), instance=instance)
+        again.load(folder)
+        assert not any("no use to this one" in event for event in again.events)
+        assert distance(again.module, plain(KINDS[kind], module=deep())) < 1e-5
+        for batch in pairs(2 * STEPS)[STEPS:]:
+            again.step(batch)
+        assert distance(again.module, plain(KINDS[kind], 2 * STEPS, module=deep())) < 1e-4
+
+
+def resumed_on_ranks(folder):
+    """Saved by one device, resumed in slices: what was remembered is there in slices."""
+    again = start(KINDS["Lion"], "fp32 zero3", deep(), instance=True)
+    again.load(folder)
+    for batch in pairs(2 * STEPS)[STEPS:]:
+        again.step(batch, rows="global").read()
+    again.save(folder / "after")
+
+
+def test_a_run_of_one_device_goes_on_in_slices(tmp_path):
+    before = start(KINDS["Lion"], module=deep())
+    for batch in pairs(STEPS):
+        before.step(batch)
+    before.save(tmp_path)
+    run(resumed_on_ranks, 2, tmp_path, init=False)
+    after = start(KINDS["Lion"], module=deep())
+    after.load(tmp_path / "after")
+    assert distance(after.module, plain(KINDS["Lion"], 2 * STEPS, module=deep())) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_goes_on_to_the_last_bit(kind, tmp_path):
+    halves = start(KINDS[kind])
+    for batch in pairs(2 * STEPS)[:STEPS]:
+        halves.step(batch)
+    halves.save(tmp_path)
+    again = start(KINDS[kind], instance=True)
+    again.load(tmp_path)
+    for batch in pairs(2 * STEPS)[STEPS:]:
+        again.step(batch)
+    assert same_bits(again.module, plain(KINDS[kind], 2 * STEPS))
+
+
+def test_an_instance_that_has_learned_goes_on_from_what_it_knows():
+    module = plain(partial(torch.optim.RMSprop, lr=0.01))
+    optimizer = torch.optim.RMSprop(module.parameters(), lr=0.01)
+    other = net(1)
+    known = torch.optim.RMSprop(other.parameters(), lr=0.01)
+    for x, y in pairs(STEPS):
+        known.zero_grad()
+        torch.nn.functional.cross_entropy(other(x), y).backward()
+        known.step()
+    optimizer.load_state_dict(known.state_dict())
+    taken = climb(module, loss="cross_entropy", optimizer=optimizer, plan="fp32", device="cpu")
+    for batch in pairs(2 * STEPS)[STEPS:]:
+        taken.step(batch)
+    assert taken.optimizer is optimizer
+    assert same_bits(taken.module, plain(partial(torch.optim.RMSprop, lr=0.01), 2 * STEPS))
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_trials_of_auto_leave_an_instance_as_it_was(sampled, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    module = net(1)
+    optimizer = KINDS["Lion"](module.parameters())
+    (x, y), *others = pairs(STEPS)
+    torch.nn.functional.cross_entropy(module(x), y).backward()
+    optimizer.step()
+    taken = climb(
+        module, loss="cross_entropy", optimizer=optimizer, plan="auto compile=off tune=60",
+        device="cpu", sample=others[0] if sampled else None,
+    )  # fmt: skip
+    for batch in others:
+        taken.step(batch)
+    assert "tuning 2 of 2" in capsys.readouterr().err
+    assert optimizer.param_groups[0]["taken"] == STEPS
+    assert distance(module, plain(KINDS["Lion"])) < 1e-5
+
+
+def test_a_first_step_that_is_left_out_leaves_a_fused_momentum_whole():
+    fused = partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)
+    taken = start(fused, instance=True, nonfinite="skip")
+    bad = (torch.full((8, 16), float("nan")), torch.zeros(8, dtype=torch.long))
+    for batch in (bad, *pairs(STEPS)):
+        taken.step(batch)
+    assert same_bits(taken.module, plain(fused))
+
+
+def test_a_plan_tells_its_class_rate_and_state():
+    taken = start(KINDS["RMSprop"], clip=2)
+    assert str(taken.plan.optimizer) == "python:RMSprop lr=0.01 clip=2.0 state=3"
+    assert type(taken.plan).parse(str(taken.plan)) == taken.plan
+    assert start(lambda p: Lion(p)).plan.optimizer.name == "python:function"
+
+
+def test_parameters_that_are_left_out_stay_and_are_told():
+    module = net(1)
+    first = module.first.weight.detach().clone()
+    taken = start(torch.optim.RMSprop(module.last.parameters()), module=module)
+    taken.step(pairs(1)[0])
+    assert torch.equal(first, module.first.weight)
+    told = "RMSprop leaves out 2 trainable parameters, such as 'first.weight': they stay"
+    assert any(told in event for event in taken.events)
+
+
+def bad_optimizers():
+    module = net(1)
+    yield module, torch.optim.LBFGS, "LBFGS.step needs 'closure', and a run computes gradients"
+    yield module, 3, "int is neither an optimizer nor the text of one"
+    yield module, lambda p: None, r"function\(parameters\) returned NoneType, not an optimizer"
+    yield module, partial(Lion, beta=1), r"Lion\(parameters\) raised TypeError: .*'beta'"
+    yield (
+        module,
+        torch.optim.SGD(net().parameters()),
+        "4 of 4 parameters in group 0 of SGD belong neither to the module nor to its loss",
+    )
+    others = net().parameters()
+    yield module, lambda p: torch.optim.SGD(others), "was given parameters and made an optimizer of"
+    rateless = torch.optim.SGD(module.parameters())
+    del rateless.param_groups[0]["lr"]
+    yield module, rateless, "SGD has groups of parameters without 'lr'"
+    yield module, "python:Lion", "python:Lion stands for code, and a plan holds none"
+    yield module, "python:Lion wd=1", "python:Lion is code, and 'wd' is set there"
+
+
+@pytest.mark.parametrize("case", range(9))
+def test_what_cannot_be_an_optimizer_is_refused_in_one_line(case):
+    module, given, said = list(bad_optimizers())[case]
+    with pytest.raises(PlanError, match=said):
+        start(given, module=module)
+
+
+def test_what_its_step_raises_is_told_in_one_line():
+    module = net(1)
+    taken = start(torch.optim.SparseAdam(module.parameters()), module=module)
+    with pytest.raises(ModelError, match="optimizer: SparseAdam.step raised RuntimeError: .*dense"):
+        taken.step(pairs(1)[0])
+
+
+def test_state_that_no_file_can_hold_is_refused_when_it_is_saved(tmp_path):
+    taken = start(Lion)
+    taken.step(pairs(1)[0]).read()
+    taken.optimizer.state[taken.module.first.bias]["seen"] = {object()}
+    with pytest.raises(RecordError, match="keeps a builtins.object in 'steps, seen' for 'first.bi"):
+        taken.save(tmp_path)
+
+
+def test_bytes_of_plain_state_are_no_slice_of_a_parameter_that_is_as_long():
+    world = start(Lion).world
+    whole = nn.Parameter(torch.zeros(40))
+    shard = ParameterShard("w", whole, nn.Parameter(torch.zeros(20)), ("shard",), slice(20, 40))
+    kept = torch.zeros(20, dtype=torch.uint8)
+    (saved,) = shards_of_optimizer_state(f"optimizer/w/{PLAIN}", shard, kept, True, world)
+    assert (saved.shape, saved.slice.start) == ((20,), (0,))
+
+
+def refused_on_ranks():
+    found = {}
+    for kind, layout in [
+        (Scaled, "zero1"), (Scaled, "tensor=2"), (Coupled, "pipeline=2"), (Noisy, "ddp"),
+        (torch.optim.Adafactor, "zero3"), (torch.optim.SparseAdam, "zero2"),
+    ]:  # fmt: skip
+        try:
+            start(kind, f"fp32 {layout}", deep(), sample=pairs(1)[0])
+        except PlanError as refused:
+            found[f"{kind.__name__} {layout}"] = refused.problem
+    module = deep()
+    matrices = torch.optim.Muon([p for p in module.parameters() if p.dim() == 2])
+    try:
+        start(matrices, "fp32 zero2", module)
+    except PlanError as refused:
+        found["Muon zero2"] = refused.problem
+    start(Scaled, "fp32 pipeline=2", deep(), sample=pairs(1)[0])  # whole matrices, each its own
+    start(Scaled, "fp32 ddp", deep())
+    return found
+
+
+def test_an_optimizer_that_ranks_cannot_share_is_refused():
+    found, _ = run(refused_on_ranks, 2, init=False)
+    sliced = "steps for a slice of a parameter, and shard=2 slices them"
+    assert sliced in found["Scaled zero1"] and sliced in found["Adafactor zero3"]
+    assert "and tensor=2 slices them" in found["Scaled tensor=2"]
+    assert "for a parameter by itself, and pipeline=2 parts them" in found["Coupled pipeline=2"]
+    assert "Noisy draws random numbers, and copies in replicate=2" in found["Noisy ddp"]
+    assert "small matrices, so nobody knows whether shard=2 fits" in found["SparseAdam zero2"]
+    assert "Muon" in found["Muon zero2"] and "a slice of a parameter, and" in found["Muon zero2"]
+
+
+def test_masters_need_an_optimizer_in_words():
+    with pytest.raises(PlanError, match="Lion keeps no masters, and bf16-master needs them"):
+        start(Lion, "bf16-master")
