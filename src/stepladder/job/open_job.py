@@ -10,7 +10,6 @@ from torch import nn
 
 from stepladder.data import Batch
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
-from stepladder.job.monitoring.step_instruments import NullJournal
 from stepladder.job.opening.built_in_run import ChosenRun
 from stepladder.job.opening.check_data import check_data
 from stepladder.job.opening.open_recipe import (
@@ -29,6 +28,7 @@ from stepladder.job.opening.run_folder import (
 from stepladder.job.opening.size_run import size_run
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Plan, Recipe
+from stepladder.record.journal_writer import NullJournal
 from stepladder.track import parse_targets
 from stepladder.train import Run, climb
 from stepladder.world import Place

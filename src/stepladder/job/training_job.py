@@ -12,7 +12,7 @@ from stepladder.data import Source
 from stepladder.job.monitoring.memory_watch import MemoryWatch
 from stepladder.job.monitoring.periodic_profile import profile_periodically
 from stepladder.job.monitoring.recovery import Recovery
-from stepladder.job.monitoring.step_instruments import NullJournal, StepInstruments
+from stepladder.job.monitoring.step_instruments import StepInstruments
 from stepladder.job.opening.open_recipe import (
     training_batches,
 )
@@ -23,6 +23,7 @@ from stepladder.job.summary.run_speed import RunSpeed, thin
 from stepladder.job.summary.sample_text import sample_text
 from stepladder.plan import Recipe
 from stepladder.record import Report
+from stepladder.record.journal_writer import NullJournal
 from stepladder.track import TrackedJournal
 from stepladder.train import Run, fit
 from stepladder.train.feed import Feed

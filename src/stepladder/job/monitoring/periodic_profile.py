@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stepladder.record.journal_writer import JournalWriter
 from stepladder.train import Run
 from stepladder.train.profile_steps import glance
-
-from .step_instruments import JournalWriter
 
 
 def profile_periodically(

@@ -5,32 +5,20 @@ All of it is known by then: nothing here waits for the device or for another ran
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.measure.stragglers import RankTimeExchange, StragglerWatch
 from stepladder.record import Report
+from stepladder.record.journal_writer import JournalWriter
 from stepladder.rungs import local
 from stepladder.train import Run
 from stepladder.world import device_memory_bytes
 
 NOTICEABLE = 0.001  # of the peak
 MOST_STEPS_BETWEEN = 100  # steps without an entry, so that a page's curve reaches the present
-
-
-class JournalWriter(Protocol):
-    """Anything that takes journal entries."""
-
-    def write(self, kind: str, **entry: Any) -> None: ...
-
-
-class NullJournal:
-    """The journal of a rank for which another one writes."""
-
-    def write(self, kind: str, **entry: Any) -> None:
-        pass
 
 
 class StepInstruments:
