@@ -10,7 +10,7 @@ their own, and no combination is made that was not measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,6 +65,11 @@ class Chosen:
     @property
     def loss(self) -> Loss:
         return self.unfused if self.head is None else self.head.loss
+
+    @property
+    def whole_outputs(self) -> Context:
+        """The context in which the module returns its outputs, and not what a kernel takes."""
+        return nullcontext if self.head is None else self.head.returning_logits
 
     def around(self, working: Context) -> Context:
         """The context of a forward pass."""

@@ -45,6 +45,7 @@ class FusedHead:
     float8: bool = False  # its matmuls are in fp8
     notes: list[str] = field(default_factory=list)  # where a refusal is reported
     refusal: str = ""  # why the module keeps its own loss; empty while it is fused
+    bypassed: bool = False  # while somebody wants to see logits
     _inside: bool = field(default=False, init=False)
 
     @property
@@ -53,7 +54,7 @@ class FusedHead:
         return replace(self.unfused, function=self._loss, takes=lambda outputs: outputs)
 
     def _loss(self, outputs: Any, targets: Tensor) -> Tensor:
-        if self.refusal:
+        if self.refusal or self.bypassed:
             return self.unfused.function(outputs, targets)
         labels = functional.pad(targets[..., 1:], (0, 1), value=IGNORED)
         wanted = labels if self.unfused.shifted else targets
@@ -65,6 +66,8 @@ class FusedHead:
 
     def prepare_inputs(self, inputs: Any) -> Any:
         """Inputs of a fused pass: with labels the module would compute its own loss."""
+        if self.bypassed:
+            return inputs
         if self.module.training not in self.checked and not self.refusal:
             self._check(inputs)
         return inputs if self.refusal else self._without_labels(inputs)
@@ -80,11 +83,20 @@ class FusedHead:
     def skipping_head(self) -> Iterator[None]:
         """A block in which the head returns its input."""
         self._inside = True
-        self.head.skipped = not self.refusal
+        self.head.skipped = not (self.refusal or self.bypassed)
         try:
             yield
         finally:
             self.head.skipped = self._inside = False
+
+    @contextmanager
+    def returning_logits(self) -> Iterator[None]:
+        """A block in which the module returns what it would without this rung."""
+        self.bypassed = True
+        try:
+            yield
+        finally:
+            self.bypassed = False
 
     @property
     def _takes_cache(self) -> bool:

@@ -10,11 +10,12 @@ from .find_weighting import (
     propose,
     weigh_values,
 )
-from .loss import Loss, make_loss
+from .loss import NO_LOSS, Loss, make_loss
 from .observe_pieces import OFTEN_IGNORED, Observation
 from .weighting import Weighting, by_class
 
 __all__ = [
+    "NO_LOSS",
     "OFTEN_IGNORED",
     "ClassWeights",
     "Loss",

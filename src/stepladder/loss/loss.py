@@ -91,6 +91,10 @@ class Loss:
         return replace(self, known=True, shifted=False, weighting=weighting)
 
 
+# Of batches whose outputs alone are wanted, and which may have no targets.
+NO_LOSS = Loss(lambda outputs, targets: torch.zeros(()), known=True)
+
+
 def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.Module) -> Loss:
     """A loss from a name, a function of (outputs, targets), or None for the module's own."""
     if loss is None:

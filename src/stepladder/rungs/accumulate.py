@@ -32,8 +32,8 @@ from .forward_effects.written_buffers import RunningStatistics
 from .loss_leaves import check_leaves, reads_shards
 from .loss_module import LossModule, with_loss
 from .loss_trial import LossTrial
-from .output_tensors import tensors_in
-from .parameter_shards import local
+from .observe_outputs import Observe, observed
+from .output_tensors import tensors_in, zero_loss
 from .trial_copy import wide
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -52,6 +52,8 @@ class Accumulate:
     read_inputs: Callable[[Any], Any] = lambda inputs: inputs  # casts them as the module needs
     micro: int | None = None  # rows of a micro-batch; None: all of the rank's
     split_batch: SplitBatch = nullcontext  # this rank's part of each sequence
+    whole_outputs: Context = nullcontext  # in which the module returns what its author wrote
+    observe: Observe | None = None  # while somebody wants to see outputs
     total: int | torch.Tensor = 0  # valid targets of the last global batch
     row_chunks: int = 1  # that each row of the last batch was cut into
     weight_total: float | torch.Tensor = 1.0  # what the last global batch weighed in the loss
@@ -96,6 +98,11 @@ class Accumulate:
         state = with_loss(module, self.loss_module)
         self.statistics = [RunningStatistics(state, self.world, self.notes)]
 
+    @property
+    def has_outputs(self) -> bool:
+        """Whether this rank has what the module returns."""
+        return True
+
     def weight(self, part: Batch) -> float | torch.Tensor:
         """A micro-batch's share of the global batch."""
         if self.loss.sums:
@@ -124,9 +131,11 @@ class Accumulate:
 
     def forward_loss(self, part: Batch) -> torch.Tensor:
         counts = self.loss.count(part)
-        if counts and (whole := self.checked_loss(part).with_module):
+        if counts and not self.observe and (whole := self.checked_loss(part).with_module):
             return whole(self.read_inputs(part.inputs), part.targets)
         outputs = self.outputs(part)
+        if self.observe:
+            self.observe(outputs, part)
         self.loss.takes(outputs)  # refused on all ranks, not only on those with a valid target
         return self.mean(outputs, part) if counts else self.zero(outputs, part)
 
@@ -264,14 +273,19 @@ class Accumulate:
         return float(self.total if self.loss.sums else self.weight_total)
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[torch.Tensor, float]:
-        """The batch's loss without gradients, and its weight in a mean over several batches."""
+    def evaluate(self, batch: Batch, observe: Observe | None = None) -> tuple[torch.Tensor, float]:
+        """The batch's loss without gradients, and its weight in a mean over several batches.
+
+        Args:
+            observe: is given the outputs of every micro-batch that counts, in the rows' order.
+        """
         batch = self.loss.weigh(batch)
         self.start_count(batch)()
         loss = torch.zeros((), device=self.world.device)
         with self.split_batch(batch) as mine:
             for part, counts in self.padded_micro_batches(batch, self.weigh_chunk(batch, mine)):
-                loss += self.forward(part) * (self.weight(part) if counts else 0.0)
+                with observed(self, observe if counts else None):
+                    loss += self.forward(part) * (self.weight(part) if counts else 0.0)
         return self.world.sum(loss, *COPIES), self.evaluated_weight()
 
 
@@ -282,11 +296,3 @@ def times(loss: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
 
 def has_shards(module: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in module.parameters())
-
-
-def zero_loss(outputs: Any) -> torch.Tensor:
-    """Zero that depends on the outputs, so that every parameter gets a gradient of zero."""
-    used = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-    # A mean over no target is not a number, nor is its gradient: the other outputs will do.
-    used = [tensor for tensor in used if tensor.dim()] or used
-    return sum((local(t).nan_to_num().sum() * 0 for t in used), torch.zeros(()))

@@ -153,6 +153,7 @@ def climb(
         loss=part.sequences.loss if part.sequences else chosen.loss,
         forward_context=chosen.around(around_forward(module, settled, world.device)),
         read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
+        whole_outputs=chosen.whole_outputs,
         micro=settled.micro_batch,
     )
     if part.on_meta:  # after sharding: no rank ever has all of it

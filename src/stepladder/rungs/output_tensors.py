@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from stepladder.seam.pytree import tree_leaves
+
+from .parameter_shards import local
 
 
 def tensors_in(outputs: Any, depth: int = 4) -> Iterator[Tensor]:
@@ -31,6 +34,14 @@ def tensors_in(outputs: Any, depth: int = 4) -> Iterator[Tensor]:
             yield from tensors_in(getattr(outputs, part.name), depth - 1)
     elif depth and not isinstance(outputs, type):
         yield from tensors_in(getattr(outputs, "__dict__", {}), depth - 1)
+
+
+def zero_loss(outputs: Any) -> Tensor:
+    """Zero that depends on the outputs, so that every parameter gets a gradient of zero."""
+    used = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+    # A mean over no target is not a number, nor is its gradient: the other outputs will do.
+    used = [tensor for tensor in used if tensor.dim()] or used
+    return sum((local(t).nan_to_num().sum() * 0 for t in used), torch.zeros(()))
 
 
 class ShownOutputs:

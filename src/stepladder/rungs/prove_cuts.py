@@ -26,7 +26,12 @@ from stepladder.errors import DataError, ModelError, StepladderError
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, builtin_shape, evaluating, uncompiled
 from stepladder.plan import AXES, FP32, Plan
-from stepladder.rungs.context.context_parallel import SequenceSplit, context, other_results
+from stepladder.rungs.context.context_parallel import (
+    SequenceSplit,
+    check_tried_on_loss,
+    context,
+    other_results,
+)
 from stepladder.rungs.data_parallel.batch_norm import combine_over
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.rungs.precision.precision import float32_matmul_mode
@@ -68,6 +73,7 @@ class CutProof:
     ) -> Iterator[Batch]:
         """The batch as `split` gives it; the first one is tried before."""
         if not self.done:
+            check_tried_on_loss(run, self.axis)
             self.cut_loss = run.loss
             if not self.is_uneven(batch):
                 self.check(batch)

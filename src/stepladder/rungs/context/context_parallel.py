@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch, iter_tensors
 from stepladder.errors import DataError, ModelError
-from stepladder.loss import Loss
+from stepladder.loss import NO_LOSS, Loss
 from stepladder.loss.loss import cross_entropy
 from stepladder.model import base_model, evaluating
 from stepladder.model.builtin.attention import Attention, document_mask
@@ -130,6 +130,7 @@ class SequenceSplit:
                 f"Use sequences of {length // ways * ways}.",
             )
         if not self.tested:
+            check_tried_on_loss(run, "layout.context")
             row = batch.rows(slice(0, 1)).columns(slice(0, min(length, TEST_TOKENS * ways)))
             self.test(run, row)
             self.tested = True
@@ -182,6 +183,16 @@ class SequenceSplit:
         if num:
             off = f"by {total / num:.1g}"
             raise other_results(type(self.module).__name__, self.chunk.ways, off)
+
+
+def check_tried_on_loss(run: Accumulate, field: str) -> None:
+    """Refuse a first batch that is only predicted: a cut is tried on the loss of one."""
+    if run.loss is NO_LOSS:
+        raise ModelError(
+            field,
+            "the cut module is tried on its first batch with a loss, and none has come yet",
+            "Call run.step or run.evaluate before run.predict.",
+        )
 
 
 def other_results(kind: str, ways: int, why: str) -> ModelError:

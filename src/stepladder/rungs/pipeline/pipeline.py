@@ -29,6 +29,7 @@ from stepladder.rungs.forward_effects.call_counters import CallCounters
 from stepladder.rungs.forward_effects.written_buffers import RunningStatistics
 from stepladder.rungs.loss_module import with_loss
 from stepladder.rungs.loss_trial import LossTrial
+from stepladder.rungs.observe_outputs import Observe, observed
 
 from .find_stages import Stages
 from .probe_stages import probe_stages, received
@@ -74,6 +75,10 @@ class Pipeline(Accumulate):
             chunk.run = partial(run_followed, follow, chunk.run)
 
     @property
+    def has_outputs(self) -> bool:
+        return self.stages.last in self.stages.own
+
+    @property
     def group(self) -> dist.ProcessGroup:
         return self.world.group("pipeline")
 
@@ -88,11 +93,11 @@ class Pipeline(Accumulate):
                 around.enter_context(one.batch(len(parts)))
             for gradient_sync in self.gradient_syncs:
                 around.enter_context(gradient_sync.around_micro_batch(True))
-            ends = self.stages.last in self.stages.own
             try:
                 # Only which micro-batch it is travels with the schedule: see `Stage`.
                 schedule.step(
-                    target=torch.arange(len(parts)) if ends else None, return_outputs=False
+                    target=torch.arange(len(parts)) if self.has_outputs else None,
+                    return_outputs=False,
                 )
             except RuntimeError as error:
                 raise cause(error) from None
@@ -100,10 +105,10 @@ class Pipeline(Accumulate):
         return self.result()
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[Tensor, float]:
-        """The batch's loss without gradients, and its weight in a mean over several batches."""
+    def evaluate(self, batch: Batch, observe: Observe | None = None) -> tuple[Tensor, float]:
+        """As everywhere; only a rank that has the last stage observes outputs."""
         batch = self.loss.weigh(batch)
-        with self.split_batch(batch) as mine:
+        with self.split_batch(batch) as mine, observed(self, observe):
             parts = self.micro_batches(self.weigh_chunk(batch, mine))
             self.begin(batch, lambda loss: loss)
             stage_outputs = self.stage_outputs_of(parts[0])
