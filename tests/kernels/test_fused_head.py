@@ -69,6 +69,11 @@ def test_evaluation_agrees():
     _, plain = learn(model, "fp32", [])
     _, fused = learn(model, "fp32 kernels=on", [])
     assert fused.evaluate(held) == pytest.approx(plain.evaluate(held), rel=1e-5)
+    metrics = {"mean": lambda logits, targets: logits.square().mean(), "rows": lambda o, t: len(o)}
+    one, other = (run.evaluate(held, metrics=metrics) for run in (plain, fused))
+    assert other.metrics == pytest.approx(one.metrics, rel=1e-5), "of logits"
+    assert other.loss == pytest.approx(one.loss, rel=1e-5)
+    assert torch.allclose(plain.predict(held), fused.predict(held), atol=1e-5)
 
 
 class Squashed(nn.Module):

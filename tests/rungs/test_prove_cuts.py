@@ -145,3 +145,31 @@ def test_what_initial_weights_hide_is_refused_on_every_rank(block, plan, kinds):
     for kind in kinds:
         assert isinstance(one[kind], str), f"{kind} was trained"
         assert "\n" not in one[kind]
+
+
+def predicted(block, plan: str):
+    """What is said of a prediction before the first loss, and what is predicted after it."""
+    run, (tokens, targets) = climb_whole(block, plan), batch()
+    given = (tokens, targets) if "context" in plan else tokens
+    try:
+        refused = run.predict([given])
+    except StepladderError as refusal:
+        refused = str(refusal)
+    run.evaluate([(tokens, targets)])
+    return refused, run.predict([given])
+
+
+def climb_whole(block, plan: str):
+    return climb(make(block, ""), loss="cross_entropy", plan=plan, device="cpu")
+
+
+@pytest.mark.parametrize(("block", "axis"), [(Mlp, "tensor"), (Mixer, "context")])
+def test_nothing_is_predicted_by_a_cut_that_was_not_tried(block, axis):
+    with torch.no_grad():
+        whole = make(block, "").eval()(batch()[0])
+    for refused, outputs in on_ranks(predicted, 2, block, f"fp32 {axis}=2", init=False):
+        assert refused == (
+            f"layout.{axis}: the cut module is tried on its first batch with a loss, and none has "
+            "come yet. Call run.step or run.evaluate before run.predict."
+        )
+        assert torch.allclose(outputs, whole, atol=1e-5)

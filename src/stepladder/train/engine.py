@@ -15,15 +15,13 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.errors import DataError
-from stepladder.model.training_mode import evaluating, start_training
+from stepladder.model.training_mode import start_training
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory
 from stepladder.record import Report
 from stepladder.rungs import (
     Climbed,
     LossScale,
-    averaged_buffers,
     float32_matmul_mode,
     is_out_of_memory,
 )
@@ -252,31 +250,6 @@ class Engine:
         if self.copying is not None:
             self.copying.hold()
             self.copying = None
-
-    def evaluate(self, batches: Iterable[Any], *, rows: Rows | None = None) -> float:
-        """The mean loss over the valid targets of these batches, without learning.
-
-        Every rank calls it; batches and `rows` are as in `step`.
-        """
-        self.agree_on_health()
-        self.look_back()
-        total, count, seen = 0.0, 0.0, False
-        with (
-            evaluating(self.climbed.state),
-            averaged_buffers(self.climbed.state, self.world),
-            self.world.explain_hangs(),
-            self.world.during_step(),
-            float32_matmul_mode(self.plan.precision, self.world.device),
-        ):
-            for given in self.shard(batches, rows):
-                batch = self.own_batch(given, rows).to(self.world.device, non_blocking=True)
-                self.climbed.forward_backward.settle_loss(batch)
-                loss, weight = self.climbed.forward_backward.evaluate(batch)
-                total, count, seen = total + loss.item() * weight, count + weight, True
-            self.climbed.forward_backward.gradient_sync.after_evaluation()
-        if not seen:
-            raise DataError("batches", "there are none to evaluate", "Give at least one batch.")
-        return total / (count or 1.0)
 
     def look_back(self, last: int | None = None) -> None:
         """Learn how the steps up to `last` went: see [Note: looking later] in health.py."""

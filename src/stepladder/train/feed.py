@@ -15,8 +15,11 @@ class Feed(Iterator[Batch]):
     feed had been made after it.
     """
 
-    def __init__(self, make: Callable[[], Prefetcher], loads: Callable[[], int]) -> None:
+    def __init__(
+        self, make: Callable[[], Prefetcher], loads: Callable[[], int], *, endless: bool = False
+    ) -> None:
         self._make, self._count_loads = make, loads
+        self.endless = endless  # epoch after epoch
         self._loads, self._batches = loads(), make()
         self._closed = False
 

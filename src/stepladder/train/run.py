@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from stepladder.data import ReadPolicy
 from stepladder.record import Profile
 from stepladder.train.checkpointing.resume import load, resume
 from stepladder.train.checkpointing.save import Saver
+from stepladder.train.evaluation.evaluate import evaluate_metrics, mean_loss, predict
+from stepladder.train.evaluation.evaluation import Evaluation
+from stepladder.train.evaluation.metrics import Metric
+from stepladder.train.evaluation.observer import Keep
 from stepladder.train.health.replica_check import check_replicas
 
 from .engine import Engine
@@ -80,7 +84,57 @@ class Run(Engine):
             feed, self, source, size=size, seed=seed, uneven=uneven, stop=stop, shuffle=shuffle,
             lengths=lengths, longest=longest, workers=workers, reading=reading,
         )  # fmt: skip
-        return Feed(make, lambda: self.health.loads)
+        return Feed(make, lambda: self.health.loads, endless=stop is None)
+
+    @overload
+    def evaluate(self, data: Iterable[Any], *, rows: Rows | None = None) -> float: ...
+    @overload
+    def evaluate(
+        self,
+        data: Iterable[Any],
+        *,
+        metrics: Mapping[str, Metric],
+        keep: Keep | None = None,
+        rows: Rows | None = None,
+    ) -> Evaluation: ...
+
+    def evaluate(
+        self,
+        data: Iterable[Any],
+        *,
+        metrics: Mapping[str, Metric] | None = None,
+        keep: Keep | None = None,
+        rows: Rows | None = None,
+    ) -> float | Evaluation:
+        """The mean loss over the valid targets of these batches, without learning; with `metrics`
+        an `Evaluation`, which has the loss and each metric by its name. Every rank calls it.
+
+        Args:
+            data: batches as in `step`, or a DataLoader, whose batches several ranks share.
+            metrics: by name: a function of (outputs, targets), which is called once with those of
+                all rows of all ranks, on the CPU; or an object with `update`, `compute` and
+                `reset`, as torchmetrics has them.
+            keep: what metrics are given of a batch's outputs, such as
+                `lambda outputs: outputs.argmax(-1)`; None: all of them.
+            rows: as in `step`.
+        """
+        if metrics is None:
+            return mean_loss(self, data, rows)
+        return evaluate_metrics(self, data, metrics, keep, rows)
+
+    def predict(
+        self, data: Iterable[Any], *, keep: Keep | None = None, rows: Rows | None = None
+    ) -> Any:
+        """What the module returns in evaluation mode for all rows, in their order, on the CPU.
+
+        Every rank calls it and has all of it. Batches need no targets.
+
+        Args:
+            data: as in `evaluate`.
+            keep: as in `evaluate`.
+            rows: as in `step`.
+        """
+        return predict(self, data, keep, rows)
 
     def save(self, folder: str | Path, *, wait: bool = True) -> Path:
         """Write a checkpoint into `folder/step-NNNNNN`; every rank calls it.
