@@ -49,6 +49,7 @@ def write_step(journal, step, luck):
     journal.write("step", **report.to_dict())
     if step % 20 == 0:
         journal.write("evaluation", step=step, loss=loss + 0.1)
+        journal.write("logged", step=step, name="val/<b>accuracy", value=1 / loss)
         journal.write("device", step=step, utilisation=0.9, temperature_c=60, power_w=600.0)
         owners = {owner: int(size * luck.uniform(0.98, 1.02)) for owner, size in OWNERS.items()}
         journal.write("memory", step=step, owners=owners, limit_bytes=LIMIT)

@@ -66,6 +66,31 @@ def test_a_step_written_twice_without_a_start_counts_the_second_time(tmp_path):
     assert losses(read(tmp_path)) == {0: 1.0, 1: 2.0, 2: 52.0}
 
 
+def logged(index, name):
+    found = index.window(f"logged {name}", 0, FAR, 100)
+    return dict(zip(found["steps"], found["columns"]["value"]["mean"]))
+
+
+def test_each_name_that_was_logged_has_a_curve_of_its_own(tmp_path):
+    with Journal(tmp_path) as journal:
+        for step in range(4):
+            journal.write("logged", step=step, name="accuracy", value=step / 4)
+            journal.write("logged", step=step, name="f1", value=1.0)
+        journal.write("logged", step=1, name="accuracy", value=0.9)
+        journal.write("logged", step=2, name=["odd"], value="nan")
+    index = read(tmp_path)
+    assert logged(index, "accuracy") == {0: 0.0, 1: 0.9}
+    assert logged(index, "f1") == dict.fromkeys(range(4), 1.0)
+    with Journal(tmp_path) as journal:
+        journal.write("start", step=0)
+        journal.write("start", step=2)
+        for number in range(200):
+            journal.write("logged", step=3, name=f"name {number}", value=1)
+    catch_up(index)
+    assert logged(index, "f1") == {0: 1.0, 1: 1.0}
+    assert len(index.tables) == indexing.MAX_TABLES
+
+
 @pytest.fixture
 def small(monkeypatch):
     """Tables so small that a hundred steps are many."""

@@ -117,10 +117,10 @@ def test_every_curve_and_panel_of_a_full_run_is_there(browser, runs, tmp_path):
         page.wait_for_selector("#comparison", state="detached")
         shown = page.locator("figure.card:visible h3 > span:first-child").all_inner_texts()
         assert shown == [
-            "Loss", "Gradient norm", "Learning rate", "Loss scale", "Tokens a second",
-            "Share of the peak (MFU)", "Step time and data wait", "Collectives, seconds a step",
-            "Ranks: own time", "Memory by owner", "Peak memory", "Utilisation", "Temperature",
-            "Power",
+            "Loss", "Gradient norm", "Learning rate", "Loss scale", "val/<b>accuracy",
+            "Tokens a second", "Share of the peak (MFU)", "Step time and data wait",
+            "Collectives, seconds a step", "Ranks: own time", "Memory by owner", "Peak memory",
+            "Utilisation", "Temperature", "Power",
         ]  # fmt: skip
         assert page.locator("#chart-owners .area").count() == 5
         assert "limit 80 GiB" in page.locator("#chart-owners").inner_text()

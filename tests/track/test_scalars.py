@@ -22,6 +22,7 @@ def test_a_step_becomes_numbers_people_know():
 
 def test_other_kinds_have_names_of_their_own():
     assert scalars("evaluation", {"step": 3, "loss": 2}) == {"validation/loss": 2.0}
+    assert scalars("logged", {"step": 3, "name": "val/f1", "value": 0.5}) == {"val/f1": 0.5}
     assert scalars("device", {"step": 3, "utilisation": 0.5, "source": "card"}) == {
         "device/utilisation": 0.5
     }

@@ -26,6 +26,7 @@ def write_run(folder, track):
         for step in range(3):
             journal.write("step", step=step, loss=3.0 - step, lr=0.1, mfu=None)
         journal.write("evaluation", step=2, loss=1.5)
+        journal.write("logged", step=2, name="accuracy", value=0.75)
         journal.write("event", step=2, text="a spike")
         journal.write("summary", steps=3, sample="x")
     assert list(read_journal(folder, kind="event")) == [
@@ -44,6 +45,7 @@ def test_tensorboard_event_files_hold_the_curves(tmp_path):
         (2, 1.0),
     ]
     assert [e.value for e in found.Scalars("validation/loss")] == [1.5]
+    assert [(e.step, e.value) for e in found.Scalars("accuracy")] == [(2, 0.75)]
     assert {"plan/text_summary", "events/text_summary"} <= {*found.Tags()["tensors"]}
 
 
@@ -77,6 +79,7 @@ def test_wandb_keeps_a_run_offline(tmp_path, monkeypatch):
     losses = [(row["step"], float(row["train/loss"])) for row in rows if "train/loss" in row]
     assert losses == [("0", 3.0), ("1", 2.0), ("2", 1.0)]
     assert any(row.get("validation/loss") == "1.5" for row in rows)
+    assert [row["step"] for row in rows if row.get("accuracy") == "0.75"] == ["2"]
 
 
 def test_wandb_asks_nobody_to_log_in(tmp_path, monkeypatch):
@@ -105,6 +108,7 @@ def test_mlflow_keeps_a_run_in_a_file(tmp_path, monkeypatch):
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert sorted((m.step, m.value) for m in history) == [(0, 3.0), (1, 2.0), (2, 1.0)]
     assert run.data.metrics["validation/loss"] == 1.5
+    assert run.data.metrics["accuracy"] == 0.75
     assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
     assert run.data.tags["plan"] == "bf16 zero3"
 
@@ -131,6 +135,7 @@ def test_prometheus_reads_the_newest_numbers(tmp_path):
     source = Prometheus('a "run"', "127.0.0.1", free_port())  # which nobody else takes afterwards
     with TrackedJournal(Journal(tmp_path), [source]) as journal:
         journal.write("step", step=7, loss=2.5, tokens_per_second=100.0)
+        journal.write("logged", step=7, name="val/accuracy", value=0.5)
         journal.write("save", step=7, path="step-000008")
         deadline = time.monotonic() + 120
         while "} 1" not in source.text().partition("saves_total{")[2].partition("\n")[0]:
@@ -140,6 +145,7 @@ def test_prometheus_reads_the_newest_numbers(tmp_path):
         assert status == 200 and kind.startswith("text/plain; version=0.0.4")
         assert ask(source.port, "/etc/passwd")[0] == 404
     assert 'stepladder_train_loss{run="a \\"run\\""} 2.5\n' in text
+    assert 'stepladder_val_accuracy{run="a \\"run\\""} 0.5\n' in text
     assert 'stepladder_step{run="a \\"run\\""} 7\n' in text
     assert 'stepladder_saves_total{run="a \\"run\\""} 1\n' in text
     assert "# TYPE stepladder_speed_tokens_per_second gauge" in text

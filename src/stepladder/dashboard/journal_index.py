@@ -26,6 +26,8 @@ FIELDS = (
     "loss", "grad_norm", "lr", "loss_scale", "tokens_per_second", "flops_per_second", "mfu", "hfu",
     "seconds", "data_seconds", "memory_bytes",
 )  # fmt: skip
+LOGGED = "logged"  # values by names that a training loop chose
+MAX_TABLES = 100  # of all kinds and names
 LAST_ONLY = ("forecast", "measured", "summary", "timeline", "profile")  # only the last one counts
 
 
@@ -43,7 +45,7 @@ class JournalIndex:
         self.size = 0
         self.entries = 0
         self.revision = 0  # grows with every change
-        self.tables = {kind: Table(SPARSE) for kind in ROWS}
+        self.tables = {kind: Table(SPARSE) for kind in ROWS if kind != LOGGED}
         self.tables["step"] = Table(names=FIELDS)
         self.latest: dict[str, dict[str, Any]] = {}
         self.starts: list[dict[str, Any]] = []
@@ -89,7 +91,7 @@ class JournalIndex:
         entry = line.entry
         kind = entry["kind"]
         if kind in ROWS:
-            self._read_row(kind, line)
+            self._read_row(table_of(entry), line)
         elif kind == "start":
             self._read_start(entry)
         elif kind in LAST_ONLY:
@@ -116,18 +118,24 @@ class JournalIndex:
 
     def _read_row(self, kind: str, line: JournalLine) -> None:
         step = line.entry.get("step")
-        if type(step) is not int:
+        if type(step) is not int or not self._has_table(kind):
             return
         table = self.tables[kind]
         if table.last_step is not None and step <= table.last_step:
             self._rewind(kind, step)
-        table.add(step, ROWS[kind](line.entry), line.start, line.end)
+        table.add(step, row_of(line.entry), line.start, line.end)
         if kind == "step":
             self._read_step(line.entry)
         elif kind == "ranks":
             self.recent_ranks.append(line.entry)
         elif kind in ("memory", "evaluation", "device"):
             self.latest[kind] = line.entry
+
+    def _has_table(self, kind: str) -> bool:
+        """Whether there is a table of this kind; values that were logged get one by name."""
+        if kind not in self.tables and len(self.tables) < MAX_TABLES:
+            self.tables[kind] = Table(SPARSE)
+        return kind in self.tables
 
     def _read_step(self, entry: dict[str, Any]) -> None:
         self.newest = entry
@@ -144,9 +152,9 @@ class JournalIndex:
 
     def _fill(self, table: Table, kind: str, lines: Iterable[JournalLine], *, before: int) -> None:
         """Add a kind's rows from a part of the journal that is read again."""
-        for line in without_replaced_steps(line for line in lines if line.entry["kind"] == kind):
+        for line in without_replaced_steps(line for line in lines if table_of(line.entry) == kind):
             if line.entry["step"] < before:
-                table.add(line.entry["step"], ROWS[kind](line.entry), line.start, line.end)
+                table.add(line.entry["step"], row_of(line.entry), line.start, line.end)
 
     def window(self, kind: str, first: int, last: int, points: int) -> dict[str, Any]:
         """A range of a kind's columns; row by row if it is short enough."""
@@ -232,7 +240,22 @@ def ranks_row(entry: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def logged_row(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"value": entry.get("value")}
+
+
+def table_of(entry: dict[str, Any]) -> str:
+    """The table of an entry: its kind's, and for values that were logged one by name."""
+    kind: str = entry["kind"]
+    return f"{LOGGED} {str(entry.get('name'))[:100]}" if kind == LOGGED else kind
+
+
+def row_of(entry: dict[str, Any]) -> dict[str, Any]:
+    return ROWS[entry["kind"]](entry)
+
+
 ROWS = {
+    LOGGED: logged_row,
     "step": step_row,
     "evaluation": plain_row,
     "device": plain_row,

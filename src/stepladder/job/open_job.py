@@ -69,6 +69,7 @@ def open_job(
     folder = Path(board.read("folder", start))  # its name may hold the time of day
     writes = run.world.is_rank_zero
     journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
+    run.journal = journal
     sized = None
     if chosen and chosen.sized:
         (display or NoDisplay()).opening(opening_text(recipe, run.plan))

@@ -27,6 +27,8 @@ def scalars(kind: str, entry: dict[str, Any]) -> dict[str, float]:
         named = {name: entry.get(key) for key, name in STEP.items()}
     elif kind == "evaluation":
         named = {"validation/loss": entry.get("loss")}
+    elif kind == "logged":
+        named = {str(entry.get("name")): entry.get("value")}
     elif kind == "device":
         named = {f"device/{key}": value for key, value in entry.items() if key != "step"}
     elif kind == "memory":

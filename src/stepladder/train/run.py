@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, overload
 
 from stepladder.data import ReadPolicy
 from stepladder.record import Profile
+from stepladder.record.journal_writer import JournalWriter, NullJournal
+from stepladder.track import open_journal
 from stepladder.train.checkpointing.resume import load, resume
 from stepladder.train.checkpointing.save import Saver
 from stepladder.train.evaluation.evaluate import evaluate_metrics, mean_loss, predict
@@ -17,6 +20,7 @@ from stepladder.train.evaluation.evaluation import Evaluation
 from stepladder.train.evaluation.metrics import Metric
 from stepladder.train.evaluation.observer import Keep
 from stepladder.train.health.replica_check import check_replicas
+from stepladder.train.reporting.logged_values import check_name, check_step, read_number
 
 from .engine import Engine
 from .feed import Feed
@@ -32,6 +36,8 @@ class Run(Engine):
 
     because: str = ""  # why its plan was chosen, where nobody asked for one
     saver: Saver = field(default_factory=Saver)
+    journal: JournalWriter | None = None  # where `log` writes to
+    logged: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # step and value
     # Tries plans on the first batch, where none was known before; called with the run and it.
     retune: Callable[[Any, Any], None] | None = None
 
@@ -135,6 +141,47 @@ class Run(Engine):
             rows: as in `step`.
         """
         return predict(self, data, keep, rows)
+
+    @contextmanager
+    def open_journal(
+        self, folder: str | Path, track: str | Iterable[str] = ()
+    ) -> Iterator[JournalWriter]:
+        """Context in which this run has a journal, which `stepladder watch` and `report` read.
+
+        Every rank enters it, and rank 0 writes. `log` writes to it by itself; a step is written
+        with `journal.write("step", **report.to_dict())`.
+
+        Args:
+            track: trackers that are sent every entry too, such as "tensorboard, wandb".
+        """
+        writes = self.world.is_rank_zero
+        with open_journal(folder, track) if writes else nullcontext(NullJournal()) as journal:
+            ranks = self.world.place.num_ranks
+            journal.write(
+                "start", plan=str(self.plan), step=self.index, because=self.because, ranks=ranks
+            )
+            self.journal = journal
+            try:
+                yield journal
+            finally:
+                self.journal = None
+
+    def log(self, name: str, value: Any, step: int | None = None) -> None:
+        """Keep a value under a name, in `logged` and in the run's journal if there is one.
+
+        Every rank may call it; rank 0 writes.
+
+        Args:
+            value: a number, or a tensor of one element.
+            step: that it belongs to; None: the last one taken.
+        """
+        step = max(self.index - 1, 0) if step is None else step
+        check_name(name)
+        check_step(name, step)
+        number = read_number(name, value)
+        self.logged.setdefault(name, []).append((step, number))
+        if self.journal is not None and self.world.is_rank_zero:
+            self.journal.write("logged", step=step, name=name, value=number)
 
     def save(self, folder: str | Path, *, wait: bool = True) -> Path:
         """Write a checkpoint into `folder/step-NNNNNN`; every rank calls it.

@@ -66,7 +66,7 @@ def test_the_page_is_whole_and_reaches_for_nothing(made):
     assert outline.open == []
     assert not {"script", "link", "iframe", "img"} & {*outline.seen}
     assert all(word.startswith("#") for word in outline.refers)
-    assert outline.seen.count("svg") == 14
+    assert outline.seen.count("svg") == 15
 
 
 def test_it_says_plan_forecast_result_environment_and_what_happened(made):
@@ -85,7 +85,8 @@ def test_it_says_plan_forecast_result_environment_and_what_happened(made):
 
 def test_plots_are_pictures_beside_it(made):
     plots = sorted(made.glob("report/*.png"))
-    assert len(plots) == 14 and made / "report" / "memory-by-owner.png" in plots
+    assert len(plots) == 15 and made / "report" / "memory-by-owner.png" in plots
+    assert made / "report" / "logged-val%2F%3Cb%3Eaccuracy.png" in plots
     assert all(plot.read_bytes().startswith(b"\x89PNG") for plot in plots)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from .plots import COLOURS, figure, store
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 POINTS = 800
 FAR = 2**62
 GIB = 2**30
+LOGGED = "logged "  # before the name of values that a training loop logged
 Window = dict[str, Any]
 
 
@@ -81,7 +83,17 @@ def draw_plots(index: JournalIndex, folder: Path) -> list[Plot]:
         named = [Curve("collectives", name, name) for name in collectives]
         drawn = lines(windows, named, "s a step", from_zero=True)
         made.append(keep(folder / "collectives.png", "Collectives", drawn))
+    for kind in windows:
+        if kind.startswith(LOGGED) and windows[kind]["columns"]:
+            name = kind.removeprefix(LOGGED)
+            drawn = lines(windows, [Curve(kind, "value", name)], "")
+            made.append(keep(folder / f"logged-{file_name(name)}.png", name, drawn))
     return made
+
+
+def file_name(name: str) -> str:
+    """A name that a training loop chose, as part of the name of a file in any folder."""
+    return quote(name, safe="").replace(".", "%2E")
 
 
 Draw = Callable[[Any], None]

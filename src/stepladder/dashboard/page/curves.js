@@ -9,6 +9,7 @@ export const SECTIONS = [
     { id: "lr", title: "Learning rate", format: short, zero: true, lines: [["step", "lr", "learning rate"]] },
     { id: "loss_scale", title: "Loss scale", format: short, lines: [["step", "loss_scale", "loss scale"]] },
   ] },
+  { title: "Logged", charts: [] }, // by names that a training loop chose: see loggedCharts
   { title: "Speed", charts: [
     { id: "tokens", title: "Tokens a second", format: short, zero: true, lines: [["step", "tokens_per_second", "tokens/s"]] },
     { id: "mfu", title: "Share of the peak (MFU)", format: share, zero: true, lines: [["step", "mfu", "MFU"], ["step", "hfu", "with recomputation", { dash: "5 4" }]] },
@@ -33,6 +34,14 @@ export const color = (index) => `var(--c${index % 10})`;
 const OWNERS = ["parameters", "working", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context", "reserved"];
 const rank = (owner) => (OWNERS.includes(owner) ? OWNERS.indexOf(owner) : OWNERS.length); // from what stays to what passes
 const STROKES = [undefined, "5 4", "2 3"];
+
+// A chart for each name that any of these runs logged.
+const LOGGED = "logged ";
+export const loggedCharts = (runs) => [...new Set(runs.flatMap((run) => Object.keys(run.series)))].filter((kind) => kind.startsWith(LOGGED))
+  .map((kind) => ({ id: encodeURIComponent(kind), title: kind.slice(LOGGED.length), format: short, lines: [[kind, "value", kind.slice(LOGGED.length)]] }));
+
+// The last step that has a curve of the loop's own: its reports', or what it logged.
+export const lastStep = (runs) => Math.max(1, ...runs.flatMap((run) => Object.entries(run.series).filter(([kind]) => kind === "step" || kind.startsWith(LOGGED)).map(([, table]) => table.steps.at(-1) ?? 0)));
 
 // The lines of one chart over the chosen runs: a colour a run, or a colour a line where there is one.
 export function linesOf(spec, runs) {

@@ -1,6 +1,6 @@
 // The page: which runs are looked at, over which steps, and what the server is asked for when.
 import { Chart, element } from "./chart.js";
-import { color, linesOf, SECTIONS, settings } from "./curves.js";
+import { color, lastStep, linesOf, loggedCharts, SECTIONS, settings } from "./curves.js";
 import { whole } from "./format.js";
 import * as panels from "./panels.js";
 
@@ -37,6 +37,16 @@ function build() {
     get("curves").append(section.root);
   }
   get("details").append(element("h2", {}, "The run"), element("div", { class: "grid", id: "cards" }));
+}
+
+function addLogged(runs) {
+  const section = SECTIONS.find((one) => one.title === "Logged");
+  for (const spec of loggedCharts(runs).filter((spec) => !section.made.some((chart) => chart.spec.id === spec.id))) {
+    const chart = new Chart(spec, hub);
+    charts.push(chart);
+    section.made.push(chart);
+    section.root.querySelector(".grid").append(chart.root);
+  }
 }
 
 function showTip(step, chart, event) {
@@ -120,8 +130,8 @@ function show() {
   const main = runs[0];
   settings.memoryLimit = main.facts.memory?.limit_bytes ?? null;
   settings.device = main.facts.device?.source ?? null;
-  const steps = runs.flatMap((run) => run.series.step.steps);
-  const view = { first: range?.[0] ?? 0, last: range?.[1] ?? Math.max(1, ...steps), events: main.facts.events.filter((one) => one.step !== null).map((one) => ({ ...one, color: panels.markColor(one.sort) })) };
+  const view = { first: range?.[0] ?? 0, last: range?.[1] ?? lastStep(runs), events: main.facts.events.filter((one) => one.step !== null).map((one) => ({ ...one, color: panels.markColor(one.sort) })) };
+  addLogged(runs);
   drawFrom(0, runs, view);
   const listing = listings.find((one) => one.name === main.name) ?? {};
   get("headline").replaceChildren(...panels.headline(main.facts, listing, runs.length > 1));
