@@ -99,6 +99,18 @@ def small(monkeypatch):
     )
 
 
+def test_a_name_that_was_logged_is_rewound_through_a_bucket_without_others(tmp_path, small):
+    with Journal(tmp_path) as journal:
+        for step in range(64):
+            journal.write("logged", step=step, name="one", value=1.0)
+            journal.write("logged", step=step, name="two", value=2.0)
+        journal.write("logged", step=42, name="one", value=3.0)
+    index = read(tmp_path)
+    means = index.window("logged one", 0, FAR, 100)["columns"]["value"]["mean"]
+    assert means[:-1] == [1.0] * (len(means) - 1) and 1.0 < means[-1] < 3.0
+    assert set(logged(index, "two").values()) == {2.0}
+
+
 def test_a_rewind_through_a_bucket_keeps_what_lies_before_it(tmp_path, small):
     with Journal(tmp_path) as journal:
         write_steps(journal, range(64))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import DataError
+from stepladder.loss import NO_LOSS
 from stepladder.model.call_module import call
 from stepladder.model.training_mode import copy_mode
 from stepladder.plan import Schedule
@@ -77,6 +78,11 @@ class Pipeline(Accumulate):
     @property
     def has_outputs(self) -> bool:
         return self.stages.last in self.stages.own
+
+    @property
+    def checks_loss(self) -> bool:
+        """Whether the loss must still be looked at, and this batch has one."""
+        return not self.loss_checked and self.loss is not NO_LOSS
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -236,7 +242,7 @@ class Pipeline(Accumulate):
     def stage_outputs_of(self, part: Batch) -> tuple[StageOutput, ...]:
         """What flows between stages for a micro-batch of this shape."""
         shape = shape_of(part)
-        if shape not in self.stage_outputs:
+        if shape not in self.stage_outputs or self.checks_loss:
             self.stage_outputs[shape] = probe_stages(self, part)
         return self.stage_outputs[shape]
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError, StepladderError
-from stepladder.loss import NO_LOSS
 from stepladder.model import evaluating, uncompiled
 from stepladder.model.forward_state import state_restored
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, lacks_rows, one_row
@@ -31,7 +30,7 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutput, ...]:
     sent: list[StageOutput] = []
     for stage in range(pipeline.stages.last):
         sent.append(agree(pipeline, stage, lambda chunk: probe_output(pipeline, chunk, part, sent)))
-    if not pipeline.loss_checked and pipeline.loss is not NO_LOSS:
+    if pipeline.checks_loss:
         last = pipeline.stages.last
         agree(pipeline, last, lambda chunk: check_loss(pipeline, chunk, part, sent))
         pipeline.loss_checked = pipeline.leaves_checked = True
