@@ -260,6 +260,20 @@ def test_a_metric_that_cannot_be_used_is_told_in_one_line(metrics, said):
     assert str(refused.value).startswith(said)
 
 
+def refused_metric():
+    try:
+        start(WAYS["tensor"], "fp32 ddp").evaluate(
+            pairs(1), metrics={"a": lambda o, t: o}, rows="global"
+        )
+    except DataError as refused:
+        return str(refused)
+
+
+def test_every_rank_refuses_a_metric_that_one_of_them_computes():
+    one, other = on_ranks(refused_metric, 2, init=False)
+    assert one == other and one.startswith("metrics.a: returned a tensor of shape (8, 5)")
+
+
 def test_outputs_that_no_rows_can_be_told_from_are_refused():
     odd = start(lambda logits: (logits, torch.ones(7, 2)), "fp32")
     with pytest.raises(DataError) as refused:

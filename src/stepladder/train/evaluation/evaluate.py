@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from stepladder.errors import DataError
+from stepladder.errors import DataError, StepladderError
 from stepladder.model.training_mode import evaluating
 from stepladder.rungs import averaged_buffers, float32_matmul_mode
 from stepladder.rungs.observe_outputs import without_loss
@@ -60,12 +60,18 @@ def compute(run: Engine, asked: Metrics, observer: Observer, rows: AllRows) -> d
     # Ranks without a single row take part too: those of one group combine what each was given.
     values = {one.name: one.value() for one in asked.updated} if sees else {}
     root = first_that(run.world, bool(observer.numbers))
-    if asked.whole:
-        found = gather_whole(run, observer, rows, root)
-        if found:
-            outputs, targets = rows.outputs.build(found[0]), rows.targets.build(found[1])
+    found = gather_whole(run, observer, rows, root) if asked.whole else None
+    problem: StepladderError | None = None
+    if found:
+        outputs, targets = rows.outputs.build(found[0]), rows.targets.build(found[1])
+        try:
             values |= asked.of_all_rows(outputs, targets)
-    return send_to_all(run.world, values, root)
+        except StepladderError as refused:
+            problem = refused
+    values, told = send_to_all(run.world, (values, problem), root)
+    if told is not None:  # on every rank, so that none waits for one that stopped
+        raise problem or told
+    return values
 
 
 def predict(run: Engine, data: Iterable[Any], keep: Keep | None, rows: Rows | None) -> Any:
