@@ -26,6 +26,7 @@ from stepladder.rungs import (
     is_out_of_memory,
 )
 from stepladder.train.checkpointing.async_copy import Copying
+from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
 from stepladder.train.data_loader.shard_loader import shard_batches
 from stepladder.train.health.locate_nonfinite import Scene, answer
@@ -75,6 +76,7 @@ class Engine:
     statistics: Statistics | None = None  # of the layers, where a bad step does not end the run
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
     reading: LoaderPosition = field(default_factory=LoaderPosition)  # where it is in a DataLoader
+    registry: Registry = field(default_factory=Registry)  # objects that are saved with the run
     events: list[str] = field(default_factory=list)  # what a step's numbers do not say
 
     @property

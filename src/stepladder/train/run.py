@@ -13,6 +13,7 @@ from stepladder.data import ReadPolicy
 from stepladder.record import Profile
 from stepladder.record.journal_writer import JournalWriter, NullJournal
 from stepladder.track import open_journal
+from stepladder.train.checkpointing.registry import Stateful
 from stepladder.train.checkpointing.resume import load, resume
 from stepladder.train.checkpointing.save import Saver
 from stepladder.train.evaluation.evaluate import evaluate_metrics, mean_loss, predict
@@ -223,6 +224,18 @@ class Run(Engine):
     def check_copies(self) -> None:
         """Raise where ranks that should hold the same parameters do not; every rank calls it."""
         check_replicas(self.climbed.shards, self.world, self.index)
+
+    def register_for_checkpointing(self, name: str, stateful: Stateful) -> None:
+        """Save an object's state with the run, and restore it in `load`, `resume` and `rewind`.
+
+        Every rank registers it, before the checkpoint is loaded; rank 0's state is written.
+
+        Args:
+            stateful: anything with `state_dict` and `load_state_dict`, such as `EarlyStopping`. If
+                it also has `tensors` and `restart`, as `EMA` has, each of its tensors is saved in
+                slices as the parameter of its name is, and loaded in any layout.
+        """
+        self.registry.add(name, stateful)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on the disk; raise where it could not be written."""

@@ -48,8 +48,14 @@ class RankState:
     differing: tuple[str, ...] = ()
 
 
-def read_rank_state(climbed: Climbed, world: World) -> RankState:
-    """What a save needs to know; every rank calls it."""
+def read_rank_state(
+    climbed: Climbed, world: World, registered: Mapping[str, Tensor] | None = None
+) -> RankState:
+    """What a save needs to know; every rank calls it.
+
+    Args:
+        registered: tensors of registered objects that belong to buffers, by saved name.
+    """
     extra: dict[str, Tensor] = {}
     problem: Exception | None = None
     for name, read in encoded_parts(climbed.state):
@@ -59,6 +65,7 @@ def read_rank_state(climbed: Climbed, world: World) -> RankState:
             extra[name], problem = torch.zeros(0, dtype=torch.uint8), refused
     named = {stored_path(name, climbed): b for name, b in whole_buffers(climbed.state)}
     named |= {f"extra/{saved_name(name, climbed)}": value for name, value in extra.items()}
+    named |= registered or {}
     own, means = {}, {}
     for (name, tensor), (numbers, shape) in zip(
         named.items(), find_differing(list(named.values()), world)

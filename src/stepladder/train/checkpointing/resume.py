@@ -33,6 +33,7 @@ from stepladder.train.optimizer.optimizer_state import begin_anew, make_state, s
 
 from .plain_values import encode
 from .rank_state import set_rank_state
+from .registered_state import load_registered
 from .rng_state import set_generators
 from .sharded_state import StateShard, model_shapes, state_shards
 
@@ -56,6 +57,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         set_owed(run, manifest, reader)
         run.reading.saved = loader_position(run, manifest, reader)
         told = set_rank_state(run.climbed, run.world, manifest, reader)
+        told += load_registered(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state = manifest.state
     asked, run.index, run.position = run.seed, state["step"], state["position"]

@@ -26,6 +26,7 @@ from stepladder.version import VERSION
 
 from .async_copy import Copying
 from .rank_state import RankState, copies_of, read_rank_state
+from .registered_state import registered_buffers, registered_shards
 from .rng_state import read_generators
 from .sharded_state import StateShard, saved_name, saves, state_shards
 
@@ -59,7 +60,7 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
     run's own, and the run must stand still until it is written."""
     reshard(run.module)  # what a pass without a backward left gathered
     rank = run.world.place.rank
-    passing = read_rank_state(run.climbed, run.world)
+    passing = read_rank_state(run.climbed, run.world, registered_buffers(run))
     taken = Snapshot(run.index, describe(run, passing), {}, {})
     pairs = []
     for shard in saved_shards(run, passing):
@@ -99,6 +100,7 @@ def changed_in_passes(module: nn.Module) -> set[int]:
 def saved_shards(run: Engine, passing: RankState) -> Iterator[StateShard]:
     """All that this rank may have to write, but for its own file."""
     yield from state_shards(run.climbed, run.optimizer, run.world)
+    yield from registered_shards(run)
     for index, (name, value) in enumerate(passing.extra.items()):
         mine = saves(ParameterShard(name, value, value), index, run.climbed, run.world)  # type: ignore[arg-type]
         full = f"extra/{saved_name(name, run.climbed)}"
@@ -117,9 +119,10 @@ def forecast_snapshot(run: Engine) -> int:
 
     All but what notes and threads take is kept for the next.
     """
-    mine = [held for held in state_shards(run.climbed, run.optimizer, run.world) if held.mine]
+    held = [*state_shards(run.climbed, run.optimizer, run.world), *registered_shards(run)]
+    mine = [shard for shard in held if shard.mine]
     pinned = run.world.device.type == "cuda"
-    copies = sum(host_bytes(held.tensor.nbytes, pinned) for held in mine)
+    copies = sum(host_bytes(shard.tensor.nbytes, pinned) for shard in mine)
     return copies + len(mine) * NOTE_BYTES + (THREADS + 2) * THREAD_BYTES
 
 
