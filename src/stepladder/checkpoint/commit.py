@@ -2,6 +2,7 @@
 
     run/step-000500/model-00000.safetensors      parameters and buffers that one rank wrote
                     optimizer-00000.safetensors  its optimizer state
+                    registered-00000.safetensors its part of what was registered, such as an EMA
                     rank-00000.safetensors       its random number generators
                     manifest.json                the run's state, and where each tensor slice is
                     committed                    SHA-256 of the manifest, written last
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from stepladder.errors import RecordError
 
+from .best import read_ranking, remove_worse
 from .find import list_checkpoints, step_of
 from .folder_locks import lock_folder, take_turn
 from .hashing import SHA256, hash_bytes
@@ -39,7 +41,10 @@ def checkpoint_folder(root: Path, step: int) -> Path:
 
 
 def commit(partial: Path, final: Path, manifest: Manifest, keep: int = KEEP) -> None:
-    """Make a written folder the run's newest checkpoint and delete all but the newest `keep`."""
+    """Make a written folder the run's newest checkpoint and delete all but the newest `keep`.
+
+    One that is kept for its value is deleted only once there are enough with better ones.
+    """
     text = manifest.to_json()
     write_text(partial / MANIFEST, text)
     write_text(partial / f".{COMMITTED}", hash_bytes(text.encode(), SHA256) + "\n")
@@ -48,6 +53,7 @@ def commit(partial: Path, final: Path, manifest: Manifest, keep: int = KEEP) -> 
     with take_turn(final.parent):
         publish(partial, final)
         remove_old(final.parent, step_of(final), keep)
+        remove_worse(final)
 
 
 def publish(partial: Path, final: Path) -> None:
@@ -73,6 +79,8 @@ def remove_old(root: Path, newest: int, keep: int) -> None:
     complete = 0
     for path in list_checkpoints(root):
         if path.name.startswith(".") or not 0 <= step_of(path) <= newest:
+            continue
+        if read_ranking(path) is not None:
             continue
         if complete >= keep:
             shutil.rmtree(path, ignore_errors=True)

@@ -24,7 +24,7 @@ HASHES = (BLAKE3, SHA256)
 STATE_TYPES: dict[str, type] = {  # of optional entries of the state, which may be null
     **dict.fromkeys(("plan", "optimizer", "rate", "precision"), str),
     **dict.fromkeys(("loss_scale", "health", "versions", "shape", "config", "adapters"), dict),
-    **{"structure": dict, "differing": list, "copies": list, "batch": int},
+    **{"structure": dict, "differing": list, "copies": list, "batch": int, "best": dict},
 }
 LARGEST = 2**63  # torch's sizes are int64
 

@@ -21,6 +21,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from stepladder.checkpoint import Manifest, TensorSource, list_checkpoints, read_manifest
+from stepladder.checkpoint.best import Ranking
 from stepladder.checkpoint.commit import checkpoint_folder, commit, remove_partial
 from stepladder.checkpoint.folder_locks import lock_folder
 from stepladder.checkpoint.integrity import check_complete
@@ -51,8 +52,14 @@ class Saver:
     writers: dict[Path, set[str]] = field(default_factory=dict)  # by folder: runs known to save
     remarks: list[str] = field(default_factory=list)  # events that nobody took yet
 
-    def save(self, run: Engine, folder: str | Path, *, wait: bool) -> Path:
-        """Write the run's state; without `wait`, go on as soon as it is copied off the device."""
+    def save(
+        self, run: Engine, folder: str | Path, *, wait: bool, ranking: Ranking | None = None
+    ) -> Path:
+        """Write the run's state; without `wait`, go on as soon as it is copied off the device.
+
+        Args:
+            ranking: for a checkpoint that is kept for a value; others are kept by age.
+        """
         root = Path(folder)
         final = checkpoint_folder(root, run.index)
         self.finish(run.events)
@@ -60,6 +67,8 @@ class Saver:
         self.count += 1
         taken = self._take(run, wait)
         taken.state["run"] = self.token
+        if ranking is not None:
+            taken.state |= ranking.to_state()
         if wait:
             self._write(run, taken, root, final)
             self.finish(run.events if self.failure is None else None)
