@@ -1,5 +1,7 @@
 """How a module learns: one step, the loop, the checkpoint."""
 
+from .in_loop.best_checkpoint import BestCheckpoint
+from .in_loop.early_stopping import EarlyStopping
 from .lightning import from_lightning
 from .loop import fit
 from .run import Run
@@ -8,6 +10,8 @@ from .step_batch import as_batch
 from .tuning.planner_inputs import facts_for
 
 __all__ = [
+    "BestCheckpoint",
+    "EarlyStopping",
     "Run",
     "as_batch",
     "climb",
