@@ -44,6 +44,16 @@ def test_nested_containers_are_walked_as_torch_walks_them(tree, without):
     assert pytree.tree_leaves(tree) == leaves
 
 
+def test_averages_are_the_same_tensor_by_tensor(without):
+    means, ends = ([torch.randn(3, 4), torch.randn(5), torch.randn(0)] for _ in range(2))
+    together = [mean.clone() for mean in means]
+    operators.foreach_lerp_(together, ends, 0.3)
+    operators.foreach_lerp_([], [], 0.3)
+    without(operators.LERP)
+    operators.foreach_lerp_(means, ends, 0.3)
+    torch.testing.assert_close(together, means)
+
+
 def test_norms_and_quotients_are_the_same_tensor_by_tensor(without):
     tensors = [torch.randn(3, 4), torch.randn(5).bfloat16()]
     norms = operators.foreach_norm(tensors, dtype=torch.float32)

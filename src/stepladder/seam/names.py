@@ -101,6 +101,7 @@ OPERATORS = (
     ),
     PrivateName("torch._foreach_norm", "all gradients' norms in one call", "one call a tensor"),
     PrivateName("torch._foreach_div_", "clipping in one call", "one call a tensor"),
+    PrivateName("torch._foreach_lerp_", "averaging weights in one call", "one call a tensor"),
     PrivateName(
         "torch._scaled_mm",
         "matmuls of float8 matrices",

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .lookup import find, has
 
-NORM, DIVIDE, SCALED = "torch._foreach_norm", "torch._foreach_div_", "torch._scaled_mm"
+NORM, DIVIDE, LERP = "torch._foreach_norm", "torch._foreach_div_", "torch._foreach_lerp_"
+SCALED = "torch._scaled_mm"
 GATHER = "torch.ops._c10d_functional.all_gather_into_tensor"
 SCATTER = "torch.ops._c10d_functional.reduce_scatter_tensor"
 WAIT = "torch.ops._c10d_functional.wait_tensor"
@@ -64,6 +65,15 @@ def foreach_divide_(tensors: list[Tensor], divisor: Tensor) -> None:
         return
     for tensor in tensors:
         tensor.div_(divisor)
+
+
+def foreach_lerp_(tensors: list[Tensor], ends: list[Tensor], weight: float) -> None:
+    """Move each tensor in place towards its end, by this share of the way."""
+    if has(LERP) and tensors:  # torch refuses an empty list
+        find(LERP)(tensors, ends, weight)
+        return
+    for tensor, end in zip(tensors, ends):
+        tensor.lerp_(end, weight)
 
 
 def scaled_mm(left: Tensor, right: Tensor, **scales: Any) -> Tensor:

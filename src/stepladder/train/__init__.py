@@ -2,6 +2,7 @@
 
 from .in_loop.best_checkpoint import BestCheckpoint
 from .in_loop.early_stopping import EarlyStopping
+from .in_loop.ema import EMA
 from .lightning import from_lightning
 from .loop import fit
 from .run import Run
@@ -10,6 +11,7 @@ from .step_batch import as_batch
 from .tuning.planner_inputs import facts_for
 
 __all__ = [
+    "EMA",
     "BestCheckpoint",
     "EarlyStopping",
     "Run",
