@@ -18,13 +18,19 @@ DOORS = sorted(
 )
 RULES = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PROOFS = ("parity", "precision", "resume")  # of `sl.verify`, which is a package
+LOOP = ("BestCheckpoint", "EMA", "EarlyStopping")  # of `stepladder.train`, for users' loops
+PUBLIC = [
+    *stepladder.HOMES,
+    *(f"verify.{each}" for each in PROOFS),
+    *(f"train.{each}" for each in LOOP),
+]
 
 
 def public(name: str) -> object:
     """What is called as `sl.name`; for a package that can be called, its function."""
-    package, _, proof = name.partition(".")
-    if proof:
-        return getattr(importlib.import_module(f"stepladder.{package}"), proof)
+    package, _, inner = name.partition(".")
+    if inner:
+        return getattr(importlib.import_module(f"stepladder.{package}"), inner)
     return stepladder.find(name)
 
 
@@ -41,7 +47,7 @@ def described(value: object) -> bool:
     return bool(said) and not said.startswith(f"{getattr(value, '__name__', '')}(")
 
 
-@pytest.mark.parametrize("name", [*stepladder.HOMES, *(f"verify.{each}" for each in PROOFS)])
+@pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_shows_an_example(name):
     if name == "verify":
         assert described(importlib.import_module("stepladder.verify"))
@@ -49,7 +55,7 @@ def test_a_public_name_shows_an_example(name):
     assert examples(public(name)), f"{name} has no '>>>' in its docstring"
 
 
-@pytest.mark.parametrize("name", [*stepladder.HOMES, *(f"verify.{each}" for each in PROOFS)])
+@pytest.mark.parametrize("name", PUBLIC)
 def test_the_example_of_a_public_name_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for example in examples(public(name)) if name != "verify" else ():
