@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 
-from stepladder.train import climb
+from stepladder.train import EMA, climb
 from stepladder.train.checkpointing.snapshot import forecast_snapshot, host_bytes
 from tests.train.toys import pairs
 
@@ -47,6 +47,15 @@ def test_a_save_in_the_background_stays_within_what_was_forecast(tmp_path, width
     kept = run.saver.buffers.values()
     added = forecast - sum(tensor.nbytes for tensor in kept)
     assert added < len(kept) * 15 * 2**10 + 6 * 2**20  # or anything would be within it
+
+
+def test_what_is_registered_is_part_of_the_forecast():
+    run = climb(
+        torch.nn.Linear(512, 512), loss="squared_error", optimizer="sgd lr=0.1", plan="fp32"
+    )
+    before = forecast_snapshot(run)
+    EMA(run)
+    assert forecast_snapshot(run) - before >= 512 * 512 * 4
 
 
 def test_pinned_memory_comes_in_powers_of_two():
