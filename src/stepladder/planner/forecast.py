@@ -53,7 +53,7 @@ def forecast(
         reasons += (
             f"time: no speed is known for {cluster.device} in {settled.precision.compute}.",
         )
-    device = cluster.device
+    device, flops = cluster.device, facts.flops_per_sample
     return Forecast(
         plan=str(settled),
         memory=memory,
@@ -65,7 +65,7 @@ def forecast(
         time=time,
         step_seconds=interval(time),
         tokens_per_step=settled.batch.sequences * facts.tokens,
-        flops_per_step=settled.batch.sequences * facts.flops_per_sample,
+        flops_per_step=None if flops is None else settled.batch.sequences * flops,
         peak_flops_per_second=device.peak(settled.precision.compute),
         watts=device.power_watts,
         dollars_per_hour=device.dollars_per_hour,

@@ -39,7 +39,7 @@ class Forecast:
     time: Time | None  # of the slowest rank
     step_seconds: Interval | None = None
     tokens_per_step: int = 0
-    flops_per_step: float = 0.0  # the model's own, over all devices
+    flops_per_step: float | None = 0.0  # the model's own, over all devices; None: not countable
     peak_flops_per_second: float | None = None  # of one device, in the plan's compute type
     watts: float | None = None  # of one device at its limit
     dollars_per_hour: float | None = None  # of renting one device
@@ -57,7 +57,7 @@ class Forecast:
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation: the model's FLOPs over the devices' peak in that time."""
-        if self.time is None or self.peak_flops_per_second is None:
+        if self.time is None or self.peak_flops_per_second is None or self.flops_per_step is None:
             return None
         could = self.time.step_seconds * self.num_devices * self.peak_flops_per_second
         return self.flops_per_step / could

@@ -176,6 +176,7 @@ class Facts:
     vocab: int = 0  # classes that the loss compares; with many, the logits are an owner
     tied_parameters: int = 0  # of the exit's matrix, when it is the entry's: counted once
     sample_bytes: float = 0.0  # of one sample as it is read, with what it is compared to
+    uncounted: tuple[str, ...] = ()  # operators with FLOPs of their own that no matmul here holds
 
     @property
     def entry(self) -> Part:
@@ -209,10 +210,15 @@ class Facts:
         return self.parameters - sum(idle)
 
     @property
-    def flops_per_sample(self) -> float:
-        """Of the model's own forward and backward pass: what MFU counts, recomputation left out."""
+    def flops_per_sample(self) -> float | None:
+        """Of the model's own forward and backward pass: what MFU counts, recomputation left out.
+
+        None where an operator cannot be counted: a total without it would be too low.
+        """
+        if self.uncounted:
+            return None
         return 3 * sum(part.flops * part.count for part in self.parts)
 
     @property
-    def flops_per_token(self) -> float:
-        return self.flops_per_sample / self.tokens
+    def flops_per_token(self) -> float | None:
+        return None if self.flops_per_sample is None else self.flops_per_sample / self.tokens

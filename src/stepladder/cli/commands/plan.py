@@ -154,12 +154,12 @@ def show_search(choices: Choices, explanation: Explanation, options: argparse.Na
 
 
 def show_head(facts: Facts, cluster: Cluster) -> None:
-    per = unit_of(facts).removesuffix("s")
-    flops = facts.flops_per_token / 1e9
+    per, flops = unit_of(facts).removesuffix("s"), facts.flops_per_token
+    assert flops is not None  # a named model has no operator that cannot be counted
     active = facts.active_parameters
     meets = f" ({active / 1e9:.3g} B active)" if active < facts.parameters else ""
     size = f"{facts.parameters / 1e9:.3g} B parameters{meets}"
-    print(f"{facts.name}: {size}, {flops:.3g} GFLOP a {per}")
+    print(f"{facts.name}: {size}, {flops / 1e9:.3g} GFLOP a {per}")
     print(f"{cluster}")
     for assumption in cluster.assumptions:
         print(f"  assumed: {assumption}")

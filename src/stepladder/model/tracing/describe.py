@@ -166,6 +166,7 @@ def facts_of_module(
         vocab=classes,
         tied_parameters=parameters.tied,
         sample_bytes=read + 8.0 * tokens,  # and a target for each
+        uncounted=tuple(sorted({name for part in full.parts.values() for name in part.uncounted})),
     )
 
 

@@ -24,7 +24,7 @@ from stepladder.seam.dispatch import DispatchMode
 from stepladder.seam.operators import Operators
 from stepladder.seam.pytree import tree_leaves
 
-from .operator_flops import COUNTED, elementwise_flops, is_uncounted, name_of
+from .operator_flops import COUNTED, SOFTMAX, elementwise_flops, is_uncounted, name_of
 
 aten = torch.ops.aten
 MATMULS = Operators(
@@ -33,6 +33,7 @@ MATMULS = Operators(
         "aten.addmm": (1, 2),
         "aten.bmm": (0, 1),
         "aten.baddbmm": (1, 2),
+        "aten.addbmm": (1, 2),
         "aten._grouped_mm": (0, 1),  # each row with its own expert's matrix
     }
 )
@@ -42,7 +43,7 @@ LIKE_FACTORIES = (aten.ones_like, aten.zeros_like, aten.full_like, aten.empty_li
 CASTS = Operators(
     ("aten._to_copy", "aten._autocast_to_reduced_precision", "aten._autocast_to_full_precision")
 )
-SOFTMAX = Operators(("aten._softmax", "aten._safe_softmax"))
+SOFTMAXES = Operators(("aten._softmax", "aten._safe_softmax"))
 
 
 class FlopCounter:
@@ -111,8 +112,7 @@ class MatmulCounter(DispatchMode):
             self.counter.add(self.counter.part, *formula(args, out))
         elif is_uncounted(func):
             self.counter.uncounted.add(func.name())
-        else:
-            self.counter.elementwise += elementwise_flops(func, args, out)
+        self.counter.elementwise += elementwise_flops(func, args, out)
 
     def count_matmul(self, first: Tensor, second: Tensor, out: Tensor) -> None:
         forward = 2 * first.numel() * second.shape[-1]
@@ -144,7 +144,7 @@ class MatmulCounter(DispatchMode):
         if packet in MASKING:
             others = [t for t in tensors if id(t) not in self.scores]
             scores.causal |= any(looks_causal(mask, scores.square) for mask in others)
-        if packet in SOFTMAX and not scores.soft:
+        if packet in SOFTMAXES and not scores.soft:
             self.confirm_attention(scores)
         for result in tree_leaves(out):
             same = isinstance(result, Tensor) and result.numel() == tensor.numel()
@@ -197,7 +197,9 @@ class FusedAttentionCounter(TorchFunctionMode):
         backward = score * sum(wanted[:2]) + mix * (any(wanted[:2]) + wanted[2])
         self.counter.add(self.counter.part, score + mix, backward)
         self.counter.attention += score + mix
+        elementwise = self.counter.elementwise + (1 + SOFTMAX) * pairs // halves  # 1: the scaling
         out = query.new_empty(*query.shape[:-1], value.shape[-1])
-        return out + (
-            query.sum() + key.sum() + value.sum()
-        )  # requires a gradient if one of them does
+        # Requires a gradient if one of them does.
+        out = out + (query.sum() + key.sum() + value.sum())
+        self.counter.elementwise = elementwise  # without what the stand-in computed
+        return out

@@ -25,9 +25,10 @@ from stepladder.seam.pytree import tree_leaves
 from stepladder.seam.storages import storage_id
 from stepladder.workload import Attention
 
-from .matmul_counter import CASTS, CONVOLUTIONS, MATMULS, looks_causal
+from .matmul_counter import CASTS, looks_causal
+from .matmul_shapes import RecordedMatmul, matmul_of
 from .memory_rates import memory_rate
-from .operator_flops import RECURRENT, name_of, recurrent_weights
+from .operator_flops import COUNTED, is_uncounted, name_of
 from .selective_checkpoint import worth_saving
 
 aten = torch.ops.aten
@@ -38,7 +39,6 @@ NO_KERNEL = Operators(
         *("aten.detach", "aten._unsafe_view"),
     )
 )
-GROUPED = Operators(("aten._grouped_mm",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,7 @@ class RecordedOperation:
     moved: ElementCounts  # elements read and written, by type
     rate: str = ""  # "rough", or the name of a kernel with its own rate
     lanes: int = 0  # channels of such a kernel
-    matmul: tuple[int, int, int] | None = None  # rows, inner, columns
-    channels: int = 0  # of a convolution's window
-    experts: int = 1  # matrices of a grouped matmul
-    num_gradients: int = 2  # gradients that a matmul's operands require
+    matmul: RecordedMatmul | None = None
     is_cast: bool = False
     worth_saving: bool = False  # by selective activation checkpointing
 
@@ -97,6 +94,7 @@ class RecordedPart:
     inputs: dict[int, ElementCounts] = field(default_factory=dict)
     made: dict[int, ElementCounts] = field(default_factory=dict)
     casts: int = 0  # of parameters, by autocast
+    uncounted: set[str] = field(default_factory=set)  # operators whose FLOPs are no matmul's
 
 
 BEFORE_FIRST = "the first operation"  # for an error before any operation was dispatched
@@ -157,24 +155,9 @@ class OperationRecorder(DispatchMode):
         done.is_cast = packet in CASTS
         if self.attending:
             return done
-        if packet in MATMULS:
-            first, second = (args[index] for index in MATMULS[packet])
-            rows = first.numel() // max(first.shape[-1], 1)
-            done.matmul = rows, first.shape[-1], second.shape[-1]
-            done.num_gradients = first.requires_grad + second.requires_grad
-            if packet in GROUPED and second.dim() == 3:
-                done.experts = second.shape[0]
-        elif packet in CONVOLUTIONS:
-            weight, image = args[1], args[0] if args[6] else out[0]
-            places = image.shape[0] * image[0, 0].numel()
-            done.matmul = places, weight[0].numel(), weight.shape[0]
-            done.channels = weight.shape[1]
-            done.num_gradients = args[0].requires_grad + weight.requires_grad
-        elif name_of(op) in RECURRENT:
-            weights = recurrent_weights(args)
-            rows = args[0].numel() // args[0].shape[-1]
-            gates = weights[0].shape[0]
-            done.matmul = rows, sum(weight.numel() for weight in weights) // gates, gates
+        done.matmul = matmul_of(op, args, out[0]) if out else None
+        if done.matmul is None and (name_of(op) in COUNTED or is_uncounted(op)):
+            self.part.uncounted.add(op.name())
         return done
 
     def record_storage(self, tensor: Tensor) -> StorageRecord | None:

@@ -23,11 +23,11 @@ def matrices_in(
     found = []
     for done in part.operations:
         if done.matmul is not None:
-            height, inner, columns = done.matmul
+            made = done.matmul
             where = done.where.removeprefix(f"{name}.")
             cut = SIDES.get(cuts.get(where, ""), "")
-            size = height // rows, inner, columns
-            found.append(MatmulFacts(*size, cut, done.channels, done.num_gradients, done.experts))
+            size = made.rows // rows, made.inner, made.columns
+            found.append(MatmulFacts(*size, cut, made.channels, made.num_gradients, made.experts))
     return tuple(found)
 
 
