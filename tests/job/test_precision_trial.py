@@ -5,11 +5,12 @@ import pytest
 from stepladder.job.precision_trial import try_precisions
 from stepladder.plan import Precision, read_recipe
 
-RECIPE = read_recipe(None, [
+SETTINGS = [
     "--model.name", "gpt:layers=1,hidden=16,heads=2,vocab=256", "--model.sequence", "16",
     "--train.batch", "4", "--train.steps", "3", "--train.evaluate_batches", "1",
     "--train.device", "cpu",
-])  # fmt: skip
+]  # fmt: skip
+RECIPE = read_recipe(None, SETTINGS)
 
 
 def test_a_precision_compared_with_itself_is_the_same_to_the_bit():
@@ -33,3 +34,15 @@ def test_fp16_gradients_are_those_of_the_loss_and_not_of_the_scaled_one():
     for plain, scaled in zip(*rows, strict=True):
         assert plain.norm == pytest.approx(scaled.norm, rel=0.05)
         assert scaled.lost_bf16 is not None
+
+
+def test_advice_under_bf16_weights_names_the_layers_and_is_silent_once_followed():
+    fp32, pure = Precision.parse("fp32"), Precision.parse("bf16-pure")
+    slow = [*SETTINGS, "--optimizer.lr", "1e-4"]
+    found = try_precisions(read_recipe(None, slow), fp32, pure, gradients=True)
+    (first, *_) = found.advice
+    name = first.partition(":")[0]
+    assert "updates are under half a bf16 step" in first and f"keep=fp32:{name}" in first
+    kept = read_recipe(None, [*slow, "--plan.keep", f"fp32:{name}"])
+    after = try_precisions(kept, fp32, pure, gradients=True)
+    assert not any(sentence.startswith(f"{name}:") for sentence in after.advice)

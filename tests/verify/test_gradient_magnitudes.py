@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 
 from stepladder.plan import BF16, FP32, Optimizer
-from stepladder.plan.precision import BF16_PURE, FP16
+from stepladder.plan.precision import BF16_MASTER, BF16_PURE, FP16
 from stepladder.verify.gradient_magnitudes import (
     TOLERATED,
     LayerGradient,
@@ -160,15 +160,52 @@ def test_where_no_scale_keeps_both_ends_the_way_out_is_bf16() -> None:
     ]
 
 
-def test_steps_rounded_away_point_to_weights_in_float32() -> None:
-    row = measure([1e-3] * 4, [1.0] * 4, lr=1e-3)
+def test_steps_rounded_away_point_to_weights_in_float32_or_a_larger_rate() -> None:
+    row = measure([-1e-3] * 4, [1.0] * 4, lr=1.0)
     assert advise([row], BF16_PURE) == [
         "up: 100 % of updates are under half a bf16 step of their weight and are rounded away; "
         "keep its weights in float32 (keep=fp32:up, or bf16 for all), "
-        "or raise its rate (group=up.*:lr=x10)."
+        "or raise its rate (group=up.*:lr=x4)."
     ]
-    assert advise([row], BF16) == []
+    assert advise([row], BF16) == advise([row], BF16_MASTER) == []
     assert advise([measure([1e-3] * 4, [1.0] * 4)], BF16_PURE) == []
+
+
+def test_following_the_advice_silences_it() -> None:
+    model, text = layer([-1e-3] * 4, [1.0] * 4), "sgd lr=1"
+    (row,) = measure_gradients(model, Optimizer.parse(text))
+    for keep in ("up", "other.up", "model"):
+        assert bool(advise([row], BF16_PURE, keep=[keep])) is (keep != "up")
+    for factor in (row.raise_bf16, row.raise_bf16 / 2):
+        (again,) = measure_gradients(model, Optimizer.parse(f"{text} group=up.*:lr=x{factor:g}"))
+        assert bool(advise([again], BF16_PURE)) is (factor != row.raise_bf16)
+    assert advise([measure([1e-12] * 3 + [100.0])], FP16, keep=["up"]) == []
+    assert advise([measure([math.nan, 1.0])], FP16, keep=["up"]), "not a matter of precision"
+
+
+def test_gains_that_stay_at_one_are_reported_though_biases_learn() -> None:
+    norm = nn.ModuleDict({"norm": nn.LayerNorm(4)})
+    for parameter in norm.parameters():
+        parameter.grad = torch.full((4,), -1.0)
+    (row,) = measure_gradients(norm, Optimizer("adamw", lr=1e-4))
+    (said,) = advise([row], BF16_PURE)
+    assert said.startswith("norm: 50 % of updates") and "lr=x64" in said
+
+
+def test_what_is_inside_a_kept_module_is_kept() -> None:
+    model = nn.ModuleDict({"blocks": nn.ModuleList([layer([-1e-3], [1.0])])})
+    rows = measure_gradients(model, Optimizer("sgd", lr=1.0))
+    assert advise(rows, BF16_PURE, keep=["blocks.0"]) == []
+    assert advise(rows, BF16_PURE, keep=["locks.0"]) != []
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=40))
+def test_the_named_factor_of_the_rate_loses_less_than_half(pairs) -> None:
+    weights, gradients = torch.tensor(pairs).bfloat16().T.float()
+    row = measure(gradients.tolist(), weights.tolist(), lr=2.0**-9)
+    raised = measure(gradients.tolist(), weights.tolist(), lr=2.0**-9 * row.raise_bf16)
+    assert raised.lost_bf16 < 0.5
 
 
 def test_the_worst_comes_first() -> None:

@@ -43,7 +43,8 @@ def try_precisions(
         found = replace(found, operations=operations_in(recipe, other))
     if gradients:
         rows = gradients_in(recipe, other)
-        found = replace(found, gradients=rows, advice=tuple(advise(rows, other)))
+        keep = (recipe.plan_choice() or Plan()).keep
+        found = replace(found, gradients=rows, advice=tuple(advise(rows, other, keep=keep)))
     return found
 
 

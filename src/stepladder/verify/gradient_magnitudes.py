@@ -11,24 +11,34 @@ Three losses are counted, each as a share of a layer's gradients:
   Adam, whose first update has that size whatever the gradient. That is the one that matters for
   bf16: its range is float32's and its gradients do not vanish, but its weights have 8 significant
   bits, and an update under 1/512 of a weight is rounded away.
+
+Advice follows by rule. Gradients that underflow ask for a loss scale, or for fp32 where no scale
+fits both ends of a layer; updates that are lost ask for fp32 weights, or for a larger rate of that
+layer. A layer that the plan keeps in fp32 needs none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import floor, log2
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from stepladder.model import find_anatomy
 from stepladder.plan import Optimizer, Precision
+from stepladder.train.optimizer.build_optimizer import settings
 
 UNDERFLOW = 2.0**-25  # ties go to even, and zero is even
 SUBNORMAL = 2.0**-14
 LARGEST = 65504.0
 TOLERATED = 0.001  # share of gradients whose loss to underflow is not worth a word
-LOST_TO_ROUNDING = 0.5  # share of steps rounded away beyond which a layer hardly learns
+# Share of updates rounded away from which a layer is reported: a norm whose gains stay at 1 while
+# its biases learn has half.
+LOST_TO_ROUNDING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +53,17 @@ class LayerGradient:
     nonfinite_share: float
     underflow_fp16: float
     subnormal_fp16: float
-    lost_bf16: float | None  # None where no optimizer was given
+    lost_bf16: float | None  # None where no optimizer was given, as the next
+    raise_bf16: float | None  # power of two times its rate that loses under LOST_TO_ROUNDING
     scale_fp16: float | None  # least power of two that saves all but TOLERATED; None if none does
+
+
+class Trained(NamedTuple):
+    """A parameter, its gradient and its learning rate."""
+
+    weight: Tensor
+    gradient: Tensor
+    rate: float
 
 
 @torch.no_grad()
@@ -57,31 +76,52 @@ def measure_gradients(
         optimizer: whose updates are compared with the weights' bf16 steps.
         scale: of the loss that the gradients came from.
     """
-    return tuple(_measure(name, pairs, optimizer) for name, pairs in _layers(module, scale))
+    return tuple(_measure(name, own, optimizer) for name, own in _layers(module, optimizer, scale))
 
 
-def advise(rows: Sequence[LayerGradient], precision: Precision) -> list[str]:
-    """What these gradients say about training in a precision, worst first; nothing if fine."""
-    found = [said for row in rows for said in _sentences(row, precision)]
+def advise(
+    rows: Sequence[LayerGradient], precision: Precision, *, keep: Collection[str] = ()
+) -> list[str]:
+    """What these gradients say about training in a precision, worst first; nothing if fine.
+
+    Args:
+        keep: modules that the plan keeps in fp32.
+    """
+    found = [
+        said
+        for row in rows
+        for said in (*_broken(row), *([] if _kept(row.name, keep) else _narrow(row, precision)))
+    ]
     return [sentence for _, sentence in sorted(found, key=lambda said: -said[0])]
 
 
-def _layers(module: nn.Module, scale: float) -> Iterator[tuple[str, list[tuple[Tensor, Tensor]]]]:
+def _kept(name: str, keep: Collection[str]) -> bool:
+    """Whether a layer is one of these modules, or inside one; an end of a name is enough."""
+    return any(f".{word}." in f".{name}." for word in keep)
+
+
+def _layers(
+    module: nn.Module, optimizer: Optimizer | None, scale: float
+) -> Iterator[tuple[str, list[Trained]]]:
+    blocks = find_anatomy(module).blocks
     for name, part in module.named_modules():
-        own = [p for p in part.parameters(recurse=False) if p.grad is not None and p.numel()]
+        own = []
+        for word, parameter in part.named_parameters(recurse=False):
+            if parameter.grad is not None and parameter.numel():
+                full = f"{name}.{word}".lstrip(".")
+                rate = optimizer.lr * settings(optimizer, full, blocks)[0] if optimizer else 0.0
+                gradient = _whole(parameter.grad).float() / scale
+                own.append(Trained(_whole(parameter), gradient, rate))
         if own:
-            pairs = [(_whole(p), _whole(p.grad).float() / scale) for p in own]
-            yield name or type(module).__name__, pairs
+            yield name or type(module).__name__, own
 
 
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _measure(
-    name: str, pairs: list[tuple[Tensor, Tensor]], optimizer: Optimizer | None
-) -> LayerGradient:
-    gradient = torch.cat([g.flatten() for _, g in pairs])
+def _measure(name: str, own: list[Trained], optimizer: Optimizer | None) -> LayerGradient:
+    gradient = torch.cat([each.gradient.flatten() for each in own])
     finite = gradient.isfinite()
     size = torch.where(finite, gradient, 0).abs()
     present = size > 0
@@ -95,6 +135,7 @@ def _measure(
         ((size > UNDERFLOW) & (size < SUBNORMAL)).float().mean(),
     )
     norm, largest, smallest, zero, nonfinite, underflow, subnormal = torch.stack(numbers).tolist()
+    lost, larger = (None, None) if optimizer is None else _lost_updates(own, optimizer)
     return LayerGradient(
         name=name,
         norm=norm,
@@ -104,19 +145,29 @@ def _measure(
         nonfinite_share=nonfinite,
         underflow_fp16=underflow,
         subnormal_fp16=subnormal,
-        lost_bf16=None if optimizer is None else _lost_share(pairs, optimizer),
+        lost_bf16=lost,
+        raise_bf16=larger,
         scale_fp16=_saving_scale(size[present], len(gradient), largest),
     )
 
 
-def _lost_share(pairs: list[tuple[Tensor, Tensor]], optimizer: Optimizer) -> float:
-    """Share of updates, among those that are not zero, that leave a bf16 weight where it was."""
-    weight = torch.cat([w.flatten() for w, _ in pairs]).bfloat16()
-    gradient = torch.cat([g.flatten() for _, g in pairs])
-    step = optimizer.lr * (gradient if optimizer.name == "sgd" else gradient.sign())
-    moved = (weight.float() - step).bfloat16() != weight
-    taken = step != 0
-    return ((taken & ~moved).sum() / taken.sum().clamp(min=1)).item()
+def _lost_updates(own: list[Trained], optimizer: Optimizer) -> tuple[float, float]:
+    """Share of updates that leave a bf16 weight where it was, and the rate's factor against it."""
+    weight = torch.cat([each.weight.flatten() for each in own]).bfloat16()
+    by_size = optimizer.name == "sgd"
+    step = torch.cat([
+        each.rate * (each.gradient if by_size else each.gradient.sign()).flatten() for each in own
+    ])  # fmt: skip
+    taken = (step != 0) & step.isfinite() & weight.isfinite()
+    weight, step = weight[taken], step[taken].double()
+    if not len(step):
+        return 0.0, 1.0
+    lost = (weight.float() - step.float()).bfloat16() == weight
+    # Half of the distance to the next bf16 number, which has 8 significant bits.
+    half = torch.exp2(torch.floor(torch.log2(weight.double().abs())) - 8)
+    # To be exceeded by more than half of them: a tie may go to where it was.
+    needed = (half / step.abs()).kthvalue(len(step) // 2 + 1).values.item()
+    return lost.float().mean().item(), 2.0 ** max(floor(log2(needed)) + 1, 0) if needed else 1.0
 
 
 def _saving_scale(size: Tensor, count: int, largest: float) -> float | None:
@@ -131,21 +182,26 @@ def _saving_scale(size: Tensor, count: int, largest: float) -> float | None:
     return 2.0**exponent if largest * 2.0**exponent <= LARGEST else None
 
 
-def _sentences(row: LayerGradient, precision: Precision) -> Iterator[tuple[float, str]]:
-    """Each with how bad it is, as a share of the layer's gradients."""
+def _broken(row: LayerGradient) -> Iterator[tuple[float, str]]:
+    """What is wrong in any precision; each with how bad it is, as a share of the gradients."""
     if row.nonfinite_share:
         yield 2.0, f"{row.name}: {_percent(row.nonfinite_share)} of gradients are not finite."
     if row.zero_share == 1:
         yield 1.5, f"{row.name}: all gradients are zero; nothing of it is learned."
+
+
+def _narrow(row: LayerGradient, precision: Precision) -> Iterator[tuple[float, str]]:
+    """What a number format of few bits loses."""
     if precision.work == "float16" and row.underflow_fp16 > TOLERATED:
         yield row.underflow_fp16, _underflow(row)
-    if precision.store == "bfloat16" and (row.lost_bf16 or 0) > LOST_TO_ROUNDING:
+    stored = precision.store == "bfloat16" and not precision.masters
+    if stored and row.lost_bf16 is not None and row.lost_bf16 >= LOST_TO_ROUNDING:
         yield (
-            row.lost_bf16 or 0,
-            f"{row.name}: {_percent(row.lost_bf16 or 0)} of updates are under half a bf16 step of "
+            row.lost_bf16,
+            f"{row.name}: {_percent(row.lost_bf16)} of updates are under half a bf16 step of "
             "their weight and are rounded away; keep its weights in float32 "
             f"(keep=fp32:{row.name}, or bf16 for all), or raise its rate "
-            f"(group={row.name}.*:lr=x10).",
+            f"(group={row.name}.*:lr=x{row.raise_bf16:g}).",
         )
 
 
