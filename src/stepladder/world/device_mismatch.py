@@ -17,10 +17,10 @@ def explain_placement(
     """Name the first parameter, buffer or batch tensor that is not on `device`; None if all are."""
     wanted = torch.device(device)
     for kind, name, tensor in _named_tensors(module):
-        if _on_other_device(tensor, wanted):
+        if on_other_device(tensor, wanted):
             return _module_error(kind, name, tensor, wanted)
     for name, tensor in tensors_of(batch):
-        if _on_other_device(tensor, wanted):
+        if on_other_device(tensor, wanted):
             return _batch_error(name, tensor, module, wanted)
     return None
 
@@ -42,7 +42,8 @@ def tensors_of(batch: object, path: str = "batch") -> Iterator[tuple[str, torch.
             yield from tensors_of(value, f"{path}[{index}]")
 
 
-def _on_other_device(tensor: torch.Tensor, wanted: torch.device) -> bool:
+def on_other_device(tensor: torch.Tensor, wanted: torch.device) -> bool:
+    """Whether torch would refuse to combine it with tensors on `wanted`."""
     if tensor.dim() == 0 and tensor.device.type == "cpu":
         return False  # torch combines CPU scalars with tensors on any device
     if tensor.device.type != wanted.type:

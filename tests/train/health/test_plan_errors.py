@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.errors import PlanError
+from stepladder.errors import ModelError, PlanError
 from stepladder.train import climb
 
 
@@ -21,8 +21,8 @@ class Mixing(nn.Module):
         return made
 
 
-def step(module, plan, rows=4):
-    run = climb(module, loss="cross_entropy", plan=plan, device="cpu")
+def step(module, plan, rows=4, loss="cross_entropy"):
+    run = climb(module, loss=loss, plan=plan, device="cpu")
     return run.step((torch.randn(rows, 4), torch.zeros(rows, dtype=torch.long))).loss
 
 
@@ -46,6 +46,29 @@ def test_batch_norm_in_micro_batches_of_one_row():
         "row. Use micro=2 or more, or fewer passes or ranks for the batch."
     )
     assert step(net, "fp32 micro=2") > 0
+
+
+ELSEWHERE = torch.ones(4, device="meta")  # the second device of a machine that has one
+
+
+class Masked(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+        self.mask = ELSEWHERE
+
+    def forward(self, x):
+        return super().forward(x) * self.mask
+
+
+def weighted(output, targets):
+    return nn.functional.cross_entropy(output * ELSEWHERE, targets)
+
+
+def test_tensors_of_two_devices_in_forward_or_loss_are_named():
+    with pytest.raises(ModelError, match=r"^Masked: 'self.mask' is on meta .*register_buffer"):
+        step(Masked(), "fp32 micro=2")
+    with pytest.raises(ModelError, match=r"^weighted: 'ELSEWHERE' is on meta while 'output' is on"):
+        step(nn.Linear(4, 4), "fp32", loss=weighted)
 
 
 def test_an_error_of_the_users_own_is_left_alone():

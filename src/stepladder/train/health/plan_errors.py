@@ -17,6 +17,7 @@ from stepladder.errors import DataError, PlanError
 from stepladder.plan import Plan
 from stepladder.rungs.data_parallel.batch_norm import lacks_rows, one_row
 from stepladder.world.device_mismatch import explain_placement
+from stepladder.world.mixed_devices import explain_mixed_devices
 
 NO_CLASS = r"Target (-?\d+) is out of bounds"
 OTHER_TYPE = ("dtype", "scalar type", "same type")
@@ -46,6 +47,7 @@ def raise_explained(
             "targets to be left out with -100.",
         ) from error
     misplaced = explain_placement(module, batch.inputs, device)
+    misplaced = misplaced or explain_mixed_devices(error, module, device)
     if narrows and isinstance(error, RuntimeError) and "Double" in str(error):
         raise still_wide(module, error) from error
     if found := misplaced or explain_plan(module, plan, error, rows):
