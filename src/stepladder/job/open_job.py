@@ -17,6 +17,7 @@ from stepladder.job.opening.open_recipe import (
     choose_recipe_plan,
     first_sample,
     open_sources,
+    sample_for_climb,
 )
 from stepladder.job.opening.plan_for_ranks import facts_to_share, fit_ranks
 from stepladder.job.opening.run_folder import (
@@ -62,7 +63,8 @@ def open_job(
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
-    run = start_run(recipe, module, choice.plan, sample)
+    batch = sample_for_climb(recipe, choice.plan, training, module)
+    run = start_run(recipe, module, choice.plan, batch)
     board = run.world.notes
     if run.world.is_rank_zero:
         board.post("folder", str(folder))

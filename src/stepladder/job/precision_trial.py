@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from stepladder.data import Source
-from stepladder.job.opening.open_recipe import build_model, open_sources
+from stepladder.job.opening.open_recipe import build_model, open_sources, sample_for_climb
 from stepladder.model.tracing.precision_table import PrecisionRow, precision_table
 from stepladder.plan import Plan, Precision, Recipe
 from stepladder.train import Run, climb, fit
@@ -63,11 +63,14 @@ def train_in(recipe: Recipe, precision: Precision) -> Trained:
 def open_run(recipe: Recipe, precision: Precision) -> tuple[Run, Source, Source]:
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
-    plan = replace(recipe.plan_choice() or Plan(), precision=precision)
+    plan = replace(
+        recipe.plan_choice() or Plan(), precision=precision, optimizer=recipe.optimizer_choice()
+    )
     run = climb(
         module,
         loss="cross_entropy",
-        plan=replace(plan, optimizer=recipe.optimizer_choice()),
+        plan=plan,
+        sample=sample_for_climb(recipe, plan, training, module),
         rate=recipe.rate_choice(),
         seed=recipe.train.seed,
         device=recipe.train.device,

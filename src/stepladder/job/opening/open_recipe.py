@@ -93,6 +93,20 @@ def first_sample(training: Source, module: nn.Module) -> Batch | None:
     return load_batch(training, SampleOrder(len(training)), np.arange(1))
 
 
+def sample_for_climb(
+    recipe: Recipe, plan: Plan, training: Source, module: nn.Module
+) -> Batch | None:
+    """What `climb` needs of the data: a rank's share of the first batch, where a budget is fitted.
+
+    A memory budget for activations depends on the rows of a micro-batch, whatever the module is.
+    """
+    if plan.recompute.kind != "budget":
+        return first_sample(training, module)
+    ranks = plan.layout.settle(Place.from_environment().num_ranks).data_ranks
+    rows = -(-(plan.batch.sequences or recipe.train.batch) // ranks)
+    return load_batch(training, SampleOrder(len(training), recipe.data.seed), np.arange(rows))
+
+
 def build_model(recipe: Recipe) -> nn.Module:
     """The model, with its adapters, ready to read what the recipe's data gives."""
     choice = recipe.model
