@@ -21,6 +21,7 @@ HOMES = {  # shared constants that are parts of a value have that value's file a
             "LOGIT_CHUNK",
             "LARGE_BLOCK",
             "DDP_BUCKET_BYTES",
+            "PARAMETER_BUCKET_BYTES",
             "PREFETCHED_BLOCKS",
         ),
         HOME,
@@ -34,11 +35,11 @@ HOMES = {  # shared constants that are parts of a value have that value's file a
 }
 ROOMS = ("plan", "planner", "workload", "model", "loss", "kernels", "rungs", "train")
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-# Small numbers occur for many reasons; these only for one.
+# Small numbers occur for many reasons, and so does 64 MiB; the others only for one.
 VALUES = {
     getattr(shared_constants, name): name
     for name, home in HOMES.items()
-    if home == HOME and getattr(shared_constants, name) > 4096
+    if home == HOME and getattr(shared_constants, name) not in (*range(4097), 2**26)
 }
 
 

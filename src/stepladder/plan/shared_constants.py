@@ -21,9 +21,11 @@ LOGIT_CHUNK = 8192
 # with the whole module around them.
 LARGE_BLOCK = 20_000_000
 
-# Gradients that DDP reduces together: torch's default, which we leave as it is. One bucket fills
-# while the one before it travels.
+# Gradients that DDP reduces together: torch's default, which we leave as it is.
 DDP_BUCKET_BYTES = 25 * MIB
+
+# Parameters sent in one collective: broadcast at the start, and gathered after ZeRO 1's update.
+PARAMETER_BUCKET_BYTES = 64 * MIB
 
 # Blocks whose parameters ZeRO 2 and 3 gather ahead of the one that computes.
 PREFETCHED_BLOCKS = 1

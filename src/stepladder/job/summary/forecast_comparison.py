@@ -33,6 +33,7 @@ from stepladder.train.tuning.planner_inputs import cluster_for
 from .run_speed import median, thin
 
 MEASURED_STEP = 1  # whose memory is measured; counted from 0 since the run was opened
+NEGLIGIBLE = 1e-5  # share of memory, such as a number that ranks exchange: it has no row
 ENOUGH = 3  # reports of steady steps before a run may correct its device's calibration
 
 
@@ -161,7 +162,13 @@ class ForecastComparison:
 
 
 def memory_rows(planned: Memory | None, measured: Memory | None) -> list[ComparisonRow]:
-    owners = [o for m in (planned, measured) if m for o, size in m.by_owner().items() if size]
+    owners = [
+        owner
+        for memory in (planned, measured)
+        if memory
+        for owner, size in memory.by_owner().items()
+        if size > NEGLIGIBLE * memory.peak_bytes
+    ]
     rows = [
         ComparisonRow(
             owner,

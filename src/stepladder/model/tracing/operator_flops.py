@@ -87,7 +87,7 @@ COUNTED: dict[str, Count] = {
 }
 
 
-COPIES = ("clone", "fill", "fill_", "zero_", "where", "masked_fill", "masked_fill_")
+MOVES = ("clone", "fill", "fill_", "zero_", "where", "masked_fill", "masked_fill_")
 SOFTMAX = 5  # largest, subtract, exponential, sum, divide
 PER_ELEMENT_READ = {  # a norm: mean 1, variance 3, scaling 2, weight and bias 2
     **dict.fromkeys(("native_layer_norm", "native_group_norm", "native_batch_norm"), 8),
@@ -125,7 +125,7 @@ def elementwise_flops(func: Any, args: Any, out: Any) -> int:
     if name in PER_ELEMENT_READ:
         read = next((leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)), None)
         return 0 if read is None else PER_ELEMENT_READ[name] * read.numel()
-    if name in COPIES or (name not in PER_ELEMENT_WRITTEN and torch.Tag.pointwise not in func.tags):
+    if name in MOVES or (name not in PER_ELEMENT_WRITTEN and torch.Tag.pointwise not in func.tags):
         return 0
     floats = (t for t in tree_leaves(out) if isinstance(t, Tensor) and t.is_floating_point())
     return PER_ELEMENT_WRITTEN.get(name, 1) * sum(tensor.numel() for tensor in floats)

@@ -50,8 +50,8 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         masters = moment = BYTES["float32"]
     return Sizes(
         parameter=parameter,
-        gradient=BYTES[software.gradient] if software.gradient else parameter,
-        waiting=work if software.adds_later else 0,
+        gradient=(gradient := BYTES[software.gradient] if software.gradient else parameter),
+        waiting=waiting_bytes(settled, software, work, gradient),
         state=moment * plan.optimizer.moments + masters,
         work=work,
         gather=BYTES[software.gather] if software.gather else work,
@@ -74,6 +74,20 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         settled=settled,
         software=software,
     )
+
+
+def waiting_bytes(settled: SettledPlan, software: Software, work: int, gradient: int) -> int:
+    """Of a gradient that stands beside the one it will be added to, or copied into.
+
+    torch accumulates in tensors of their own and copies their sum into what is reduced: DDP's
+    buckets, which are there all the time, or a tensor for each block.
+    """
+    if software.adds_later:
+        return work
+    reduces = settled.gradient_ranks > 1 and not settled.sliced
+    accumulates = reduces and (settled.micro_batches or 1) > 1
+    own_buffer = software.bucket_bytes or software.adds_inside
+    return gradient if accumulates and not own_buffer else 0
 
 
 def compile_scope(facts: Facts, settled: SettledPlan) -> CompileScope:

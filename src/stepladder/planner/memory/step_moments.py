@@ -17,16 +17,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan, Recompute
-from stepladder.plan.shared_constants import DDP_BUCKET_BYTES, PREFETCHED_BLOCKS
+from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
 from stepladder.planner.pipeline_stages import Stage, in_flight, rank_parameters
 from stepladder.workload import ElementsByType, Facts, Part
 
 from .byte_sizes import Sizes, per_rank
+from .communication_buffers import communication_buffers, largest_block, weight_bytes
 from .logits import backward_logit_bytes, forward_logit_bytes, logit_gradient_bytes
 from .recompute_depths import RecomputeShares
 from .saved_activations import block_shares, mean_bytes, recomputed_bytes, saved_bytes
-
-FILLING_AND_TRAVELLING = 2 * DDP_BUCKET_BYTES  # of replicated gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class StageMoments:
         self.runs = list(runs_of(plan, stage, sizes))
         self.entry_kept = saved_bytes(stage.entry, sizes) if stage.entry else 0.0
         self.exit_kept = saved_bytes(stage.exit, sizes) if stage.exit else 0.0
-        self.buffers = communication_buffers(stage, sizes)
+        self.buffers = communication_buffers(facts, stage, sizes)
         self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
         # One rank alone drops gradients after each step and makes them anew in its first pass;
         # later passes find them. Several ranks have buckets that stay.
@@ -117,6 +116,9 @@ class StageMoments:
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
         self.trained = stage.trained(sizes.tensor, facts.tied_parameters)
         self.all_gradients = self.trained * self.per_parameter
+        # The head's gradient of a tied matrix waits in autograd, to be added to the entry's.
+        whole = self.lasting and not sizes.wrapped and len(stage.ends) == 2
+        self.tied = facts.tied_parameters * sizes.gradient / sizes.tensor if whole else 0.0
 
     @property
     def saved_by_all(self) -> float:
@@ -128,6 +130,7 @@ class StageMoments:
         if self.stage.entry is not None:
             stream = self.stage.entry.output * per_rank(self.sizes) * self.sizes.residual
             fresh = 0.0 if not self.lasting else fresh_bytes(self.stage.entry, self.sizes)
+            fresh += self.tied  # the sum of both
             scratch = scratch_bytes(self.stage.entry.scratch, self.sizes)
             copies = copies_bytes(self.stage.entry, self.sizes)
             making = self.stage.entry.making
@@ -187,7 +190,7 @@ class StageMoments:
         self, kept: float, temporary: float, copies: float, gradients: float, name: str
     ) -> Moment:
         working = self.gathered or copies
-        buffers = self.buffers.block
+        buffers, temporary = self.buffers.block, temporary + self.tied
         return Moment(kept, 0.0, buffers, temporary, gradients, working, name=name)
 
 
@@ -234,11 +237,7 @@ def copies_bytes(part: Part, sizes: Sizes) -> float:
 
 def fresh_bytes(part: Part, sizes: Sizes) -> float:
     """One weight's gradient on its way to what is stored; autocast's copy of it is gone by then."""
-    largest = max((m.weights for m in part.matmuls), default=part.parameters)
-    if sizes.wrapped:
-        return 0.0  # among what travels
-    ways = 1 if part.whole else sizes.tensor
-    return min(largest, part.parameters) * sizes.gradient / ways
+    return 0.0 if sizes.wrapped else weight_bytes(part, sizes)  # sliced: among what travels
 
 
 def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
@@ -248,34 +247,3 @@ def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gathered = 1 + PREFETCHED_BLOCKS  # one works, the others arrive
     return (ends + gathered * largest_block(stage, sizes.tensor)) * sizes.work
-
-
-def largest_block(stage: Stage, tensor: int) -> float:
-    return max((rank_parameters(part, tensor) for part, _ in stage.blocks), default=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class CommunicationBuffers:
-    """Buffers of gradients and gathered parameters: at the loss, beside a block, at the end."""
-
-    head: float = 0.0
-    block: float = 0.0
-    last: float = 0.0
-
-
-def communication_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
-    if not sizes.wrapped and sizes.software.bucket_bytes:
-        return CommunicationBuffers(*3 * [2 * sizes.software.bucket_bytes])
-    if not sizes.wrapped:
-        alone = sizes.gradient_ranks == 1
-        return (
-            CommunicationBuffers() if alone else CommunicationBuffers(*3 * [FILLING_AND_TRAVELLING])
-        )
-    block = largest_block(stage, sizes.tensor)
-    ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
-    head = rank_parameters(stage.exit, sizes.tensor) * sizes.work if stage.exit else 0.0
-    arriving = block * sizes.work if sizes.zero == 3 else 0.0
-    leaving = block * (sizes.work + sizes.reduce)
-    return CommunicationBuffers(
-        head=head, block=head + arriving + leaving, last=ends * (sizes.work + sizes.reduce)
-    )

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from stepladder.errors import ModelError
 from stepladder.model import Anatomy
 from stepladder.model.builtin.initialise import initialise
+from stepladder.plan.shared_constants import PARAMETER_BUCKET_BYTES
 from stepladder.world import World
-
-BUCKET_BYTES = 2**26  # of parameters or buffers sent in one collective
 
 
 @torch.no_grad()
@@ -64,7 +63,9 @@ def stored(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def buckets(tensors: Iterable[Tensor], size_bytes: int = BUCKET_BYTES) -> Iterator[list[Tensor]]:
+def buckets(
+    tensors: Iterable[Tensor], size_bytes: int = PARAMETER_BUCKET_BYTES
+) -> Iterator[list[Tensor]]:
     """Tensors of one type and device together, about `size_bytes` at a time."""
     filling: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:

@@ -15,11 +15,10 @@ import torch.distributed as dist
 from torch import nn
 
 from stepladder.plan.layout import SLICES
+from stepladder.plan.shared_constants import PARAMETER_BUCKET_BYTES
 from stepladder.rungs.parameter_shards import ParameterShard, cut, local, real
 from stepladder.seam.process_groups import gather_tensor
 from stepladder.world import World
-
-from .broadcast_parameters import BUCKET_BYTES
 
 
 def slice_shards(shards: Sequence[ParameterShard], world: World) -> tuple[ParameterShard, ...]:
@@ -59,7 +58,7 @@ def send_slices(shards: Sequence[ParameterShard], group: dist.ProcessGroup) -> N
 
 
 def buckets(
-    shards: Sequence[ParameterShard], size_bytes: int = BUCKET_BYTES
+    shards: Sequence[ParameterShard], size_bytes: int = PARAMETER_BUCKET_BYTES
 ) -> Iterator[list[ParameterShard]]:
     """Shards of one type together, about `size_bytes` of whole parameters at a time."""
     filling: dict[torch.dtype, list[ParameterShard]] = {}
