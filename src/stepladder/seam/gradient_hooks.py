@@ -1,4 +1,4 @@
-"""The hooks that a user put on a parameter's gradient, and the end of a backward pass."""
+"""The hooks that a user put on a gradient or an optimizer, and the end of a backward pass."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .lookup import find, has
 BEFORE = "torch.Tensor._backward_hooks"
 AFTER = "torch.Tensor._post_accumulate_grad_hooks"
 ENGINE = "torch.autograd.Variable._execution_engine"
+STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def gradient_hooks(parameter: Tensor) -> dict[int, Any]:
@@ -31,3 +32,10 @@ def accumulated_hooks(parameter: Tensor) -> dict[int, Any]:
 def at_end_of_backward(call: Callable[[], None]) -> None:
     """From inside a backward pass: call this at its end, after what was queued before."""
     find(ENGINE).queue_callback(call)
+
+
+def copy_step_hooks(optimizer: Any, other: Any) -> None:
+    """Have another optimizer call the hooks that this one calls around its step."""
+    for name in STEP_HOOKS:
+        if hasattr(optimizer, name):
+            setattr(other, name, getattr(optimizer, name).copy())

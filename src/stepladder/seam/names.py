@@ -152,6 +152,13 @@ STORAGES = (
         "calling the hooks on a parameter once a batch, with the whole gradient",
         "torch calls them in every backward pass, with what a rank has of the gradient",
     ),
+    *listed(
+        "torch.optim.Optimizer",
+        "_optimizer_step_pre_hooks _optimizer_step_post_hooks",
+        "trying an optimizer together with the hooks around its step",
+        "it is tried without them",
+        on_instances=True,
+    ),
 )
 MODULES = (
     *listed(

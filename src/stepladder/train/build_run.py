@@ -27,6 +27,7 @@ from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
 from stepladder.train.optimizer.optimizer_trial import check_trials
 from stepladder.train.optimizer.schedules import make_scheduler, read_rate
+from stepladder.train.optimizer.unsaved_state import explain_unsaved
 from stepladder.world import Place, World, device_memory_bytes, pick_device
 
 from .flop_rate import FlopRate
@@ -118,6 +119,7 @@ def make_optimizer(
     shards = {first.get(shard.name, shard.name): shard for shard in climbed.shards}
     optimizer = given.build(shards, plan.optimizer.lr)
     updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    climbed.notes.extend(explain_unsaved(given))
     left = [name for name, shard in shards.items() if id(shard.owned) not in updated]
     if left:
         climbed.notes.append(

@@ -99,6 +99,8 @@ class Engine:
 
     def set_rate(self) -> float:
         """Have the optimizer's learning rates be those of the next step, before any backoff."""
+        if self.scheduler is not None:
+            self.scheduler.check()
         top, share = self.plan.optimizer.lr, self.rate.factor(self.index)
         return set_rate(self.optimizer, top, share, self.rate)
 

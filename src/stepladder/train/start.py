@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from stepladder.errors import PlanError
 from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
@@ -36,7 +37,7 @@ def climb(
     clip: float | None = None,
     plan: str | Plan = "auto",
     sample: Any = None,
-    rate: str | Rate | Callable[..., Any] | LRScheduler = "constant",
+    rate: str | Rate | Callable[..., Any] | LRScheduler | None = "constant",
     seed: int = 0,
     device: str = "auto",
     nonfinite: str = "stop",
@@ -64,7 +65,7 @@ def climb(
             read tokens.
         rate: the learning-rate schedule: text such as "cosine warmup=100 steps=1000", a function
             from the step to a share of the learning rate, or a torch scheduler, its class or a
-            `functools.partial` of it, which then takes a step after each of the run's.
+            function that makes it of an optimizer; it then takes a step after each of the run's.
         seed: of dropout and every other random number that a step draws.
         device: "auto", "cpu" or "cuda".
         nonfinite: what happens after a loss or gradient that is NaN or Inf, whose update is always
@@ -125,4 +126,7 @@ def read_optimizer(given: Any, code: GivenOptimizer | None, clip: float | None) 
         words = words_of_given(code)
     else:
         words = Optimizer.parse(given) if isinstance(given, str) else given
+    if clip is not None and words.clip not in (None, clip):
+        problem = f"{clip} is given beside an optimizer with clip={words.clip}"
+        raise PlanError("clip", problem, "Leave one of them out.")
     return words if clip is None else words.change([f"clip={clip}"])

@@ -59,6 +59,27 @@ class AtOnce(torch.optim.Optimizer):
                 p.sub_(group["lr"] * self.state[p]["mean"].lerp_(p.grad, 0.1))
 
 
+class Counting(torch.optim.Optimizer):
+    """Keeps nothing for a parameter: a number and a table in its group, a number under a text, and
+    from its third step on more."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr, "table": [1.0, 1.0]})
+
+    @torch.no_grad()
+    def step(self):
+        shared = self.state["shared"]
+        shared["taken"] = shared.get("taken", 0) + 1
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            group["table"] = [group["table"][1], group["table"][0] + group["count"]]
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad / (shared["taken"] + group["table"][1]))
+                if shared["taken"] > 2:
+                    late = self.state[p].setdefault("late", torch.zeros_like(p))
+                    p.sub_(1e-3 * late.add_(p.grad))
+
+
 class Scaled(torch.optim.Optimizer):
     """LARS-like: the step of a matrix follows the norm of the whole matrix."""
 
@@ -108,6 +129,8 @@ KINDS = {
     "fused Adam": partial(torch.optim.Adam, lr=0.01, amsgrad=True, fused=True),
     "Lion": partial(Lion, decay=0.1),
     "AtOnce": AtOnce,
+    "Adafactor": partial(torch.optim.Adafactor, lr=0.01),
+    "Counting": Counting,
     "grouped": grouped,
 }
 
@@ -321,6 +344,74 @@ def test_a_first_step_that_is_left_out_leaves_a_fused_momentum_whole():
     assert same_bits(taken.module, plain(fused))
 
 
+def test_a_run_is_put_back_where_it_was(tmp_path):
+    """Settings, rates and state that have changed since the checkpoint are as they were in it."""
+    for kind in ("Counting", "Lion", "fused Adam"):
+        taken = start(KINDS[kind])
+        taken.save(tmp_path / kind)
+        taken.lr = 0.03
+        for batch in pairs(STEPS):
+            taken.step(batch)
+        taken.load(tmp_path / kind)
+        for batch in pairs(STEPS):
+            taken.step(batch)
+        assert same_bits(taken.module, plain(KINDS[kind]))
+
+
+def test_settings_that_differ_from_the_saved_ones_are_told(tmp_path):
+    taken = start(partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    taken.step(pairs(1)[0])
+    taken.save(tmp_path)
+    again = start(partial(torch.optim.SGD, lr=0.1, momentum=0.5, nesterov=True))
+    again.load(tmp_path)
+    told = [event for event in again.events if event.startswith("group 0: ")]
+    assert told == ["group 0: nesterov was False and is True now"]
+
+
+def test_a_rate_in_a_tensor_is_its_owners():
+    def halved(parameters, lr):
+        optimizer = torch.optim.AdamW(parameters, lr=lr)
+        optimizer.register_step_post_hook(lambda *_: lr.mul_(0.5))
+        return optimizer
+
+    taken = start(lambda p: halved(p, torch.tensor(0.1)))
+    for batch in pairs(STEPS):
+        taken.step(batch)
+    assert same_bits(taken.module, plain(lambda p: halved(p, torch.tensor(0.1))))
+    assert taken.lr == pytest.approx(0.1 / 2**STEPS)
+    taken.lr = 0.25
+    assert taken.lr == 0.25
+
+
+def test_what_no_checkpoint_holds_is_told():
+    class Own(Lion):
+        def __init__(self, params):
+            super().__init__(params)
+            self.trend = torch.zeros(2)
+
+        def step(self):
+            self.trend += 1
+            super().step()
+
+        def state_dict(self):
+            return {**super().state_dict(), "trend": self.trend}
+
+    module = net(1)
+    given = Own(module.parameters())
+    taken = start(given, module=module)
+    assert any("Own has a state_dict of its own, which is not called" in e for e in taken.events)
+    assert any("Own changes its attribute 'trend', which no checkpoint" in e for e in taken.events)
+    assert given.trend.tolist() == [0, 0]
+    assert not start(KINDS["RMSprop"]).events
+
+
+def test_state_under_what_is_no_text_is_refused_when_it_is_saved(tmp_path):
+    taken = start(Lion)
+    taken.optimizer.state[3] = {"x": 1}
+    with pytest.raises(RecordError, match="a int under 3 and no parameter, which a checkpoint"):
+        taken.save(tmp_path)
+
+
 def test_a_plan_tells_its_class_rate_and_state():
     taken = start(KINDS["RMSprop"], clip=2)
     assert str(taken.plan.optimizer) == "python:RMSprop lr=0.01 clip=2.0 state=3"
@@ -354,11 +445,18 @@ def bad_optimizers():
     rateless = torch.optim.SGD(module.parameters())
     del rateless.param_groups[0]["lr"]
     yield module, rateless, "SGD has groups of parameters without 'lr'"
+    yield module, partial(Lion, lr=float("nan")), "optimizer: the learning rate of Lion is nan"
+    yield module, lambda p: wrapped(Lion(p)), "Lion holds another optimizer in 'inner', whose state"
     yield module, "python:Lion", "python:Lion stands for code, and a plan holds none"
     yield module, "python:Lion wd=1", "python:Lion is code, and 'wd' is set there"
 
 
-@pytest.mark.parametrize("case", range(9))
+def wrapped(optimizer):
+    optimizer.inner = torch.optim.SGD(optimizer.param_groups[0]["params"])
+    return optimizer
+
+
+@pytest.mark.parametrize("case", range(11))
 def test_what_cannot_be_an_optimizer_is_refused_in_one_line(case):
     module, given, said = list(bad_optimizers())[case]
     with pytest.raises(PlanError, match=said):
@@ -389,9 +487,58 @@ def test_bytes_of_plain_state_are_no_slice_of_a_parameter_that_is_as_long():
     assert (saved.shape, saved.slice.start) == ((20,), (0,))
 
 
+class Nested(Scaled):
+    """Momentum in a dictionary of the state."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state[p].setdefault("kept", {"momentum": torch.zeros_like(p)})
+                p.sub_(group["lr"] * kept["momentum"].mul_(0.9).add_(p.grad))
+
+
+class Late(Scaled):
+    """Follows the norm of a matrix from its fifth step on, if it is large."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                kept = self.state[p]
+                kept["step"] = kept.get("step", 0) + 1
+                norm = p.grad.norm() if kept["step"] > 4 and p.numel() > 40 else 1.0
+                p.sub_(group["lr"] * p.grad / norm)
+
+
+def hooked(module):
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def shorten(optimizer, *_):
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad.div_(p.grad.norm())
+
+    optimizer.register_step_pre_hook(shorten)
+    return optimizer
+
+
+def halves(parameters):
+    """Groups by position, as a function may make them."""
+    middle = len(parameters) // 2
+    slow = {"params": parameters[middle:], "lr": 0.01}
+    return torch.optim.SGD([{"params": parameters[:middle]}, slow], lr=0.1)
+
+
 def refused_on_ranks():
     found = {}
+    module = deep()
+    try:
+        start(hooked(module), "fp32 zero3", module)
+    except PlanError as refused:
+        found["hooked zero3"] = refused.problem
+    start(halves, "fp32 zero1", deep())
     for kind, layout in [
+        (Nested, "zero1"), (Late, "zero3"),
         (Scaled, "zero1"), (Scaled, "tensor=2"), (Coupled, "pipeline=2"), (Noisy, "ddp"),
         (torch.optim.Adafactor, "zero3"), (torch.optim.SparseAdam, "zero2"),
     ]:  # fmt: skip
@@ -415,6 +562,9 @@ def test_an_optimizer_that_ranks_cannot_share_is_refused():
     sliced = "steps for a slice of a parameter, and shard=2 slices them"
     assert sliced in found["Scaled zero1"] and sliced in found["Adafactor zero3"]
     assert "and tensor=2 slices them" in found["Scaled tensor=2"]
+    assert sliced in found["hooked zero3"] and sliced in found["Late zero3"]
+    inside = "Nested keeps a tensor inside of 'kept', of which each rank in shard=2 has a part"
+    assert found["Nested zero1"] == inside
     assert "for a parameter by itself, and pipeline=2 parts them" in found["Coupled pipeline=2"]
     assert "Noisy draws random numbers, and copies in replicate=2" in found["Noisy ddp"]
     assert "small matrices, so nobody knows whether shard=2 fits" in found["SparseAdam zero2"]

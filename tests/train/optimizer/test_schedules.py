@@ -109,7 +109,10 @@ def test_a_function_of_the_step_is_a_share_of_the_rate(tmp_path):
     [
         (7, "rate: int is no schedule"),
         (lambda step: -1, "rate: function returned -1.0"),
-        (lambda step: 1 / step, "rate: function raised ZeroDivisionError: division by zero"),
+        (lambda step: 1 / step, "rate: function raised ZeroDivisionError for step 0: division"),
+        (lambda o: [o], r"rate: function raised TypeError for step 0: float\(\) argument must be"),
+        (lambda step: 1 / (step - 3), "rate: function returned -0.3333"),
+        (partial(lr_scheduler.LambdaLR, lr_lambda=lambda _: float("nan")), "rate: nan was set for"),
         (partial(lr_scheduler.StepLR), r"rate: StepLR\(optimizer\) raised TypeError: .*step_size"),
         (lr_scheduler.ReduceLROnPlateau, "rate: ReduceLROnPlateau needs a measure at each step"),
         (lr_scheduler.ExponentialLR(sgd(net()), 0.5), "rate: ExponentialLR is a scheduler of ano"),
@@ -120,16 +123,64 @@ def test_what_cannot_be_a_schedule_is_refused_in_one_line(rate, said):
         start(rate).step(pairs(1)[0])
 
 
+def test_a_function_may_raise_later():
+    taken = start(lambda step: 1 / (step - 1) ** 2)
+    taken.step(pairs(1)[0])
+    with pytest.raises(PlanError, match="rate: function raised ZeroDivisionError: division by"):
+        taken.step(pairs(1)[0])
+
+
+def test_a_function_may_make_the_scheduler():
+    module, rates = plain("in sequence", STEPS)
+    taken = start(SCHEDULERS["in sequence"])
+    assert [taken.step(batch).lr for batch in pairs(STEPS)] == rates
+    assert same_bits(taken.module, module)
+
+
+def test_a_scheduler_that_has_ended_is_told_before_the_next_step():
+    taken = start(partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=2))
+    reports = [taken.step(batch) for batch in pairs(3)[:2]]
+    assert reports[1].loss > 0
+    taken.step(pairs(1)[0])
+    for _ in range(2):
+        with pytest.raises(PlanError, match="rate: OneCycleLR.step raised ValueError: Tried to st"):
+            taken.step(pairs(1)[0])
+    assert taken.index == 3
+
+
+def test_another_schedule_than_the_saved_one_is_told(tmp_path):
+    taken = start(partial(lr_scheduler.ExponentialLR, gamma=0.7))
+    taken.step(pairs(1)[0])
+    taken.save(tmp_path)
+    again = start(partial(lr_scheduler.ExponentialLR, gamma=0.5))
+    again.load(tmp_path)
+    said = "the rate was 'python:ExponentialLR gamma=0.7' when step-000001 was saved and is 'python"
+    assert any(event.startswith(said) for event in again.events)
+
+
+def test_one_clip_is_enough():
+    with pytest.raises(PlanError, match="clip: 1.0 is given beside an optimizer with clip=0.1"):
+        climb(net(), loss="cross_entropy", optimizer="sgd lr=1 clip=0.1", clip=1.0, plan="fp32")
+
+
 def test_the_rate_of_a_run_can_be_read_and_set():
     taken = start("constant", optimizer="sgd lr=0.5 group=*.bias:lr=x0.1")
     assert taken.lr == 0.5
     taken.lr = 0.25
     assert taken.step(pairs(1)[0]).lr == taken.lr == 0.25
     assert [group["lr"] for group in taken.optimizer.param_groups] == [0.25, 0.025]
-    with pytest.raises(PlanError, match="run.lr: -1 is not a number of 0 or more"):
-        taken.lr = -1
+    for wrong in (-1, True, float("nan")):
+        with pytest.raises(PlanError, match=f"run.lr: {wrong} is not a number of 0 or more"):
+            taken.lr = wrong
+    module = net(1)
+    frozen = torch.optim.SGD([
+        {"params": module.first.parameters(), "lr": 0.0}, {"params": module.last.parameters()}
+    ], lr=0.5)  # fmt: skip
+    other = start(None, module=module, optimizer=frozen)
+    other.lr = 0.25
+    assert other.lr == 0.25
     for rate, said in (("cosine steps=9", "'cosine steps=9'"), (fading, "'python:fading'")):
         with pytest.raises(PlanError, match=f"run.lr: {said} sets the learning rate of every"):
             start(rate).lr = 1.0
-    with pytest.raises(PlanError, match="'python:ExponentialLR' sets the learning rate"):
+    with pytest.raises(PlanError, match="'python:ExponentialLR gamma=0.7' sets the learning rate"):
         start_scheduled("exponential").lr = 1.0

@@ -28,8 +28,14 @@ from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
 from stepladder.train.optimizer.build_optimizer import set_own_rates
 from stepladder.train.optimizer.error_feedback import set_owed
-from stepladder.train.optimizer.group_settings import set_counted
-from stepladder.train.optimizer.optimizer_state import begin_anew, make_state, set_plain_state
+from stepladder.train.optimizer.group_settings import compare_settings, set_counted
+from stepladder.train.optimizer.loose_state import set_loose_state
+from stepladder.train.optimizer.optimizer_state import (
+    begin_anew,
+    make_state,
+    of_this_code,
+    set_plain_state,
+)
 
 from .plain_values import encode
 from .rank_state import set_rank_state
@@ -59,7 +65,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         told = set_rank_state(run.climbed, run.world, manifest, reader)
         told += load_registered(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
-    state = manifest.state
+    state, trained = manifest.state, run.index > 0
     asked, run.index, run.position = run.seed, state["step"], state["position"]
     if manifest.ranks:  # else no run wrote it, and nothing was drawn yet
         run.seed = state["seed"]
@@ -68,8 +74,10 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     if run.scheduler is not None:
         run.scheduler.restart(run.index)
     else:
-        set_own_rates(run.optimizer, state.get("own_rates", {}))
-    set_counted(run.optimizer, state.get("groups", {}) if taken else {})
+        set_own_rates(run.optimizer, state.get("own_rates", {}), trained=trained)
+    if of_this_code(manifest, run):
+        set_counted(run.optimizer, state.get("groups", {}))
+        set_loose_state(run.optimizer, state.get("loose_state", {}))
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     if run.world.is_rank_zero:
@@ -122,11 +130,12 @@ def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
         "optimizer": str(run.plan.optimizer),
         "precision": str(run.plan.precision),
     }
-    return [
+    said = [
         f"the {what} was '{state[what]}' when {path.name} was saved and is '{now}' now"
         for what, now in here.items()
         if state.get(what, now) != now
     ]
+    return said + compare_settings(run.optimizer, state.get("settings"))
 
 
 def resume(run: Engine, folder: str | Path, *, strict: bool = True) -> Path | None:

@@ -21,7 +21,8 @@ from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.engine import Engine
 from stepladder.train.optimizer.build_optimizer import own_rates
 from stepladder.train.optimizer.error_feedback import read_owed
-from stepladder.train.optimizer.group_settings import counted_settings
+from stepladder.train.optimizer.group_settings import counted_settings, given_settings
+from stepladder.train.optimizer.loose_state import read_loose_state
 from stepladder.version import VERSION
 
 from .async_copy import Copying
@@ -158,6 +159,8 @@ def describe(run: Engine, passing: RankState) -> dict[str, Any]:
         "rate": str(run.scheduler or run.rate),
         "own_rates": own_rates(run.optimizer),
         "groups": counted_settings(run.optimizer),
+        "settings": given_settings(run.optimizer),
+        "loose_state": read_loose_state(run.optimizer),
         "loss_scale": run.scale.state_dict(),
         "health": run.health.state_dict(),
         "precision": str(run.plan.precision),

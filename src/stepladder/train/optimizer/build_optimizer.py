@@ -161,7 +161,10 @@ def set_rate(
             )
         if not group["own_lr"]:
             group["lr"] = group["scheduled_lr"] = share * group.get("top_lr", group["lr"])
-    first = optimizer.param_groups[0]
+        if isinstance(group["lr"], float) and not 0 <= group["lr"] < math.inf:
+            problem = f"{group['lr']} was set for the next step"
+            raise PlanError("rate", problem, "Set a finite number of 0 or more.")
+    first = next((g for g in optimizer.param_groups if g["lr_factor"]), optimizer.param_groups[0])
     return float(first["lr"]) / (first["lr_factor"] or 1.0) if first["own_lr"] else lr * share
 
 
@@ -170,10 +173,19 @@ def set_rate_by_hand(optimizer: torch.optim.Optimizer, lr: float, rate: object) 
     if rate != CONSTANT:
         problem = f"'{rate}' sets the learning rate of every step"
         raise PlanError("run.lr", problem, "Leave rate= out, and set run.lr before each step.")
-    if not isinstance(lr, int | float) or not 0 <= lr < math.inf:
+    if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 <= lr < math.inf:
         raise PlanError("run.lr", f"{lr!r} is not a number of 0 or more", "Set one.")
     for group in optimizer.param_groups:
-        group["lr"], group["own_lr"] = lr * group["lr_factor"], True
+        put_rate(group, lr * group["lr_factor"])
+
+
+def put_rate(group: dict[str, Any], lr: float) -> None:
+    """Have a group learn at a rate that no schedule sets."""
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
+    group["own_lr"] = True
 
 
 def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
@@ -190,8 +202,20 @@ def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     }
 
 
-def set_own_rates(optimizer: torch.optim.Optimizer, saved: dict[str, dict[str, Any]]) -> None:
-    """Put back what `own_rates` found."""
+def set_own_rates(
+    optimizer: torch.optim.Optimizer, saved: dict[str, dict[str, Any]], *, trained: bool = False
+) -> None:
+    """Put back what `own_rates` found.
+
+    Args:
+        trained: a rate that was set since belongs to steps that are undone; before the first step a
+            scheduler may have set it for what comes.
+    """
+    if not saved and trained:
+        for group in optimizer.param_groups:
+            if "top_lr" in group:
+                put_rate(group, group["top_lr"])
+                group["own_lr"] = isinstance(group["lr"], torch.Tensor)
     for group in optimizer.param_groups if saved else ():
         if group["label"] not in saved:
             raise RecordError(
@@ -200,9 +224,11 @@ def set_own_rates(optimizer: torch.optim.Optimizer, saved: dict[str, dict[str, A
                 f"the parameters with {group['label']}",
                 "Use the groups that the run was saved with.",
             )
-        for key, value in saved[group["label"]].items():
-            group[key] = tuple(value) if isinstance(value, list) else value
-        group["own_lr"] = True
+        rates = dict(saved[group["label"]])
+        put_rate(group, rates.pop("lr"))
+        group |= {
+            k: tuple(value) if isinstance(value, list) else value for k, value in rates.items()
+        }
 
 
 def update(

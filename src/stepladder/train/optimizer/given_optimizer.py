@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +24,13 @@ from stepladder.plan import Optimizer
 from stepladder.plan.optimizer import PYTHON
 from stepladder.rungs import ParameterShard
 from stepladder.rungs.loss_module import PREFIX as LOSS
-from stepladder.train.checkpointing.sharded_state import shards_of_parameter, with_plain
+from stepladder.seam.gradient_hooks import copy_step_hooks
+from stepladder.train.checkpointing.sharded_state import with_plain
 
 from .build_optimizer import rate_of_group
 from .group_settings import plain_settings
+from .lay_out_state import lay_out
+from .loose_state import loose_state
 
 Parameters = Sequence[nn.Parameter]
 UNKNOWN_STATE = 2  # tensors for a parameter, as Adam's, where no trial can tell
@@ -41,13 +45,22 @@ class GivenOptimizer:
     instance: torch.optim.Optimizer | None = None
     names: tuple[tuple[str, ...], ...] = ()  # of the instance's parameters, by group
 
-    def like(self, parameters: Parameters, group: int = 0) -> torch.optim.Optimizer:
-        """An optimizer of this kind for other parameters, with one group's settings."""
+    def like(
+        self, parameters: Parameters, group: int = 0, *, hooked: bool = False
+    ) -> torch.optim.Optimizer:
+        """An optimizer of this kind for other parameters, with one group's settings.
+
+        Args:
+            hooked: with the hooks around an instance's step, which may change an update.
+        """
         if self.instance is None:
             return self.made(parameters)
         made = bare_copy(self.instance)
+        if hooked:
+            copy_step_hooks(self.instance, made)
         chosen = self.instance.param_groups[group]
         made.param_groups = [{**chosen, "params": list(parameters)}]
+        made.state.update(copy.deepcopy(loose_state(self.instance)))
         for parameter in parameters:
             if begun := begun_state(self.instance, chosen["params"], parameter):
                 made.state[parameter] = begun
@@ -67,7 +80,7 @@ class GivenOptimizer:
         if not is_optimizer(made):
             problem = f"{self.name}(parameters) returned {type(made).__name__}, not an optimizer"
             raise PlanError("optimizer", problem, "Return a torch.optim.Optimizer.")
-        check_rates(made)
+        check_settings(made)
         known = {id(parameter) for parameter in parameters}
         if any(id(p) not in known for group in made.param_groups for p in group["params"]):
             problem = f"{self.name} was given parameters and made an optimizer of others"
@@ -100,8 +113,10 @@ class GivenOptimizer:
             built = self.instance
             lay_out(built, self.names, shards)
         for index, group in enumerate(built.param_groups):
-            top = float(group["lr"])
+            given, top = group["lr"], float(group["lr"])
             group |= rate_of_group(top, top / lr if lr else 1.0, f"group {index}")
+            if isinstance(given, Tensor):  # which its owner may write into
+                group |= {"lr": given, "own_lr": True}
             group["as_given"] = plain_settings(group)
         return built
 
@@ -116,7 +131,7 @@ def read_given(given: Any, model: nn.Module, loss: Any) -> GivenOptimizer | None
             remedy = 'Write optimizer="adamw lr=3e-4", or give a torch.optim.Optimizer.'
             raise PlanError("optimizer", problem, remedy)
         return GivenOptimizer(name_of(given), given)
-    check_rates(given)
+    check_settings(given)
     known = names_of_parameters(model, loss)
     for number, group in enumerate(given.param_groups):
         foreign = sum(id(p) not in known for p in group["params"])
@@ -150,12 +165,14 @@ def count_state(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> in
     return sum(isinstance(one, Tensor) and one.shape == parameter.shape for one in kept.values())
 
 
-def keys_of_state(optimizer: torch.optim.Optimizer) -> set[str] | None:
-    """What it keeps for a matrix, as a checkpoint names it; None where no trial can tell."""
-    small = nn.Parameter(torch.ones(4, 3))
-    like = GivenOptimizer(name_of(optimizer), None, optimizer).like([small])
-    kept = state_after_step(like, small)
-    return None if kept is None else set(with_plain(kept, ""))
+def keys_of_state(optimizer: torch.optim.Optimizer) -> set[str]:
+    """What it keeps for matrices and vectors from its first step on, as a checkpoint names it."""
+    found: set[str] = set()
+    for shape in ((4, 3), (4,)):
+        small = nn.Parameter(torch.ones(shape))
+        like = GivenOptimizer(name_of(optimizer), None, optimizer).like([small])
+        found |= set(with_plain(state_after_step(like, small) or {}, ""))
+    return found
 
 
 def state_after_step(
@@ -199,10 +216,22 @@ def names_of_parameters(model: nn.Module, loss: Any) -> dict[int, str]:
     return found
 
 
-def check_rates(optimizer: torch.optim.Optimizer) -> None:
-    if any("lr" not in group for group in optimizer.param_groups):
-        problem = f"{type(optimizer).__name__} has groups of parameters without 'lr'"
-        raise PlanError("optimizer", problem, "Keep the learning rate there, as torch's do.")
+def check_settings(optimizer: torch.optim.Optimizer) -> None:
+    name = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        if "lr" not in group:
+            problem = f"{name} has groups of parameters without 'lr'"
+            raise PlanError("optimizer", problem, "Keep the learning rate there, as torch's do.")
+        if not 0 <= float(group["lr"]) < math.inf:
+            problem = f"the learning rate of {name} is {float(group['lr'])}"
+            raise PlanError("optimizer", problem, "Give it a finite number of 0 or more.")
+    for word, value in vars(optimizer).items():
+        if is_optimizer(value):
+            raise PlanError(
+                "optimizer",
+                f"{name} holds another optimizer in '{word}', whose state nobody would save",
+                "Write it as one optimizer that keeps all it needs in its own state.",
+            )
 
 
 def refuse_closures(optimizer: torch.optim.Optimizer, name: str) -> None:
@@ -219,13 +248,22 @@ def refuse_closures(optimizer: torch.optim.Optimizer, name: str) -> None:
 
 
 def bare_copy(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The same optimizer without parameters, state and hooks, sharing all else."""
+    """The same optimizer without parameters, state and hooks, whose steps leave it alone."""
     made = copy.copy(optimizer)  # torch leaves out hooks, and whatever a class has of its own
+    # Parameters that it holds elsewhere too are not copied with what holds them.
+    memo = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     for name, value in vars(optimizer).items():
         if name != "step":  # which a scheduler wraps, and would be that of the original
-            vars(made).setdefault(name, value)
+            vars(made).setdefault(name, copied(value, memo))
     made.state, made.param_groups = defaultdict(dict), []
     return made
+
+
+def copied(value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:  # a lock, a file, a generator of Python
+        return value
 
 
 def begun_state(
@@ -241,35 +279,3 @@ def begun_state(
         else copy.deepcopy(value)
         for key, value in optimizer.state[like].items()
     }
-
-
-def lay_out(
-    optimizer: torch.optim.Optimizer,
-    names: Sequence[Sequence[str]],
-    shards: Mapping[str, ParameterShard],
-) -> None:
-    """Have an instance update what this rank owns of its parameters, and remember as much."""
-    kept = {
-        name: optimizer.state[p]
-        for group, members in zip(optimizer.param_groups, names)
-        for name, p in zip(members, group["params"])
-        if p in optimizer.state and name in shards
-    }
-    for group, members in zip(optimizer.param_groups, names):
-        group["params"] = [shards[name].owned for name in members if name in shards]
-    optimizer.state.clear()
-    for name, state in kept.items():
-        shard = shards[name]
-        optimizer.state[shard.owned] = {k: laid_out(value, shard) for k, value in state.items()}
-
-
-def laid_out(value: Any, shard: ParameterShard) -> Any:
-    """A value kept for a whole parameter: this rank's part of it, where it has the same shape."""
-    if not isinstance(value, Tensor) or value.shape != shard.parameter.shape:
-        return value
-    if value.shape == shard.owned.shape and value.device == shard.owned.device:
-        return value
-    part = torch.empty_like(shard.owned, dtype=value.dtype)
-    for piece in shards_of_parameter("", shard, part, mine=True):
-        piece.tensor.copy_(piece.slice.view(value))
-    return part.detach()

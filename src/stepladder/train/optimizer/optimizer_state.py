@@ -49,6 +49,8 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
     for shard in run.climbed.shards:
         name = saved_name(shard.name, run.climbed)
         own, saved = dict(run.optimizer.state.get(shard.owned, {})), kept.get(name, [])
+        if of_this_code(manifest, run):
+            own = {key: value for key, value in own.items() if key in saved}
         if saved:
             check_whole(
                 path, name, set(saved), needed(run.plan.optimizer, len(shard.parameter.shape))
@@ -93,13 +95,18 @@ def saved_keys(manifest: Manifest, run: Engine) -> dict[str, list[str]]:
         parameter, _, key = name.rpartition("/")
         kept.setdefault(parameter, []).append(key)
     if how.is_code:
-        keys = set().union(*kept.values())
-        saved_by = str(manifest.state.get("optimizer", "")).split()[:1]
-        own = keys_of_state(run.optimizer)
-        return kept if (saved_by == [how.name] if own is None else keys == own) else {}
+        keys, own = set().union(*kept.values()), keys_of_state(run.optimizer)
+        # The same code may keep more in later steps, or for tensors of other shapes.
+        return kept if (own <= keys if of_this_code(manifest, run) else own == keys) else {}
     known = {"adafactor": {"step", "variance", *FACTORS}, "sgd": {"momentum_buffer"}}
     mine = known.get(how.name, {*ADAM, MASTER}) if how.name != "sgd" or how.momentum else set()
     return kept if set().union(*kept.values()) <= mine else {}
+
+
+def of_this_code(manifest: Manifest, run: Engine) -> bool:
+    """Whether the run that wrote a checkpoint had the same code for its optimizer."""
+    saved_by = str(manifest.state.get("optimizer", "")).split()[:1]
+    return run.plan.optimizer.is_code and saved_by == [run.plan.optimizer.name]
 
 
 def needed(how: Optimizer, dimensions: int) -> set[str]:

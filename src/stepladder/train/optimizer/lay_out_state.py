@@ -1,0 +1,48 @@
+"""An instance of an optimizer gets the parameters that this rank owns, and its state with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepladder.rungs import ParameterShard
+from stepladder.train.checkpointing.sharded_state import shards_of_parameter
+
+from .loose_state import loose_state
+
+
+def lay_out(
+    optimizer: torch.optim.Optimizer,
+    names: Sequence[Sequence[str]],
+    shards: Mapping[str, ParameterShard],
+) -> None:
+    """Have an instance update what this rank owns of its parameters, and remember as much."""
+    kept = {
+        name: optimizer.state[p]
+        for group, members in zip(optimizer.param_groups, names)
+        for name, p in zip(members, group["params"])
+        if p in optimizer.state and name in shards
+    }
+    for group, members in zip(optimizer.param_groups, names):
+        group["params"] = [shards[name].owned for name in members if name in shards]
+    loose = loose_state(optimizer)
+    optimizer.state.clear()
+    optimizer.state.update(loose)
+    for name, state in kept.items():
+        shard = shards[name]
+        optimizer.state[shard.owned] = {k: laid_out(value, shard) for k, value in state.items()}
+
+
+def laid_out(value: Any, shard: ParameterShard) -> Any:
+    """A value kept for a whole parameter: this rank's part of it, where it has the same shape."""
+    if not isinstance(value, Tensor) or value.shape != shard.parameter.shape:
+        return value
+    if value.shape == shard.owned.shape and value.device == shard.owned.device:
+        return value
+    part = torch.empty_like(shard.owned, dtype=value.dtype)
+    for piece in shards_of_parameter("", shard, part, mine=True):
+        piece.tensor.copy_(piece.slice.view(value))
+    return part.detach()
