@@ -147,6 +147,13 @@ def test_batches_may_come_in_the_same_memory_each_time():
     assert found["sum"] == sum(targets.sum() for _, targets in pairs(3))
 
 
+def test_targets_are_nothing_to_a_prediction():
+    x, y = pairs(1)[0]
+    run = start(WAYS["tensor"], loss="cross_entropy")
+    predicted = run.predict([(x, y), x, (x, -torch.ones(8, 3)), [x]])
+    assert torch.allclose(predicted, plain(pairs(1))[0].repeat(4, 1), atol=1e-6)
+
+
 def test_keep_picks_what_metrics_are_given_and_predictions_are():
     data = last_smaller()
     run = start(WAYS["tuple"])

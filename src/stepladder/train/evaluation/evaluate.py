@@ -78,8 +78,8 @@ def predict(run: Engine, data: Iterable[Any], keep: Keep | None, rows: Rows | No
     """What the module returns for all rows, in their order; every rank has all of it."""
     refuse_endless(data)
     refuse_dealt_rows(data)
-    forward_backward, all_rows = run.climbed.forward_backward, AllRows()
-    with without_learning(run), without_loss(forward_backward):
+    all_rows = AllRows(with_targets=False)
+    with without_learning(run), without_loss(run.climbed.forward_backward):
         observer = Observer(run.plan, run.world, keep or same, [all_rows])
         evaluate_batches(run, data, rows, observer)
         root = first_that(run.world, bool(observer.numbers))

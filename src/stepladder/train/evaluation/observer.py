@@ -34,14 +34,15 @@ class Taker(Protocol):
 
 @dataclass(slots=True)
 class AllRows:
-    """Keeps outputs and targets until all rows were seen."""
+    """Keeps outputs and targets, or outputs alone, until all rows were seen."""
 
+    with_targets: bool = True
     outputs: CollectedRows = field(default_factory=lambda: CollectedRows("outputs"))
     targets: CollectedRows = field(default_factory=lambda: CollectedRows("targets"))
 
     def take(self, outputs: Any, targets: Any, rows: int) -> None:
         self.outputs.add(outputs, rows)
-        self.targets.add(targets, rows)
+        self.targets.add(targets if self.with_targets else None, rows)
 
 
 @dataclass(slots=True)
