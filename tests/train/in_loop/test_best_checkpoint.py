@@ -117,7 +117,7 @@ def disagree(folder: str) -> list[str]:
     run = climb(net(), loss="cross_entropy", plan="fp32 ddp", device="cpu")
     best, rank = BestCheckpoint(run, folder), run.world.place.rank
     said = []
-    for value in (0.5 + rank, math.nan if rank else 0.5):
+    for value in (0.5 + rank, math.nan if rank else 0.0):
         with pytest.raises(TrainingError) as refused:
             best(value)
         said.append(str(refused.value))

@@ -53,6 +53,17 @@ def normed():
     return Normed()
 
 
+def start(module=None, plan="fp32", optimizer="sgd lr=0.3", **how):
+    module = normed() if module is None else module
+    return climb(module, loss="cross_entropy", optimizer=optimizer, plan=plan, device="cpu", **how)
+
+
+def learn(run, ema, batches):
+    for batch in batches:
+        run.step(batch, rows="global")
+        ema.update()
+
+
 def plain(module, batches, optimizer):
     """A plain loop; the averaged copy of the module, which starts as the module is."""
     average = get_ema_multi_avg_fn(DECAY)
@@ -138,15 +149,24 @@ def test_the_average_is_that_of_a_plain_loop(tmp_path, plan, ranks):
         assert [one[optimizer] for one in losses] == pytest.approx([loss] * ranks, rel=1e-5)
 
 
-def start(module=None, plan="fp32", optimizer="sgd lr=0.3", **how):
-    module = normed() if module is None else module
-    return climb(module, loss="cross_entropy", optimizer=optimizer, plan=plan, device="cpu", **how)
+def predict() -> list[torch.Tensor]:
+    """What the module answers before, inside and after applied()."""
+    run = start(net(), "fp32 zero2")  # keeps what a forward pass gathered
+    ema = EMA(run, decay=0.5)
+    learn(run, ema, pairs(2))
+    inputs = pairs(1)[0][0]
+    answers = [run.module(inputs).detach()]  # with a graph, and no backward pass to free them
+    with ema.applied():
+        answers.append(run.module(inputs).detach())
+    answers.append(run.module(inputs).detach())
+    run.world.close()
+    return answers
 
 
-def learn(run, ema, batches):
-    for batch in batches:
-        run.step(batch, rows="global")
-        ema.update()
+def test_a_prediction_leaves_no_gathered_weights_behind():
+    for before, inside, after in run_on_ranks(predict, 2, init=False):
+        assert torch.equal(before, after)
+        assert not torch.equal(before, inside)
 
 
 def test_buffers_are_averaged_as_weights_are_and_integers_stay():
@@ -285,6 +305,20 @@ def train_on(plan: str, first: int, last: int, folder: str, build=normed) -> lis
     return run.events
 
 
+def own_statistics(path: Path) -> dict[str, list[torch.Tensor]]:
+    """What both ranks stored of averaged buffers of their own, by name."""
+    prefix, found = "own/registered/ema/model/", {}
+    with CheckpointReader(path, read_manifest(path)) as reader:
+        for rank in range(2):
+            file = reader.file(f"rank-{rank:05d}.safetensors")
+            for name in file.names():
+                if name.startswith(prefix):
+                    found.setdefault(name.removeprefix(prefix), []).append(
+                        file.tensor(name).clone()
+                    )
+    return found
+
+
 @pytest.mark.parametrize("plan", [LOCAL, "fp32 zero3"])
 def test_a_resumed_average_is_the_uninterrupted_one_to_the_bit(tmp_path, plan):
     build = normed if plan == LOCAL else net
@@ -298,7 +332,12 @@ def test_a_resumed_average_is_the_uninterrupted_one_to_the_bit(tmp_path, plan):
     for file in ("registered-00000", "registered-00001", "model-00000"):
         one, other = (path / f"{file}.safetensors" for path in (whole, resumed))
         assert one.read_bytes() == other.read_bytes()
-    assert len(saved(whole, "registered/ema/model")) == (9 if plan == LOCAL else 4)
+    averages, statistics = saved(whole, "registered/ema/model"), own_statistics(whole)
+    assert len(averages) == (9 if plan == LOCAL else 4)
+    assert len(statistics) == (2 if plan == LOCAL else 0)
+    for name, ranks in statistics.items():
+        torch.testing.assert_close(averages[name], torch.stack(ranks).mean(0))
+        assert all(torch.equal(a, b) for a, b in zip(ranks, own_statistics(resumed)[name]))
 
 
 @pytest.mark.parametrize(
