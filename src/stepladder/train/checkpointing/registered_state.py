@@ -75,8 +75,8 @@ def load_registered(run: Engine, manifest: Manifest, reader: CheckpointReader) -
     step, registry = reader.path.name, run.registry
     saved = {name.partition("/")[0] for name in manifest.names(KIND)}
     registry.left_out = dict.fromkeys(sorted(saved - set(registry.objects)), step)
-    said = [f"{step} holds the state of '{n}', which is not registered: left out"
-            for n in registry.left_out]  # fmt: skip
+    left_out = "which is not registered: left out"
+    said = [f"{step} holds the state of '{name}', {left_out}" for name in registry.left_out]
     for name, stateful in registry.objects.items():
         absent = load_tensors(run, name, stateful, manifest, reader)
         if name in saved:
