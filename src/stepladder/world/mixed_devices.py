@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +123,7 @@ class FailedStatement:
         return next(calls, None)
 
 
-def is_factory(node: ast.AST) -> Any:
+def is_factory(node: ast.AST) -> TypeGuard[ast.Call]:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     named = ast.unparse(node.func.value) == "torch" and node.func.attr in FACTORIES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 
@@ -14,6 +14,7 @@ from stepladder.planner.memory.forecast_memory import forecast_memory
 from stepladder.record import Memory
 from stepladder.workload import Facts, find_facts
 from tests.ranks import run
+from tests.soak import soak_after
 
 torch = pytest.importorskip("torch")
 RANKS = 2
@@ -49,8 +50,29 @@ def facts_of(name: str) -> Facts:
     return describe(perceptron(), sample=torch.zeros(1, 64), device="cpu")
 
 
+@cache
+def measured(name: str, text: str) -> Memory:
+    """The first rank's memory."""
+    return run(measure_on_rank, RANKS, name, text)[0]
+
+
+def measure_on_rank(name: str, text: str) -> Memory:
+    """The memory of the second step, when the optimizer has its state."""
+    from stepladder.measure import measure_memory
+    from stepladder.train import climb
+
+    make, batch = subject(name)
+    taken = climb(make(), loss="cross_entropy", plan=text, device="cpu")
+    taken.step(batch, rows="rank")
+    step = partial(taken.step, batch, rows="rank")
+    vocab = GPTS[name][1] if name in GPTS else None
+    return measure_memory(step, taken.module, taken.optimizer, torch.device("cpu"), vocab=vocab)
+
+
 CASES = [
     *((name, "fp32 ddp") for name in (*GPTS, "perceptron")),
+    ("wide table", "fp32 ddp micro=1"),
+    ("perceptron", "fp32 zero1"),
     ("many buckets", "fp32 ddp micro=1"),
     ("many buckets", "fp32 ddp compress=bf16"),
     ("many buckets", "fp32 ddp compress=powersgd:2"),
@@ -58,43 +80,19 @@ CASES = [
 ]
 
 
-def measured_on_rank() -> list[Memory]:
-    """The memory of the second step of each case, when the optimizer has its state."""
-    from stepladder.measure import measure_memory
-    from stepladder.train import climb
-
-    found = []
-    for name, text in CASES:
-        make, batch = subject(name)
-        taken = climb(make(), loss="cross_entropy", plan=text, device="cpu")
-        taken.step(batch, rows="rank")
-        step = partial(taken.step, batch, rows="rank")
-        vocab = GPTS[name][1] if name in GPTS else None
-        found.append(
-            measure_memory(step, taken.module, taken.optimizer, torch.device("cpu"), vocab=vocab)
-        )
-    return found
-
-
-@pytest.fixture(scope="module")
-def measured() -> dict[tuple[str, str], Memory]:
-    return dict(zip(CASES, run(measured_on_rank, RANKS)[0]))
-
-
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
-def test_a_step_of_two_ranks_needs_what_is_forecast(case, measured) -> None:
-    name, text = case
+@pytest.mark.parametrize(("name", "text"), soak_after(CASES, gate=6))
+def test_a_step_of_two_ranks_needs_what_is_forecast(name: str, text: str) -> None:
     plan = Plan.parse(text)
     rows = len(subject(name)[1][1])
     plan = replace(plan, batch=replace(plan.batch, sequences=RANKS * rows)).settle(RANKS)
     said, _ = forecast_memory(facts_of(name), plan, Cluster.parse(f"{RANKS} x CPU"))
-    real = measured[case].peak_bytes
+    real = measured(name, text).peak_bytes
     assert said.peak_bytes == pytest.approx(real, rel=0.1)
     assert said.peak_bytes > 0.98 * real, "too low costs a run"
 
 
-def test_ddp_reduces_gradients_where_they_are(measured) -> None:
-    for name in GPTS:
-        assert measured[name, "fp32 ddp"].communication < 2**10
-    once, sums = (measured["many buckets", f"fp32 ddp{more}"] for more in ("", " micro=1"))
-    assert sums.gradients == pytest.approx(2 * once.gradients, rel=0.1), "beside the buckets"
+def test_ddp_reduces_gradients_where_they_are() -> None:
+    once, sums = (measured("wide table", f"fp32 ddp{more}") for more in ("", " micro=1"))
+    assert once.communication < 2**10
+    # Half as many rows in a pass, and yet more: sums stand beside the buckets.
+    assert sums.peak_bytes - once.peak_bytes > 0.8 * once.parameters
