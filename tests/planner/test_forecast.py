@@ -19,7 +19,7 @@ def test_a_forecast_answers_the_four_questions() -> None:
     assert found.tokens_per_step == 64 * 4096
     assert found.mfu is not None and 0.3 < found.mfu < 0.6
     assert found.time and found.step_seconds and found.time.step_seconds in found.step_seconds
-    assert found.dollars_for(1e12) and found.kilowatt_hours_for(1e12)
+    assert found.cost_for(1e12).dollars and found.cost_for(1e12).kilowatt_hours
 
 
 def test_what_does_not_fit_names_the_numbers_and_the_largest_owner() -> None:

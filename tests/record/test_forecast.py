@@ -3,6 +3,7 @@ import json
 import pytest
 
 from stepladder.record import Forecast, Interval, Memory, Time
+from stepladder.record.cost import Cost
 
 
 def make(**changed) -> Forecast:
@@ -35,18 +36,21 @@ def test_rates_follow_from_the_step() -> None:
 def test_price_and_energy_follow_from_the_hours() -> None:
     found = make()
     tokens = 4000 * 3600 * 10  # ten hours
-    assert found.seconds_for(tokens) == 36000
-    assert found.dollars_for(tokens) == pytest.approx(10 * 4 * 3.0)
-    assert found.kilowatt_hours_for(tokens) == pytest.approx(10 * 4 * 0.5)
+    cost = found.cost_for(tokens, grams_per_kwh=100)
+    assert cost.seconds == 36000 and cost.device_hours == 10 * 4
+    assert cost.dollars == pytest.approx(10 * 4 * 3.0)
+    assert cost.kilowatt_hours == pytest.approx(10 * 4 * 0.5)
+    assert cost.co2_kilograms == pytest.approx(10 * 4 * 0.5 * 0.1)
 
 
 def test_what_nobody_can_know_is_none() -> None:
     dark = make(time=None)
     assert dark.mfu is None and dark.tokens_per_second_per_device is None
-    assert dark.dollars_for(1e9) is None and dark.kilowatt_hours_for(1e9) is None
-    assert make(dollars_per_hour=None).dollars_for(1e9) is None
-    assert make(watts=None).kilowatt_hours_for(1e9) is None
-    assert make(peak_flops_per_second=None).mfu is None
+    assert dark.cost_for(1e9) == Cost(None, None, None, None, None)
+    assert make(dollars_per_hour=None).cost_for(1e9).dollars is None
+    unpowered = make(watts=None).cost_for(1e9)
+    assert unpowered.kilowatt_hours is unpowered.co2_kilograms is None and unpowered.dollars
+    assert make(peak_flops_per_second=None).mfu is make(flops_per_step=None).mfu is None
 
 
 def test_an_interval_contains_its_ends() -> None:

@@ -70,6 +70,7 @@ def forecast(
         watts=device.power_watts,
         dollars_per_hour=device.dollars_per_hour,
         peak_bytes=peak_interval(memory),
+        unit=facts.unit,
     )
 
 

@@ -44,7 +44,7 @@ class PlanResult:
         lines = [said.plan, f"memory {said.memory.peak_bytes / GIB:.1f} GiB a device"]
         if time is not None and said.tokens_per_second is not None:
             mfu = "unknown" if said.mfu is None else f"{said.mfu:.1%}"
-            rate = f"{said.tokens_per_second:,.0f} tokens/s"
+            rate = f"{said.tokens_per_second:,.0f} {said.unit}/s"
             lines.append(f"step {time.step_seconds:.3g} s, {rate}, MFU {mfu}")
         why = self.explanation.why if self.explanation else ()
         return "\n".join([*lines, *said.reasons, *why])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .cost import dollars, kilowatt_hours
+from .cost import WORLD_GRAMS_PER_KWH, Cost, cost_of
 from .memory_by_owner import Memory
 from .time_by_cause import Time
 
@@ -44,6 +44,7 @@ class Forecast:
     watts: float | None = None  # of one device at its limit
     dollars_per_hour: float | None = None  # of renting one device
     peak_bytes: Interval | None = None  # of that rank's memory, with the allocator's reserve
+    unit: str = "tokens"  # what `tokens` count: samples, such as images, where one has one token
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -66,19 +67,16 @@ class Forecast:
         rate = self.tokens_per_second
         return None if rate is None else tokens / rate
 
-    def dollars_for(self, tokens: float) -> float | None:
-        """The rent of all devices for training this many tokens."""
-        seconds = self.seconds_for(tokens)
-        if seconds is None or self.dollars_per_hour is None:
-            return None
-        return dollars(seconds, self.num_devices, self.dollars_per_hour)
+    def cost_for(self, tokens: float, grams_per_kwh: float = WORLD_GRAMS_PER_KWH) -> Cost:
+        """What training on this many tokens costs: energy of the boards alone, at their limits.
 
-    def kilowatt_hours_for(self, tokens: float) -> float | None:
-        """The energy of the boards alone, at their power limits."""
-        seconds = self.seconds_for(tokens)
-        if seconds is None or self.watts is None:
-            return None
-        return kilowatt_hours(seconds, self.num_devices, self.watts)
+        Args:
+            grams_per_kwh: of CO2, by the electricity that is used.
+        """
+        return cost_of(
+            self.seconds_for(tokens), self.num_devices, watts=self.watts,
+            dollars_per_hour=self.dollars_per_hour, grams_per_kwh=grams_per_kwh,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and derived values as plain values."""

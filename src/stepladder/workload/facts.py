@@ -210,6 +210,11 @@ class Facts:
         return self.parameters - sum(idle)
 
     @property
+    def unit(self) -> str:
+        """What its throughput is counted in: samples, such as images, where one has one token."""
+        return "tokens" if self.tokens > 1 else "samples"
+
+    @property
     def flops_per_sample(self) -> float | None:
         """Of the model's own forward and backward pass: what MFU counts, recomputation left out.
 

@@ -30,6 +30,7 @@ def test_a_search_shows_the_best_plan_and_why_others_lose(capsys) -> None:
     ):
         assert words in shown, words
     assert "1e+12 tokens: " in shown and " MWh" in shown
+    assert "Price of 1e+12 tokens, CO2 at 445 g/kWh" in shown
 
 
 def test_json_holds_every_ranked_forecast(capsys) -> None:
@@ -38,6 +39,7 @@ def test_json_holds_every_ranked_forecast(capsys) -> None:
     best = table["ranked"][0]
     assert best["fits"] and best["memory"]["peak_bytes"] > 2**30 and best["mfu"] > 0.3
     assert best["dollars"] > 0 and table["fit"] <= table["plans"]
+    assert all(plan["device_hours"] and plan["co2_kilograms"] for plan in table["ranked"])
     assert "rejected" not in table
 
 
@@ -94,6 +96,24 @@ def test_tokens_that_are_no_number_are_refused() -> None:
             run("gpt2", "--on", "1 A100-80GB", f"--tokens={tokens}")
 
 
+def test_images_are_no_tokens_and_a_little_energy_is_not_none(capsys) -> None:
+    words = ("resnet50", "--on", "1 H100-80GB", "--plan", "bf16 micro=8 batch=8", "--grid", "50")
+    assert run(*words, "--samples", "1e6") == 0
+    shown = capsys.readouterr().out
+    assert "samples/s a device" in shown and "1e+06 samples: " in shown
+    assert "token" not in shown and re.search(r" [1-9][\d.]* Wh, [1-9][\d.]* g CO2, \$0\.", shown)
+    assert run(*words, "--json") == 0
+    priced = json.loads(capsys.readouterr().out)
+    assert priced["samples"] == 1e6 and priced["unit"] == "samples"
+    assert priced["co2_kilograms"] == pytest.approx(priced["kilowatt_hours"] * 0.05)
+
+
+def test_a_grid_that_is_no_number_is_refused() -> None:
+    for grid in ("-1", "nan"):
+        with pytest.raises(PlanError, match="is not a number of grams of CO2 per kWh"):
+            run("gpt2", "--on", "1 A100-80GB", f"--grid={grid}")
+
+
 def test_a_saved_plan_is_read_back(tmp_path, capsys) -> None:
     path = tmp_path / "plan.toml"
     run("gpt2", "--on", "1 A100-80GB", "--batch", "8", "--save", str(path), "--json")
@@ -117,7 +137,8 @@ def test_a_device_of_unknown_speed_has_memory_but_no_time(capsys, tmp_path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nobody has measured it
     assert run("gpt-tiny", "--on", "1 CPU", "--batch", "8", "--tokens", "1e6") == 0
     shown = capsys.readouterr().out
-    assert "Time is unknown" in shown and "unknown time, unknown price" in shown
+    assert "Time is unknown" in shown and "unknown time, so unknown price" in shown
+    assert "Price of" not in shown
     assert "'stepladder calibrate' there measures one" in shown
 
 

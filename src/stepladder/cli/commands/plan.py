@@ -19,6 +19,7 @@ from stepladder.cli.plan_from_other_projects import (
     read_foreign,
     show_left,
 )
+from stepladder.cli.results.price import Priced, configure_price, read_price
 from stepladder.cli.results.tables import GIB, as_json, percent, table
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
@@ -32,7 +33,6 @@ from stepladder.workload import Facts, find_facts
 
 BAR = 60  # characters of a bar
 MARKS = "█▓▒░▚▞▤▥▦▧"
-DAY = 86400
 DOES_NOT_FIT = NOT_WHOLE = 1
 
 
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, metavar="N", help="sequences in one step")
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)
-    parser.add_argument("--tokens", type=float, metavar="N", help="price of training so many, 1e12")
+    configure_price(parser)
     parser.add_argument("--calibration", metavar="FILE", help="what 'stepladder calibrate' wrote")
     parser.add_argument("--all", action="store_true", help="also every loser and why")
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -58,19 +58,18 @@ def run(options: argparse.Namespace) -> int:
     calibration = measured_speeds(options, cluster)
     if options.batch is not None and options.batch < 1:
         raise PlanError("batch", f"{options.batch} is not a number of sequences", "Use 1 or more.")
-    if options.tokens is not None and not 0 < options.tokens < float("inf"):
-        raise PlanError("tokens", f"{options.tokens} is not a number to train on", "Use 1e12.")
+    priced = read_price(options, facts, cluster)
     carried = read_foreign(options)
     if options.plan or carried:
         plan = carried.plan if carried else Plan.parse(options.plan)
-        return run_one(options, facts, cluster, calibration, plan, carried)
+        return run_one(options, facts, cluster, calibration, plan, carried, priced)
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
     if options.json:
-        as_json(search_json(choices, explanation, options))
+        as_json(search_json(choices, explanation, options, priced))
     else:
-        show_search(choices, explanation, options)
+        show_search(choices, explanation, options, priced)
     return 0
 
 
@@ -95,6 +94,7 @@ def run_one(
     calibration: Calibration | None,
     plan: Plan,
     carried: ConvertedPlan | None,
+    priced: Priced,
 ) -> int:
     """Forecast the plan that was given."""
     if options.batch is not None:
@@ -104,13 +104,13 @@ def run_one(
     keep(options, plan, (found,))
     if options.json:
         said = left_json(carried) if carried else {}
-        as_json({**found.to_dict(), **price(found, options.tokens), **said})
+        as_json({**found.to_dict(), **priced.record(found), **said})
     else:
         show_head(facts, cluster)
         print(f"\n{found.plan}\n")
         if carried:
             show_left(carried)
-        show_forecast(found, options.tokens, unit_of(facts))
+        show_forecast(found, priced)
     if carried and not carried.complete:
         return NOT_WHOLE
     return 0 if found.fits else DOES_NOT_FIT
@@ -127,20 +127,24 @@ def keep(options: argparse.Namespace, plan: Plan, forecasts: Iterable[Forecast])
         plot(list(forecasts)[:8], options.plot)
 
 
-def show_search(choices: Choices, explanation: Explanation, options: argparse.Namespace) -> None:
+def show_search(
+    choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
+) -> None:
     show_head(choices.facts, choices.cluster)
     seconds = choices.forecasts[0].time is not None
-    rows = [ranked_row(found) for found in choices.forecasts[: None if options.all else 8]]
+    shown = choices.forecasts[: None if options.all else 8]
+    rows = [ranked_row(found) for found in shown]
     title = (
         f"{choices.num_plans:,} plans for a batch of {choices.batch:,}; {len(choices.ranked):,} fit"
     )
-    unit = unit_of(choices.facts)
-    table(title, ["plan", f"{unit}/s/device", "MFU", "step s", "memory GiB", "fits to"], rows)
+    rate = f"{priced.unit}/s/device"
+    table(title, ["plan", rate, "MFU", "step s", "memory GiB", "fits to"], rows)
+    priced.show(shown)
     if not seconds:
         remedy = "'stepladder calibrate' there measures one"
         print(f"Time is unknown: the table has no peak for {choices.cluster.device}; {remedy}.\n")
     print(f"Best: {choices.forecasts[0].plan}\n")
-    show_forecast(choices.forecasts[0], options.tokens, unit)
+    show_forecast(choices.forecasts[0], priced)
     verdicts = explanation.families if options.all else explanation.families[:6]
     if verdicts:
         lost = [[v.family, lost_by(v.slower), v.reason, str(v.plan)] for v in verdicts]
@@ -154,7 +158,7 @@ def show_search(choices: Choices, explanation: Explanation, options: argparse.Na
 
 
 def show_head(facts: Facts, cluster: Cluster) -> None:
-    per, flops = unit_of(facts).removesuffix("s"), facts.flops_per_token
+    per, flops = facts.unit.removesuffix("s"), facts.flops_per_token
     assert flops is not None  # a named model has no operator that cannot be counted
     active = facts.active_parameters
     meets = f" ({active / 1e9:.3g} B active)" if active < facts.parameters else ""
@@ -163,11 +167,6 @@ def show_head(facts: Facts, cluster: Cluster) -> None:
     print(f"{cluster}")
     for assumption in cluster.assumptions:
         print(f"  assumed: {assumption}")
-
-
-def unit_of(facts: Facts) -> str:
-    """What a workload is counted in."""
-    return "tokens" if facts.tokens > 1 else "samples"
 
 
 def ranked_row(found: Forecast) -> list[object]:
@@ -187,7 +186,7 @@ def lost_by(share: float | None) -> str:
     return "does not fit" if share is None else f"{share:.1%}"
 
 
-def show_forecast(found: Forecast, tokens: float | None, unit: str) -> None:
+def show_forecast(found: Forecast, priced: Priced) -> None:
     """Two bars and the numbers that follow from them."""
     limit = found.memory_limit_bytes
     room = f" of {limit / GIB:.1f}" if limit else ""
@@ -203,12 +202,10 @@ def show_forecast(found: Forecast, tokens: float | None, unit: str) -> None:
         span = f"between {low:.3g} and {high:.3g} nine times in ten"
         bar(f"time    {found.time.step_seconds:.3g} s a step, {span}", found.time.by_cause(), "s")
         rate = found.tokens_per_second_per_device or 0.0
-        print(f"{rate:,.0f} {unit}/s a device, MFU {percent(found.mfu)}")
+        print(f"{rate:,.0f} {priced.unit}/s a device, MFU {percent(found.mfu)}")
     for reason in found.reasons:
         print(reason)
-    for line in price_lines(found, tokens):
-        print(line)
-    print()
+    print(f"{priced.line(found)}\n")
 
 
 def bar(title: str, parts: Mapping[str, float], unit: str) -> None:
@@ -220,33 +217,8 @@ def bar(title: str, parts: Mapping[str, float], unit: str) -> None:
     print(f"{title}\n  {drawn}\n  {'  '.join(legend)}")
 
 
-def price(found: Forecast, tokens: float | None) -> dict[str, Any]:
-    if tokens is None:
-        return {}
-    seconds = found.seconds_for(tokens)
-    return {
-        "tokens": tokens,
-        "days": None if seconds is None else seconds / DAY,
-        "dollars": found.dollars_for(tokens),
-        "kilowatt_hours": found.kilowatt_hours_for(tokens),
-    }
-
-
-def price_lines(found: Forecast, tokens: float | None) -> list[str]:
-    if tokens is None:
-        return []
-    numbers = price(found, tokens)
-    days, dollars, energy = (numbers[key] for key in ("days", "dollars", "kilowatt_hours"))
-    words = [
-        "unknown time" if days is None else f"{days:,.1f} days",
-        "unknown price" if dollars is None else f"${dollars:,.0f}",
-        "unknown energy" if energy is None else f"{energy / 1000:,.1f} MWh",
-    ]
-    return [f"{tokens:.3g} tokens: {', '.join(words)}"]
-
-
 def search_json(
-    choices: Choices, explanation: Explanation, options: argparse.Namespace
+    choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
 ) -> dict[str, Any]:
     verdicts = [
         {"family": v.family, "plan": str(v.plan), "reason": v.reason, "slower": v.slower}
@@ -262,7 +234,7 @@ def search_json(
         "batch": choices.batch,
         "plans": choices.num_plans,
         "fit": len(choices.ranked),
-        "ranked": [{**f.to_dict(), **price(f, options.tokens)} for f in choices.forecasts],
+        "ranked": [{**f.to_dict(), **priced.record(f)} for f in choices.forecasts],
         "why": list(explanation.why),
         "families": verdicts,
         "next_rungs": list(explanation.next_rungs),

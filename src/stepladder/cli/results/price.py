@@ -1,0 +1,120 @@
+"""The price of training under a plan: device-hours, energy, CO2 and rent, in readable units."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stepladder.errors import PlanError
+from stepladder.hardware import Cluster
+from stepladder.record import Forecast
+from stepladder.record.cost import WORLD_GRAMS_PER_KWH
+from stepladder.workload import Facts
+
+from .tables import table
+
+UNKNOWN = "unknown"
+USUAL = {"tokens": 1e9, "samples": 1e6}  # priced where nobody says how many
+TIMES = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "s"))
+ENERGIES = ((1000.0, "MWh"), (1.0, "kWh"), (0.001, "Wh"))  # in kWh
+MASSES = ((1000.0, "t"), (1.0, "kg"), (0.001, "g"))  # in kg
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """How much is trained on, on what, with which electricity."""
+
+    amount: float
+    unit: str  # tokens, or samples where a sample has one
+    devices: str  # GPU, CPU or TPU
+    grams_per_kwh: float
+
+    def record(self, found: Forecast) -> dict[str, Any]:
+        """For programs."""
+        cost = asdict(found.cost_for(self.amount, self.grams_per_kwh))
+        seconds = cost.pop("seconds")
+        days = None if seconds is None else seconds / TIMES[0][0]
+        grid = {"grams_co2_per_kwh": self.grams_per_kwh}
+        return {self.unit: self.amount, "days": days, **cost, **grid}
+
+    def cells(self, found: Forecast) -> list[str]:
+        cost = found.cost_for(self.amount, self.grams_per_kwh)
+        return [
+            in_unit(cost.seconds, TIMES),
+            number(cost.device_hours),
+            in_unit(cost.kilowatt_hours, ENERGIES),
+            in_unit(cost.co2_kilograms, MASSES),
+            money(cost.dollars),
+        ]
+
+    def line(self, found: Forecast) -> str:
+        """The price of one plan as a sentence."""
+        time, hours, energy, co2, rent = self.cells(found)
+        if time == UNKNOWN:
+            return f"{self.amount:.3g} {self.unit}: unknown time, so unknown price"
+        said = [
+            time,
+            f"{hours} {self.devices}-hours",
+            "unknown energy" if energy == UNKNOWN else energy,
+            "unknown CO2" if co2 == UNKNOWN else f"{co2} CO2",
+            "unknown rent" if rent == UNKNOWN else rent,
+        ]
+        return f"{self.amount:.3g} {self.unit}: {', '.join(said)}"
+
+    def show(self, forecasts: Sequence[Forecast]) -> None:
+        """The price of every plan, one a row."""
+        if forecasts[0].time is None:
+            return
+        title = f"Price of {self.amount:.3g} {self.unit}, CO2 at {self.grams_per_kwh:g} g/kWh"
+        columns = ["plan", "time", f"{self.devices}-hours", "energy", "CO2", "rent"]
+        table(title, columns, [[found.plan, *self.cells(found)] for found in forecasts])
+
+
+def configure_price(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokens", "--samples", type=float, metavar="N", help="price of training so many, 1e12"
+    )
+    parser.add_argument(
+        "--grid",
+        type=float,
+        default=WORLD_GRAMS_PER_KWH,
+        metavar="G",
+        help=f"grams of CO2 per kWh; the world's average is {WORLD_GRAMS_PER_KWH:g}",
+    )
+
+
+def read_price(options: argparse.Namespace, facts: Facts, cluster: Cluster) -> Priced:
+    """What is to be priced, from the options."""
+    if options.tokens is not None and not 0 < options.tokens < float("inf"):
+        raise PlanError("tokens", f"{options.tokens} is not a number to train on", "Use 1e12.")
+    if not 0 <= options.grid < float("inf"):
+        problem = f"{options.grid} is not a number of grams of CO2 per kWh"
+        raise PlanError("grid", problem, f"The world's average is {WORLD_GRAMS_PER_KWH:g}.")
+    device = cluster.device
+    kind = "CPU" if device.is_cpu else "TPU" if device.name.startswith("TPU") else "GPU"
+    return Priced(options.tokens or USUAL[facts.unit], facts.unit, kind, options.grid)
+
+
+def in_unit(value: float | None, units: Sequence[tuple[float, str]]) -> str:
+    """A value in the largest unit of which there is one at least."""
+    if value is None:
+        return UNKNOWN
+    size, unit = next((each for each in units if value >= each[0]), units[-1])
+    return f"{number(value / size)} {unit}"
+
+
+def number(value: float | None) -> str:
+    """Three digits, or all in front of the point."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def money(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return (
+        f"${value:,.0f}" if value >= 100 else f"${value:,.2f}" if value >= 0.01 else f"${value:.1g}"
+    )
