@@ -57,9 +57,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def light_heap():
-    """What earlier tests left is out of sight of whoever walks the heap, which takes a second."""
+    """What earlier files imported and left is out of sight of whoever walks the heap: that takes up
+    to a second, and a trial of a plan, a profile or a leak's search does so several times."""
     gc.collect()
     gc.freeze()
 

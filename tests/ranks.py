@@ -12,6 +12,8 @@ import gc
 import random
 import sys
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +22,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 import stepladder.train.flop_rate as flop_rate
+import stepladder.world.world as world
 from stepladder.launch import Ranks
-from stepladder.world.world import forget_routes
+from stepladder.world.ranks import agreement
 
 
 def run(
@@ -50,7 +53,7 @@ def settle() -> None:
     # that wake a hundred times a second. What else is there by now stays, and need not be walked
     # again; a group among it would stay too.
     if "torch.distributed.tensor" in sys.modules:
-        forget_routes()
+        world.forget_routes()
     gc.collect()
     gc.freeze()
     torch.set_default_dtype(torch.float32)
@@ -81,7 +84,21 @@ def remember_flops() -> None:
     flop_rate.count_flops = look_up
 
 
+def remember_fingerprints() -> None:
+    """Hash stepladder's files once a process, not once a run: a twelfth of a short run on ranks."""
+
+    @cache
+    def hashed(package: Path, script: str | None) -> dict[str, str]:
+        return agreement.fingerprints()
+
+    def look_up() -> dict[str, str]:
+        return hashed(agreement.PACKAGE, getattr(sys.modules["__main__"], "__file__", None))
+
+    world.fingerprints = look_up
+
+
 remember_flops()
+remember_fingerprints()
 POOL = Ranks(64, threads=1, between_calls=settle, grace_seconds=15)
 POOL.__enter__()
 atexit.register(POOL.__exit__)

@@ -1,12 +1,8 @@
 """A recipe profiled by a program: a typed result, nothing printed."""
 
-import pytest
-
 from stepladder.job import profile
 from stepladder.plan import Plan, read_recipe
 from stepladder.record import read_journal
-
-pytestmark = pytest.mark.usefixtures("light_heap")
 
 
 def test_a_profile_is_returned_shown_and_written_to_the_journal(tmp_path, capfd):

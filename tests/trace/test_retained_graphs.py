@@ -7,7 +7,6 @@ from torch import nn
 from stepladder.trace import find_retained_graphs, live_graphs
 
 torch.set_num_threads(1)
-pytestmark = pytest.mark.usefixtures("light_heap")
 
 
 @pytest.fixture

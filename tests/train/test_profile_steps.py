@@ -13,8 +13,6 @@ import stepladder as sl
 from stepladder.errors import DataError, RecordError
 from tests.ranks import run as run_ranks
 
-pytestmark = pytest.mark.usefixtures("light_heap")
-
 MODEL = "gpt:layers=1,hidden=256,heads=4,vocab=256,sequence=64"
 STEPS = 3
 

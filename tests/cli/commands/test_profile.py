@@ -7,8 +7,6 @@ import pytest
 from stepladder.cli.main import main
 from stepladder.record import read_journal
 
-pytestmark = pytest.mark.usefixtures("light_heap")
-
 SMALL = ["--model.name", "gpt-tiny", "--model.sequence", "32", "--train.batch", "4"]
 
 
