@@ -1,6 +1,7 @@
 """How a module is called, alone and compiled with its loss; what packed documents mean to it."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from stepladder.errors import ModelError
 from stepladder.model import build
 from stepladder.model.call_module import call
 from stepladder.train import climb
+from tests.kernels.graph.compiling import without_machine_code
 
 
 def test_inputs_are_given_the_way_they_are_shaped():
@@ -58,11 +60,15 @@ def for_six_rows(outputs, targets):
     return functional.cross_entropy(outputs.view(6, 3), targets)
 
 
-WHOLE_LOSSES = {"own": None, "named": "cross_entropy", "function": smoothed}
+WHOLE_LOSSES = {
+    "own": (None, without_machine_code),
+    "named": ("cross_entropy", nullcontext),
+    "function": (smoothed, without_machine_code),
+}
 
 
-@pytest.mark.parametrize("loss", WHOLE_LOSSES.values(), ids=WHOLE_LOSSES)
-def test_a_whole_module_is_compiled_with_its_loss_in_one_graph(loss):
+@pytest.mark.parametrize(("loss", "compiler"), WHOLE_LOSSES.values(), ids=WHOLE_LOSSES)
+def test_a_whole_module_is_compiled_with_its_loss_in_one_graph(loss, compiler):
     torch.manual_seed(0)
     module = OwnLoss() if loss is None else nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0))
     x, y = torch.randn(6, 4), torch.tensor([0, 1, 2] * 2)
@@ -70,8 +76,9 @@ def test_a_whole_module_is_compiled_with_its_loss_in_one_graph(loss):
     losses = []
     for plan in ("fp32", "fp32 compile=whole"):
         counters.clear()
-        run = climb(copy.deepcopy(module), loss=loss, optimizer="sgd lr=0.5", plan=plan)
-        losses.append([run.step(batch).loss for _ in range(3)])
+        with compiler():
+            run = climb(copy.deepcopy(module), loss=loss, optimizer="sgd lr=0.5", plan=plan)
+            losses.append([run.step(batch).loss for _ in range(3)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
     assert counters["stats"]["unique_graphs"] == 1
 
@@ -94,7 +101,7 @@ def test_a_loss_that_fails_on_two_rows_is_left_out_of_the_compiled_graph():
 
 def test_runs_share_no_compiled_graphs_and_no_limit_on_their_number():
     counters.clear()
-    with torch._dynamo.config.patch(recompile_limit=1):
+    with torch._dynamo.config.patch(recompile_limit=1), without_machine_code():
         for width in (4, 5, 6):
             run = climb(nn.Linear(width, 3), loss="cross_entropy", plan="fp32 compile=whole")
             run.step((torch.randn(6, width), torch.tensor([0, 1, 2] * 2)))

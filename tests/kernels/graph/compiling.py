@@ -1,7 +1,9 @@
 """Compiling in tests of what the compiler is told to do."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 import torch._functorch.config
 import torch._inductor.config
@@ -14,4 +16,17 @@ def every_pass_runs() -> Iterator[None]:
         torch._inductor.config.patch(fx_graph_cache=False),
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):
+        yield
+
+
+@contextmanager
+def without_machine_code() -> Iterator[None]:
+    """What is compiled here is traced, cut into graphs and differentiated as always, and its graphs
+    are then run as they are: a code generator takes a processor half a minute for a small model."""
+    generate = torch.compile
+
+    def trace(function: Callable[..., Any], **given: Any) -> Any:
+        return generate(function, **{**given, "backend": "aot_eager", "options": None})
+
+    with patch.object(torch, "compile", trace):
         yield

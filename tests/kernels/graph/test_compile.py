@@ -1,6 +1,7 @@
 """What is compiled: like blocks one by one, or the whole."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from torch._dynamo.utils import counters
 from stepladder.errors import PlanError
 from stepladder.kernels.graph.compile import compile_parts, compile_scope
 from stepladder.plan import Plan, SettledPlan
+from tests.soak import soak_after
+
+from .compiling import without_machine_code
 
 
 class Net(nn.Module):
@@ -58,6 +62,7 @@ def test_blocks_that_are_not_there_are_refused():
         compiled(Net([]), how="blocks")
 
 
+@pytest.mark.parametrize("compiler", soak_after([without_machine_code, nullcontext]))
 @pytest.mark.parametrize(
     "make",
     [
@@ -65,11 +70,12 @@ def test_blocks_that_are_not_there_are_refused():
         lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
     ],
 )
-def test_modules_of_torchs_own_classes_are_compiled_once_for_all_alike(make):
+def test_modules_of_torchs_own_classes_are_compiled_once_for_all_alike(make, compiler):
     parts, x = [make() for _ in range(3)], torch.randn(2, 4, 8, requires_grad=True)
     expected = parts[2](parts[1](parts[0](x)))
     counters.clear()
-    compile_parts(parts, options=None)
+    with compiler():
+        compile_parts(parts, options=None)
     torch.testing.assert_close(parts[2](parts[1](parts[0](x))), expected)
     assert counters["stats"]["unique_graphs"] == 1
 

@@ -42,6 +42,12 @@ class Others(Block):
         return read + broadcast + scaled
 
 
+class Residual(Block):
+    def forward(self, x):
+        made = self.first(torch.tanh(x))
+        return (made + x if self.turned else x + made).square().sum()
+
+
 @pytest.fixture
 def taken(monkeypatch):
     """Every size is worth it here; the fused matmuls, by name."""
@@ -99,11 +105,13 @@ def test_what_is_found_is_ours_and_the_gradients_stay(taken, net, found):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("turned", soak_after([True, False]))
-def test_a_sum_that_promotes_the_matmul_stays_wide(taken, turned):
+@pytest.mark.parametrize(
+    ("net", "turned"), soak_after([(Residual, True), (Block, True), (Block, False)])
+)
+def test_a_sum_that_promotes_the_matmul_stays_wide(taken, net, turned):
     """Autocast's: 16-bit matmuls, added to a float32 residual stream."""
     torch.manual_seed(0)
-    module, x = Block(turned=turned), torch.randn(3, 5, 8, requires_grad=True)
+    module, x = net(turned=turned), torch.randn(3, 5, 8, requires_grad=True)
     ends = plain_and_compiled(module, x, torch.autocast("cpu", dtype=torch.bfloat16))
     assert "matmul_add" not in taken
     for a, b in zip(*ends, strict=True):

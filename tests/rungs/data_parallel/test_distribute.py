@@ -4,9 +4,9 @@ import os
 from functools import cache, partial
 
 import pytest
-from torch import nn
 
 from stepladder.errors import ModelError, PlanError
+from tests.kernels.graph.compiling import without_machine_code
 from tests.ranks import run
 from tests.rungs.rank_toys import feed, learn, odd, same, start
 from tests.soak import soak_after
@@ -133,13 +133,8 @@ def test_copies_and_slices_of_what_other_axes_cut(plan, optimizer):
 
 
 def compiled(plan):
-    """Blocks through the compiler, without the minutes its code generator takes."""
-    made = nn.Module.compile
-    nn.Module.compile = lambda module, *_, **__: made(module, backend="aot_eager")
-    try:
+    with without_machine_code():
         return sequences(f"{plan} compile=on", SGD)[0]
-    finally:
-        nn.Module.compile = made
 
 
 @pytest.mark.parametrize("plan", soak_after(["fp32 zero3", "fp32 ddp"]))

@@ -1,6 +1,7 @@
 """A recomputed block that writes to buffers it reads computes the same when it is compiled."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,6 +10,14 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from stepladder.train import climb
+from tests.kernels.graph.compiling import without_machine_code
+from tests.soak import soak_after
+
+
+@pytest.fixture(params=soak_after([without_machine_code, nullcontext]), autouse=True)
+def compiler(request):
+    with request.param():
+        yield
 
 
 def add_in_place(block, x):
