@@ -1,5 +1,7 @@
 """Adapters and the tensor axis: what is found and what refused; tests/parity shows it computes."""
 
+from functools import cache
+
 import pytest
 from torch import nn
 
@@ -30,6 +32,11 @@ def llama(tied=False, **settings):
     return peft.get_peft_model(model, peft.LoraConfig(r=4, **settings))
 
 
+@cache
+def facts_of(tied):
+    return describe(llama(tied, target_modules=["q_proj", "o_proj"]), sequence=16)
+
+
 def test_the_declared_cuts_are_found_through_the_adapters():
     plain = find_anatomy(llama(target_modules=["gate_proj"]).get_base_model())
     found = find_anatomy(llama(target_modules=["q_proj", "o_proj"]))
@@ -55,7 +62,7 @@ def test_a_head_with_adapters_is_not_taken_for_a_plain_linear():
 
 
 def test_frozen_weights_are_forecast_as_such():
-    facts = describe(llama(target_modules=["q_proj", "o_proj"]), sequence=16)
+    facts = facts_of(True)
     block = facts.parts[1]
     trained = block.parameters - block.frozen_parameters
     assert trained == 2 * (4 * 32 + 32 * 4)
@@ -65,9 +72,7 @@ def test_frozen_weights_are_forecast_as_such():
 @pytest.mark.parametrize("tied", soak_after([True, False]))
 @pytest.mark.parametrize(("plan", "ways"), soak_after([("fp32 tensor=2", 2), ("fp32", 1)]))
 def test_only_what_is_trained_has_a_gradient_and_of_it_each_ranks_part(plan, ways, tied):
-    module = llama(tied, target_modules=["q_proj", "o_proj"])
-    facts = describe(module, sequence=16)
-    (state,) = forecast_state(facts, Plan.parse(f"{plan} micro=1").settle(ways))
+    (state,) = forecast_state(facts_of(tied), Plan.parse(f"{plan} micro=1").settle(ways))
     held_whole, cut = 4 * 32 + 32 * 4, 32 * 4 + 4 * 32  # q's narrowing, o's widening; the others
     assert state.gradients == 4 * 2 * (held_whole + cut // ways)
 

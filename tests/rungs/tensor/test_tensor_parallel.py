@@ -31,33 +31,33 @@ EVERY = (
 MICRO = 6  # of 12 rows: two passes a batch
 
 
-def batches(name: str, steps: int):
+def batches(name: str, steps: int, own: bool = False):
     draw = torch.Generator().manual_seed(5)
     shapes = {"mlp": (12, 16), "vit": (12, 1, 8, 8)}
     if name in shapes:
         classes = torch.randint(0, 10, (steps, 12), generator=draw)
         return [(torch.randn(shapes[name], generator=draw), each) for each in classes]
-    if name in OWN:
+    if own:
         return [{"input_ids": t, "labels": labels} for t, labels in ragged(steps)]
     return ragged(steps)
 
 
-def start(name: str, plan: str, optimizer: str = SGD):
+def start(name: str, plan: str, optimizer: str = SGD, own: bool = False):
     return climb(
         getattr(models, name)(),
-        loss=None if name in OWN else "cross_entropy",
+        loss=None if own else "cross_entropy",
         optimizer=optimizer,
         plan=f"{plan} micro={MICRO}",
         device="cpu",
     )
 
 
-def learn(name: str, plan: str, optimizer: str = SGD, steps: int = 2):
+def learn(name: str, plan: str, optimizer: str = SGD, own: bool = False, steps: int = 2):
     """Losses, norms, and every parameter whole."""
-    taken = start(name, plan, optimizer)
+    taken = start(name, plan, optimizer, own)
     ways, mine = taken.world.layout.data_ranks, taken.world.data_index
     reports = []
-    for batch in batches(name, steps):
+    for batch in batches(name, steps, own):
         part = Batch.of(batch, position=0, size=12)
         rows = part.num_rows // ways
         reports.append(taken.step(part.rows(slice(mine * rows, (mine + 1) * rows))))
@@ -70,13 +70,13 @@ def whole(parameter: nn.Parameter) -> torch.Tensor:
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
-def learn_all(names, plan: str, optimizer: str):
-    return {name: learn(name, plan, optimizer) for name in names}
+def learn_all(names, plan: str, optimizer: str, own: tuple[str, ...] = ()):
+    return {name: learn(name, plan, optimizer, name in own) for name in names}
 
 
 @pytest.fixture(scope="module")
 def learnt():
-    return run(learn_all, 2, EVERY, "fp32 tensor=2", SGD, init=False, timeout_seconds=300)
+    return run(learn_all, 2, EVERY, "fp32 tensor=2", SGD, OWN, init=False, timeout_seconds=300)
 
 
 def assert_same(found, expected) -> None:
@@ -90,7 +90,7 @@ def assert_same(found, expected) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_two_ranks_learn_what_one_device_does(name, learnt):
-    expected = learn(name, "fp32")
+    expected = learn(name, "fp32", own=name in OWN)
     for rank in learnt:
         assert_same(rank[name], expected)
 
