@@ -88,7 +88,7 @@ def test_a_gradient_below_the_clip_is_left_alone():
 @pytest.mark.parametrize("optimizer", ["sgd lr=0.5", "adamw lr=0.01 clip=1"])
 def test_accumulation_is_exact_under_ragged_targets(micro, optimizer):
     whole, cut = llama(), llama()
-    batches = ragged(10)
+    batches = ragged(4)
     one = climb(whole, loss="cross_entropy", optimizer=optimizer, plan="fp32")
     many = climb(cut, loss="cross_entropy", optimizer=optimizer, plan="fp32")
     many.climbed.forward_backward.micro = micro

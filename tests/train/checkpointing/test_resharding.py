@@ -10,10 +10,18 @@ from tests.ranks import run
 from tests.train.toys import llama, ragged, share_of
 
 BATCHES = ragged(8)
+CLIPPED = "adamw lr=1e-2 clip=0.5"
 
 
-def learn(plan: str, optimizer: str, first: int, last: int, folder: str, wait: bool = True):
-    """Go on from the folder's newest checkpoint, take these steps, save."""
+def learn(
+    plan: str, optimizer: str, first: int, last: int, folder: str, wait: bool = True,
+    halfway: str = "",
+):  # fmt: skip
+    """Go on from the folder's newest checkpoint, take these steps, save.
+
+    Args:
+        halfway: where it also saves after half of its steps.
+    """
     taken = climb(
         llama(seed=first), loss="cross_entropy", optimizer=optimizer, plan=plan, device="cpu"
     )
@@ -24,13 +32,15 @@ def learn(plan: str, optimizer: str, first: int, last: int, folder: str, wait: b
     for batch in BATCHES[first:last]:
         mine = share_of(batch, world.data_index, world.layout.data_ranks, 1)
         losses.append(taken.step(mine, rows="rank").loss)
+        if halfway and 2 * len(losses) == last - first:
+            taken.save(halfway, wait=wait)
     taken.save(folder, wait=wait)
     taken.finish_saving()
     world.close()
     return losses
 
 
-def relay(legs, optimizer: str, folder: Path, wait: bool = True) -> list[float]:
+def relay(legs, optimizer: str, folder: Path | str, wait: bool = True) -> list[float]:
     """The losses of a run that changes ranks and plan on the way."""
     losses: list[float] = []
     for plan, ranks, first, last in legs:
@@ -53,13 +63,16 @@ RELAYS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The losses of a run that nothing happens to."""
+    folder = tmp_path_factory.mktemp("straight")
+    return run(learn, 1, "fp32 micro=6", CLIPPED, 0, 8, str(folder), init=False)[0]
+
+
 @pytest.mark.parametrize("legs", RELAYS)
-def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs):
-    optimizer = "adamw lr=1e-2 clip=0.5"
-    straight = run(
-        learn, 1, "fp32 micro=6", optimizer, 0, 8, str(tmp_path / "straight"), init=False
-    )
-    assert relay(legs, optimizer, tmp_path / "run") == pytest.approx(straight[0], rel=1e-5)
+def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs, straight):
+    assert relay(legs, CLIPPED, tmp_path) == pytest.approx(straight, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +86,11 @@ def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs
 )
 def test_the_same_ranks_go_on_bit_for_bit(tmp_path, plan):
     """Four of them: two numbers add up to the same in either order, four do not."""
-    optimizer = "adamw lr=1e-2"
-    straight = run(learn, 4, plan, optimizer, 0, 4, str(tmp_path / "straight"), init=False)[0]
-    legs = [(plan, 4, 0, 2), (plan, 4, 2, 4)]
-    assert relay(legs, optimizer, tmp_path / "run", wait=False) == straight
-    saved = [tmp_path / name / "step-000004" for name in ("straight", "run")]
+    optimizer, wait = "adamw lr=1e-2", False
+    whole, half = str(tmp_path / "whole"), str(tmp_path / "half")
+    straight = run(learn, 4, plan, optimizer, 0, 4, whole, wait, half, init=False)[0]
+    assert relay([(plan, 4, 2, 4)], optimizer, half, wait) == straight[2:]
+    saved = [tmp_path / name / "step-000004" for name in ("whole", "half")]
     for file in sorted(path.name for path in saved[0].glob("*.safetensors")):
         if not file.startswith("rank-"):
             assert (saved[0] / file).read_bytes() == (saved[1] / file).read_bytes()
@@ -115,8 +128,8 @@ def load_where_one_is_damaged(folder: str) -> tuple[str, list[str]]:
 
 
 def test_all_ranks_turn_to_the_older_one_where_one_finds_the_newest_damaged(tmp_path):
-    run(learn, 2, "fp32 zero3 micro=1", "adamw", 0, 2, str(tmp_path), init=False)
-    run(learn, 2, "fp32 zero3 micro=1", "adamw", 2, 4, str(tmp_path), init=False)
+    folder, wait = str(tmp_path), True
+    run(learn, 2, "fp32 zero3 micro=1", "adamw", 0, 4, folder, wait, folder, init=False)
     victim = tmp_path / "step-000004" / "model-00001.safetensors"
     victim.write_bytes(victim.read_bytes()[:-4])
     found = run(load_where_one_is_damaged, 2, str(tmp_path), init=False)
