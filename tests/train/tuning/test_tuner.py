@@ -10,8 +10,10 @@ import stepladder as sl
 from stepladder.errors import PlanError
 from stepladder.plan import Plan
 from stepladder.record.user_cache import cache_path
+from stepladder.train.tuning.remembered import recall
 from stepladder.train.tuning.trial import Trial
 from stepladder.train.tuning.tuner import decide, make_tuner
+from tests.soak import soak_after
 
 CPU = torch.device("cpu")
 # Without compilation, which takes a processor half a minute: kernels on and off are tried.
@@ -21,6 +23,12 @@ QUICK = "auto compile=off tune=60"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch):
+    """Nothing here depends on which plan is faster, so a step or two of each are timed."""
+    monkeypatch.setattr("stepladder.train.tuning.trial.ROUND_SECONDS", 0.005)
 
 
 class Net(nn.Module):
@@ -111,8 +119,14 @@ def remember(text):
     path.write_text(json.dumps({key: {**each, "plan": text} for key, each in answers.items()}))
 
 
-@pytest.mark.parametrize("sampled", [True, False])
-@pytest.mark.parametrize("width", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("sampled", "width"),
+    soak_after(
+        [(True, torch.float32), (False, torch.float64), (True, torch.float64),
+         (False, torch.float32)],
+        gate=2,
+    ),
+)  # fmt: skip
 def test_the_plan_that_was_chosen_is_the_runs(sampled, width):
     train(QUICK, sampled=sampled, width=width)
     remember("fp32 kernels=on")
@@ -153,13 +167,20 @@ def test_a_plan_that_computes_something_else_is_dropped():
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"plan": 3}', "{"])
-def test_a_damaged_memory_is_not_believed(text, capsys):
-    train(QUICK, sampled=True)
+def test_of_a_damaged_memory_nothing_is_recalled(text):
     path = cache_path("tuned", "cpu")
+    path.parent.mkdir(parents=True)
     path.write_text(text)
-    capsys.readouterr()
+    assert recall("plan", "cpu") is None
+
+
+def test_a_damaged_memory_is_not_believed(capsys):
+    path = cache_path("tuned", "cpu")
+    path.parent.mkdir(parents=True)
+    path.write_text("[]")
     train(QUICK, sampled=True)
     assert "tuning 2 of 2" in capsys.readouterr().err
+    assert isinstance(json.loads(path.read_text()), dict)
 
 
 def test_when_the_budget_is_spent_the_rest_is_left_out():
