@@ -34,10 +34,10 @@ class Mutation:
 
 MUTATIONS = (
     Mutation("engine: micro-batches are not weighted by their targets", "rungs/accumulate.py",
-             "mean * (self.weight(part, self.total) if counts else 0.0)",
-             "mean * (1.0 / len(padded) if counts else 0.0)", "tests/train/test_engine.py"),
+             "times(mean, self.weight(part) if counts else 0.0)",
+             "times(mean, 1.0 / len(padded) if counts else 0.0)", "tests/train/test_engine.py"),
     Mutation("engine: the mean over ranks is not made a sum", "rungs/accumulate.py",
-             "scale(weighted * self.gradient_sync.ways)", "scale(weighted)",
+             "scale(times(weighted, self.gradient_sync.ways))", "scale(weighted)",
              "tests/parity/test_plans.py -k sgd"),
     Mutation("engine: the gradient norm misses the other ranks' shards",
              "train/optimizer/gradient_norm.py",
@@ -47,7 +47,8 @@ MUTATIONS = (
              "return batch.valid - (batch.leading if self.shifted else 0)",
              "return batch.num_rows", "tests/loss tests/rungs/test_accumulate.py"),
     Mutation("ZeRO 1: updated slices are not gathered", "rungs/data_parallel/zero1.py",
-             "gather_all(everything, mine, group=group)", "everything.copy_(mine.repeat(ways))",
+             "gather_tensor(real(everything), real(mine), group=group)",
+             "everything.copy_(mine.repeat(ways))",
              "tests/parity/test_plans.py -k zero1"),
     Mutation("ZeRO 2 and 3: every rank starts from weights of its own",
              "rungs/data_parallel/broadcast_parameters.py",
