@@ -34,6 +34,7 @@ def read_loose_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def set_loose_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    state: dict[Any, Any] = optimizer.state
     for key in loose_state(optimizer).keys() - saved.keys():
-        del optimizer.state[key]
-    optimizer.state.update({key: from_data(value) for key, value in saved.items()})
+        del state[key]
+    state.update({key: from_data(value) for key, value in saved.items()})
