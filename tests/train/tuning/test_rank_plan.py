@@ -38,13 +38,12 @@ def chosen(words, place=TWO, module=None, **known):
 def test_a_module_that_fits_is_copied():
     choice = chosen("auto")
     assert choice.plan == Plan.parse("fp32 ddp")
-    assert "each of 2 ranks holds a whole copy: forecast 0.0973 of" in choice.because
+    assert "each of 2 ranks holds a whole copy: forecast 0.0485 of" in choice.because
 
 
 @pytest.mark.parametrize(
     ("limit", "zero", "said"),
-    [
-        ("0.09GiB", 1, "; forecast 0.0853 of 0.09 GiB a rank"),
+    [  # ZeRO 1 gathers parameters through a buffer: of two small ranks it needs more than copies
         ("0.045GiB", 2, "; forecast 0.0396 of 0.045 GiB a rank"),  # as docs/rungs/compile.md shows
         ("0.038GiB", 3, "; forecast 0.0338 of 0.038 GiB a rank"),
     ],
@@ -53,7 +52,7 @@ def test_a_module_that_does_not_fit_is_sharded_as_far_as_it_takes(limit, zero, s
     choice = chosen(f"auto memory={limit}")
     assert choice.plan.zero == zero and choice.plan.layout.shard == 2
     assert choice.plan.memory_bytes == Plan.parse(f"fp32 memory={limit}").memory_bytes
-    assert "a whole copy on each of 2 ranks would not fit (forecast 0.0973 of" in choice.because
+    assert "a whole copy on each of 2 ranks would not fit (forecast 0.0485 of" in choice.because
     assert choice.because.endswith(said)
 
 
@@ -64,7 +63,7 @@ def test_what_fits_nowhere_is_left_to_copies_and_said():
 
 
 def test_the_optimizer_that_the_run_will_have_is_planned_for():
-    limit = "auto memory=0.08GiB"
+    limit = "auto memory=0.045GiB"
     assert chosen(limit).plan.zero > 0
     assert chosen(limit, optimizer=Optimizer.parse("sgd lr=0.1")).plan.zero == 0
 
@@ -112,7 +111,7 @@ def plain_losses():
 
 
 def test_ranks_train_with_the_plan_that_rank_zero_chose():
-    little, much = 2 * 60 * 2**20, 2**40
+    little, much = 51 * 2**20, 2**40  # shards fit in half of it, and no whole copy
     (first, losses, because), (second, others, _) = run(learn, 2, (little, much), init=False)
     assert first == second and "zero" in first and losses == others
     assert "a whole copy on each of 2 ranks would not fit" in because
