@@ -1,5 +1,8 @@
 """Slices: precision, what is gathered together, what is left behind, and where slices wait."""
 
+import gc
+from weakref import ref
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -154,6 +157,21 @@ def test_the_branch_of_one_rank_does_not_hang_the_other_in_fewer_passes():
     expected = learn("fp32", odd, "adamw lr=1e-2", 3, 6)
     for found in run(learn, 2, "fp32 zero3", odd, "adamw lr=1e-2", 3, 6, init=False):
         same(found, expected)
+
+
+def is_freed(plan):
+    """Whether a module goes with its run, and with it the groups and their threads."""
+    taken = start(plan, odd)
+    feed(taken, tokens(2))
+    module = ref(taken.module)
+    del taken
+    gc.collect()
+    return module() is None
+
+
+@pytest.mark.parametrize("plan", ["fp32 zero2", "fp32 zero3"])
+def test_a_module_whose_run_is_gone_is_freed(plan):
+    assert run(is_freed, 2, plan, init=False) == [True, True]
 
 
 def test_norms_are_gathered_alone_where_torch_does_not_complete_units():

@@ -57,9 +57,10 @@ class SkippedBlocks:
 
     def end(self, module: nn.Module, args: Any, output: Any) -> Any:
         skipped = range(self.last + 1, len(self.blocks))
-        if not skipped or self.given is None:
-            return None
-        zero = self.run(skipped)
+        zero = self.run(skipped) if skipped and self.given is not None else None
+        # They hold the graph of this pass, which leads back to this module by nodes that Python's
+        # search for garbage does not see: activations, module and process groups would stay.
+        self.given = None
         return None if zero is None else add(output, zero)
 
     def run(self, skipped: Sequence[int]) -> Tensor | None:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -47,7 +48,11 @@ class UsedParameters:
         self.zeros: set[int] = set()  # of blocks that this rank runs only because others do
         self.hooked = {id(parameter) for parameter in self.parameters}
         self.pending: Any = None  # the last collective, kept alive until the next
-        self.paths = paths = {part: name for name, part in module.named_modules()}
+        # Hooks of gathered parameters hold this object, and Python's search for garbage does not
+        # see them: with a reference to the module, the module and its groups would stay for ever.
+        self.paths = paths = WeakKeyDictionary(
+            {part: name for name, part in module.named_modules()}
+        )
         for unit in units:
             unit.register_forward_pre_hook(
                 partial(self.register_hooks, f"{paths[unit]}.".lstrip("."))
