@@ -616,14 +616,6 @@ CASES |= {
     ),
 }
 
-# Neither a pass without a step nor a rank's rows change what these compute: they are judged by a
-# loss that stepladder knows. How pieces of a user's own loss add up is found out by fifty passes,
-# half of what a run of three steps takes.
-STEADY = {
-    "scaled", "scaled_blocks", "empty", "complex", "integers", "noncontiguous",
-    "old_weight_norm", "pruned", "gradient_hooks", "accumulate_hooks", "sparse", "frozen",
-}  # fmt: skip
-
 
 def random_module(case: str) -> nn.Module:
     """The case's module with random weights, the same in every process."""
