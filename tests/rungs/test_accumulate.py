@@ -15,6 +15,7 @@ from stepladder.model import build
 from stepladder.model.call_module import call
 from stepladder.train import climb
 from tests.kernels.graph.compiling import without_machine_code
+from tests.soak import soak_after
 
 
 def test_inputs_are_given_the_way_they_are_shaped():
@@ -60,14 +61,16 @@ def for_six_rows(outputs, targets):
     return functional.cross_entropy(outputs.view(6, 3), targets)
 
 
-WHOLE_LOSSES = {
-    "own": (None, without_machine_code),
-    "named": ("cross_entropy", nullcontext),
-    "function": (smoothed, without_machine_code),
-}
+WHOLE_LOSSES = [
+    ("cross_entropy", nullcontext),
+    (None, without_machine_code),
+    (smoothed, without_machine_code),
+    (None, nullcontext),
+    (smoothed, nullcontext),
+]
 
 
-@pytest.mark.parametrize(("loss", "compiler"), WHOLE_LOSSES.values(), ids=WHOLE_LOSSES)
+@pytest.mark.parametrize(("loss", "compiler"), soak_after(WHOLE_LOSSES, gate=3))
 def test_a_whole_module_is_compiled_with_its_loss_in_one_graph(loss, compiler):
     torch.manual_seed(0)
     module = OwnLoss() if loss is None else nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0))
