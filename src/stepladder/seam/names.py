@@ -180,12 +180,7 @@ MODULES = (
         "keeping rotary tables in float32 when a module is converted",
         "the tables are converted with the module",
     ),
-    *listed(
-        "torch.nn.Conv2d",
-        "_conv_forward",
-        "folding convolutions over images of few channels",
-        "convolutions run unfolded",
-    ),
+    *listed("torch.nn.Conv2d", "_conv_forward", "folding images of few channels", "none is folded"),
     *listed(
         "torch._dynamo.eval_frame.OptimizedModule",
         "_orig_mod",

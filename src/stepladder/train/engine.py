@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
+from stepladder.errors import TrainingError
 from stepladder.model.training_mode import start_training
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory
@@ -78,6 +79,7 @@ class Engine:
     reading: LoaderPosition = field(default_factory=LoaderPosition)  # where it is in a DataLoader
     registry: Registry = field(default_factory=Registry)  # objects that are saved with the run
     events: list[str] = field(default_factory=list)  # what a step's numbers do not say
+    averaged: int = 0  # blocks, one in the other, in which its weights are averages
 
     @property
     def plan(self) -> Plan:
@@ -114,7 +116,14 @@ class Engine:
         with self.world.explain_hangs(), self.world.during_step():
             return self._step(batch, rows)
 
+    def check_weights(self, call: str) -> None:
+        """Refuse what would learn from averages, or be lost when they go."""
+        if self.averaged:
+            problem = f"{call} was called inside applied(), where the weights are averages"
+            raise TrainingError("ema", problem, "Call it after the block.")
+
     def _step(self, batch: Any, rows: Rows | None) -> PendingReport:
+        self.check_weights("step")
         self.agree_on_health()
         self.set_rate()  # refused before anything is computed, where two schedules set it
         taken = self.own_batch(batch, rows)

@@ -9,7 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
+import torch
+
+from stepladder.checkpoint.best import read_ranking
+from stepladder.checkpoint.commit import checkpoint_folder
 from stepladder.data import ReadPolicy
+from stepladder.errors import TrainingError
+from stepladder.plan import AXES
 from stepladder.record import Profile
 from stepladder.record.journal_writer import JournalWriter, NullJournal
 from stepladder.track import open_journal
@@ -161,11 +167,11 @@ class Run(Engine):
             journal.write(
                 "start", plan=str(self.plan), step=self.index, because=self.because, ranks=ranks
             )
-            self.journal = journal
+            before, self.journal = self.journal, journal
             try:
                 yield journal
             finally:
-                self.journal = None
+                self.journal = before
 
     def log(self, name: str, value: Any, step: int | None = None) -> None:
         """Keep a value under a name, in `logged` and in the run's journal if there is one.
@@ -192,7 +198,16 @@ class Run(Engine):
         waits for it. A save that fails is then an event of the run.
         """
         self.agree_on_health()
+        self._check_free(checkpoint_folder(Path(folder), self.index))
         return self.saver.save(self, folder, wait=wait)
+
+    def _check_free(self, path: Path) -> None:
+        """Refuse to write over a checkpoint that is kept for its value, as rank 0 sees it."""
+        best = self.world.is_rank_zero and read_ranking(path) is not None
+        told = torch.tensor(float(best), device=self.world.device)
+        if self.world.max(told, *AXES).item():
+            problem = f"{path} is kept as one of the best, and has the same step"
+            raise TrainingError("folder", problem, "Save into another folder.")
 
     def profile(
         self,
@@ -218,7 +233,7 @@ class Run(Engine):
         path = self.load(folder)
         self.position, self.health.rewinds = position, rewinds + 1
         self.reading.saved = None  # the data goes on
-        self.save(folder)
+        self.saver.save(self, folder)
         return path
 
     def check_copies(self) -> None:

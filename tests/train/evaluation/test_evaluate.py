@@ -1,5 +1,6 @@
 """Evaluation and prediction on one process: outputs of any structure, and what is refused."""
 
+import math
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -294,6 +295,46 @@ def test_outputs_that_no_rows_can_be_told_from_are_refused():
         DataError, match=r"rows has \(5, 5\), nested otherwise than the rows before"
     ):
         torn.predict(last_smaller())
+
+
+def as_they_are(outputs, targets):
+    return float(outputs.sum())
+
+
+def emptied(outputs, targets):
+    outputs.zero_()
+    return 0.0
+
+
+def test_a_metric_may_write_into_what_it_is_given():
+    run, data = start(WAYS["tensor"]), last_smaller()
+    alone = run.evaluate(data, metrics={"sum": as_they_are})["sum"]
+    both = run.evaluate(data, metrics={"empty": emptied, "sum": as_they_are})
+    assert both["sum"] == alone != 0
+
+
+def test_a_mean_over_no_target_is_no_number():
+    run = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
+    (x, y), *_ = pairs(1)
+    assert math.isnan(run.evaluate([(x, torch.full_like(y, -100))]))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"data": None}, "data: a NoneType is no series of batches. Give DataLoader"),
+        ({"data": torch.zeros(4, 16)}, r"data: a Tensor is no series of batches. Give \[batch\]"),
+        ({"data": pairs(1)[0]}, r"data: a tuple is no series of batches. Give \[batch\]"),
+        ({"data": TensorDataset(*pairs(1)[0])}, "data: a TensorDataset is samples and not batches"),
+        ({"keep": 3}, "keep: 3 is not a function of outputs"),
+        ({"keep": lambda outputs: 1 / 0}, "keep: raised ZeroDivisionError: division by zero"),
+        ({"keep": lambda outputs: None}, "keep: returned a NoneType, which holds no tensor"),
+    ],
+)
+def test_what_is_no_data_and_picks_nothing_is_refused(given, said):
+    run = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
+    with pytest.raises(DataError, match=said):
+        run.predict(**{"data": pairs(2), **given})
 
 
 def test_batches_without_an_end_or_in_an_unknown_order_are_refused():

@@ -54,6 +54,27 @@ def test_so_many_of_the_highest_are_kept(tmp_path):
     assert best.value == 0.9
 
 
+def test_a_step_is_in_a_folder_once(tmp_path):
+    run = start()
+    best = BestCheckpoint(run, tmp_path)
+    best(0.5)
+    with pytest.raises(TrainingError, match="step-000000 is kept as one of the best, and has the"):
+        run.save(tmp_path)
+    assert best.value == 0.5
+    run.step(BATCH)
+    run.save(tmp_path)
+    with pytest.raises(TrainingError, match="step-000001 is a checkpoint of run.save, of the same"):
+        best(0.4)
+    assert best(0.6) is None and best.value == 0.5
+
+
+def test_what_is_no_run_or_no_value_is_refused(tmp_path):
+    with pytest.raises(PlanError, match="best checkpoint: was given a Net, and saves a run"):
+        BestCheckpoint(net(), tmp_path)
+    with pytest.raises(PlanError, match="value: a list is not one number to compare"):
+        BestCheckpoint(start(), tmp_path)([1.0])
+
+
 def test_what_the_run_saves_into_the_same_folder_is_left_alone(tmp_path):
     run = start()
     best = BestCheckpoint(run, tmp_path)
@@ -65,9 +86,8 @@ def test_what_the_run_saves_into_the_same_folder_is_left_alone(tmp_path):
     assert names(tmp_path) == ["step-000001", "step-000003", "step-000004"]
     follow(run, best, (0.4,))
     assert names(tmp_path) == ["step-000003", "step-000004", "step-000005"]
-    run.save(tmp_path)  # the same step: no longer the best's to delete
     follow(run, best, (0.3,))
-    assert names(tmp_path) == ["step-000004", "step-000005", "step-000006"]
+    assert names(tmp_path) == ["step-000003", "step-000004", "step-000006"]
 
 
 def test_a_resumed_run_knows_the_best_so_far(tmp_path):

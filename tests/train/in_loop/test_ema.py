@@ -1,5 +1,6 @@
 """The EMA of a run's weights against torch's AveragedModel in a plain loop over whole batches."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -416,20 +417,29 @@ def test_a_decay_that_is_no_share_is_refused(decay):
         ema.update()
 
 
-def test_a_step_or_an_update_inside_applied_is_refused():
+def test_what_would_learn_from_averages_is_refused_inside_applied(tmp_path):
     run = start()
-    ema = EMA(run)
+    ema, other = EMA(run), EMA(run, name="other")
+    run.save(tmp_path)
     before = bits(run)
     with ema.applied():
-        with pytest.raises(TrainingError, match="update was called inside applied()"):
-            ema.update()
+        for call, given in ((ema.update, ()), (other.update, ()), (run.step, pairs(1)[:1]),
+                            (run.load, (tmp_path,))):  # fmt: skip
+            said = f"{call.__name__} was called inside applied(), where the weights are averages"
+            with pytest.raises(TrainingError, match=re.escape(said)):
+                call(*given)
         with pytest.raises(TrainingError, match="was called inside its own block"):
             ema.applied().__enter__()
-    said = "the run went from step 0 to 1 inside applied(), and has the weights of step 0 again"
-    with pytest.raises(TrainingError) as refused, ema.applied():
-        run.step(pairs(1)[0])
-    assert said in str(refused.value)
-    assert all(torch.equal(a, b) for a, b in zip(before[:8], bits(run)[:8]))
+    assert run.index == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, bits(run), strict=True))
+    run.step(pairs(1)[0])
+
+
+def test_weights_of_a_module_are_a_runs():
+    with pytest.raises(PlanError, match="ema: was given a Net, and averages the weights of a run"):
+        EMA(net())
+    with pytest.raises(PlanError, match="decay: 'a' is not a share of the average to keep"):
+        EMA(start(), decay="a")
 
 
 def test_weights_come_back_where_the_block_fails():

@@ -46,6 +46,19 @@ def journalled(folder):
     return run.logged
 
 
+def test_an_outer_journal_goes_on_after_an_inner_one(tmp_path):
+    run = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
+    with run.open_journal(tmp_path / "outer"):
+        with run.open_journal(tmp_path / "inner"):
+            run.log("x", 1.0)
+        run.log("y", 2.0)
+    names = {
+        folder: [e["name"] for e in read_journal(tmp_path / folder) if e["kind"] == "logged"]
+        for folder in ("outer", "inner")
+    }
+    assert names == {"outer": ["y"], "inner": ["x"]}
+
+
 def test_every_rank_calls_and_rank_0_writes(tmp_path):
     found = on_ranks(journalled, 2, str(tmp_path), init=False)
     assert found == [{"rank": [(0, rank), (1, rank)]} for rank in (0.0, 1.0)]

@@ -48,6 +48,7 @@ OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
 
 def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     """Put the run where a checkpoint left off; of a run's folder, its newest that is whole."""
+    run.check_weights("load")
     run.hold()
     reshard(run.module)  # else the next pass would use what a pass without a backward gathered
     path, manifest = choose(run, Path(folder))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stepladder.errors import DataError, StepladderError
+from stepladder.errors import DataError, StepladderError, first_line
 from stepladder.model.training_mode import evaluating
 from stepladder.rungs import averaged_buffers, float32_matmul_mode
 from stepladder.rungs.observe_outputs import without_loss
@@ -23,13 +24,14 @@ from .collect_rows import put_in_order
 from .evaluation import Evaluation
 from .metrics import Metric, Metrics
 from .observer import AllRows, Keep, Observer, Taker
+from .structure import take_apart
 
 NO_SAMPLER = "Leave it out: each rank then takes its rows of every batch."
 
 
 def mean_loss(run: Engine, data: Iterable[Any], rows: Rows | None) -> float:
     """The mean loss over the valid targets of these batches."""
-    refuse_endless(data)
+    check_data(data)
     with without_learning(run):
         return evaluate_batches(run, data, rows)
 
@@ -42,13 +44,13 @@ def evaluate_metrics(
     rows: Rows | None,
 ) -> Evaluation:
     """The mean loss, and metrics over all rows; every rank has the same."""
-    refuse_endless(data)
+    check_data(data)
     refuse_repeated_rows(data)
     asked = Metrics.read(metrics, run.world)
     all_rows = AllRows()
     takers: list[Taker] = [*asked.updated, *([all_rows] if asked.whole else [])]
     with asked.in_use(), without_learning(run):
-        observer = Observer(run.plan, run.world, keep or same, takers)
+        observer = Observer(run.plan, run.world, checked(keep), takers)
         loss = evaluate_batches(run, data, rows, observer)
         values = compute(run, asked, observer, all_rows)
     return Evaluation(loss, {name: values[name] for name in metrics})
@@ -76,11 +78,11 @@ def compute(run: Engine, asked: Metrics, observer: Observer, rows: AllRows) -> d
 
 def predict(run: Engine, data: Iterable[Any], keep: Keep | None, rows: Rows | None) -> Any:
     """What the module returns for all rows, in their order; every rank has all of it."""
-    refuse_endless(data)
+    check_data(data)
     refuse_dealt_rows(data)
     all_rows = AllRows(with_targets=False)
     with without_learning(run), without_loss(run.climbed.forward_backward):
-        observer = Observer(run.plan, run.world, keep or same, [all_rows])
+        observer = Observer(run.plan, run.world, checked(keep), [all_rows])
         evaluate_batches(run, data, rows, observer)
         root = first_that(run.world, bool(observer.numbers))
         found = gather_whole(run, observer, all_rows, root)
@@ -120,7 +122,7 @@ def evaluate_batches(
     forward_backward.gradient_sync.after_evaluation()
     if not seen:
         raise DataError("batches", "there are none to evaluate", "Give at least one batch.")
-    return total / (count or 1.0)
+    return total / count if count else math.nan  # a mean over no target
 
 
 @contextmanager
@@ -138,7 +140,16 @@ def without_learning(run: Engine) -> Iterator[None]:
         yield
 
 
-def refuse_endless(data: Any) -> None:
+def check_data(data: Any) -> None:
+    """Refuse what is no series of batches, or never ends."""
+    samples = isinstance(data, Dataset) and not isinstance(data, IterableDataset)
+    single = isinstance(data, Tensor | Mapping | str) or (
+        isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
+    )
+    if samples or single or not isinstance(data, Iterable):
+        what = "samples and not batches" if samples else "no series of batches"
+        one = "Give [batch]." if single else "Give DataLoader(data, batch_size=32)."
+        raise DataError("data", f"a {type(data).__name__} is {what}", one)
     if isinstance(data, Feed) and data.endless:
         raise DataError(
             "batches",
@@ -174,5 +185,25 @@ def refuse_dealt_rows(data: Any) -> None:
         )
 
 
-def same(outputs: Any) -> Any:
-    return outputs
+def checked(keep: Any) -> Keep:
+    """What picks from outputs, whose failures are told in one line."""
+    if keep is None:
+        return lambda outputs: outputs
+    if not callable(keep):
+        problem = f"{keep!r} is not a function of outputs"
+        raise DataError("keep", problem, "Give one, such as lambda outputs: outputs.argmax(-1).")
+
+    def pick(outputs: Any) -> Any:
+        try:
+            kept = keep(outputs)
+        except Exception as error:  # a user's own code may raise anything
+            raised = f"raised {type(error).__name__}: {first_line(error)}"
+            raise DataError(
+                "keep", raised, "The cause, which this error has, says where."
+            ) from error
+        if not take_apart(kept)[1]:
+            problem = f"returned a {type(kept).__name__}, which holds no tensor"
+            raise DataError("keep", problem, "Return a tensor, or a nest of them.")
+        return kept
+
+    return pick

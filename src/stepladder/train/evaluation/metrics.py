@@ -86,10 +86,14 @@ class Metrics:
 
     def of_all_rows(self, outputs: Any, targets: Any) -> dict[str, Any]:
         """The values of metrics that are computed from all rows."""
-        return {
-            name: read_value(name, call_metric(name, metric, outputs, targets))
-            for name, metric in self.whole.items()
-        }
+        host, several = torch.device("cpu"), len(self.whole) > 1
+        values = {}
+        for name, metric in self.whole.items():
+            given = outputs, targets
+            if several:  # one may write into what it is given
+                given = moved(outputs, host), moved(targets, host)
+            values[name] = read_value(name, call_metric(name, metric, *given))
+        return values
 
 
 def check_metric(name: Any, metric: Metric) -> None:

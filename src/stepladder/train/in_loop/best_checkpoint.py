@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from stepladder.checkpoint.best import Ranking, list_best
+from stepladder.checkpoint.best import Ranking, list_best, read_ranking
 from stepladder.checkpoint.commit import checkpoint_folder
 from stepladder.errors import PlanError, TrainingError
 from stepladder.plan import AXES
 from stepladder.train.run import Run
 
-from .mode import check_mode
+from .mode import check_mode, read_value
 
 
 class BestCheckpoint:
@@ -51,6 +51,9 @@ class BestCheckpoint:
         keep: int = 1,
         wait: bool = True,
     ) -> None:
+        if not isinstance(run, Run):
+            problem = f"was given a {type(run).__name__}, and saves a run"
+            raise PlanError("best checkpoint", problem, "Give it what climb returned.")
         if type(keep) is not int or keep < 1:
             problem = f"{keep!r} is not a number of checkpoints to keep"
             raise PlanError("keep", problem, "Use 1 or more.")
@@ -59,7 +62,7 @@ class BestCheckpoint:
 
     def __call__(self, value: float) -> Path | None:
         """Save the run if the value is among the best; the checkpoint's path, or None."""
-        ranking = Ranking(float(value), self.mode, self.keep)
+        ranking = Ranking(read_value(value), self.mode, self.keep)
         self.run.saver.finish(self.run.events)  # the one before it may be among the best
         if not self._agree(ranking):
             return None
@@ -81,16 +84,21 @@ class BestCheckpoint:
         world, value = self.run.world, ranking.value
         chosen = world.is_rank_zero and self._is_better(ranking)
         number, isnan = (0.0, True) if math.isnan(value) else (value, False)
-        mine = [number, -number, isnan, not isnan, chosen]
+        there = checkpoint_folder(self.folder, self.run.index)
+        taken = world.is_rank_zero and there.exists() and read_ranking(there) is None
+        mine = [number, -number, isnan, not isnan, chosen, taken]
         told = torch.tensor(mine, dtype=torch.float64, device=world.device)
         with world.explain_hangs():
-            high, low, some_nan, some_number, save = world.max(told, *AXES).tolist()
+            high, low, some_nan, some_number, save, clashes = world.max(told, *AXES).tolist()
         if high != -low or some_nan == some_number:
             raise TrainingError(
                 "value",
                 f"rank {world.place.rank} was given {value:g} and other ranks another value",
                 "Give every rank the same, such as what run.evaluate returns.",
             )
+        if save and clashes:
+            problem = f"{there} is a checkpoint of run.save, of the same step"
+            raise TrainingError("folder", problem, "Give BestCheckpoint a folder of its own.")
         return bool(save)
 
     def _is_better(self, ranking: Ranking) -> bool:

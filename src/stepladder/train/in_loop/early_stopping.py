@@ -7,7 +7,7 @@ from typing import Any
 
 from stepladder.errors import PlanError
 
-from .mode import check_mode, is_better
+from .mode import check_mode, is_better, read_value
 
 
 class EarlyStopping:
@@ -34,7 +34,7 @@ class EarlyStopping:
         if type(patience) is not int or patience < 1:
             problem = f"{patience!r} is not a number of values to wait for"
             raise PlanError("patience", problem, "Use 1 or more.")
-        if not 0 <= min_delta < math.inf:
+        if not isinstance(min_delta, int | float) or not 0 <= min_delta < math.inf:
             problem = f"{min_delta!r} is not a difference between two values"
             raise PlanError("min_delta", problem, "Use 0 or more.")
         self.patience, self.mode, self.min_delta = patience, check_mode(mode), min_delta
@@ -43,8 +43,9 @@ class EarlyStopping:
 
     def __call__(self, value: float) -> bool:
         """Note a value; True if it is time to stop."""
-        if is_better(float(value), self.best, self.mode, self.min_delta):
-            self.best, self.waited = float(value), 0
+        number = read_value(value)
+        if is_better(number, self.best, self.mode, self.min_delta):
+            self.best, self.waited = number, 0
         else:
             self.waited += 1
         return self.waited >= self.patience

@@ -66,6 +66,9 @@ class EMA:
         buffers: bool = True,
         name: str = "ema",
     ) -> None:
+        if not isinstance(run, Run):
+            problem = f"was given a {type(run).__name__}, and averages the weights of a run"
+            raise PlanError("ema", problem, "Give it what climb returned.")
         if not callable(decay):
             check_decay(decay)
         self.run, self.decay, self.warmup, self.use_buffers = run, decay, warmup, buffers
@@ -79,9 +82,7 @@ class EMA:
     @torch.no_grad()
     def update(self) -> None:
         """Move the averages towards the weights; does not wait for the device."""
-        if self.is_applied:
-            problem = "update was called inside applied(), where the weights are the averages"
-            raise TrainingError("ema", problem, "Call it after the block.")
+        self.run.check_weights("update")
         self.run.hold()  # a save in the background may still be copying the averages
         share = 1 - self.decay_now()
         shards = self.run.climbed.shards
@@ -111,23 +112,17 @@ class EMA:
             raise TrainingError("ema", "applied() was called inside its own block", "Leave it out.")
         run, self.is_applied = self.run, True
         run.look_back()  # mends statistics that are not finite, before they are put away
-        at = run.index, run.health.loads
         trained = {s.name: s.owned.detach().clone() for s in run.climbed.shards}
         own = {name: buffer.detach().clone() for name, buffer in self._own_buffers().items()}
         self._put(self.averages, self.buffers)
+        run.averaged += 1
         try:
             yield
         finally:
+            run.averaged -= 1
             self._put(trained, own)
             run.look_back()  # what counts as sound is no average
             self.is_applied = False
-        if (run.index, run.health.loads) != at:
-            raise TrainingError(
-                "ema",
-                f"the run went from step {at[0]} to {run.index} inside applied(), and has the "
-                f"weights of step {at[0]} again",
-                "Call step, load and resume outside the block.",
-            )
 
     def restart(self) -> None:
         """Start from the run's weights as they are now."""
@@ -169,8 +164,8 @@ class EMA:
             self.run.climbed.publish()
 
 
-def check_decay(decay: float) -> None:
-    if not 0 <= decay <= 1:
+def check_decay(decay: Any) -> None:
+    if not isinstance(decay, int | float) or not 0 <= decay <= 1:
         problem = f"{decay!r} is not a share of the average to keep"
         raise PlanError("decay", problem, "Use a number between 0 and 1, such as 0.999.")
 

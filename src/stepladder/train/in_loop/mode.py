@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from stepladder.checkpoint.best import MODES
 from stepladder.errors import PlanError, nearest
@@ -13,6 +14,15 @@ def check_mode(mode: str) -> str:
         problem = f"'{mode}' does not say which values are better"
         raise PlanError("mode", problem, nearest(str(mode), MODES))
     return mode
+
+
+def read_value(value: Any) -> float:
+    """A number or a tensor of one element, as an evaluation returns it."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as unable:
+        problem = f"a {type(value).__name__} is not one number to compare"
+        raise PlanError("value", problem, "Give a loss or a metric of run.evaluate.") from unable
 
 
 def is_better(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
