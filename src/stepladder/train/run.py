@@ -233,7 +233,8 @@ class Run(Engine):
         path = self.load(folder)
         self.position, self.health.rewinds = position, rewinds + 1
         self.reading.saved = None  # the data goes on
-        self.saver.save(self, folder)
+        self.agree_on_health()
+        self.saver.save(self, folder, wait=True)  # over the checkpoint, whoever keeps it
         return path
 
     def check_copies(self) -> None:
