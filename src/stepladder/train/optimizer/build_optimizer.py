@@ -215,6 +215,7 @@ def set_own_rates(
         for group in optimizer.param_groups:
             if "top_lr" in group:
                 put_rate(group, group["top_lr"])
+                group["scheduled_lr"] = group["top_lr"]  # which nobody has changed
                 group["own_lr"] = isinstance(group["lr"], torch.Tensor)
     for group in optimizer.param_groups if saved else ():
         if group["label"] not in saved:
