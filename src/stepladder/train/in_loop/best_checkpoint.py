@@ -51,7 +51,7 @@ class BestCheckpoint:
         keep: int = 1,
         wait: bool = True,
     ) -> None:
-        if not isinstance(run, Run):
+        if not hasattr(run, "saver"):
             problem = f"was given a {type(run).__name__}, and saves a run"
             raise PlanError("best checkpoint", problem, "Give it what climb returned.")
         if type(keep) is not int or keep < 1:

@@ -66,7 +66,7 @@ class EMA:
         buffers: bool = True,
         name: str = "ema",
     ) -> None:
-        if not isinstance(run, Run):
+        if not hasattr(run, "climbed"):
             problem = f"was given a {type(run).__name__}, and averages the weights of a run"
             raise PlanError("ema", problem, "Give it what climb returned.")
         if not callable(decay):
