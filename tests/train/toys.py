@@ -36,6 +36,18 @@ def pairs(num: int, rows: int = 8, width: int = 16, classes: int = 5, seed: int 
     ]
 
 
+def learn_scheduled(module, optimizer, scheduler, batches):
+    """A plain torch loop in which a scheduler sets the rates, which come back."""
+    rates = []
+    for x, y in batches:
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
 def gpt(seed: int = 0, **options):
     return build("gpt:layers=2,hidden=32,heads=2,vocab=64,sequence=16", seed=seed, **options)
 

@@ -7,7 +7,7 @@ from torch.optim import lr_scheduler
 from stepladder.errors import ModelError, PlanError, RecordError
 from stepladder.train import climb
 from tests.ranks import run
-from tests.train.toys import distance, net, pairs
+from tests.train.toys import distance, learn_scheduled, net, pairs
 
 STEPS = 6
 SCHEDULERS = {
@@ -28,15 +28,7 @@ TORCH = {
 def plain(schedule, optimizer):
     module = net(1)
     by = TORCH[optimizer](module.parameters())
-    scheduler = SCHEDULERS[schedule](by)
-    rates = []
-    for x, y in pairs(STEPS):
-        rates.append(by.param_groups[0]["lr"])
-        by.zero_grad()
-        torch.nn.functional.cross_entropy(module(x), y).backward()
-        by.step()
-        scheduler.step()
-    return module, rates
+    return module, learn_scheduled(module, by, SCHEDULERS[schedule](by), pairs(STEPS))
 
 
 def learn(optimizer, plan="fp32", **how):

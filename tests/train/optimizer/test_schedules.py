@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler
 from stepladder.errors import PlanError
 from stepladder.train import climb
 from tests.ranks import run
-from tests.train.toys import net, pairs, same_bits
+from tests.train.toys import learn_scheduled, net, pairs, same_bits
 
 STEPS = 6
 
@@ -36,14 +36,8 @@ def sgd(module):
 def plain(schedule, steps):
     module = net(1)
     optimizer = sgd(module)
-    scheduler, rates = SCHEDULERS[schedule](optimizer), []
-    for x, y in pairs(steps):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(module(x), y).backward()
-        optimizer.step()
-        scheduler.step()
-    return module, rates
+    scheduler = SCHEDULERS[schedule](optimizer)
+    return module, learn_scheduled(module, optimizer, scheduler, pairs(steps))
 
 
 def start(rate, plan="fp32", module=None, optimizer=None):

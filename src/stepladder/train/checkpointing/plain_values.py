@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -81,6 +82,18 @@ def to_data(value: Any) -> Any:
         name = "array" if isinstance(value, numpy.ndarray) else "scalar"
         return {name: [array.dtype.str, list(array.shape), data]}
     raise TypeError(f"a {kind.__module__}.{kind.__qualname__}")
+
+
+def storable(values: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
+    """Those of some named values that can be stored, as data; others are passed over."""
+    found = {}
+    for name, value in values.items():
+        if name not in left_out:
+            try:
+                found[name] = to_data(value)
+            except TypeError:
+                continue
+    return found
 
 
 def tensor_to_data(tensor: Tensor) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stepladder.train.checkpointing.plain_values import from_data, to_data
+from stepladder.train.checkpointing.plain_values import from_data, storable
 
 from .build_optimizer import SCHEDULED, rate_of_group
 
@@ -20,14 +20,7 @@ LEFT_OUT = {*rate_of_group(0.0, 1.0, ""), *SCHEDULED, "params", "param_names", "
 
 def plain_settings(group: Mapping[str, Any]) -> dict[str, Any]:
     """A group's settings as data; functions and other objects are left out."""
-    found = {}
-    for key, value in group.items():
-        if key not in LEFT_OUT:
-            try:
-                found[key] = to_data(value)
-            except TypeError:
-                continue
-    return found
+    return storable(group, LEFT_OUT)
 
 
 def given_groups(optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:

@@ -62,10 +62,12 @@ def check_trials(given: GivenOptimizer, settled: SettledPlan) -> None:
         if sliced:
             refuse_nested(given, group, shapes, str(layout))
             parts = [part for index, shape in enumerate(shapes) for part in cuts(index, len(shape))]
-            compare(given, group, parts, f"a slice of a parameter, and {layout} slices them")
+            told = f"a slice of a parameter, and {layout} slices them"
+            compare(given, group, together, parts, told)
         if layout.pipeline > 1:
             alone = [Part(index, alone=True) for index in range(len(shapes))]
-            compare(given, group, alone, f"a parameter by itself, and {layout} parts them")
+            told = f"a parameter by itself, and {layout} parts them"
+            compare(given, group, together, alone, told)
 
 
 def shapes_of(given: GivenOptimizer, group: int) -> list[tuple[int, ...]]:
@@ -85,9 +87,11 @@ def cuts(index: int, dimensions: int) -> Iterator[Part]:
         yield from (Part(index, (slice(100),), True), Part(index, (slice(100, None),), True))
 
 
-def compare(given: GivenOptimizer, group: int, parts: list[Part], what: str) -> None:
-    shapes = shapes_of(given, group)
-    together = train(given, group, shapes)
+def compare(
+    given: GivenOptimizer, group: int, together: list[Tensor], parts: list[Part], what: str
+) -> None:
+    """Refuse an optimizer for which a part is not what it is among tensors trained together."""
+    shapes = [tuple(tensor.shape) for tensor in together]
     for part in parts:
         try:
             mine = train(given, group, shapes, part=part)[0 if part.alone else part.index]

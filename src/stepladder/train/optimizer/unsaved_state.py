@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
-from stepladder.train.checkpointing.plain_values import to_data
+from stepladder.train.checkpointing.plain_values import storable
 
 from .given_optimizer import GivenOptimizer, state_after_step
 
@@ -18,9 +16,9 @@ def explain_unsaved(given: GivenOptimizer) -> list[str]:
     """One sentence for each way in which this code keeps more than a checkpoint holds."""
     small = nn.Parameter(torch.ones(4, 3))
     tried = given.like([small])
-    before = attributes(tried)
+    before = storable(vars(tried), TORCHS_OWN)
     state_after_step(tried, small)
-    now = attributes(tried)
+    now = storable(vars(tried), TORCHS_OWN)
     changed = sorted(name for name in now if now[name] != before.get(name))
     said = []
     if type(tried).state_dict is not torch.optim.Optimizer.state_dict:
@@ -34,15 +32,3 @@ def explain_unsaved(given: GivenOptimizer) -> list[str]:
             "it in its state or in a group"
         )
     return said
-
-
-def attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer has beside what torch's have, as data where it can be."""
-    found = {}
-    for name, value in vars(optimizer).items():
-        if name not in TORCHS_OWN:
-            try:
-                found[name] = to_data(value)
-            except TypeError:
-                continue
-    return found
