@@ -48,9 +48,10 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
     moment = store
     if settled.masters:
         masters = moment = BYTES["float32"]
+    gradient = BYTES[software.gradient] if software.gradient else parameter
     return Sizes(
         parameter=parameter,
-        gradient=(gradient := BYTES[software.gradient] if software.gradient else parameter),
+        gradient=gradient,
         waiting=waiting_bytes(settled, software, work, gradient),
         state=moment * plan.optimizer.moments + masters,
         work=work,
