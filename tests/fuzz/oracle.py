@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from .problems.data import make_batches
 from .problems.losses import make_loss
 from .problems.module import make_module
+from .problems.optimizers import RATES, RULES
 
 State = dict[str, Tensor]
 
@@ -55,6 +57,7 @@ def trained(problem: Any, saved_at: int, shake: float) -> Trajectory:
         shaken(module, shake)
     *batches, evaluated = make_batches(problem.module, problem.data, problem.seed)
     optimizer = make_optimizer(problem.optimizer, module, loss)
+    schedule = make_schedule(problem.optimizer.get("rate"), optimizer)
     names = frozenset(name for name, _ in module.named_parameters(remove_duplicate=False))
     found = Trajectory(start=state_of(module, loss), parameters=names)
     for index, (inputs, targets) in enumerate(batches, 1):
@@ -65,6 +68,7 @@ def trained(problem: Any, saved_at: int, shake: float) -> Trajectory:
             trained = [p for group in optimizer.param_groups for p in group["params"]]
             nn.utils.clip_grad_norm_(trained, problem.optimizer["clip"])
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
         found.losses.append(value.item())
         if index in (saved_at, len(batches)):
@@ -93,6 +97,8 @@ def make_optimizer(how: dict[str, Any], module: nn.Module, loss: Any) -> torch.o
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if isinstance(loss, nn.Module) and getattr(module, "criterion", None) is None:
         trained += [(f"loss.{name}", p) for name, p in loss.named_parameters()]
+    if "given" in how:
+        return RULES[how["name"]]([parameter for _, parameter in trained])
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in trained:
         decay, rate = how.get("wd", 0.0), how["lr"]
@@ -106,6 +112,12 @@ def make_optimizer(how: dict[str, Any], module: nn.Module, loss: Any) -> torch.o
         return torch.optim.SGD(settings, lr=how["lr"], momentum=how.get("momentum", 0.0))
     kind = torch.optim.AdamW if how["name"] == "adamw" else torch.optim.Adam
     return kind(settings, lr=how["lr"], betas=(0.9, 0.95), eps=how["eps"])
+
+
+def make_schedule(rate: str | None, optimizer: torch.optim.Optimizer) -> LRScheduler:
+    if rate == "scheduler":
+        return RATES[rate](optimizer)
+    return LambdaLR(optimizer, RATES[rate] if rate else lambda step: 1.0)
 
 
 def state_of(module: nn.Module, loss: Any) -> State:

@@ -92,7 +92,7 @@ def smaller_data(problem: Problem) -> Iterator[Problem]:
 
 def smaller_optimizers(problem: Problem) -> Iterator[Problem]:
     how = problem.optimizer
-    for key in ("clip", "group", "wd", "momentum"):
+    for key in ("clip", "group", "wd", "momentum", "rate"):
         if key in how:
             yield replace(problem, optimizer={k: v for k, v in how.items() if k != key})
     if how["name"] != "sgd":

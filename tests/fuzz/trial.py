@@ -23,6 +23,7 @@ from stepladder.train.flop_rate import FlopRate, Rates
 from .problems.data import Pair, make_batches, unpadded
 from .problems.losses import NAMED, make_loss
 from .problems.module import make_module
+from .problems.optimizers import RATES, make_given
 from .problems.plans import Layout
 from .problems.problem import SAVED_AT, STEPS, Problem
 
@@ -68,10 +69,11 @@ def train(
     rank = int(os.environ.get("RANK", 0))
     if problem.data.get("apart") and rank:  # all ranks must start from rank 0's weights
         nn.init.normal_(module.head.weight)
+    loss = loss_for(problem, module)
     run = sl.climb(
         module,
-        loss=loss_for(problem, module),
-        optimizer=problem.optimizer_text,
+        loss=loss,
+        **learning(problem, module, loss),
         plan=layout.plan,
         # An automatic plan is tried on it, or else on the first step's batch.
         sample=None if "auto" in layout.plan and problem.seed % 2 else given(problem, batches[0]),
@@ -97,6 +99,18 @@ def train(
     if finished:
         record["stage"] = "save"
         run.save(folder / "end")
+
+
+def learning(problem: Problem, module: nn.Module, loss: Any) -> dict[str, Any]:
+    """The optimizer and the learning rate as `climb` takes them."""
+    how = problem.optimizer
+    rate = {"rate": RATES[how["rate"]]} if "rate" in how else {}
+    if "given" not in how:
+        return {"optimizer": problem.optimizer_text, **rate}
+    parts = [module, loss] if isinstance(loss, nn.Module) else [module]
+    # A loss may share parameters with the module.
+    members = dict.fromkeys(p for part in parts for p in part.parameters() if p.requires_grad)
+    return {"optimizer": make_given(how, members), "clip": how.get("clip"), **rate}
 
 
 def flops_uncounted(left_out: bool) -> AbstractContextManager[Any]:

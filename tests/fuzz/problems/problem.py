@@ -14,6 +14,7 @@ from typing import Any
 from .additions import add_to_data, add_to_module, words_of_plan
 from .grammar import chance, draw_loss, draw_module, draw_optimizer
 from .losses import is_class_loss
+from .optimizers import bring_optimizer
 from .plans import Layout, draw_layout
 
 STEPS, SAVED_AT = 5, 3
@@ -41,6 +42,7 @@ class Problem:
         data = draw_data(rng, module, loss, layout)
         summed = loss.get("reduction") == "sum"
         optimizer = draw_optimizer(rng, 0.002 if summed else rng.choice((0.05, 0.1, 0.2)))
+        optimizer = bring_optimizer(Random(f"{seed} optimizer"), optimizer, summed=summed)
         again = draw_layout(rng, module) if chance(rng, 0.35) else None
         same_again = chance(rng, 0.35)
         more = Random(f"{seed} more")
@@ -71,6 +73,7 @@ class Problem:
     def optimizer_text(self) -> str:
         """The optimizer in stepladder's words."""
         how = dict(self.optimizer)
+        how.pop("rate", None)  # beside the words
         words = [how.pop("name")]
         group = how.pop("group", None)
         words += [f"{key}={value}" for key, value in how.items()]
@@ -86,7 +89,7 @@ class Problem:
             *(f"  block: {shown(block)}" for block in self.module["blocks"]),
             *(f"  with: {shown(extra)}" for extra in self.module["extras"]),
             f"  loss: {shown(self.loss)}; data: {shown(self.data)}",
-            f"  optimizer: {self.optimizer_text}",
+            f"  optimizer: {self.optimizer_text} {self.optimizer.get('rate', '')}".rstrip(),
         ]
         if self.same_again:
             lines.append("  resumed in the same layout")
