@@ -168,7 +168,8 @@ class Accumulate:
         try:
             loss = self.loss.mean(outputs, part)
         except RuntimeError as error:
-            if "DTensor" in str(error) and has_shards(self.gradient_sync.module):
+            sharded = "DTensor" in str(error) or "DeviceMesh" in str(error)
+            if sharded and has_shards(self.gradient_sync.module):
                 raise reads_shards("sharded tensors") from error
             raise
         if torch.is_grad_enabled() and not self.leaves_checked and self.loss.kind == "other":

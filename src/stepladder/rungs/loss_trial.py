@@ -49,7 +49,8 @@ from .parameter_shards import local, reshard
 from .trial_rows import gather_rows, shorten
 
 DRAWS = 2  # of parameters
-SCALES = (1.0, 0.1, 0.0)  # of the noise, until the loss is finite
+SCALES = (1.0, 0.3, 0.1, 0.0)  # of the noise, until the loss is neither infinite nor too large
+TOO_LARGE = 100.0  # times the loss without noise: one term of it would hide every other
 
 
 @dataclass(slots=True)
@@ -259,17 +260,21 @@ class LossTrial:
                 )
 
     def randomise(self, rows: Batch, draw: int) -> None:
-        """Make parameters random, with a loss that is a finite number."""
+        """Make parameters random; deep modules without norms let noise grow, and the loss."""
+        usual = max(1.0, abs(self.noisy_value(rows, draw, 0.0)))  # 1 where that is no number
         for scale in SCALES:
-            self.perform("add_noise", draw, scale)
-            self.known.clear()
-            once = self.value(rows)
+            once = self.noisy_value(rows, draw, scale)
             self.known.clear()
             if once != self.value(rows) and once == once:  # something still draws
                 self.perform("stop_drawing")
                 self.known.clear()
-            if math.isfinite(once):
+            if math.isfinite(once) and abs(once) <= TOO_LARGE * usual:
                 return
+
+    def noisy_value(self, rows: Batch, draw: int, scale: float) -> float:
+        self.perform("add_noise", draw, scale)
+        self.known.clear()
+        return self.value(rows)
 
     @torch.no_grad()
     def add_noise(self, draw: int, scale: float) -> None:
