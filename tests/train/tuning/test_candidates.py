@@ -18,8 +18,8 @@ def texts(module, plan=BF16, *written):
 def test_the_plan_without_compilation_comes_first_and_the_rest_is_kept():
     assert texts(nn.Linear(2, 2)) == [
         "bf16 micro=4",
-        "bf16 micro=4 compile=whole kernels=on",
         "bf16 micro=4 compile=whole",
+        "bf16 micro=4 compile=whole kernels=on",
     ]
 
 

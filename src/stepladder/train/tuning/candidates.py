@@ -28,10 +28,14 @@ def candidates(plan: Plan, module: nn.Module, written: frozenset[str]) -> list[P
 
 
 def ways_to_run(module: nn.Module) -> Iterator[tuple[bool | str, Kernels]]:
-    """What is compiled in one piece, and which kernels are used; the likeliest first."""
+    """What is compiled in one piece, and which kernels are used.
+
+    Plain compilation comes early: kernels that try their matmuls may spend the whole budget, and
+    nothing may be chosen that is slower than what a user would write.
+    """
     yield False, False
-    yield "whole", True
     yield "whole", False
+    yield "whole", True
     if has_convolutions(module):  # channels-last is slower for some nets
         yield "whole", WITHOUT_LAYOUT
     anatomy = find_anatomy(module)
