@@ -194,3 +194,13 @@ def test_a_mistake_is_written_in_one_piece(monkeypatch):
     monkeypatch.setattr(sys.stderr, "write", pieces.append)
     assert main(["plan", "no-such-model", "--on", "8 x H100", "--batch", "8"]) == 2
     assert len(pieces) == 1 and pieces[0].startswith("model: ") and pieces[0].endswith("\n")
+
+
+def test_the_package_runs_as_a_module():
+    made = subprocess.run(
+        [sys.executable, "-m", "stepladder", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout.strip() == VERSION

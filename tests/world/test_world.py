@@ -114,3 +114,17 @@ def close_a_world() -> int:
 def test_a_world_that_was_closed_keeps_no_threads():
     counts = [max(run(close_a_world, 2, init=False)) for _ in range(3)]
     assert max(counts) <= counts[0], counts
+
+
+def meet_again() -> list[float]:
+    sums = []
+    for _ in range(2):
+        world = join_world(Layout(replicate=2), "cpu", timeout_seconds=10)
+        sums.append(world.sum(torch.ones(()), "replicate").item())
+        world.close()
+        time.sleep(0.3 * world.is_rank_zero)  # the other finds where rank 0 listened before
+    return sums
+
+
+def test_ranks_that_closed_their_world_meet_again():
+    assert run(meet_again, 2, init=False) == [[2.0] * 2] * 2

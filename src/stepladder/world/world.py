@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
 from stepladder.errors import LostRank, WorldError
 from stepladder.plan import AXES, Layout
@@ -184,10 +186,24 @@ def backend_timeout(backend: str, timeout_seconds: float) -> timedelta:
     return timedelta(seconds=timeout_seconds + 60 * (backend == "nccl"))
 
 
+def meeting_point(timeout: timedelta) -> dict[str, Any]:
+    """Where ranks leave their addresses, as arguments of torch.
+
+    The store outlives a process group, and torch leaves addresses under the same names each time:
+    a rank would connect to where another listened before the group was destroyed. So each group has
+    names of its own; every rank counts its groups in the store, and all come to the same number.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    number = store.add(f"stepladder/groups/{rank}", 1)
+    apart = dist.PrefixStore(f"stepladder/group/{number}", store)
+    return {"store": apart, "rank": rank, "world_size": size}
+
+
 def wait_for_ranks(place: Place, backend: str, timeout_seconds: float) -> None:
     """Create the process group; a rank that never connects is an error, not a hang."""
+    timeout = backend_timeout(backend, timeout_seconds)
     try:
-        dist.init_process_group(backend, timeout=backend_timeout(backend, timeout_seconds))
+        dist.init_process_group(backend, timeout=timeout, **meeting_point(timeout))
     except (RuntimeError, ValueError) as alone:
         # A ValueError is a mistake in the environment; a missing rank may still come.
         kind = WorldError if isinstance(alone, ValueError) else LostRank
