@@ -285,6 +285,27 @@ def loader() -> str:
     return f"{origin(kept, 'python benchmarks/data/loader.py')}\n\n{table}\n\n{says}"
 
 
+def exact_ranks() -> str:
+    kept = read("exact_ranks")
+    problems, runs = kept["same_bits"], kept["same_bits"][0]["runs"]
+    rows = [
+        [
+            str(row["ranks"]),
+            f"`{row['layout']}`",
+            f"{row['against_plain']:.2f} ×",
+            f"{row['against_cut']:.2f} ×",
+        ]
+        for row in kept["price"]
+    ]
+    says = (
+        f"{sum(row['same'] for row in problems)} of {len(problems)} problems (a transformer and a "
+        "convolutional net, fp32 and bf16, SGD and AdamW with clipping, dropout) have one hash "
+        f"over {len(runs)} runs on 1, 2, 4 and 8 ranks. Time of a step with `exact=ranks`:"
+    )
+    columns = ["ranks", "plan", "over the plan without", "over as many micro-batches without"]
+    return f"{origin(kept, 'python benchmarks/exact_ranks.py')} {says}\n\n{lines(columns, rows)}"
+
+
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
@@ -292,6 +313,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "scaling": scaling,
     "zero": zero,
     "compression": compression,
+    "exact_ranks": exact_ranks,
     "kernels": kernels,
     "launchers": launchers,
     "loader": loader,

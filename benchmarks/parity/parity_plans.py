@@ -36,6 +36,10 @@ gpt       fp32 ddp replicate=2 micro=1 accumulate=5
 gpt       fp32 ddp replicate=2 attention=plain
 gpt       fp32 ddp replicate=2 compress=bf16
 gpt       fp32 ddp replicate=2 compress=fp16
+gpt       fp32 ddp replicate=2 exact=ranks
+gpt       fp32 zero1 shard=4 exact=ranks
+gpt       bf16 zero2 shard=2 exact=ranks
+gpt       fp32 zero3 shard=4 exact=ranks
 gpt       bf16 ddp replicate=2
 gpt       bf16 zero3 shard=2 recompute=blocks
 gpt       fp16 ddp replicate=2

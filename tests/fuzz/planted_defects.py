@@ -44,7 +44,7 @@ DEFECTS: tuple[Defect, ...] = (
     defect("buffers of another type than the parameters are cast",
            ("rungs/precision/precision.py", "if buffer.dtype in types]", "]")),
     defect("each rank has BatchNorm statistics of its own",
-           ("rungs/climb.py", 'if plan.batchnorm == "sync":', "if False:")),
+           ("rungs/climb.py", 'if plan.batchnorm == "sync" and', "if False and")),
     defect("tensor cuts are not tried on random weights",
            ("rungs/prove_cuts.py", "                self.check(batch)", "                pass"),
            where='tensor='),

@@ -25,6 +25,7 @@ OTHERS = [
     (f"{FOREIGN}:odd", "fp32 ddp"),  # tied weights, a branch some passes skip, a frozen parameter
     (f"{FOREIGN}:odd", "fp32 zero3"),
     (f"{FOREIGN}:hf_gpt2", "fp32 zero2"),
+    (f"{FOREIGN}:hf_gpt2", "fp32 zero3 exact=ranks"),
     (LLAMA, "fp32 tensor=2"),
     (LLAMA, "fp32 pipeline=2"),
     (LLAMA, "fp32 context=2"),

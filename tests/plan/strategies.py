@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from stepladder.plan import PRECISIONS, Batch, Layout, Optimizer, Plan, Rate, Recompute, Schedule
 from stepladder.plan.optimizer import Group
-from stepladder.plan.options import Compress
+from stepladder.plan.options import Compress, Exact
 
 ways = st.integers(1, 6)
 counts = st.integers(1, 2**31 - 1)
@@ -88,6 +88,7 @@ raw_plans = st.builds(
     graphs=st.booleans(),
     attention=st.sampled_from(["auto", "flash", "plain"]),
     batchnorm=st.sampled_from(["sync", "local"]),
+    exact=st.sampled_from([Exact(), Exact(1), Exact(8), Exact(32)]),
     memory_bytes=st.none() | sizes,
     optimizer=optimizers,
 )

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from stepladder.errors import PlanError
 from stepladder.plan import Recompute, Schedule
-from stepladder.plan.options import GIB, Compress, format_bytes, parse_bytes, parse_count
+from stepladder.plan.options import GIB, Compress, Exact, format_bytes, parse_bytes, parse_count
 
 from . import strategies as some
 
@@ -23,6 +23,12 @@ def test_compress_reads_back(choice):
 @given(some.schedules)
 def test_schedule_reads_back(choice):
     assert Schedule.parse(str(choice)) == choice
+
+
+@pytest.mark.parametrize(("text", "slices"), [("none", 0), ("ranks", 8), ("ranks:16", 16)])
+def test_exact_reads_back_with_its_slices(text, slices):
+    assert Exact.parse(text).slices == slices
+    assert Exact.parse(str(Exact.parse(text))) == Exact.parse(text)
 
 
 @given(some.sizes)
@@ -70,6 +76,12 @@ def test_what_is_not_a_count_is_refused(text):
             "recompute: '0' is not a whole number of 1 or more. Write a number.",
         ),
         (Recompute, "xGiB", "recompute: 'xGiB' is not a size. Write it in GiB, such as 12GiB."),
+        (Exact, "bits", "exact: 'bits' is not a kind. Choose none, ranks or ranks:16."),
+        (
+            Exact,
+            "ranks:12",
+            "exact: 12 slices make no binary tree. Use a power of two: 8 or 16.",
+        ),
         (
             Compress,
             "zip",

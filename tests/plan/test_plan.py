@@ -125,3 +125,43 @@ def test_all_problems_are_reported_at_once():
         "plan: 'zero4' is not a word of a plan. Did you mean 'zero3'?",
     ]
     assert len(caught.value.problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "message"),
+    [
+        (
+            "fp32 ddp exact=ranks",
+            6,
+            "exact: 6 data ranks cannot share 8 slices of a batch evenly. Use 4 ranks.",
+        ),
+        (
+            "fp32 zero3 exact=ranks",
+            16,
+            "exact: 16 data ranks cannot share 8 slices of a batch evenly. "
+            "Use 8 ranks, or exact=ranks:16.",
+        ),
+        (
+            "fp32 exact=ranks batch=12",
+            1,
+            "batch.sequences: 12 rows do not divide into 8 equal slices. Nearest that do: 8 or 16.",
+        ),
+        (
+            "fp32 exact=ranks batch=16 micro=4",
+            1,
+            "batch.micro: a slice is one micro-batch, and batch=16 in 8 slices has slices of 2, "
+            "not 4. Use micro=2 or leave it out.",
+        ),
+    ],
+)
+def test_slices_that_ranks_or_a_batch_cannot_share_are_refused(text, ranks, message):
+    with pytest.raises(PlanError) as caught:
+        Plan.parse(text).settle(ranks)
+    assert str(caught.value) == message
+
+
+def test_slices_are_the_micro_batches_of_a_settled_plan():
+    for ranks in (1, 2, 8):
+        settled = Plan.parse("fp32 zero3 exact=ranks batch=32").settle(ranks)
+        assert settled.batch == Batch(32, 4, 8 // ranks)
+    assert Plan.parse("fp32 exact=ranks micro=3").settle(1).batch == Batch(24, 3, 8)

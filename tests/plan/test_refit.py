@@ -90,7 +90,8 @@ small = st.integers(1, 8)
 def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
     plan, layout, micro, micro_batches, ranks
 ):
-    plan = replace(plan, layout=layout, batch=Batch(None, micro, micro_batches))
+    batch = Batch(None, micro, None if plan.exact.slices else micro_batches)
+    plan = replace(plan, layout=layout, batch=batch)
     assume(not plan.problems())
     plan = plan.settle(layout.num_ranks)
     assume(not broken_rules(plan))
@@ -98,7 +99,9 @@ def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
         found = refit(plan, ranks)
     except PlanError:
         few_rows = plan.batch.sequences < ranks
-        assert few_rows or plan.optimizer.name == "adafactor" or plan.precision.masters
+        uneven = plan.exact.slices and plan.exact.slices % ranks
+        whole = plan.optimizer.name == "adafactor" or plan.precision.masters
+        assert few_rows or uneven or whole
         return
     fitted = found.plan
     assert fitted.check() is fitted and broken_rules(fitted) == []
@@ -113,6 +116,17 @@ def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
         assert getattr(fitted, name) == getattr(plan, name)
     assert bool(found.said) == (fitted != plan)
     assert refit(fitted, ranks).plan == fitted
+
+
+def test_an_exact_plan_keeps_its_slices_on_the_ranks_that_can_share_them():
+    plan = Plan.parse("fp32 zero3 shard=8 exact=ranks batch=32").settle(8)
+    fitted = refit(plan, 4).plan.settle(4)
+    assert fitted.batch == Batch(32, 4, 2) and fitted.exact == plan.exact
+    with pytest.raises(PlanError) as refused:
+        refit(plan, 6)
+    assert str(refused.value) == (
+        "exact: 6 data ranks cannot share 8 slices of a batch evenly. Use 4 ranks."
+    )
 
 
 @given(st.sampled_from(["ddp", "zero1", "zero3"]), st.integers(1, 12))

@@ -79,3 +79,25 @@ def test_texts_will_do() -> None:
     assert found == forecast(find_facts("llama3-8b"), plan, cluster)
     with pytest.raises(PlanError, match="Did you mean 'llama3-8b'"):
         forecast("lama3-8b", "bf16", "1 H100")
+
+
+def with_and_without_exact(words: str, cluster: str):
+    """Forecasts of the same micro-batches with exact=ranks and without."""
+    facts, here = find_facts("llama3.2-1b", 1024), Cluster.parse(cluster)
+    plans = f"{words} batch=8 exact=ranks", f"{words} micro=1 batch=8"
+    return [forecast(facts, Plan.parse(plan), here) for plan in plans]
+
+
+def test_exact_ranks_is_forecast_with_the_sums_that_wait() -> None:
+    exact, plain = with_and_without_exact("bf16", "1 x H100-80GB")  # 8 passes: three levels wait
+    assert exact.plan == f"{plain.plan} exact=ranks:8"
+    assert exact.memory.gradients == 4 * plain.memory.gradients
+    exact, plain = with_and_without_exact("bf16 zero3", "4 x H100-80GB")  # two passes: one
+    assert exact.memory.gradients == 2 * plain.memory.gradients
+
+
+def test_exact_ranks_is_forecast_with_communication_that_nothing_hides() -> None:
+    for words in ("bf16 ddp", "bf16 zero1", "bf16 zero3"):  # zero3 gathers twice the bytes
+        exact, plain = with_and_without_exact(words, "4 x H100-80GB")
+        assert exact.time.communication > 1.2 * plain.time.communication
+    assert exact.memory.working > 1.9 * plain.memory.working

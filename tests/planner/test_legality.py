@@ -197,6 +197,41 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "8 x H100-80GB",
         "graphs: are recorded on one rank, and replicate=8 has 8. Leave graphs out.",
     ),
+    "exact ranks cut no layer": (
+        LLAMA,
+        "bf16 ddp tensor=2 exact=ranks",
+        "8 x H100-80GB",
+        "exact: tensor=2 cuts the sums inside a layer or a sequence. "
+        "Use ddp, zero1, zero2 or zero3 alone.",
+    ),
+    "exact ranks shard over all": (
+        LLAMA,
+        "bf16 hsdp shard=4 exact=ranks",
+        "8 x H100-80GB",
+        "exact: replicate=2 shard=4 adds up gradients in two rounds, within shards and between "
+        "their copies. Use zero3 shard=-1, or zero1.",
+    ),
+    "exact ranks run the same kernels": (
+        LLAMA,
+        "bf16 zero3 compile=on exact=ranks",
+        "8 x H100-80GB",
+        "compile: fuses whole modules on one rank and blocks on several, and rounds as it fuses; "
+        "exact=ranks asks for the same bits. Leave it or exact=ranks out.",
+    ),
+    "exact ranks store float32": (
+        LLAMA,
+        "fp8 zero3 exact=ranks",
+        "8 x H100-80GB",
+        "precision: fp8 is not proved to give the same bits on any number of ranks. "
+        "Use fp32, tf32, bf16 or fp16.",
+    ),
+    "exact ranks send whole gradients": (
+        LLAMA,
+        "bf16 ddp compress=bf16 exact=ranks",
+        "8 x H100-80GB",
+        "compress: bf16 rounds what travels between ranks, and one rank sends nothing. "
+        "Leave it or exact=ranks out.",
+    ),
     "graphs offload nothing": (
         LLAMA,
         "bf16 micro=1 graphs=on offload=activations",

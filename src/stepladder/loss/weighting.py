@@ -30,6 +30,7 @@ class Weighting:
     other: float = 1.0  # weight of a target of any other value
     shifted: bool = False  # the first target of each row does not count
     once: bool = False  # a row counts once if any of its targets counts
+    measured: bool = False  # what targets weigh was computed from losses, and is rounded
 
     @property
     def sums(self) -> bool:

@@ -39,28 +39,31 @@ class Batch:
             )
         return Batch(sequences, micro, sequences // together)
 
+    def cut(self, slices: int) -> Batch:
+        """Fill in what a cut into so many slices, each one micro-batch, says of the batch."""
+        if self.sequences is None:
+            micro = self.micro or 1
+            return Batch(micro * slices, micro, self.micro_batches)
+        return Batch(self.sequences, self.sequences // slices, self.micro_batches)
+
     @staticmethod
     def _divide(field: str, sequences: int, ways: int) -> int:
         if sequences % ways or sequences < ways:
-            below = sequences // ways * ways
-            near = f"{below} or {below + ways}" if below else f"{ways}"
             raise PlanError(
                 field,
                 f"{sequences} does not divide by {ways} (micro-batches x data ranks)",
-                f"Nearest that do: {near}.",
+                f"Nearest that do: {nearest_multiples(sequences, ways)}.",
             )
         return sequences // ways
 
     @staticmethod
     def _misfit(sequences: int, micro: int, data_ranks: int) -> PlanError:
         together = micro * data_ranks
-        below = sequences // together * together
-        near = f"{below} or {below + together}" if below else f"{together}"
         return PlanError(
             "batch.sequences",
             f"{sequences} does not divide by {together} "
             f"(micro-batches of {micro} x {data_ranks} data ranks)",
-            f"Nearest that do: {near}.",
+            f"Nearest that do: {nearest_multiples(sequences, together)}.",
         )
 
     def problems(self) -> list[PlanError]:
@@ -70,6 +73,12 @@ class Batch:
             for name, value in named.items()
             if value is not None and value < 1
         ]
+
+
+def nearest_multiples(number: int, of: int) -> str:
+    """The multiples next to a number that is none, in words."""
+    below = number // of * of
+    return f"{below} or {below + of}" if below else f"{of}"
 
 
 def rank_positions(step: int, batch: Batch, data_index: int, data_ranks: int) -> list[range]:

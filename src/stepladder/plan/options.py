@@ -1,4 +1,4 @@
-"""A plan's activation checkpointing, gradient compression and pipeline schedule."""
+"""A plan's activation checkpointing, gradient compression, pipeline schedule and exactness."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from stepladder.errors import PlanError
 from .typed_values import real, whole
 
 GIB = 2**30
+DEFAULT_SLICES = 8  # of a global batch, with `exact=ranks`: as many ranks may share it
 
 
 def parse_bytes(field: str, text: str) -> int:
@@ -116,3 +117,34 @@ class Schedule:
 
     def __str__(self) -> str:
         return f"interleaved:{self.virtual}" if self.kind == "interleaved" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Whether a run gives the same bits on any number of ranks.
+
+    The global batch is cut into equal slices, one micro-batch each, and their gradients are added
+    up in a fixed binary tree. The number of slices belongs to the run, not to its ranks.
+    """
+
+    slices: int = 0  # 0: sums depend on the number of ranks
+
+    @classmethod
+    def parse(cls, text: str) -> Exact:
+        if text == "none":
+            return cls()
+        kind, colon, number = text.partition(":")
+        if kind != "ranks":
+            raise PlanError("exact", f"'{text}' is not a kind", "Choose none, ranks or ranks:16.")
+        slices = parse_count("exact", number) if colon else DEFAULT_SLICES
+        if slices & (slices - 1):
+            below = 1 << (slices.bit_length() - 1)
+            raise PlanError(
+                "exact",
+                f"{slices} slices make no binary tree",
+                f"Use a power of two: {below} or {2 * below}.",
+            )
+        return cls(slices)
+
+    def __str__(self) -> str:
+        return f"ranks:{self.slices}" if self.slices else "none"

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from stepladder.errors import PlanError, raise_all
 
 from . import plan_text as words
-from .batch import Batch
+from .batch import Batch, nearest_multiples
 from .layout import Layout
 from .optimizer import Optimizer
-from .options import Compress, Recompute, Schedule
+from .options import Compress, Exact, Recompute, Schedule
 from .precision import FP32, Precision
 
 
@@ -45,14 +45,15 @@ class Plan:
     graphs: bool = False  # a step's passes are recorded once and replayed without the host
     attention: str = "auto"
     batchnorm: str = "sync"  # whose rows batch statistics are over: all ranks', or each its own
+    exact: Exact = Exact()  # whether results depend on the number of ranks
     memory_bytes: int | None = None  # a ceiling for the process on its device
     optimizer: Optimizer = Optimizer()
 
     def settle(self, num_ranks: int) -> Plan:
         """The plan for `num_ranks` ranks, with every open axis and batch size filled in."""
-        layout = self.layout.settle(num_ranks)
-        settled = replace(self, layout=layout, batch=self.batch.settle(layout.data_ranks))
-        return settled.check()
+        placed = replace(self, layout=self.layout.settle(num_ranks)).check()
+        batch = self.batch.cut(self.exact.slices) if self.exact.slices else self.batch
+        return replace(placed, batch=batch.settle(placed.layout.data_ranks)).check()
 
     def check(self) -> Plan:
         """This plan, or every problem it has whatever the model and the machine."""
@@ -77,7 +78,7 @@ class Plan:
                     "Add zero1, zero2 or zero3.",
                 )
             )
-        return found
+        return found + exact_problems(self)
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -101,6 +102,29 @@ class Plan:
 
     def _words(self) -> dict[str, str]:
         return words.plan_words(values(self), values(Plan()))
+
+
+def exact_problems(plan: Plan) -> list[PlanError]:
+    """Why the ranks, or the batch, cannot take the slices of a plan that is exact over ranks."""
+    slices, ranks, batch = plan.exact.slices, plan.layout.data_ranks, plan.batch
+    found = []
+    if slices and ranks > 0 and slices % ranks:
+        problem = f"{ranks} data ranks cannot share {slices} slices of a batch evenly"
+        power = 1 << (ranks.bit_length() - 1)
+        more = f", or exact=ranks:{ranks}" if power == ranks else ""
+        found.append(PlanError("exact", problem, f"Use {min(power, slices)} ranks{more}."))
+    if slices and batch.sequences and batch.sequences % slices:
+        near = nearest_multiples(batch.sequences, slices)
+        problem = f"{batch.sequences} rows do not divide into {slices} equal slices"
+        found.append(PlanError("batch.sequences", problem, f"Nearest that do: {near}."))
+    elif slices and batch.sequences and batch.micro not in (None, batch.sequences // slices):
+        rows = batch.sequences // slices
+        problem = (
+            f"a slice is one micro-batch, and batch={batch.sequences} in {slices} slices has "
+            f"slices of {rows}, not {batch.micro}"
+        )
+        found.append(PlanError("batch.micro", problem, f"Use micro={rows} or leave it out."))
+    return found
 
 
 def values(plan: Plan) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from stepladder.errors import PlanError, nearest, raise_all
 from .batch import Batch
 from .layout import AXES, REST, Layout
 from .optimizer import Optimizer
-from .options import Compress, Recompute, Schedule, format_bytes, parse_bytes, parse_count
+from .options import Compress, Exact, Recompute, Schedule, format_bytes, parse_bytes, parse_count
 from .precision import PRECISIONS, Precision
 from .typed_values import toml_value, word_of, writable
 
@@ -102,6 +102,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
     "graphs": ("graphs", partial(parse_switch, "graphs")),
     "attention": ("attention", parse_attention),
     "batchnorm": ("batchnorm", parse_batchnorm),
+    "exact": ("exact", Exact.parse),
     "memory": ("memory_bytes", lambda text: parse_bytes("memory", text)),
     "optimizer": ("optimizer", Optimizer.parse),
 }

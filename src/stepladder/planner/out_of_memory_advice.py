@@ -77,7 +77,9 @@ def smaller_micro_batch(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
         half = micro // 2
         passing = memory.activations + memory.logits
         saved = passing * (micro - half) // micro
-        yield MemorySaving(f"micro={half}", saved, "free", 0)
+        slices = plan.exact.slices
+        change = f"exact=ranks:{2 * slices}" if slices else f"micro={half}"
+        yield MemorySaving(change, saved, "other bits" if slices else "free", 0)
 
 
 def more_recomputation(memory: Memory, plan: Plan, num_blocks: int) -> Iterator[MemorySaving]:
@@ -111,12 +113,14 @@ def lower_precision(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
     if plan.precision.work == "float32":
         saved = (memory.activations + memory.logits - memory.parameters) // 2
         yield MemorySaving("bf16", saved, "faster, in fewer digits", 1)
-    elif plan.precision.mixed:
+    elif plan.precision.mixed and not plan.exact.slices:
         saved = memory.state_bytes // 2 + memory.working
         yield MemorySaving("bf16-pure", saved, "costs digits in the update", 5)
 
 
 def more_offloading(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
+    if plan.exact.slices:
+        return
     if "activations" not in plan.offload:
         saved = memory.activations * 9 // 10  # the latest are still on their way
         yield MemorySaving("offload=activations", saved, "costs as the host link is slow", 4)

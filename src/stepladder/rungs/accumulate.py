@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.data import Batch
@@ -34,6 +33,7 @@ from .loss_module import LossModule, with_loss
 from .loss_trial import LossTrial
 from .observe_outputs import Observe, observed
 from .output_tensors import tensors_in, zero_loss
+from .parameter_shards import has_shards
 from .trial_copy import wide
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -60,6 +60,7 @@ class Accumulate:
     loss_module: LossModule | None = None  # where the loss is a module
     notes: list[str] = field(default_factory=list)  # events of the run
     statistics: Sequence[RunningStatistics] = ()  # of the module, or of each stage in a pipeline
+    keys: tuple[int, ...] = ()  # the seed and the step, which a batch's random numbers follow from
     leaves_checked: bool = False  # whether it is known what else than outputs the loss reads
     # Of the last batch: rows and weighted loss of each micro-batch on this rank, on the device.
     parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
@@ -86,6 +87,10 @@ class Accumulate:
                     self.gradient_sync.before_backward(scaled, last)
                     scaled.backward()
                 self.parts.append((part.num_rows, weighted.detach()))
+        return self.sum_losses()
+
+    def sum_losses(self) -> torch.Tensor:
+        """The loss of the global batch, of which this rank has its micro-batches' parts."""
         loss = self.parts[0][1].float()
         for _, more in self.parts[1:]:
             loss = loss + more
@@ -293,7 +298,3 @@ class Accumulate:
 def times(loss: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
     """A product; by one it would only cost the host two launches."""
     return loss if isinstance(factor, (int, float)) and factor == 1 else loss * factor
-
-
-def has_shards(module: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in module.parameters())

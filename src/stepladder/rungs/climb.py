@@ -30,7 +30,9 @@ from stepladder.rungs.data_parallel.broadcast_parameters import (
 from stepladder.rungs.data_parallel.distribute import parameter_device, wrap_data_parallel
 from stepladder.rungs.data_parallel.optimizer_shards import optimizer_shards
 from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
-from stepladder.rungs.data_parallel.zero2_zero3 import make_contiguous
+from stepladder.rungs.exact_ranks.accumulate_slices import AccumulateSlices
+from stepladder.rungs.exact_ranks.check_module import check_slices
+from stepladder.rungs.exact_ranks.slices import Slices
 from stepladder.rungs.memory.compiled_writes import CompiledWrites
 from stepladder.rungs.memory.offload_activations import around_forward
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
@@ -45,7 +47,6 @@ from stepladder.rungs.precision.precision import (
     keep_epsilon,
     precision,
 )
-from stepladder.rungs.tensor.tensor_parallel import tensor
 from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
@@ -57,7 +58,7 @@ from .loss_module import LossModule, take_loss, with_loss
 from .overlapping_parameters import refuse_overlapping
 from .parameter_hooks import ParameterHooks
 from .parameter_shards import ParameterShard
-from .prove_cuts import CutProof, make_proof
+from .prove_cuts import CutProof, cut_matrices, make_proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,10 @@ class Climbed:
         """Add a batch's gradients to `.grad`, call the hooks on parameters; its mean loss.
 
         Args:
-            keys: of the random numbers that the hooks draw, the same on all ranks.
+            keys: of random numbers that do not depend on the rank, such as those that hooks draw.
         """
         run = self.forward_backward
+        run.keys = tuple(keys)
         whole = run.world.layout.num_ranks == 1 and (run.micro or math.inf) >= batch.num_rows
         if whole or self.hooks is None:
             return self.run_batch(batch, scale)
@@ -129,6 +131,8 @@ def climb(
     plan = settled.plan
     # Before any rung: which parameters are the loss's own is seen on the module as it was given.
     loss_module = take_loss(loss.function, module, settled, world)
+    if settled.slices:
+        check_slices(module, loss_module)
     if narrows := computes_in_float64(module):
         keep_epsilon(module)
     # Before any rung: tensors that replace parameters have no hooks.
@@ -244,7 +248,7 @@ def cut_for_rank(
     cut = plan.layout.tensor > 1 or plan.layout.context > 1
     proof = make_proof(module, anatomy, loss, plan, world) if cut else None
     # Before anything cuts a layer: statistics are of whole channels.
-    if plan.batchnorm == "sync":
+    if plan.batchnorm == "sync" and not settled.slices:
         synchronise_batch_norm(module, world)
     # Before anything wraps a block: it changes what the block computes.
     if plan.attention != "auto":
@@ -269,23 +273,6 @@ def cut_for_rank(
     return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
 
 
-def cut_matrices(
-    module: nn.Module,
-    anatomy: Anatomy,
-    loss: Loss,
-    world: World,
-    proof: CutProof | None,
-    inputs: Any,
-) -> None:
-    make_contiguous(module)
-    whole_output, proved = loss.kind != "cross_entropy", proof is not None and proof.fits
-    untried = tensor(
-        module, anatomy, world, whole_output=whole_output, proved=proved, inputs=inputs
-    )
-    if proof is not None:
-        proof.untried = untried
-
-
 def one_stage(
     module: nn.Module,
     blocks: Sequence[tuple[str, nn.Module]],
@@ -293,8 +280,10 @@ def one_stage(
     world: World,
     **how: Any,
 ) -> Accumulate:
-    accumulate = CudaGraphAccumulate if settled.records_graphs else Accumulate
     sync = wrap_data_parallel(module, blocks, settled, world)
     once = count_once(module, sync.around_micro_batch)
     sync = replace(sync, around_micro_batch=once)
+    if settled.slices:
+        return AccumulateSlices(sync, world=world, slices=Slices.of(settled, world), **how)
+    accumulate = CudaGraphAccumulate if settled.records_graphs else Accumulate
     return accumulate(sync, world=world, **how)

@@ -152,7 +152,10 @@ class LossTrial:
             proposed += [] if proposed else propose(rows, called.tables)
             if not draw and not all_fits(proposed, seen, self.epsilon):
                 table = weigh_values(self.value, rows, num_classes, outside=self.harmless)
-                proposed += [by_class(table, shifted=s) for s in (False, True) if table]
+                tables = (table,) if table else ()
+                proposed += [
+                    by_class(one, shifted=s, measured=True) for one in tables for s in (False, True)
+                ]
         return all_fits(proposed, seen, self.epsilon), seen
 
     def check_statistics(self, rows: Batch) -> None:

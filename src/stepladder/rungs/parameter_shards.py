@@ -52,6 +52,10 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def has_shards(module: nn.Module) -> bool:
+    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
+
+
 def reshard(module: nn.Module) -> None:
     """Free gathered parameters, which FSDP2 keeps after a forward pass without a backward."""
     for part in module.modules():

@@ -34,6 +34,7 @@ from stepladder.rungs.context.context_parallel import (
 )
 from stepladder.rungs.data_parallel.batch_norm import combine_over
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
+from stepladder.rungs.data_parallel.zero2_zero3 import make_contiguous
 from stepladder.rungs.precision.precision import float32_matmul_mode
 from stepladder.rungs.tensor.tensor_parallel import tensor
 from stepladder.world import World, device_memory_bytes
@@ -259,3 +260,20 @@ def cut_only(sequences: SequenceSplit, batch: Batch) -> Iterator[Batch]:
 
 def first_line(problem: Exception) -> str:
     return str(problem).split("\n", 1)[0][:120]
+
+
+def cut_matrices(
+    module: nn.Module,
+    anatomy: Anatomy,
+    loss: Loss,
+    world: World,
+    proof: CutProof | None,
+    inputs: Any,
+) -> None:
+    make_contiguous(module)
+    whole_output, proved = loss.kind != "cross_entropy", proof is not None and proof.fits
+    untried = tensor(
+        module, anatomy, world, whole_output=whole_output, proved=proved, inputs=inputs
+    )
+    if proof is not None:
+        proof.untried = untried

@@ -114,10 +114,14 @@ def make_optimizer(
     if given is None:
         owned = [(shard.name, shard.owned) for shard in climbed.shards]
         masters = masters_of_shards(climbed.shards, masters)
-        return build_optimizer(plan.optimizer, owned, climbed.anatomy.blocks, masters)
+        fused = not plan.exact.slices
+        return build_optimizer(plan.optimizer, owned, climbed.anatomy.blocks, masters, fused=fused)
     first = climbed.shared.first_names
     shards = {first.get(shard.name, shard.name): shard for shard in climbed.shards}
     optimizer = given.build(shards, plan.optimizer.lr)
+    if plan.exact.slices and any(group.get("fused") for group in optimizer.param_groups):
+        problem = f"{given.name} is fused, and its kernel rounds a shard otherwise than the whole"
+        raise PlanError("optimizer", problem, "Leave fused=True or exact=ranks out.")
     updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
     climbed.notes.extend(explain_unsaved(given))
     left = [name for name, shard in shards.items() if id(shard.owned) not in updated]

@@ -26,6 +26,7 @@ from stepladder.rungs import (
     float32_matmul_mode,
     is_out_of_memory,
 )
+from stepladder.rungs.exact_ranks.accumulate_slices import rows_of_slice
 from stepladder.train.checkpointing.async_copy import Copying
 from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
@@ -42,11 +43,12 @@ from stepladder.train.health.out_of_memory import (
 from stepladder.train.health.plan_errors import raise_explained
 from stepladder.train.health.running_statistics import Statistics
 from stepladder.train.optimizer.build_optimizer import set_rate, set_rate_by_hand, update
-from stepladder.train.optimizer.gradient_norm import measure_norms
+from stepladder.train.optimizer.gradient_norm import measure_in_order, measure_norms
 from stepladder.train.optimizer.schedules import RateFunction, Scheduler
 from stepladder.train.reporting.step_clock import Clock
 from stepladder.train.reporting.step_report import Taken, read_report
 from stepladder.world import World, deterministic, device_memory_bytes, seed_generators
+from stepladder.world.seed import one_thread
 
 from .flop_rate import FlopRate
 from .peak_memory import PeakMemory
@@ -171,12 +173,10 @@ class Engine:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
             start_training(self.module, self.evaluated)
-        # The first batch says how large a micro-batch is, alike on every rank.
-        if self.micro is None and self.settled.micro_batches:
-            fullest = batch.rows_of_fullest(self.settled.data_ranks)
-            self.climbed.forward_backward.micro = self.settled.rows_per_micro_batch(fullest)
+        self.cut(batch)
         with (
-            deterministic(self.exact),
+            deterministic(self.exact or bool(self.settled.slices)),
+            one_thread(bool(self.settled.slices) and self.world.device.type == "cpu"),
             float32_matmul_mode(self.plan.precision, self.world.device),
             # On this thread: one for each device would find nothing of Python's work in its own
             # core's cache, and a step that waits for its host would wait longer.
@@ -201,14 +201,25 @@ class Engine:
                     blocks = len(self.climbed.anatomy.blocks) or None
                     short = explain_out_of_memory(held, limit, self.plan, num_blocks=blocks)
                     if several:
-                        raise tell_all(self.world, self.index, self.micro, batch.num_rows, short)
+                        raise tell_all(
+                            self.world, self.index, self.micro, batch.num_rows, short,
+                            shrinks=not self.settled.slices,
+                        )  # fmt: skip
                     raise short
 
+    def cut(self, batch: Batch) -> None:
+        """Have micro-batches be as large as the plan and the batch say, alike on every rank."""
+        parts, ranks = self.climbed.forward_backward, self.settled.data_ranks
+        if self.settled.slices:
+            parts.micro = rows_of_slice(batch, self.settled.slices, ranks)
+        elif parts.micro is None and self.settled.micro_batches:  # the first batch says it
+            parts.micro = self.settled.rows_per_micro_batch(batch.rows_of_fullest(ranks))
+
     def _shrink(self, rows: int) -> bool:
-        """Halve the micro-batch; False at one row, and where graphs take it whole."""
+        """Halve the micro-batch; False at one row, where graphs take it whole, and for a slice."""
         parts = self.climbed.forward_backward
         now = min(parts.micro or rows, rows)
-        if now <= 1 or self.settled.records_graphs:
+        if now <= 1 or self.settled.records_graphs or self.settled.slices:
             return False
         parts.micro = (now + 1) // 2
         lacking = f"out of memory with micro-batches of {now}; going on with {parts.micro}"
@@ -234,7 +245,8 @@ class Engine:
         self.hold()
         for shard in self.climbed.shards:
             shard.take_gradient()
-        norms = measure_norms(self.climbed.shards, self.world)
+        measure = measure_in_order if self.settled.slices else measure_norms
+        norms = measure(self.climbed.shards, self.world)
         bad, lr = norms.bad(loss), self.lr
         clip = self.plan.optimizer.clip
         # Nothing to divide by saves a pass that writes every gradient back.

@@ -85,6 +85,8 @@ def feed(
     planned = run.plan.batch
     micro_batches = planned.micro_batches if planned.micro is None else None
     settled = BatchPlan(size or planned.sequences, planned.micro, micro_batches)
+    if run.settled.slices:
+        settled = settled.cut(run.settled.slices)
     if not (uneven and settled.sequences and settled.sequences % ways):
         settled = settled.settle(ways)
     assert settled.sequences is not None

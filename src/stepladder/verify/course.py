@@ -54,6 +54,8 @@ def settled(plan: Plan, optimizer: Optimizer, *, cut: bool = True) -> Plan:
             "Leave it out; 'stepladder bench compression' shows what it costs and brings.",
         )
     layout = laid_out(plan.layout)
+    if plan.exact.slices:
+        return replace(plan.settle(layout.num_ranks), optimizer=optimizer)
     batch, micro = plan.batch, plan.batch.micro or MICRO
     rows = max(ROWS, micro * layout.data_ranks)
     if not (cut or batch.micro or batch.micro_batches or layout.pipeline > 1):
@@ -62,6 +64,14 @@ def settled(plan: Plan, optimizer: Optimizer, *, cut: bool = True) -> Plan:
         rows = micro * batch.micro_batches * layout.data_ranks
     filled = Batch(batch.sequences or rows, micro, batch.micro_batches).settle(layout.data_ranks)
     return replace(plan, layout=layout, batch=filled, optimizer=optimizer)
+
+
+def fill_batch(plan: Plan, rows: int) -> Batch:
+    """A batch of so many rows, cut as the plan says."""
+    if plan.exact.slices:
+        return Batch(rows).cut(plan.exact.slices).settle(plan.layout.data_ranks)
+    batch = replace(plan.batch, sequences=rows, micro=plan.batch.micro or MICRO)
+    return batch.settle(plan.layout.data_ranks)
 
 
 def laid_out(layout: Layout) -> Layout:

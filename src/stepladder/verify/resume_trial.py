@@ -38,7 +38,7 @@ from stepladder.train import Run, climb
 from stepladder.train.batch_rows import rows_of
 
 from .check_plans import check_plans
-from .course import DEPENDS, MICRO, ROWS, Course, laid_out
+from .course import DEPENDS, MICRO, ROWS, Course, fill_batch, laid_out
 from .reference import plain_losses
 from .resume_verdict import Kept, Resumption, judge, read_notes
 from .subjects import Subject
@@ -121,16 +121,7 @@ def make_journey(
     chosen = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
     spread = [replace(plan, layout=laid_out(plan.layout)) for plan in asked]
     rows = shared_rows(spread)
-    whole = tuple(
-        replace(
-            plan,
-            batch=replace(plan.batch, sequences=rows, micro=plan.batch.micro or MICRO).settle(
-                plan.layout.data_ranks
-            ),
-            optimizer=chosen,
-        )
-        for plan in spread
-    )
+    whole = tuple(replace(plan, batch=fill_batch(plan, rows), optimizer=chosen) for plan in spread)
     name = " → ".join(dict.fromkeys(map(str, spread)))
     return Journey(subject, whole, steps, seed, data_seed, rate, workers, device, name)
 
@@ -138,7 +129,8 @@ def make_journey(
 def shared_rows(plans: Sequence[Plan]) -> int:
     """Rows of a global batch that all of these plans can share; as the first says, if it does."""
     first = plans[0]
-    each = [(plan.batch.micro or MICRO) * plan.layout.data_ranks for plan in plans]
+    each = [plan.exact.slices or (plan.batch.micro or MICRO) * plan.layout.data_ranks
+            for plan in plans]  # fmt: skip
     if first.batch.sequences or first.batch.micro_batches:
         return first.batch.sequences or each[0] * (first.batch.micro_batches or 1)
     fits = math.lcm(*each)

@@ -34,6 +34,19 @@ def seed_generators(device: torch.device, seed: int, *keys: int | str) -> None:
 
 
 @contextmanager
+def one_thread(enabled: bool) -> Iterator[None]:
+    """Context in which a CPU computes on one thread: kernels split their sums by threads."""
+    before = torch.get_num_threads()
+    if enabled and before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if enabled and before > 1:
+            torch.set_num_threads(before)
+
+
+@contextmanager
 def deterministic(enabled: bool) -> Iterator[None]:
     """Context in which torch uses only deterministic algorithms."""
     if not enabled:

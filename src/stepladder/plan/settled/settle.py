@@ -16,6 +16,7 @@ from stepladder.plan.plan import Plan
 
 from . import composition_rules as composition
 from . import device_rules as on_device
+from . import exact_rules as exact
 from . import model_rules as of_model
 from . import schedule_rules as schedule
 from .limits import DeviceLimits, ModelLimits
@@ -133,5 +134,10 @@ RULES = (
     Rule("adafactor needs whole matrices", of_plan(composition.adafactor_needs_whole_matrices)),
     Rule("offloading needs a device", with_device(on_device.offload_needs_device)),
     Rule("parameters leave in slices", of_plan(composition.parameters_leave_in_slices)),
+    Rule("exact ranks cut no layer", of_plan(exact.exact_cuts_no_layer)),
+    Rule("exact ranks shard over all", of_plan(exact.exact_shards_over_all_ranks)),
+    Rule("exact ranks run the same kernels", of_plan(exact.exact_runs_the_same_kernels)),
+    Rule("exact ranks store float32", of_plan(exact.exact_stores_float32)),
+    Rule("exact ranks send whole gradients", of_plan(exact.exact_sends_whole_gradients)),
     Rule("the ceiling is below the device", with_device(on_device.ceiling_below_device)),
 )

@@ -87,6 +87,11 @@ class SettledPlan:
         """Micro-batches that each rank accumulates in a step; None: as many as the batch needs."""
         return self.plan.batch.micro_batches
 
+    @property
+    def slices(self) -> int:
+        """Slices of the global batch whose gradients are added up in a fixed tree; 0: none."""
+        return self.plan.exact.slices
+
     def rows_per_micro_batch(self, rows: int) -> int:
         """Rows of one micro-batch where a rank has `rows` rows of the batch."""
         return self.micro_batch or -(-rows // (self.micro_batches or 1))

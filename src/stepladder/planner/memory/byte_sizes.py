@@ -21,6 +21,7 @@ class Sizes:
     state: int  # what the optimizer keeps for one parameter
     work: int
     gather: int  # of a parameter on its way to a rank that needs it
+    gathered: int  # of one that arrived
     reduce: int
     residual: int  # of the stream between blocks
     tensor: int
@@ -39,6 +40,11 @@ class Sizes:
     settled: SettledPlan
     software: Software
 
+    @property
+    def casts(self) -> bool:
+        """Whether autocast makes narrow copies of parameters, which are not gathered narrow."""
+        return self.work < (self.gathered if self.wrapped else self.parameter)
+
 
 def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> Sizes:
     plan, precision, layout = settled.plan, settled.plan.precision, settled.layout
@@ -49,16 +55,18 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
     if settled.masters:
         masters = moment = BYTES["float32"]
     gradient = BYTES[software.gradient] if software.gradient else parameter
+    gathered = parameter if settled.slices else work  # autocast narrows what slices gather
     return Sizes(
         parameter=parameter,
         gradient=gradient,
         waiting=waiting_bytes(settled, software, work, gradient),
         state=moment * plan.optimizer.moments + masters,
         work=work,
-        gather=BYTES[software.gather] if software.gather else work,
+        gather=BYTES[software.gather] if software.gather else gathered,
+        gathered=gathered,
         reduce=BYTES[precision.reduce],
         # Autocast adds 16-bit results into the fp32 that the stored embedding gave.
-        residual=work if settled.sliced else max(work, parameter),
+        residual=gathered if settled.sliced else max(work, parameter),
         tensor=layout.tensor,
         context=layout.context,
         shard=settled.state_ranks,
@@ -83,6 +91,8 @@ def waiting_bytes(settled: SettledPlan, software: Software, work: int, gradient:
     torch accumulates in tensors of their own and copies their sum into what is reduced: DDP's
     buckets, which are there all the time, or a tensor for each block.
     """
+    if settled.slices:  # the sums of 1, 2, 4, ... passes wait for as many more
+        return gradient * ((settled.micro_batches or 1).bit_length() - 1)
     if software.adds_later:
         return work
     reduces = settled.gradient_ranks > 1 and not settled.sliced

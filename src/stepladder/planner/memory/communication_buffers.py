@@ -37,6 +37,8 @@ def communication_buffers(facts: Facts, stage: Stage, sizes: Sizes) -> Communica
         return CommunicationBuffers(*3 * [2 * sizes.software.bucket_bytes])
     if sizes.gradient_ranks == 1:
         return CommunicationBuffers()
+    if sizes.settled.slices:
+        return CommunicationBuffers(last=exchanged_in_order(facts, stage, sizes))
     if sizes.tensor > 1 or sizes.settled.layout.pipeline > 1:  # FSDP2's machinery, not DDP
         kept, beside = 0.0, reduced_bytes(stage, sizes)
     else:
@@ -50,16 +52,18 @@ def sharded_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
     """Of ZeRO 2 and 3, which gather and reduce block by block."""
     block = largest_block(stage, sizes.tensor)
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
-    head = rank_parameters(stage.exit, sizes.tensor) * sizes.work if stage.exit else 0.0
-    arriving = block * sizes.work if sizes.zero == 3 else 0.0
+    head = rank_parameters(stage.exit, sizes.tensor) * sizes.gathered if stage.exit else 0.0
+    arriving = block * sizes.gathered if sizes.zero == 3 else 0.0
     leaving = reduced_bytes(stage, sizes)
     return CommunicationBuffers(
-        head=head, block=head + arriving + leaving, last=ends * (sizes.work + sizes.reduce)
+        head=head, block=head + arriving + leaving, last=ends * (sizes.gathered + sizes.reduce)
     )
 
 
 def reduced_bytes(stage: Stage, sizes: Sizes) -> float:
     """A block's gradients as they were made, and in one tensor that travels."""
+    if sizes.settled.slices:  # what other ranks sent stands beside it, to be added up in order
+        return largest_block(stage, sizes.tensor) * (sizes.gathered + 2 * sizes.reduce)
     if sizes.waiting:  # sums of micro-batches, which are counted there
         return 0.0
     return largest_block(stage, sizes.tensor) * (sizes.work + sizes.reduce)
@@ -87,6 +91,13 @@ def gathered_after_update(facts: Facts, stage: Stage, sizes: Sizes) -> float:
     parameters = stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.parameter
     largest = largest_gradient(stage, sizes) * sizes.parameter / sizes.gradient
     return filled(parameters, PARAMETER_BUCKET_BYTES, largest) * (1 + 1 / sizes.shard) + largest
+
+
+def exchanged_in_order(facts: Facts, stage: Stage, sizes: Sizes) -> float:
+    """Whole gradients added up over ranks in a fixed order: sent, received, and the result."""
+    gradients = stage.trained(sizes.tensor, facts.tied_parameters) * sizes.gradient
+    bucket = filled(gradients, PARAMETER_BUCKET_BYTES, largest_gradient(stage, sizes))
+    return max(3 * bucket, gathered_after_update(facts, stage, sizes))
 
 
 def filled(every: float, limit: float, largest: float) -> float:

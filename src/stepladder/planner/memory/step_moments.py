@@ -157,9 +157,9 @@ class StageMoments:
             logits = answer, worst, last
             fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_.scratch, self.sizes)
         kept, buffers = self.saved_by_all, self.buffers.head
-        working = self.gathered or saved
+        working = self.gathered + saved
         held = Moment(kept, 0.0, buffers, 0.0, gradients, working)
-        gathered = self.gathered or every
+        gathered = self.gathered + every
         yield replace(held, logits=logits[0], working=gathered, name="answer")
         yield replace(held, logits=logits[1], name="loss")
         yield replace(held, logits=logits[2], temporary=fresh, name="head")
@@ -189,7 +189,7 @@ class StageMoments:
     def moment(
         self, kept: float, temporary: float, copies: float, gradients: float, name: str
     ) -> Moment:
-        working = self.gathered or copies
+        working = self.gathered + copies
         buffers, temporary = self.buffers.block, temporary + self.tied
         return Moment(kept, 0.0, buffers, temporary, gradients, working, name=name)
 
@@ -229,7 +229,7 @@ def scratch_bytes(scratch: ElementsByType, sizes: Sizes) -> float:
 
 def copies_bytes(part: Part, sizes: Sizes) -> float:
     """What autocast casts of a part: the weights of its products, not tables and norms."""
-    if sizes.wrapped or sizes.work >= sizes.parameter:
+    if not sizes.casts:
         return 0.0
     cast = [m for m in part.matmuls if m.experts == 1]  # products by groups are none of autocast's
     return min(sum(m.weights for m in cast), part.parameters) * (sizes.work / sizes.tensor)
@@ -243,7 +243,7 @@ def fresh_bytes(part: Part, sizes: Sizes) -> float:
 def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
     """Parameters gathered for use."""
     if sizes.zero == 2:  # once, and kept until backward is done
-        return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.work
+        return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.gathered
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gathered = 1 + PREFETCHED_BLOCKS  # one works, the others arrive
-    return (ends + gathered * largest_block(stage, sizes.tensor)) * sizes.work
+    return (ends + gathered * largest_block(stage, sizes.tensor)) * sizes.gathered

@@ -135,15 +135,16 @@ def parameter_copy_seconds(part: Part, setting: Setting) -> float:
     sizes = setting.sizes
     gathers = 2 if sizes.zero == 3 else 1
     if sizes.wrapped:
-        per_parameter: float = gathers * 2 * sizes.work + sizes.work + sizes.reduce
+        per_parameter: float = gathers * 2 * sizes.gathered + sizes.gathered + sizes.reduce
     else:
-        per_parameter = accumulate_bytes(sizes) + (cast_bytes(sizes) if casts_weights(sizes) else 0)
+        per_parameter = accumulate_bytes(sizes)
+    per_parameter += cast_bytes(sizes) if sizes.casts else 0
     return rank_parameters(part, sizes.tensor) * per_parameter / setting.speed.bandwidth
 
 
 def casts_weights(sizes: Sizes) -> bool:
     """Whether autocast is on: it casts stored parameters again for every micro-batch."""
-    return sizes.work < sizes.parameter and not sizes.wrapped
+    return sizes.casts
 
 
 def cast_bytes(sizes: Sizes) -> int:
@@ -153,7 +154,7 @@ def cast_bytes(sizes: Sizes) -> int:
 
 def accumulate_bytes(sizes: Sizes) -> float:
     """Bytes moved to add up one parameter's gradients; the first micro-batch adds to nothing."""
-    fresh = sizes.waiting or sizes.gradient
+    fresh = sizes.gradient if sizes.settled.slices else sizes.waiting or sizes.gradient
     if sizes.software.adds_inside:  # read, and written in place of what matmuls would write
         fresh = -sizes.work
     return (2 * sizes.gradient + fresh) * (sizes.micro_batches - 1) / sizes.micro_batches

@@ -37,6 +37,7 @@ from .micro_batch_time import (
 
 INTERFERENCE = 0.2  # of hidden communication, by which the work beside it slows down
 LAST_BUCKET = 0.1  # of replicated gradients that leave when nothing is left to compute
+NORM_IN_HALVES = 5  # times a gradient is read or written for a norm that is added up in halves
 STRAGGLING = 0.01  # spread of one node's step; all wait for the slowest of N, σ·√(2 ln N) late
 HOST_MEMORY_BYTES_PER_SECOND = 100e9  # of one node, for an optimizer that runs on the host
 HOST_LINK_BYTES_PER_SECOND = 25e9  # where the device table has no figure
@@ -162,7 +163,8 @@ def replicated_communication(
         out_hidden = (1 - LAST_BUCKET) * min(out, one.block_forward * stage.num_blocks)
     else:
         total, out_hidden = group.all_reduce(size), 0.0
-    hideable = min(total, one.block_backward * stage.num_blocks)
+    # Slices are added up over ranks when the last one's backward is done.
+    hideable = 0.0 if sizes.settled.slices else min(total, one.block_backward * stage.num_blocks)
     exposed = total - hideable + LAST_BUCKET * hideable
     return DataCommunication(exposed + out - out_hidden, total - exposed + out_hidden)
 
@@ -206,6 +208,8 @@ def optimizer_seconds(
     local = local_parameters(facts, stage, setting)
     sizes = setting.sizes
     clipping = 3 * sizes.gradient if setting.plan.optimizer.clip is not None else 0
+    if sizes.settled.slices:  # the norm in halves: squares are written, then read and added
+        clipping += NORM_IN_HALVES * sizes.gradient
     touched = 2 * sizes.parameter + sizes.gradient + 2 * sizes.state + clipping
     if "optimizer" not in setting.plan.offload:
         return local * touched / (setting.speed.update_bandwidth or setting.speed.bandwidth)

@@ -41,6 +41,8 @@ def explain_batch_norm(module: nn.Module, settled: SettledPlan) -> str:
     whole = not module.training  # then a run puts all of it into training
     if not any(whole or norm.training or not tracks(norm) for norm in batch_norms(module)):
         return ""
+    if settled.slices:
+        return f"BatchNorm sees one of {settled.slices} slices at a time, whatever the ranks"
     ways, said = settled.gradient_ranks, []
     if ways > 1 and settled.plan.batchnorm == "sync":
         said.append(f"BatchNorm statistics are combined over {ways} ranks")

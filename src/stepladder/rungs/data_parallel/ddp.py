@@ -156,4 +156,4 @@ def replicate_by_blocks(
     def prepare(last: bool, uses_all: bool) -> None:
         module.set_requires_gradient_sync(last)
 
-    return synchronise(module, units, replicated, mesh, world, prepare)
+    return synchronise(module, units, replicated, mesh.size(), world, prepare)

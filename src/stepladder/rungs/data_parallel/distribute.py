@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from stepladder.plan import SettledPlan
+from stepladder.plan.layout import COPIES
+from stepladder.rungs.exact_ranks.gradient_tree import keep_whole_gradients
 from stepladder.world import World
 
 from .ddp import replicate, replicate_by_blocks
@@ -22,9 +24,13 @@ def wrap_data_parallel(
     world: World,
 ) -> GradientSync:
     """Shard or replicate a module, or a pipeline stage of it, block by block."""
-    if world.mesh is None or not any(p.requires_grad for p in module.parameters()):
+    trained = any(p.requires_grad for p in module.parameters())
+    if not trained or (world.mesh is None and not settled.slices):
         return GradientSync(module)
     plan = settled.plan
+    if settled.slices and not settled.sliced:
+        group = world.group(*COPIES) if settled.gradient_ranks > 1 else None
+        return keep_whole_gradients(module, group)
     if settled.sliced:
         return shard(module, blocks, settled, world)
     if settled.gradient_ranks == 1:

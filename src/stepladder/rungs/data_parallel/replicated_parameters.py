@@ -7,13 +7,16 @@ its gradient once a batch, as FSDP2 averages those of shards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepladder.rungs.parameter_shards import local, real
+
+from .gradient_sync import Around
 
 
 def cannot_be_sharded(parameter: Tensor) -> bool:
@@ -32,6 +35,17 @@ class ReplicatedParameters:
         for parameter in self.all:
             if not parameter.is_meta:
                 parameter.data = parameter.data.to(device)
+
+    def averaging(self, group: dist.ProcessGroup) -> Around:
+        """The context of a micro-batch; after the last one gradients are averaged."""
+
+        @contextmanager
+        def around_micro_batch(last: bool) -> Iterator[None]:
+            yield
+            if last and self.trained:
+                self.average_gradients(group)
+
+        return around_micro_batch
 
     @torch.no_grad()
     def average_gradients(self, group: dist.ProcessGroup) -> None:

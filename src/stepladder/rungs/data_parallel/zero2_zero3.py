@@ -11,7 +11,7 @@ Ranks may use different parameters of a block (unused_parameters.py), and run di
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +26,10 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from stepladder.plan import Plan, Precision, SettledPlan
+from stepladder.plan import FP32, Plan, Precision, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
+from stepladder.rungs.exact_ranks.gradient_tree import keep_shards, reduce_shards_in_order
 from stepladder.rungs.forward_effects.in_place_inputs import CopiedInputs
 from stepladder.rungs.output_tensors import ShownOutputs
 from stepladder.rungs.outside_calls import OutsideCalls
@@ -38,7 +39,7 @@ from stepladder.world import World
 
 from .broadcast_parameters import declares_anatomy
 from .fsdp_units import Unit, units_of
-from .gradient_sync import GradientSync
+from .gradient_sync import Around, GradientSync
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
 from .skipped_blocks import SkippedBlocks
@@ -52,7 +53,9 @@ def shard(
     world: World,
 ) -> GradientSync:
     """Shard the module in place, block by block; what is outside the blocks is one more unit."""
-    precision, mesh = settled.plan.precision, sharding_mesh(world)
+    mesh = sharding_mesh(world)
+    # In slices exactly what whole copies compute: full width, which autocast narrows as it is used.
+    precision = FP32 if settled.slices else settled.plan.precision
     units = units_of(module, blocks, narrow=precision.work != "float32")
     make_contiguous(module)
     replicated = ReplicatedParameters(module)
@@ -83,27 +86,38 @@ def shard(
         # All-reduce over replicas once a batch, if every micro-batch uses every parameter.
         module.set_requires_all_reduce(last or not uses_all)
 
-    return synchronise(module, units, replicated, mesh, world, prepare)
+    if settled.slices:
+        reduce_shards_in_order([unit.parts[0] for unit in units])
+        group = world.group(*COPIES)
+        adding = keep_shards(module, replicated.trained, group)
+        return synchronise(module, units, replicated, 1, world, prepare, adding)
+    return synchronise(module, units, replicated, mesh.size(), world, prepare)
 
 
 def synchronise(
     module: nn.Module,
     units: Sequence[Unit],
     replicated: ReplicatedParameters,
-    mesh: DeviceMesh,
+    ways: int,
     world: World,
     prepare: Callable[[bool, bool], None],
+    adding: Around | None = None,
 ) -> GradientSync:
     """How a module whose units FSDP2 gathers or reduces is run.
 
     Args:
         prepare: called before each micro-batch with whether it is the last, and whether each uses
             every parameter.
+        ways: ranks whose gradients are averaged.
+        adding: context of a micro-batch in which gradients are added up; None: FSDP2 does that,
+            and what it leaves alone is averaged.
     """
     assert isinstance(module, FSDPModule)
-    renormalised = RenormalisedRows(module, world.group(*COPIES), world.device)
-    around = micro_batch_context(module, units, replicated, renormalised, world, prepare)
-    sync = GradientSync(module, mesh.size(), around, after_evaluation=renormalised.shorten)
+    group = world.group(*COPIES)
+    renormalised = RenormalisedRows(module, group, world.device)
+    adding = adding or replicated.averaging(group)
+    around = micro_batch_context(module, units, replicated, renormalised, world, prepare, adding)
+    sync = GradientSync(module, ways, around, after_evaluation=renormalised.shorten)
     return send_zeros(module, units, replicated, sync)
 
 
@@ -217,7 +231,8 @@ def micro_batch_context(
     renormalised: RenormalisedRows,
     world: World,
     prepare: Callable[[bool, bool], None],
-) -> Callable[[bool], AbstractContextManager[Any]]:
+    adding: Around,
+) -> Around:
     """The context of each micro-batch of a batch."""
     assert isinstance(module, FSDPModule)
     group = world.group(*COPIES)
@@ -234,11 +249,10 @@ def micro_batch_context(
     def around_micro_batch(last: bool) -> Iterator[None]:
         module.set_is_last_backward(last)
         prepare(last, used is None)
-        yield
+        with adding(last):
+            yield
         if last and used is not None:
             used.drop_unused(group, world.device)
-        if last and replicated.trained:
-            replicated.average_gradients(group)
         if last:
             renormalised.shorten()
 

@@ -13,7 +13,7 @@ Not here: BatchNorm, whose statistics ranks combine in forward (batch_norm.py), 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -131,8 +131,16 @@ class RunningStatistics:
             self.held = [one for one in held if not (one.written and one.counts_calls)]
         self.first = False
         for one in self.held:
-            one.add(rows)
+            self.add(one, rows)
         self.rows += rows
+
+    def add(self, one: Statistic, rows: int) -> None:
+        one.add(rows)
+
+    @property
+    def left_alone(self) -> set[nn.Module]:
+        """Parts whose buffers others look after."""
+        return {*batch_norms(self.module), *spectral_parts(self.module)}
 
     def end(self) -> None:
         """After a batch: leave in each buffer the mean over its micro-batches and ranks."""
@@ -155,7 +163,7 @@ class RunningStatistics:
 
     def agree(self) -> None:
         """Find out which buffers any rank writes, alike on all of them."""
-        every = [label for label, _ in sorted_buffers(self.module)]
+        every = [label for label, _ in sorted_buffers(self.module, self.left_alone)]
         mine = {one.label: one.written for one in self.held}
         # Whether it is written, and whether it was left out: it grows, or counts calls.
         flags = [[float(mine.get(one, False)), float(one not in mine)] for one in every]
@@ -170,11 +178,16 @@ class RunningStatistics:
         self.held = [one for one in self.held if one.label in written]
         self.names = frozenset(written)
         if written:
-            self.notes.append(
-                f"buffer '{written[0]}'{others(written)} is written in forward: the mean over the "
-                "rows of all micro-batches and ranks is kept, which for anything but a mean "
-                "depends on the plan"
-            )
+            kept = f"buffer '{written[0]}'{others(written)} is written in forward: {self.rule}"
+            self.notes.append(kept)
+
+    @property
+    def rule(self) -> str:
+        """What is kept of a buffer that micro-batches write, in words."""
+        return (
+            "the mean over the rows of all micro-batches and ranks is kept, which for anything "
+            "but a mean depends on the plan"
+        )
 
     def add_up(self) -> float | Tensor:
         """Add the changes of all ranks; the rows they are weighted by."""
@@ -186,14 +199,13 @@ class RunningStatistics:
         return self.world.sum(torch.tensor(float(self.rows), device=self.world.device), *COPIES)
 
     def candidates(self) -> Iterator[Statistic]:
-        for label, (part, name, buffer) in sorted_buffers(self.module):
+        for label, (part, name, buffer) in sorted_buffers(self.module, self.left_alone):
             if self.names is None or label in self.names:
                 yield Statistic.of(part, name, label, buffer)
 
 
-def sorted_buffers(module: nn.Module) -> list[tuple[str, Place]]:
+def sorted_buffers(module: nn.Module, apart: Collection[nn.Module]) -> list[tuple[str, Place]]:
     """Every buffer that could be a running statistic, by name."""
-    apart = {*batch_norms(module), *spectral_parts(module)}
     found: dict[int, tuple[str, Place]] = {}
     for prefix, part in module.named_modules():
         for name, buffer in persistent_buffers(part):

@@ -54,6 +54,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     path, manifest = choose(run, Path(folder))
     with refusing_together(run):
         check_same_model(path, manifest, run)
+        check_slices(path, manifest, run)
         said = check_structure(path, manifest, run, strict)
     with CheckpointReader(path, manifest) as reader, refusing_together(run):
         here, taken = places(run, path, manifest)
@@ -120,6 +121,15 @@ def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[StateShard
     return [*model, *(shard for shard in all_here() if shard.name in taken)], taken
 
 
+def check_slices(path: Path, manifest: Manifest, run: Engine) -> None:
+    """Refuse to go on with another number of slices: the bits would not be that run's."""
+    saved, here = manifest.state.get("exact", "none"), str(run.plan.exact)
+    if saved != here and "none" not in (saved, here):
+        problem = f"{path.name} was saved with exact={saved}, and this run has exact={here}"
+        remedy = f"Use exact={saved}, or leave exact out to go on with other bits."
+        raise RecordError("exact", problem, remedy)
+
+
 def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
     """How this run learns otherwise than the one that was saved: legal, and never unsaid.
 
@@ -130,6 +140,7 @@ def changes(run: Engine, path: Path, state: Mapping[str, Any]) -> list[str]:
         "rate": str(run.scheduler or run.rate),
         "optimizer": str(run.plan.optimizer),
         "precision": str(run.plan.precision),
+        "exact": str(run.plan.exact),
     }
     said = [
         f"the {what} was '{state[what]}' when {path.name} was saved and is '{now}' now"

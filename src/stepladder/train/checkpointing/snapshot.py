@@ -164,6 +164,7 @@ def describe(run: Engine, passing: RankState) -> dict[str, Any]:
         "loss_scale": run.scale.state_dict(),
         "health": run.health.state_dict(),
         "precision": str(run.plan.precision),
+        "exact": str(run.plan.exact),
         "batch": run.health.rows,
         "structure": run.climbed.structure,
         "copies": copies_of(run.world.layout),

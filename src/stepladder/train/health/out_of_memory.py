@@ -60,15 +60,19 @@ def size(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def tell_all(
-    world: World, step: int, micro: int | None, rows: int, short: OutOfMemory
+    world: World, step: int, micro: int | None, rows: int, short: OutOfMemory, *, shrinks: bool
 ) -> RankOutOfMemory:
-    """Leave word of what happened and end the others' wait; what all raise."""
+    """Leave word of what happened and end the others' wait; what all raise.
+
+    Args:
+        shrinks: whether a run may go on with smaller micro-batches.
+    """
     now = min(micro or rows, rows)
     note = {
         "rank": world.place.rank,
         "step": step,
         "rows": now,
-        "micro": largest_below(now, rows),
+        "micro": largest_below(now, rows) if shrinks else 0,
         "remedy": short.remedy,
     }
     agreed = read_note(world.notes.post_once(NOTE, json.dumps(note)))

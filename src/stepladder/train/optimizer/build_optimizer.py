@@ -38,11 +38,14 @@ def build_optimizer(
     parameters: Iterable[Named],
     blocks: Sequence[str] = (),
     masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
+    *,
+    fused: bool = True,
 ) -> torch.optim.Optimizer:
     """torch's optimizer for these parameters, fused where torch has a fused kernel.
 
     Args:
         masters: values in float32 of parameters that are stored in fewer bits.
+        fused: its last elements a CPU rounds otherwise, and so a shard otherwise than the whole.
     """
     # A pipeline stage may have no trainable parameter; torch's optimizers need one.
     named = list(parameters) or [("", nn.Parameter(torch.empty(0)))]
@@ -54,13 +57,13 @@ def build_optimizer(
         return torch.optim.Adafactor(groups, lr=how.lr, weight_decay=how.wd)
     if how.name == "sgd":
         make_sgd = partial(torch.optim.SGD, lr=how.lr, momentum=how.momentum, weight_decay=how.wd)
-        return with_momentum(make_sgd(groups, fused=trusts_fused_sgd(named)))
+        return with_momentum(make_sgd(groups, fused=fused and trusts_fused_sgd(named)))
     options: dict[str, Any] = {"lr": how.lr, "betas": how.betas, "eps": how.eps}
     options["weight_decay"] = how.wd
     if masters is not None:
         return MasterAdam(groups, masters, decoupled=how.name == "adamw", **options)
     make = torch.optim.AdamW if how.name == "adamw" else torch.optim.Adam
-    return make(groups, fused=all(p.is_floating_point() for _, p in named), **options)
+    return make(groups, fused=fused and all(p.is_floating_point() for _, p in named), **options)
 
 
 def trusts_fused_sgd(named: Sequence[Named]) -> bool:

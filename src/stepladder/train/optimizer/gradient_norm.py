@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import pad
 
+from stepladder.plan.layout import SLICES
 from stepladder.rungs import ParameterShard
-from stepladder.rungs.parameter_shards import squares
+from stepladder.rungs.parameter_shards import local, real, squares
+from stepladder.seam.process_groups import gather_tensor
 from stepladder.world import World
 
 
@@ -58,3 +61,62 @@ def measure_norms(shards: Sequence[ParameterShard], world: World) -> Norms:
     counted = [index for index, shard in enumerate(having) if not shard.copy]
     whole = world.sum((each if len(counted) == len(having) else each[counted]).sum(), "pipeline")
     return Norms([shard.name for shard in having], each.sqrt(), whole.sqrt())
+
+
+@torch.no_grad()
+def measure_in_order(shards: Sequence[ParameterShard], world: World) -> Norms:
+    """The same norms, to the last bit whatever the ranks hold of a parameter.
+
+    The squares of each row of a parameter are added up where the row is, the rows of a parameter on
+    every rank, then parameters: always in halves, element by element, so that neither a slice's
+    size nor a kernel's choice of order changes a bit.
+    """
+    having = [shard for shard in shards if shard.parameter.grad is not None]
+    if not having:
+        return measure_norms(shards, world)
+    rows = gather_rows(having, [squares_of_rows(shard) for shard in having], world)
+    each = torch.stack([add_halves(squares) for squares in rows]).to(world.device)
+    return Norms([shard.name for shard in having], each.sqrt(), add_halves(each.clone()).sqrt())
+
+
+def squares_of_rows(shard: ParameterShard) -> torch.Tensor:
+    """The sum of squares of each row of a gradient that this rank has."""
+    assert shard.parameter.grad is not None
+    gradient = real(local(shard.parameter.grad)).detach()
+    if not gradient.numel():
+        return gradient.new_zeros(0, dtype=torch.float32)
+    by_row = gradient.reshape(len(gradient) if gradient.dim() else 1, -1)
+    return add_halves(by_row.float().square().t())
+
+
+def add_halves(values: torch.Tensor) -> torch.Tensor:
+    """The sum along the first dimension, in place: the second half is added to the first."""
+    while len(values) > 1:
+        half = (len(values) + 1) // 2
+        values[: len(values) - half] += values[half:]
+        values = values[:half]
+    return values[0]
+
+
+def gather_rows(
+    shards: Sequence[ParameterShard], rows: list[torch.Tensor], world: World
+) -> list[torch.Tensor]:
+    """The squares of all rows of each parameter, from the ranks that have them."""
+    sharded = [index for index, shard in enumerate(shards) if has_rows_elsewhere(shard)]
+    if not sharded:
+        return rows
+    group = world.group(*SLICES)
+    lengths = [len(shards[index].parameter) for index in sharded]
+    padded = [-(-length // group.size()) for length in lengths]
+    mine = [pad(rows[index], (0, size - len(rows[index]))) for index, size in zip(sharded, padded)]
+    every = mine[0].new_empty((group.size(), sum(padded)))
+    gather_tensor(every, torch.cat(mine)[None], group=group)
+    whole = list(rows)
+    for index, length, part in zip(sharded, lengths, every.split(padded, dim=1)):
+        whole[index] = part.reshape(-1)[:length].clone()
+    return whole
+
+
+def has_rows_elsewhere(shard: ParameterShard) -> bool:
+    """Whether other ranks have the other rows of the gradient; ZeRO 1 has whole gradients."""
+    return bool(shard.axes) and shard.flat is None
