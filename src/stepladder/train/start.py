@@ -72,7 +72,8 @@ def climb(
             skipped: "stop" raises when a report is read (on several ranks, at the next step of
             those that do not read it), "skip" goes on, "backoff" goes on with half the learning
             rate.
-        exact: only algorithms that give the same bits each time.
+        exact: only algorithms that give the same bits each time; the plan's word `exact=ranks`
+            gives them on any number of ranks too.
         timeout_seconds: how long ranks wait for each other before the missing one is named.
 
     >>> import torch, stepladder as sl

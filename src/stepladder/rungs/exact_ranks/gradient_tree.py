@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from stepladder.plan.shared_constants import PARAMETER_BUCKET_BYTES
+from stepladder.rungs.data_parallel.broadcast_parameters import buckets
 from stepladder.rungs.data_parallel.gradient_sync import Around, GradientSync
 from stepladder.rungs.parameter_shards import local, real
 from stepladder.seam.process_groups import gather_tensor
@@ -100,30 +100,19 @@ def sum_over_ranks(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup 
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients = [real(parameter.grad) for parameter in bucket if parameter.grad is not None]
-        total = reduce_in_order(torch.cat([one.reshape(-1) for one in gradients]), group)
-        for gradient, part in zip(gradients, total.split([one.numel() for one in gradients])):
+        flat = [one.reshape(-1) for one in gradients]
+        sizes = [one.numel() for one in flat]
+        padding = flat[0].new_zeros(-sum(sizes) % group.size())
+        total = reduce_in_order(torch.cat([*flat, padding]), group)
+        for gradient, part in zip(gradients, total[: sum(sizes)].split(sizes)):
             gradient.copy_(part.view(gradient.shape))
 
 
-def buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Parameters of one type together, so many that a collective pays."""
-    filling: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        bucket = filling.setdefault(parameter.dtype, [])
-        bucket.append(parameter)
-        if sum(one.nbytes for one in bucket) >= PARAMETER_BUCKET_BYTES:
-            yield filling.pop(parameter.dtype)
-    yield from filling.values()
-
-
 def reduce_in_order(flat: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of all ranks' tensors, on every rank."""
-    ranks, size = group.size(), flat.numel()
-    padded = torch.nn.functional.pad(flat, (0, -size % ranks))
-    mine = scatter_in_order(padded, group)
-    every = torch.empty_like(padded)
-    gather_tensor(every, mine, group=group)
-    return every[:size]
+    """The sum of all ranks' tensors, which divide by the ranks, on every rank."""
+    every = torch.empty_like(flat)
+    gather_tensor(every, scatter_in_order(flat, group), group=group)
+    return every
 
 
 def scatter_in_order(flat: Tensor, group: dist.ProcessGroup) -> Tensor:
