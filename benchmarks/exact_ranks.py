@@ -187,6 +187,7 @@ def measure() -> dict[str, Any]:
         "date": date.today().isoformat(),
         "machine": f"CPU, {os.cpu_count()} cores, {platform.machine()}, gloo, "
         f"torch {torch.__version__}",
+        "load": os.getloadavg()[0],
         "slices": SLICES,
         "steps": STEPS,
         "same_bits": compare(),
@@ -203,7 +204,8 @@ def table(found: dict[str, Any]) -> str:
         "",
         "    python benchmarks/exact_ranks.py",
         "",
-        f"date {found['date']}, machine {found['machine']}, {found['slices']} slices, "
+        f"date {found['date']}, machine {found['machine']}, load {found['load']:.1f}, "
+        f"{found['slices']} slices, "
         f"{found['steps']} steps.",
         "",
         f"{same} of {len(rows)} have one hash over {len(rows[0]['runs'])} runs: "
