@@ -152,10 +152,8 @@ class LossTrial:
             proposed += [] if proposed else propose(rows, called.tables)
             if not draw and not all_fits(proposed, seen, self.epsilon):
                 table = weigh_values(self.value, rows, num_classes, outside=self.harmless)
-                tables = (table,) if table else ()
-                proposed += [
-                    by_class(one, shifted=s, measured=True) for one in tables for s in (False, True)
-                ]
+                if table:
+                    proposed += [by_class(table, shifted=s, measured=True) for s in (False, True)]
         return all_fits(proposed, seen, self.epsilon), seen
 
     def check_statistics(self, rows: Batch) -> None:
@@ -266,9 +264,8 @@ class LossTrial:
         """Make parameters random; deep modules without norms let noise grow, and the loss."""
         usual = max(1.0, abs(self.noisy_value(rows, draw, 0.0)))  # 1 where that is no number
         for scale in SCALES:
-            once = self.noisy_value(rows, draw, scale)
-            self.known.clear()
-            if once != self.value(rows) and once == once:  # something still draws
+            once, again = (self.noisy_value(rows, draw, scale) for _ in range(2))
+            if once != again and once == once:  # something still draws
                 self.perform("stop_drawing")
                 self.known.clear()
             if math.isfinite(once) and abs(once) <= TOO_LARGE * usual:
