@@ -19,7 +19,7 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
 TABLES = {  # name: its words
-    "zero": ["--ranks", "4", "--model", "gpt-tiny"],
+    "zero": ["gpt-tiny", "--ranks", "4"],
     "scaling": ["--ranks", "2", "--batch", "8", "--sequence", "128", "--steps", "8"],
     "accumulation": ["--steps", "30", "--batch", "16"],
     "compression": ["--steps", "8"],

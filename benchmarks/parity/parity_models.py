@@ -1,5 +1,6 @@
-"""Models of other people's making, for the parity table: each function returns what
-`stepladder verify parity --model benchmarks/parity/parity_models.py:FUNCTION` asks for."""
+"""Models of other people's making, for the parity table, and the samples they read:
+`stepladder verify parity benchmarks/parity/parity_models.py:hf_llama` proves one on `data`, and
+with `--data benchmarks/parity/parity_models.py:padded` on rows of different lengths."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def tokens() -> Tensor:
     return torch.randint(0, VOCAB, (ROWS, LENGTH), generator=torch.Generator().manual_seed(3))
 
 
-def labelled() -> Rows:
+def data() -> Rows:
     """As Hugging Face models read them: labels among the inputs, shifted by the model itself."""
     return [{"input_ids": row, "labels": row} for row in tokens()]
 
@@ -46,14 +47,14 @@ def padded() -> Rows:
     ]
 
 
-def hf_gpt2() -> tuple[nn.Module, Rows]:
+def hf_gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=VOCAB, n_positions=LENGTH, n_embd=32, n_layer=4, n_head=4)
-    return GPT2LMHeadModel(config), labelled()
+    return GPT2LMHeadModel(config)
 
 
-def hf_llama() -> tuple[nn.Module, Rows]:
+def hf_llama() -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -65,40 +66,40 @@ def hf_llama() -> tuple[nn.Module, Rows]:
         num_key_value_heads=2,
         max_position_embeddings=LENGTH,
     )
-    return LlamaForCausalLM(config), labelled()
+    return LlamaForCausalLM(config)
 
 
-def language_model(kind: str, rows: Rows, **settings: object) -> tuple[nn.Module, Rows]:
+def language_model(kind: str, **settings: object) -> nn.Module:
     """Any causal language model of theirs, from a config alone."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(kind, **{**SMALL, **settings})
-    return AutoModelForCausalLM.from_config(config), rows
+    return AutoModelForCausalLM.from_config(config)
 
 
-def hf_mistral() -> tuple[nn.Module, Rows]:
-    return language_model("mistral", padded(), sliding_window=None)
+def hf_mistral() -> nn.Module:
+    return language_model("mistral", sliding_window=None)
 
 
-def hf_qwen2() -> tuple[nn.Module, Rows]:
-    return language_model("qwen2", padded())
+def hf_qwen2() -> nn.Module:
+    return language_model("qwen2")
 
 
-def hf_gemma() -> tuple[nn.Module, Rows]:
-    return language_model("gemma", labelled(), head_dim=8)  # its head is its embedding
+def hf_gemma() -> nn.Module:
+    return language_model("gemma", head_dim=8)  # its head is its embedding
 
 
-def hf_opt() -> tuple[nn.Module, Rows]:
+def hf_opt() -> nn.Module:
     sizes = {"ffn_dim": 64, "word_embed_proj_dim": 32, "dropout": 0.0}
-    return language_model("opt", padded(), **sizes)
+    return language_model("opt", **sizes)
 
 
-def hf_neox() -> tuple[nn.Module, Rows]:
-    return language_model("gpt_neox", labelled())
+def hf_neox() -> nn.Module:
+    return language_model("gpt_neox")
 
 
-def hf_phi3() -> tuple[nn.Module, Rows]:
-    return language_model("phi3", padded(), pad_token_id=0, eos_token_id=1)
+def hf_phi3() -> nn.Module:
+    return language_model("phi3", pad_token_id=0, eos_token_id=1)
 
 
 def pictures(side: int) -> Rows:
@@ -109,21 +110,29 @@ def pictures(side: int) -> Rows:
     return [{"pixel_values": one, "labels": label} for one, label in zip(pixels, classes)]
 
 
-def classifier(kind: str, side: int, **settings: object) -> tuple[nn.Module, Rows]:
+def small_pictures() -> Rows:
+    return pictures(8)
+
+
+def large_pictures() -> Rows:
+    return pictures(16)
+
+
+def classifier(kind: str, **settings: object) -> nn.Module:
     from transformers import AutoConfig, AutoModelForImageClassification
 
     config = AutoConfig.for_model(kind, num_channels=1, num_labels=10, **settings)
-    return AutoModelForImageClassification.from_config(config), pictures(side)
+    return AutoModelForImageClassification.from_config(config)
 
 
-def hf_vit() -> tuple[nn.Module, Rows]:
+def hf_vit() -> nn.Module:
     sizes = {name: SMALL[name] for name in SMALL if name.startswith(("hidden", "num_h", "num_a"))}
-    return classifier("vit", 8, image_size=8, patch_size=4, intermediate_size=64, **sizes)
+    return classifier("vit", image_size=8, patch_size=4, intermediate_size=64, **sizes)
 
 
-def hf_resnet() -> tuple[nn.Module, Rows]:
+def hf_resnet() -> nn.Module:
     sizes = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2]}
-    return classifier("resnet", 16, layer_type="basic", **sizes)
+    return classifier("resnet", layer_type="basic", **sizes)
 
 
 def adapted(module: nn.Module, matrices: Matrices, task: str | None) -> nn.Module:
@@ -136,18 +145,15 @@ def adapted(module: nn.Module, matrices: Matrices, task: str | None) -> nn.Modul
     return get_peft_model(module, config)
 
 
-def lora_llama() -> tuple[nn.Module, Rows]:
+def lora_llama() -> nn.Module:
     """Beside every matrix of a block that a tensor axis cuts, by column or by row."""
-    module, _ = hf_llama()
-    return adapted(module, ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), "CAUSAL_LM"), (
-        padded()
-    )
+    matrices = ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj")
+    return adapted(hf_llama(), matrices, "CAUSAL_LM")
 
 
-def lora_gpt2() -> tuple[nn.Module, Rows]:
+def lora_gpt2() -> nn.Module:
     """Linears stored the other way round, queries, keys and values in one; no task is named."""
-    module, rows = hf_gpt2()
-    return adapted(module, ("c_attn", "c_proj"), None), rows
+    return adapted(hf_gpt2(), ("c_attn", "c_proj"), None)
 
 
 class Odd(nn.Module):
@@ -173,6 +179,15 @@ class Odd(nn.Module):
         return self.answer(hidden)
 
 
-def odd() -> tuple[nn.Module, Arrays, str]:
+def next_tokens() -> Arrays:
+    """Tokens and the one that follows each, as a plain module reads them."""
     read = tokens()
-    return Odd(), Arrays(read, read.roll(-1, 1)), "cross_entropy"
+    return Arrays(read, read.roll(-1, 1))
+
+
+SAMPLES = {  # which model reads others than `data`
+    **dict.fromkeys(("hf_mistral", "hf_qwen2", "hf_opt", "hf_phi3", "lora_llama"), "padded"),
+    "hf_vit": "small_pictures",
+    "hf_resnet": "large_pictures",
+    "Odd": "next_tokens",
+}

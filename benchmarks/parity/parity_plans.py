@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from parity_models import SAMPLES
+from stepladder.train.user_code.user_code import UserCode
+
 FOREIGN = Path(__file__).with_name("parity_models.py")
-MODELS = {
+
+
+def foreign(name: str) -> UserCode:
+    """A model of that file on the samples it reads."""
+    return UserCode(f"{FOREIGN}:{name}", data=f"{FOREIGN}:{SAMPLES.get(name, 'data')}")
+
+
+MODELS: dict[str, UserCode | str] = {
     "gpt": "gpt:layers=4,hidden=32,heads=4,vocab=64",
     "llama": "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=64",
     "mlp": "mlp-tiny",
     "resnet": "resnet-tiny",
-    "hf-gpt2": f"{FOREIGN}:hf_gpt2",
-    "hf-llama": f"{FOREIGN}:hf_llama",
-    "odd": f"{FOREIGN}:odd",
+    "odd": foreign("Odd"),
     **{
-        name: f"{FOREIGN}:{name.replace('-', '_')}"
+        name: foreign(name.replace("-", "_"))
         for name in (
+            *("hf-gpt2", "hf-llama"),
             *("hf-mistral", "hf-qwen2", "hf-gemma", "hf-opt", "hf-neox", "hf-phi3"),
             *("hf-vit", "hf-resnet"),
             *("lora-llama", "lora-gpt2"),

@@ -9,7 +9,7 @@ from stepladder.cli import verify_parity as sameness
 from stepladder.cli.main import main
 from stepladder.verify import Sameness
 
-TINY = ["--model", "llama:layers=1,hidden=16,heads=2,vocab=32", "--steps", "2"]
+TINY = ["llama:layers=1,hidden=16,heads=2,vocab=32", "--steps", "2"]
 FINE = Sameness(
     "fp32 ddp", "sgd", 2, loss=1e-7, norm=1e-7, parameters=1e-6, worst="head", tolerance=1e-5,
     norm_tolerance=1e-5, way_tolerance=1e-4, by_step=(1e-7, 1e-7),
@@ -57,8 +57,7 @@ def test_the_exit_code_tells_a_difference_from_a_mistake(rows, code):
 
 
 def test_a_difference_names_the_parameter_that_is_furthest(capsys):
-    options = type("Options", (), {"model": "m", "steps": 2})
-    sameness.show([FINE, replace(FINE, plan="fp32 zero1", loss=0.5)], options)
+    sameness.show([FINE, replace(FINE, plan="fp32 zero1", loss=0.5)], "m", 2)
     shown = capsys.readouterr().out
     assert "DIFFERENT" in shown and "fp32 zero1: furthest is head." in shown
 
@@ -68,10 +67,10 @@ def test_a_difference_names_the_parameter_that_is_furthest(capsys):
     [
         (["--plans", "fp32 zero4"], "'zero4' is not a word of a plan"),
         (["--plans", "fp32 ddp compress=powersgd:2"], "sends less than the gradients"),
-        (["--model", "gtp2"], "Did you mean 'gpt2'?"),
-        (["--model", "nowhere.py:make"], "there is no file nowhere.py"),
+        (["gtp2"], "Did you mean 'gpt2'?"),
+        (["nowhere.py:make"], "there is no file nowhere.py"),
         (["--steps", "0"], "0 is not a number of steps"),
-        (["--train.steps", "3"], "belongs to a recipe, and parity reads none"),
+        (["--data", "digits"], "data: 'digits' does not name data of yours"),
         (["--optimizer", "sgb"], "'sgb' is not an optimizer"),
     ],
 )

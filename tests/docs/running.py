@@ -25,6 +25,7 @@ from stepladder.cli.main import COMMANDS, main, split_settings
 from stepladder.job.opening.plan_for_ranks import spread
 from stepladder.labs import all_labs
 from stepladder.plan import Plan, read_recipe
+from stepladder.plan.recipe import is_recipe
 from stepladder.plan.settled.settle import broken_rules
 
 from .blocks import ROOT, Command
@@ -102,9 +103,10 @@ def check(text: str, folder: Path) -> None:
     parsed = Parsed.read(text)
     options = parsed.options
     if parsed.recipe:
-        named = folder / options.recipe if options.recipe else None
-        assert named is None or named.exists(), f"no page has a file {options.recipe}"
-        read_recipe(str(named) if named else None, parsed.settings)
+        file = options.model and is_recipe(options.model)
+        named = str(folder / options.model) if file else options.model
+        assert not file or Path(named).exists(), f"no page has a file {options.model}"
+        read_recipe(named, parsed.settings)
     if parsed.name == "lab" and options.name:
         assert options.name in {lab.name for lab in all_labs()}, f"no lab {options.name}"
     for words in plans_of(options):
@@ -129,7 +131,7 @@ def small(parsed: Parsed, folder: str) -> list[str]:
     if parsed.recipe:
         given = {word.removeprefix("--").partition("=")[0] for word in parsed.settings}
         for key, value in TINY.items():
-            if key not in given and not (parsed.options.recipe and key.startswith("model.")):
+            if key not in given and not (parsed.options.model and key.startswith("model.")):
                 words += [f"--{key}", value]
             elif key in LARGE:
                 words[words.index(f"--{key}") + 1] = value

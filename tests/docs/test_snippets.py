@@ -53,13 +53,6 @@ with run.batches(data, size=64, seed=0) as batches:
     for report in sl.fit(run, batches, steps=2):
         print(report.step, report.loss)
 """
-MINE = """
-import torch
-
-def make():
-    rows = [(torch.randn(8), torch.tensor(index % 4)) for index in range(64)]
-    return torch.nn.Linear(8, 4), rows, "cross_entropy"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +63,13 @@ def folder(tmp_path_factory) -> Iterator[Path]:
     (made / "text" / "words.txt").write_text("every rung leaves the mathematics alone. " * 200)
     (made / "tokens.bin").write_bytes(struct.pack("<4096H", *(n % 256 for n in range(4096))))
     (made / "train.py").write_text(TRAIN)
-    (made / "mine.py").write_text(MINE)
     (made / "RUN.toml").write_text(
         '[model]\nname = "gpt:layers=2,hidden=16,heads=2,vocab=256"\nsequence = 16\n'
     )
     for page in PAGES:
         for block in blocks(page):
-            if block.language in READERS and block.title:
+            file = block.language in READERS or block.title.endswith(".py")
+            if file and block.title:
                 (made / block.title).write_text(block.body)
     with pytest.MonkeyPatch.context() as patch:  # pages show what nobody has measured here
         patch.setenv("XDG_CACHE_HOME", str(made / "cache"))

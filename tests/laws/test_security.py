@@ -18,7 +18,7 @@ PICKLING = {
     "data/loading/worker_processes.py": "asks whether a source can be sent to a data worker"
 }
 EXECUTING = {
-    "verify/subjects.py": "path.py:function, which the user named to be run",
+    "train/user_code/import_code.py": "file.py:name, which the user named to be run",
     "labs": "a learner's own file, which the user named to be run",
 }
 BY_VALUE = {  # a function without a file, sent through a pipe to a process of our own
@@ -115,14 +115,17 @@ def test_each_offence_is_seen(source):
 def test_those_that_may_still_do():
     for name in (*UNPICKLING, *PICKLING, *BY_VALUE):
         assert "pickle" in (ROOT / name).read_text(), name
-    assert "exec_module" in (ROOT / "verify/subjects.py").read_text()
+    assert "exec_module" in (ROOT / "train/user_code/import_code.py").read_text()
 
 
 PAYLOADS = [
     ("model.name", "__import__('os').mkdir('ran')"),
     ("model.name", "os:mkdir"),
-    ("model.name", "ran.py:make"),
-    ("data.source", "ran.py:make"),
+    ("model.name", "ran.py:make()"),
+    ("model.name", "ran.py"),
+    ("data.source", "ran.py:make()"),
+    ("train.loss", "os.mkdir('ran')"),
+    ("data.sample", "os:mkdir"),
     ("plan.precision", "${mkdir ran}"),
     ("optimizer.name", "!!python/object/apply:os.mkdir ['ran']"),
     ("optimizer.lr", "os.mkdir('ran')"),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.soak import soak_after
 
-from .pool import CLIPPED, FOREIGN, SGD, compare
+from .pool import CLIPPED, SGD, compare, foreign
 
 MODELS = [
     ("hf_mistral", "fp32 tensor=2"),
@@ -35,12 +35,12 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("model", "plan"), soak_after(MODELS, gate=2))
 def test_models_built_from_a_config(model, plan, folder):
-    found = compare(folder, f"{FOREIGN}:{model}", plan)
+    found = compare(folder, foreign(model), plan)
     assert (found.verdict, found.problem) == ("same", "")
 
 
 @pytest.mark.parametrize(("model", "plan", "optimizer"), soak_after(ADAPTED))
 def test_adapters_beside_frozen_weights(model, plan, optimizer, folder):
     pytest.importorskip("peft", reason="adapters are peft's")
-    found = compare(folder, f"{FOREIGN}:{model}", plan, optimizer)
+    found = compare(folder, foreign(model), plan, optimizer)
     assert (found.verdict, found.problem) == ("same", "")

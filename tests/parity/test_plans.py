@@ -7,7 +7,7 @@ import pytest
 
 from tests.soak import soak_after
 
-from .pool import CLIPPED, FOREIGN, LLAMA, SGD, compare
+from .pool import CLIPPED, LLAMA, SGD, compare, foreign
 
 PLANS = [
     "fp32 ddp",
@@ -22,10 +22,10 @@ SLOW = 2  # the last: many processors emulate 16-bit types
 OTHERS = [
     ("resnet-tiny", "fp32 zero3"),  # statistics of a pass, shapes that no two ranks share evenly
     ("mlp-tiny", "fp32 zero1"),
-    (f"{FOREIGN}:odd", "fp32 ddp"),  # tied weights, a branch some passes skip, a frozen parameter
-    (f"{FOREIGN}:odd", "fp32 zero3"),
-    (f"{FOREIGN}:hf_gpt2", "fp32 zero2"),
-    (f"{FOREIGN}:hf_gpt2", "fp32 zero3 exact=ranks"),
+    (foreign("Odd"), "fp32 ddp"),  # tied weights, a branch some passes skip, a frozen parameter
+    (foreign("Odd"), "fp32 zero3"),
+    (foreign("hf_gpt2"), "fp32 zero2"),
+    (foreign("hf_gpt2"), "fp32 zero3 exact=ranks"),
     (LLAMA, "fp32 tensor=2"),
     (LLAMA, "fp32 pipeline=2"),
     (LLAMA, "fp32 context=2"),

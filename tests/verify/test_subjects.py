@@ -3,24 +3,19 @@
 import pytest
 import torch
 
-from stepladder.errors import ModelError, PlanError
+from stepladder.errors import PlanError
+from stepladder.train.user_code.user_code import UserCode
 from stepladder.verify import find_subject
 
 MAKE = """
 import torch
 def make():
-    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5))
-    return module, [torch.zeros(3)]
-def alone():
-    return torch.nn.Linear(3, 4)
-word = 7
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5))
+def data():
+    return [(torch.zeros(3), torch.tensor(index % 4)) for index in range(10)]
+def tokens():
+    return torch.zeros(5, 8, dtype=torch.long), torch.zeros(5, 8, dtype=torch.long)
 """
-
-
-def write(tmp_path, text=MAKE):
-    path = tmp_path / "mine.py"
-    path.write_text(text)
-    return path
 
 
 @pytest.mark.parametrize("name", ["llama-tiny", "mlp-tiny", "resnet-tiny"])
@@ -31,32 +26,24 @@ def test_a_built_in_model_is_made_alike_twice(name):
     assert loss == "cross_entropy"
 
 
-def test_a_users_function_is_called_with_the_same_seed_and_dropout_off(tmp_path):
-    subject = find_subject(f"{write(tmp_path)}:make")
-    (one, _, loss), (other, _, _) = subject.made(), subject.made()
+@pytest.fixture
+def path(tmp_path):
+    written = tmp_path / "mine_to_verify.py"
+    written.write_text(MAKE)
+    return written
+
+
+def test_a_users_function_is_called_with_the_same_seed_and_dropout_off(path):
+    subject = find_subject(f"{path}:make")
+    assert subject.taken == f"Using data of {path}."
+    (one, rows, loss), (other, _, _) = subject.made(), subject.made()
     assert torch.equal(one[0].weight, other[0].weight)
-    assert one[1].p == 0.0 and loss is None
+    assert one[1].p == 0.0 and (len(rows), loss) == (9, "cross_entropy")
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("alone", "returned Linear, not a module and its samples"),
-        ("word", "has no function 'word'"),
-        ("none", "has no function 'none'"),
-    ],
-)
-def test_a_function_that_does_not_serve_says_why(tmp_path, function, said):
-    with pytest.raises(ModelError, match=said):
-        find_subject(f"{write(tmp_path)}:{function}").made()
-
-
-def test_a_file_that_cannot_be_read_says_why(tmp_path):
-    with pytest.raises(ModelError, match="there is no file"):
-        find_subject(f"{tmp_path / 'no.py'}:make").made()
-    broken = write(tmp_path, "import nothing_of_that_name")
-    with pytest.raises(ModelError, match="cannot be imported .*nothing_of_that_name"):
-        find_subject(f"{broken}:make").made()
+def test_a_built_in_model_reads_the_users_samples(path):
+    _, rows, _ = find_subject(UserCode("gpt-tiny", sample=f"{path}:tokens")).made()
+    assert len(rows) == 5
 
 
 def test_an_unknown_name_is_refused_before_anything_starts():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan
+from stepladder.train.user_code.user_code import UserCode
 from stepladder.world import pick_device
 
 from .time_plans import Row, Workload, measure_plans, with_batch
@@ -20,7 +21,7 @@ LARGEST_BATCH = 64
 class TableSettings:
     """What is measured, with defaults for the device: gpt-tiny on a CPU, GPT-2 on a GPU."""
 
-    name: str
+    model: UserCode | str
     batch: int
     sequence: int
     device: str = "auto"
@@ -30,20 +31,22 @@ class TableSettings:
         cls,
         device: str = "auto",
         *,
-        model: str | None = None,
+        model: UserCode | str | None = None,
         batch: int | None = None,
         sequence: int | None = None,
     ) -> TableSettings:
         on_gpu = pick_device(device).type == "cuda"
         return cls(
-            name=model or ("gpt2" if on_gpu else "gpt-tiny"),
+            model=model or ("gpt2" if on_gpu else "gpt-tiny"),
             batch=batch or (16 if on_gpu else 8),
             sequence=sequence or (1024 if on_gpu else 128),
             device=device,
         )
 
     def workload(self) -> Workload:
-        return make_workload(**asdict(self))
+        return make_workload(
+            self.model, batch=self.batch, sequence=self.sequence, device=self.device
+        )
 
 
 def measure_precisions(settings: TableSettings, words: str, *, steps: int) -> Iterator[Row]:

@@ -30,6 +30,7 @@ from stepladder.errors import PlanError
 from stepladder.launch import Ranks
 from stepladder.plan import Plan
 from stepladder.train import Run, climb
+from stepladder.train.user_code.user_code import UserCode
 from stepladder.world import Place, synchronize
 
 from .time_plans import Workload
@@ -45,7 +46,7 @@ LEAST_LOSS = 0.01  # of a step that is worth naming
 class ScalingWorkload:
     """What every size trains."""
 
-    model: str
+    model: UserCode | str
     batch: int  # samples a step on one rank; of all ranks in strong scaling
     sequence: int
     words: str = "ddp"  # the plan's, without its axes

@@ -23,6 +23,7 @@ from stepladder.plan import Batch, Plan
 from stepladder.record import Memory
 from stepladder.rungs import is_out_of_memory
 from stepladder.train import Run, climb
+from stepladder.train.user_code.user_code import LossFunction, UserCode
 from stepladder.world import pick_device, synchronize
 from stepladder.world.machine.process_memory import reset_peak
 
@@ -34,9 +35,15 @@ class Workload:
     name: str
     make: Callable[[], nn.Module]
     batches: Sequence[DataBatch]
-    loss: str = "cross_entropy"
+    code: UserCode | None = None  # where the loss is the user's own
     vocab: int | None = None
     device: str = "auto"
+
+    @property
+    def loss(self) -> str | LossFunction | None:
+        """Found anew in each process: a function in a user's file cannot be sent to a rank."""
+        samples = [self.batches[0].inputs]
+        return self.code.read_loss(samples) if self.code else "cross_entropy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def launch(
     """Start a run on this machine, on machines by ssh, or with Slurm, Kubernetes or Ray.
 
     Args:
-        what: RUN.toml or script.py; None: the built-in run.
+        what: RUN.toml, a model such as file.py:make, or script.py; None: the built-in run.
         nodes: machines, such as 2 or "1:4" where some may leave and come back.
         plan: such as "bf16 zero3"; a script has its own.
         settings: keys of the recipe, such as ["--train.steps", "50"].

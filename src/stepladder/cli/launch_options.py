@@ -16,6 +16,7 @@ from stepladder.job.opening.start_ranks import RESTARTS
 from stepladder.launch import launch_local, parse_nodes
 from stepladder.launch.run_request import read_words
 from stepladder.plan import Plan, Recipe, read_recipe
+from stepladder.plan.recipe import is_recipe
 from stepladder.plan.settled.settle import settle
 
 ONLY = {  # which places have an option
@@ -81,6 +82,11 @@ class LaunchRequest:
             ranks=read_number("ranks-per-node", asked, least=1),
             restarts=read_number("restarts", options.restarts or str(RESTARTS), least=0),
         )
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file that was named, and not a model."""
+        return self.script or (bool(self.what) and is_recipe(self.what))
 
     def launcher_words(self, what: str) -> list[str]:
         """Of one machine's launcher, after the command's own name; without folder and meeting."""

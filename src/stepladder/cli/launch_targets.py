@@ -9,7 +9,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from stepladder.cli.rank_options import read_number
-from stepladder.errors import PlanError, nearest
+from stepladder.errors import PlanError, nearest, raise_all
 from stepladder.job.opening.run_folder import choose_folder
 from stepladder.launch import (
     KubernetesChoice,
@@ -24,7 +24,8 @@ from stepladder.launch.kubernetes.manifests import CHECKPOINTS, FILES, KINDS
 from stepladder.launch.launchers import OnHosts, OnRay
 from stepladder.launch.run_request import read_bytes
 from stepladder.launch.ssh.ssh_hosts import parse_hosts
-from stepladder.plan import read_recipe
+from stepladder.plan import Recipe, read_recipe
+from stepladder.plan.reference import Reference
 
 from .launch_options import LaunchRequest
 
@@ -68,7 +69,7 @@ def request_here(
 ) -> Request:
     """For machines that see this one's files."""
     folder = choose_folder(asked.recipe).absolute()
-    what = str(Path(asked.what).absolute()) if asked.what else ""
+    what = str(Path(asked.what).absolute()) if asked.is_file else asked.what
     words = ["-m", "stepladder.cli.main", *asked.launcher_words(what)]
     named = [] if options.sweep else ["--run.folder", str(folder)]
     again = [] if asked.script else ["--elastic"]
@@ -123,9 +124,10 @@ def on_kubernetes(
     kind = options.kind or KINDS[0]
     if kind not in KINDS:
         raise PlanError("kind", f"'{kind}' is not one", nearest(kind, KINDS))
+    refuse_own_files(asked.recipe)
     key = re.sub(r"[^A-Za-z0-9._-]", "-", Path(asked.what).name)  # letters of a ConfigMap's key
-    file = (key, read_text(asked.what)) if asked.what else None
-    what = f"{FILES}/{file[0]}" if file else ""
+    file = (key, read_text(asked.what)) if asked.is_file else None
+    what = f"{FILES}/{file[0]}" if file else asked.what
     folder = PurePosixPath(CHECKPOINTS) / (Path(asked.recipe.run.folder).name or "run")
     again = [] if asked.script else ["--elastic"]
     words = ["-m", "stepladder.cli.main", *asked.launcher_words(what), *again]
@@ -152,6 +154,25 @@ def on_kubernetes(
         file=file,
     )
     return OnKubernetes(request, choice)
+
+
+def refuse_own_files(recipe: Recipe) -> None:
+    """Refuse the user's own files that a recipe names: an image has modules."""
+    named = {
+        "model.name": recipe.model.name,
+        "data.source": recipe.data.source,
+        "data.sample": recipe.data.sample,
+        "train.loss": recipe.train.loss,
+    }
+    raise_all(
+        PlanError(
+            key,
+            f"{text} is a file of this machine, and pods see none of them",
+            "Put it into the image, and write package.module:name.",
+        )
+        for key, text in named.items()
+        if (found := Reference.parse(text)) and found.is_file
+    )
 
 
 def read_text(path: str) -> str:

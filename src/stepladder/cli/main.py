@@ -52,6 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: nobody is left to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if not (told := own_traceback(error)):
+            raise
+        sys.stderr.write(told)
+        return USER_MISTAKE
+
+
+def own_traceback(error: Exception) -> str:
+    """Where in the user's own code an error was raised; empty where it was in ours."""
+    imported = sys.modules.get("stepladder.train.user_code.import_code")
+    return imported.own_traceback(error) if imported else ""
 
 
 @contextmanager

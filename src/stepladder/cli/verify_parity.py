@@ -13,9 +13,11 @@ from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.errors import PlanError, raise_all
 
 from .import_torch import loading
+from .user_code_options import announce, read_user_code, recipe_settings
 
 if TYPE_CHECKING:
-    from stepladder.verify import Sameness
+    from stepladder.plan import Recipe
+    from stepladder.verify import Sameness, Subject
 
 DEFAULT_MODEL = "llama:layers=4,hidden=32,heads=4,vocab=64"
 DEFAULT_PLANS = "fp32 ddp; fp32 zero1; fp32 zero2; fp32 zero3; bf16 zero3"
@@ -27,20 +29,16 @@ LEAST = 1e-9  # where a difference of nothing stands on an axis of powers of ten
 def verify_parity(options: argparse.Namespace) -> int:
     """Compare every plan with one device; 1 where one differs, 2 where one is refused."""
     with loading():
-        from stepladder.verify import find_subject
         from stepladder.verify.parity_trial import ADAMW, SGD, compare_plans
 
-    if options.settings:
-        problem = f"{options.settings[0]} belongs to a recipe, and parity reads none"
-        raise PlanError("verify", problem, "Use --model, --steps and --optimizer.")
-    options.model = options.model or DEFAULT_MODEL
     options.steps = STEPS if options.steps is None else options.steps
     if options.steps < 1:
         raise PlanError("steps", f"{options.steps} is not a number of steps", "Use 1 or more.")
     plans = read_plans(options.plans or DEFAULT_PLANS)
     optimizers = options.optimizer or [SGD, ADAMW]
+    subject = subject_of(options, DEFAULT_MODEL)
     found = compare_plans(
-        find_subject(options.model),
+        subject,
         plans,
         optimizers=optimizers,
         steps=options.steps,
@@ -50,10 +48,37 @@ def verify_parity(options: argparse.Namespace) -> int:
     if options.plot:
         plot(rows, options.plot)
     if options.json:
-        as_json({"model": options.model, "same": all(r.same for r in rows), "plans": plain(rows)})
+        as_json({"model": subject.name, "same": all(r.same for r in rows), "plans": plain(rows)})
     else:
-        show(rows, options)
+        show(rows, subject.name, options.steps)
     return exit_code(rows)
+
+
+def subject_of(options: argparse.Namespace, default: str, dropout: float = 0.0) -> Subject:
+    """What is proved: a recipe's model, data and loss, or those of a model that was named.
+
+    Args:
+        dropout: of a built-in model that has any.
+    """
+    from stepladder.job.recipe_subject import subject_of_recipe
+    from stepladder.verify import find_subject
+
+    recipe = named_recipe(options)
+    if recipe:
+        subject = subject_of_recipe(recipe)
+    else:
+        code = read_user_code(options, options.model or default)
+        subject = find_subject(code, dropout)
+    announce(subject.taken)
+    return subject
+
+
+def named_recipe(options: argparse.Namespace) -> Recipe | None:
+    """The recipe that was given, as a file or by its keys; None for a model alone."""
+    from stepladder.plan.recipe import is_recipe, read_recipe
+
+    given = options.settings or (options.model and is_recipe(options.model))
+    return read_recipe(options.model, recipe_settings(options)) if given else None
 
 
 def read_plans(text: str) -> list[Any]:
@@ -89,7 +114,7 @@ def exit_code(rows: Sequence[Sameness]) -> int:
     return FAILED if verdicts - {"same", "refused"} else MISTAKE if "refused" in verdicts else 0
 
 
-def show(rows: Sequence[Sameness], options: argparse.Namespace) -> None:
+def show(rows: Sequence[Sameness], name: str, steps: int) -> None:
     columns = [
         "plan",
         "optimizer",
@@ -107,7 +132,7 @@ def show(rows: Sequence[Sameness], options: argparse.Namespace) -> None:
         else [row.plan, row.optimizer, row.ranks, *[""] * len(numbers(row)), row.verdict]
         for row in rows
     ]  # fmt: skip
-    title = f"{options.model}: largest relative differences from one device, {options.steps} steps"
+    title = f"{name}: largest relative differences from one device, {steps} steps"
     table(title, columns, cells)
     reasons = [f"{row.plan}: {row.reason.rstrip('.')}." for row in rows if not row.same]
     print(*dict.fromkeys(reasons), sep="\n", end="\n" if reasons else "")

@@ -13,7 +13,15 @@ from stepladder.cli.results.tables import as_json, plain, progress, table
 from stepladder.errors import PlanError
 
 from .import_torch import loading
-from .verify_parity import FAILED, MISTAKE, each_of, read_plans, short
+from .verify_parity import (
+    FAILED,
+    MISTAKE,
+    each_of,
+    named_recipe,
+    read_plans,
+    short,
+    subject_of,
+)
 
 if TYPE_CHECKING:
     from stepladder.plan import Plan, Recipe
@@ -53,21 +61,18 @@ def exit_code(rows: Sequence[Resumption]) -> int:
 def make_journeys(options: argparse.Namespace) -> list[Journey]:
     """What is run, killed and resumed: of a recipe, of a model, or of the built-in one."""
     from stepladder.data import Workers
-    from stepladder.job.recipe_subject import subject_of_recipe, training_settings
-    from stepladder.plan import read_recipe
-    from stepladder.verify import find_subject
+    from stepladder.job.recipe_subject import training_settings
     from stepladder.verify.resume_trial import RESUMED, check_journeys
 
-    given = options.recipe or options.settings
-    recipe = read_recipe(options.recipe, options.settings) if given else None
+    recipe = named_recipe(options)
     check_options(options, recipe)
     workers = options.workers or "2"
     Workers.parse(workers, None)  # a mistake to hear of before ranks start
     how: dict[str, Any] = {"device": options.device or "cpu", "workers": workers}
+    subject = subject_of(options, MODEL, DROPOUT)
     if recipe:
-        subject, how = subject_of_recipe(recipe), {**how, **training_settings(recipe)}
+        how.update(training_settings(recipe))
     else:
-        subject = find_subject(options.model or MODEL, DROPOUT)
         how["optimizer"] = (options.optimizer or [RESUMED])[0]
         how["rate"] = "cosine warmup=2 steps=1000"
     journeys: list[Journey] = []
@@ -81,9 +86,9 @@ def make_journeys(options: argparse.Namespace) -> list[Journey]:
 
 
 def check_options(options: argparse.Namespace, recipe: Recipe | None) -> None:
-    if recipe and (options.model or options.optimizer):
-        problem = "--model and --optimizer are a recipe's own, and one is given"
-        raise PlanError("verify", problem, "Write --model.name and --optimizer.lr, or no file.")
+    if recipe and options.optimizer:
+        problem = "--optimizer is a recipe's own, and one is given"
+        raise PlanError("verify", problem, "Write --optimizer.name and --optimizer.lr.")
     if options.optimizer and len(options.optimizer) > 1:
         problem = f"{len(options.optimizer)} optimizers, and a run resumes with the one it had"
         raise PlanError("optimizer", problem, "Give one.")

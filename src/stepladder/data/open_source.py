@@ -84,7 +84,7 @@ def _one(
         return _files(choice, part, length, vocabulary, None, tokenizer)
     if not known and (path.suffix in SHARD_SUFFIXES or glob.has_magic(name) or _holds_tokens(path)):
         return _files(choice, name, length, vocabulary, split, tokenizer)
-    _refuse_token_options(choice, name)
+    refuse_token_options(choice, name)
     if word == "digits":
         return SplitSource(digits(), split)
     if word in CLASSICS:
@@ -127,7 +127,7 @@ def _files(
     if not column:
         shards = _shards(choice, name, length, vocabulary)
         return SplitSource(shards, split) if split else shards
-    _refuse_token_options(choice, name, ("dtype", "document_end"))
+    refuse_token_options(choice, name, ("dtype", "document_end"))
     tokens, starts = encode_texts(read_texts(name, column), tokenizer or BYTES, vocabulary)
     part = split_range(len(tokens), split) if split else (0, len(tokens))
     where = f"column '{column}' of '{name}'"
@@ -146,9 +146,10 @@ def _shards(choice: DataChoice, name: str, length: int, vocabulary: int) -> Toke
     )
 
 
-def _refuse_token_options(
+def refuse_token_options(
     choice: DataChoice, name: str, keys: tuple[str, ...] = ("dtype", "column", "document_end")
 ) -> None:
+    """Refuse settings of token files for what is not made of them."""
     for key in keys:
         if (given := getattr(choice, key)) != getattr(DataChoice(), key):
             raise DataError(

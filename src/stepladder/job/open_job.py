@@ -18,6 +18,7 @@ from stepladder.job.opening.open_recipe import (
     first_sample,
     open_sources,
     sample_for_climb,
+    user_code,
 )
 from stepladder.job.opening.plan_for_ranks import facts_to_share, fit_ranks
 from stepladder.job.opening.run_folder import (
@@ -32,6 +33,7 @@ from stepladder.plan import Plan, Recipe
 from stepladder.record.journal_writer import NullJournal
 from stepladder.track import parse_targets
 from stepladder.train import Run, climb
+from stepladder.train.user_code.user_code import LossFunction
 from stepladder.world import Place
 from stepladder.world.world import connect
 
@@ -64,7 +66,8 @@ def open_job(
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
     batch = sample_for_climb(recipe, choice.plan, training, module)
-    run = start_run(recipe, module, choice.plan, batch)
+    code = user_code(recipe)
+    run = start_run(recipe, module, choice.plan, batch, code.read_loss(training))
     board = run.world.notes
     if run.world.is_rank_zero:
         board.post("folder", str(folder))
@@ -82,15 +85,21 @@ def open_job(
     job.elastic, job.began, job.sized = elastic, began, sized
     job.display = display or job.display
     run.because = choice.because or (chosen.because if chosen else "")
-    run.events += [refitted] if refitted else []
+    run.events += filter(None, (refitted, code.taken))
     open_folder(job)
     return job
 
 
-def start_run(recipe: Recipe, module: nn.Module, plan: Plan, sample: Batch | None) -> Run:
+def start_run(
+    recipe: Recipe,
+    module: nn.Module,
+    plan: Plan,
+    sample: Batch | None,
+    loss: str | LossFunction | None,
+) -> Run:
     return climb(
         module,
-        loss="cross_entropy",
+        loss=loss,
         plan=plan,
         sample=sample,
         rate=recipe.rate_choice(),

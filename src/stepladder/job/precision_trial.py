@@ -6,7 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from stepladder.data import Source
-from stepladder.job.opening.open_recipe import build_model, open_sources, sample_for_climb
+from stepladder.job.opening.open_recipe import (
+    build_model,
+    open_sources,
+    sample_for_climb,
+    user_code,
+)
 from stepladder.model.tracing.precision_table import PrecisionRow, precision_table
 from stepladder.plan import Plan, Precision, Recipe
 from stepladder.train import Run, climb, fit
@@ -68,7 +73,7 @@ def open_run(recipe: Recipe, precision: Precision) -> tuple[Run, Source, Source]
     )
     run = climb(
         module,
-        loss="cross_entropy",
+        loss=user_code(recipe).read_loss(training),
         plan=plan,
         sample=sample_for_climb(recipe, plan, training, module),
         rate=recipe.rate_choice(),

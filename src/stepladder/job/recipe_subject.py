@@ -9,19 +9,22 @@ from typing import Any
 from torch import nn
 
 from stepladder.data import Source
-from stepladder.job.opening.open_recipe import build_model, open_sources
+from stepladder.job.opening.open_recipe import build_model, open_sources, user_code
 from stepladder.plan import Plan, Recipe
+from stepladder.train.user_code.user_code import LossFunction
 from stepladder.verify import Subject
 
 
 def subject_of_recipe(recipe: Recipe) -> Subject:
-    return Subject(recipe.model.name, partial(make_from_recipe, recipe))
+    taken = user_code(recipe).taken
+    return Subject(recipe.model.name, partial(make_from_recipe, recipe), taken=taken)
 
 
-def make_from_recipe(recipe: Recipe) -> tuple[nn.Module, Source, str]:
+def make_from_recipe(recipe: Recipe) -> tuple[nn.Module, Source, str | LossFunction | None]:
     """The recipe's model, its training data and its loss."""
     module = build_model(recipe)
-    return module, open_sources(recipe, module)[0], "cross_entropy"
+    training = open_sources(recipe, module)[0]
+    return module, training, user_code(recipe).read_loss(training)
 
 
 def training_settings(recipe: Recipe) -> dict[str, Any]:

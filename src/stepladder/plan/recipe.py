@@ -22,7 +22,7 @@ from .typed_values import real, toml_value, whole, word_of, writable
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    name: str = "gpt-tiny"  # a preset, a shape, package.module:function, or a folder with a config
+    name: str = "gpt-tiny"  # a preset, a shape, a folder with a config, or file.py:make
     sequence: int = 128  # tokens of one sample
     dropout: float = 0.0
     weights: str = ""  # of a folder's model: the folder of safetensors to start from
@@ -31,7 +31,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class DataChoice:
-    source: str = "python"  # python, digits, a folder, token files; several as "0.7: a, 0.3: b"
+    source: str = "python"  # digits, a folder, token files, file.py:data; or "0.7: a, 0.3: b"
     seed: int = 0
     workers: str = "auto"
     packed: bool = False  # documents side by side that do not see each other
@@ -43,6 +43,7 @@ class DataChoice:
     column: str = ""  # of tables; empty: input_ids or tokens, else text
     document_end: int = -1  # the id that ends a document of raw token files, which packs them
     faults: str = "retry:2 then stop"  # or "retry:2 then skip": what cannot be read is left out
+    sample: str = ""  # such as file.py:batch: one batch, whose rows are then the data
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class TrainChoice:
     batch: int = 16  # samples of one optimizer step
     seed: int = 0
     device: str = "auto"
+    loss: str = ""  # cross_entropy, squared_error, own (the module's), or file.py:loss
     nonfinite: str = "stop"  # stop, skip or backoff: of a loss or gradient that is not finite
     spike: str = "report"  # report, rewind, stop or off: of a loss that jumps
     rewinds: int = 3  # times a run may go back because of a spike
@@ -237,9 +239,22 @@ def convert(value: Any, kind: type) -> Any:
     raise ValueError
 
 
-def read_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe from a file (or take the default) and apply `--section.key value` overrides."""
-    return override({} if path is None else read_toml(Path(path)), overrides)
+def read_recipe(what: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe from a file, of a model's name, or the default, with `--section.key value` words."""
+    return override(recipe_table(what), overrides)
+
+
+def recipe_table(what: str | Path | None) -> dict[str, Any]:
+    if what is None:
+        return {}
+    return read_toml(Path(what)) if is_recipe(what) else {"model": {"name": str(what)}}
+
+
+def is_recipe(what: str | Path) -> bool:
+    """Whether this is a run file, and not the name of a model."""
+    path = Path(what)
+    named = isinstance(what, Path) or path.suffix == ".toml"
+    return named or (path.is_file() and path.suffix != ".json")
 
 
 def override(table: dict[str, Any], overrides: Iterable[str]) -> Recipe:

@@ -39,7 +39,8 @@ def facts_of(subject: Subject) -> Facts | None:
         row = load_batch(samples, SampleOrder(len(samples)), np.arange(1))
         return describe(module, sample=row)
     except StepladderError as refused:
-        if refused.field == "model":  # there is none: no rank will find it either
+        # There is none: no rank will find it either.
+        if refused.field in ("model", "data", "sample", "loss"):
             raise
     except Exception:  # of a module nobody has seen: what is wrong with it, the ranks say
         return None

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from stepladder.data import Batch
-from stepladder.data.batch import map_tensors
 from stepladder.errors import ModelError, WorldError
 from stepladder.model import copy_module
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
-from stepladder.train.step_batch import count_rows, structure
+from stepladder.train.user_code.batch_as_source import Rows, rows_of
 from stepladder.world import Place
 
 from .course import laid_out
@@ -31,36 +28,18 @@ Model = nn.Module | Callable[[], nn.Module] | str
 Loss = str | Callable[[Any, Any], torch.Tensor] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of one batch, as samples."""
-
-    tensors: Any  # a tensor, or a tuple or dict of tensors
-
-    def __len__(self) -> int:
-        return count_rows(self.tensors)
-
-    def __getitem__(self, index: int) -> Any:
-        return map_tensors(lambda tensor: tensor[index] if tensor.dim() else tensor, self.tensors)
-
-    def fetch(self, indices: np.ndarray) -> Any:
-        rows = torch.from_numpy(np.ascontiguousarray(indices))
-        return map_tensors(lambda tensor: tensor[rows] if tensor.dim() else tensor, self.tensors)
-
-
 def live_subject(model: Model, batch: Any, loss: Loss, *, dropout: bool = False) -> Subject:
     """What a proof trains: the caller's module on the caller's batch, or a built-in model.
 
     Args:
-        model: a module; a function that makes one; or text, as `stepladder verify --model` takes.
+        model: a module; a function that makes one; or text, as `stepladder verify` takes.
         batch: as `run.step` takes it; None for text: samples of the model's own.
         dropout: left on.
     """
     refuse_inside_a_rank()
     if isinstance(model, str):
-        found = find_subject(model)
-        make = found.make if batch is None else partial(with_batch, found.make, rows_of(batch))
-        return Subject(found.name, make, dropout)
+        found = find_subject(model, samples=None if batch is None else rows_of(batch))
+        return replace(found, dropout=dropout)
     if batch is None:
         raise ModelError(
             "batch", "a module of your own is proved on a batch and none was given", "Pass batch=."
@@ -90,21 +69,6 @@ def make_copy(module: nn.Module, rows: Rows, loss: Loss) -> Made:
 
 def make_anew(make: Callable[[], nn.Module], rows: Rows, loss: Loss) -> Made:
     return make(), rows, loss
-
-
-def with_batch(make: Callable[[], Made], rows: Rows) -> Made:
-    module, _, loss = make()
-    return module, rows, loss
-
-
-def rows_of(batch: Any) -> Rows:
-    given = structure(batch)
-    if isinstance(given, Batch):
-        whole = isinstance(given.inputs, dict) or given.targets is None
-        given = given.inputs if whole else (given.inputs, given.targets)
-    rows = Rows(map_tensors(lambda tensor: tensor.detach().cpu(), given))
-    len(rows)  # refused here where its tensors do not agree
-    return rows
 
 
 def read_plans(plans: str | Plan | Sequence[str | Plan]) -> list[Plan]:

@@ -6,19 +6,18 @@ that is cut, sliced or wrapped cannot be shared with the run it is compared to.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from stepladder.data import IGNORED, Arrays
-from stepladder.errors import ModelError, StepladderError
 from stepladder.model import build
+from stepladder.train.user_code.user_code import UserCode
+from stepladder.train.user_code.user_model import build_user_model, model_reference
 
 ROWS = 192  # samples: more than any comparison of a few steps reads
 LENGTH = 16  # tokens of a sample
@@ -35,6 +34,7 @@ class Subject:
     name: str
     make: Callable[[], Made]
     dropout: bool = False  # left on
+    taken: str = ""  # what of the user's code was used without being named
 
     def made(self) -> Made:
         """The module with its first weights, its samples and its loss: the same in any process.
@@ -56,18 +56,31 @@ DROPOUT = (
 )
 
 
-def find_subject(text: str, dropout: float = 0.0) -> Subject:
-    """A model by name, shape or folder, or a user's function as `path.py:function`.
+def find_subject(code: UserCode | str, dropout: float = 0.0, samples: Any = None) -> Subject:
+    """A model by name, shape or folder, or the user's own code.
 
     Args:
         dropout: of a built-in model that has any.
+        samples: instead of those that were named.
     """
-    path, colon, function = text.rpartition(":")
-    if colon and path.endswith(".py"):
-        existing(path)
-        return Subject(text, partial(call_function, path, function))
-    build(text, device="meta")  # a name nobody knows is a mistake to hear of now
-    return Subject(text, partial(make_built_in, text, dropout))
+    named = UserCode(code) if isinstance(code, str) else code
+    if model_reference(named.model) is None:
+        build(named.model, device="meta")  # a name nobody knows is a mistake to hear of now
+    complete = named.complete()
+    return Subject(
+        named.model, partial(make_named, complete, dropout, samples), taken=complete.taken
+    )
+
+
+def make_named(code: UserCode, dropout: float, samples: Any) -> Made:
+    """The module, samples and loss that were named; those of a built-in model for the rest."""
+    own: Any = code.training_samples() if samples is None else samples
+    if reference := model_reference(code.model):
+        module = build_user_model(reference)
+    else:
+        module, rows, _ = make_built_in(code.model, dropout)
+        own = rows if own is None else own
+    return module, own, code.read_loss(own)
 
 
 def make_built_in(name: str, dropout: float = 0.0) -> Made:
@@ -102,41 +115,3 @@ def ragged_tokens(
     valid = torch.randint(1, length + 1, (ROWS, 1), generator=draw)
     targets[torch.arange(length).expand(ROWS, -1) >= valid] = IGNORED
     return tokens, targets
-
-
-def call_function(path: str, function: str) -> Made:
-    """What the user's function returns: `module, samples` or `module, samples, loss`."""
-    where = f"{path}:{function}"
-    found = getattr(load_file(path), function, None)
-    if not callable(found):
-        raise ModelError("model", f"{path} has no function '{function}'", "Name one it has.")
-    made = found()
-    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], nn.Module):
-        raise ModelError(
-            "model",
-            f"{where} returned {type(made).__name__}, not a module and its samples",
-            "Return module, samples; or module, samples, loss where the module holds none.",
-        )
-    return (*made, None)[:3]
-
-
-def existing(path: str) -> None:
-    if not Path(path).is_file():
-        raise ModelError("model", f"there is no file {path}", "Write path.py:function.")
-
-
-def load_file(path: str) -> Any:
-    """The Python file as a module, or in one line why not."""
-    existing(path)
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except StepladderError:
-        raise
-    except Exception as broken:
-        raise ModelError(
-            "model", f"{path} cannot be imported ({type(broken).__name__}: {broken})", "Mend it."
-        ) from broken
-    return module

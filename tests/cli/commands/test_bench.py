@@ -6,7 +6,7 @@ import pytest
 
 from stepladder.cli.main import main
 
-TINY = ["--model", "gpt:layers=2,hidden=16,heads=2,vocab=256", "--sequence", "16", "--steps", "2"]
+TINY = ["gpt:layers=2,hidden=16,heads=2,vocab=256", "--sequence", "16", "--steps", "2"]
 
 
 def bench(capsys, *words, code=0):
@@ -64,7 +64,7 @@ def test_kernels_without_a_gpu_are_refused_in_one_line(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["precision", "--model", "gtp2"], "Did you mean 'gpt2'?"),
+        (["precision", "gtp2"], "Did you mean 'gpt2'?"),
         (["recompute", "--plan", "bf17"], "'bf17' is not a word of a plan"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_ring_that_sends_other_bytes_or_ends_with_other_bits_fails(
 def test_ways_of_data_parallel_are_compared(capsys, tmp_path):
     plot = tmp_path / "dp.png"
     model = "gpt:layers=1,hidden=16,heads=2,vocab=256"
-    words = ("--model", model, "--batch", "4", "--sequence", "16", "--plot", str(plot))
+    words = (model, "--batch", "4", "--sequence", "16", "--plot", str(plot))
     shown = bench(capsys, "dp", *words)
     assert "threads by hand, as nn.DataParallel does" in shown or "nn.DataParallel" in shown
     assert "DistributedDataParallel" in shown and plot.read_bytes().startswith(PNG)

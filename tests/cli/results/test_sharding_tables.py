@@ -9,7 +9,7 @@ from stepladder.bench.zero import ZeroRow
 from stepladder.cli.main import main
 from stepladder.record import Memory
 
-TINY = ["--model", "gpt:layers=2,hidden=16,heads=2,vocab=256", "--sequence", "16", "--batch", "4",
+TINY = ["gpt:layers=2,hidden=16,heads=2,vocab=256", "--sequence", "16", "--batch", "4",
         "--device", "cpu"]  # fmt: skip
 
 

@@ -286,3 +286,18 @@ def test_facts_are_the_same_while_dynamo_evaluates_frames() -> None:
     plain = describe(build("gpt-tiny", device="meta"))
     under = torch._dynamo.run(lambda: describe(build("gpt-tiny", device="meta")))()
     assert under.parts == plain.parts
+
+
+class Masked(torch.nn.Linear):
+    def forward(self, inputs, mask=None):
+        return super().forward(inputs if mask is None else inputs * mask)
+
+
+def test_a_pair_is_inputs_and_targets_as_a_step_takes_it_though_a_second_input_is_allowed():
+    sample = torch.randn(2, 4), torch.zeros(2, dtype=torch.long)
+    assert describe(Masked(4, 3), sample=sample) == describe(Masked(4, 3), sample=sample[0])
+
+
+def test_two_inputs_that_a_module_needs_are_its_inputs():
+    facts = describe(torch.nn.Bilinear(4, 5, 2), sample=(torch.randn(1, 4), torch.randn(1, 5)))
+    assert facts.parameters == 42

@@ -29,15 +29,28 @@ from stepladder.cli.results.sharding_tables import (
     bench_zero,
 )
 from stepladder.cli.results.tables import as_json, progress, table
+from stepladder.cli.user_code_options import (
+    MODEL,
+    announce,
+    configure_user_code,
+    read_user_code,
+)
 from stepladder.errors import StepladderError
+from stepladder.plan.reference import Reference
+from stepladder.workload.shape import FAMILIES
 
 if TYPE_CHECKING:
     from stepladder.bench.plan_tables import TableSettings
+    from stepladder.train.user_code.user_code import UserCode
 
 LOADERS = ("0", "1", "2", "4", "auto")
 TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation")
+OWN = (*TRAINED, "data", *SHARED)
 READERS = {
+    "data": OWN,
+    "sample": OWN,
+    "loss": (*TRAINED, *SHARED),
     "model": (*TRAINED, "data", "dp", *SHARED, "compression"),
     "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, "compression"),
     "sequence": (*TRAINED, "data", "dp", *SHARED, "compression"),
@@ -50,7 +63,10 @@ READERS = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=list(TABLES), help="which table")
-    parser.add_argument("--model", help="a preset; gpt-tiny on a CPU, gpt2 on a GPU")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help=f"gpt-tiny on a CPU, gpt2 on a GPU; {MODEL}"
+    )
+    configure_user_code(parser)
     parser.add_argument("--batch", type=positive, help="samples a step (batch: the largest tried)")
     parser.add_argument("--sequence", type=positive, help="tokens a sample")
     parser.add_argument("--plan", default="", metavar="WORDS", help="what every row has in common")
@@ -76,7 +92,22 @@ def positive(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     refuse_unread(options)
+    options.model = read_model(options)
     return TABLES[options.name](options)
+
+
+def read_model(options: argparse.Namespace) -> UserCode | str | None:
+    """The model's name, or the user's own code."""
+    own = Reference.parse(options.model or "", taken=FAMILIES) is not None
+    if own and options.name not in OWN:
+        problem = f"the table '{options.name}' trains no model of your own"
+        raise StepladderError("model", problem, f"Name a preset; these do: {', '.join(OWN)}.")
+    if not (own or options.data or options.sample or options.loss):
+        return options.model
+    named = read_user_code(options, options.model or "gpt-tiny")
+    code = named.complete(loss=options.name != "data")
+    announce(code.taken)
+    return code
 
 
 def refuse_unread(options: argparse.Namespace) -> None:
@@ -84,7 +115,7 @@ def refuse_unread(options: argparse.Namespace) -> None:
     for option, readers in READERS.items():
         if getattr(options, option) and options.name not in readers:
             raise StepladderError(
-                f"--{option}",
+                option if option == "model" else f"--{option}",
                 f"the table '{options.name}' does not read it",
                 f"Leave it out; these do: {', '.join(readers)}.",
             )
@@ -162,9 +193,11 @@ def bench_recompute(options: argparse.Namespace) -> int:
 def bench_data(options: argparse.Namespace) -> int:
     from stepladder.bench.data_loading import measure_loaders
     from stepladder.data import text_corpus
+    from stepladder.train.user_code.user_code import UserCode
 
     settings = settings_of(options)
-    source = text_corpus(length=settings.sequence)
+    own = options.model.samples() if isinstance(options.model, UserCode) else None
+    source = own[0] if own else text_corpus(length=settings.sequence)
     found = measure_loaders(source, LOADERS, size=settings.batch)
     rows = list(progress(found, "loader settings", len(LOADERS)))
     cells = [
@@ -233,7 +266,7 @@ def show(
         from stepladder.bench import device_name
 
         settings = settings_of(options)
-        where = f"{settings.name}, batch {settings.batch}, on {device_name(options.device)}"
+        where = f"{settings.model}, batch {settings.batch}, on {device_name(options.device)}"
         table(f"{title}: {where}", columns, cells)
     return 0 if any(not row[-1] or row[1] for row in cells) else 1
 

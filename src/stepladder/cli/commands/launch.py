@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepladder.cli.results.tables import as_json
+from stepladder.cli.user_code_options import configure_user_code, recipe_settings
 
 if TYPE_CHECKING:
     from stepladder.cli.launch_call import Launch
@@ -18,8 +19,12 @@ PLACES = ("local", "ssh", "slurm", "kubernetes", "ray")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", nargs="?", metavar="RUN.toml|script.py", help="nothing: the built-in run"
+        "what",
+        nargs="?",
+        metavar="RUN.toml|MODEL|script.py",
+        help="nothing: the built-in run; file.py:make is a model of yours",
     )
+    configure_user_code(parser)
     parser.add_argument("--on", choices=PLACES, default="local", help="where (local)")
     parser.add_argument("--nodes", metavar="N|MIN:MAX", help="machines; a range may leave (1)")
     parser.add_argument("--ranks-per-node", metavar="M", help="processes of each (its GPUs, or 1)")
@@ -63,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from stepladder.cli.launch_call import start_launch
 
+    options.settings = recipe_settings(options)
     found = start_launch(options, sys.stderr if options.json else sys.stdout)
     if found.exit_code is None:
         show_text(found, json=options.json)

@@ -2,7 +2,8 @@
 every other plan loses. Nothing is run and no device is needed.
 
 MODEL is a preset (llama3-8b), a shape (llama:layers=32,hidden=4096,heads=32), the config.json of a
-Hugging Face model, or resnet50.
+Hugging Face model, resnet50, or your own: file.py:make or package.module:make, which is traced on
+one batch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stepladder.cli.import_torch import loading
 from stepladder.cli.plan_from_other_projects import (
     configure_foreign,
     left_json,
@@ -21,15 +23,23 @@ from stepladder.cli.plan_from_other_projects import (
 )
 from stepladder.cli.results.price import Priced, configure_price, read_price
 from stepladder.cli.results.tables import GIB, as_json, percent, table
+from stepladder.cli.user_code_options import (
+    MODEL,
+    announce,
+    configure_user_code,
+    read_user_code,
+)
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
 from stepladder.plan import Batch, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
+from stepladder.plan.reference import Reference
 from stepladder.planner import check_plan, forecast, search
 from stepladder.planner.explain import Explanation, explain
 from stepladder.planner.search_result import Choices
 from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
 from stepladder.workload import Facts, find_facts
+from stepladder.workload.shape import FAMILIES
 
 BAR = 60  # characters of a bar
 MARKS = "█▓▒░▚▞▤▥▦▧"
@@ -37,7 +47,8 @@ DOES_NOT_FIT = NOT_WHOLE = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="preset, shape, config.json or resnet50")
+    parser.add_argument("model", metavar="MODEL", help=f"resnet50, a config.json, {MODEL}")
+    configure_user_code(parser)
     parser.add_argument(
         "--on", required=True, metavar="CLUSTER", help="'8 nodes x 8 H100', or here"
     )
@@ -53,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    facts = find_facts(options.model, options.sequence)
+    facts = facts_of(options)
     cluster = Cluster.detect() if options.on == "here" else Cluster.parse(options.on)
     calibration = measured_speeds(options, cluster)
     if options.batch is not None and options.batch < 1:
@@ -71,6 +82,21 @@ def run(options: argparse.Namespace) -> int:
     else:
         show_search(choices, explanation, options, priced)
     return 0
+
+
+def facts_of(options: argparse.Namespace) -> Facts:
+    """The model as numbers: by its name, or traced where it is the user's own."""
+    if Reference.parse(options.model, taken=FAMILIES) is None:
+        if given := [name for name in ("sample", "data", "loss") if getattr(options, name)]:
+            problem = f"is for a model of your own, and {options.model} is known by its name"
+            raise PlanError(given[0], problem, "Leave it out, or name file.py:make.")
+        return find_facts(options.model, options.sequence)
+    with loading():
+        from stepladder.train.user_code.trace_user_model import trace_user_model
+
+    code = read_user_code(options, options.model).complete(loss=False)
+    announce(code.taken)
+    return trace_user_model(code, options.sequence)
 
 
 def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibration | None:
@@ -159,11 +185,11 @@ def show_search(
 
 def show_head(facts: Facts, cluster: Cluster) -> None:
     per, flops = facts.unit.removesuffix("s"), facts.flops_per_token
-    assert flops is not None  # a named model has no operator that cannot be counted
     active = facts.active_parameters
     meets = f" ({active / 1e9:.3g} B active)" if active < facts.parameters else ""
     size = f"{facts.parameters / 1e9:.3g} B parameters{meets}"
-    print(f"{facts.name}: {size}, {flops / 1e9:.3g} GFLOP a {per}")
+    work = f"{flops / 1e9:.3g} GFLOP a {per}" if flops else "FLOPs unknown"
+    print(f"{facts.name}: {size}, {work}")
     print(f"{cluster}")
     for assumption in cluster.assumptions:
         print(f"  assumed: {assumption}")

@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.import_torch import loading
 from stepladder.cli.results.tables import as_json, percent, table
+from stepladder.cli.user_code_options import (
+    MODEL,
+    announce,
+    configure_user_code,
+    recipe_settings,
+)
 
 if TYPE_CHECKING:
     from stepladder.job import ProfileResult
@@ -26,7 +32,8 @@ MIB = 2**20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", nargs="?", metavar="RUN.toml", help="what to train, and how")
+    parser.add_argument("model", nargs="?", metavar="RUN.toml|MODEL", help=f"a recipe, or {MODEL}")
+    configure_user_code(parser)
     parser.add_argument("--ranks", type=int, metavar="N", help="start N ranks on this machine")
     parser.add_argument("--plan", metavar="WORDS", help="such as 'bf16 micro=4 recompute=blocks'")
     parser.add_argument("--steps", type=int, default=4, metavar="K", help="profiled steps (4)")
@@ -44,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
     with loading():
         from stepladder.world import Place
 
-    recipe = read_recipe(options.recipe, options.settings)
+    options.settings = recipe_settings(options)
+    recipe = read_recipe(options.model, options.settings)
     plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
     for name, least in (("steps", options.steps), ("ranks", options.ranks)):
         if least is not None and least < 1:
@@ -69,7 +77,7 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
 
     chosen = spread(plan or Plan(), options.ranks)
     check_for_ranks(chosen, recipe, options.ranks, uneven=False)
-    words = ["-m", "stepladder.cli.rank", "profile", *([options.recipe] if options.recipe else [])]
+    words = ["-m", "stepladder.cli.rank", "profile", *([options.model] if options.model else [])]
     words += ["--plan", str(chosen), "--steps", str(options.steps)]
     words += ["--memory"] * options.memory + ["--json"] * options.json
     words += ["--plot", options.plot] if options.plot else []
@@ -81,7 +89,11 @@ def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> i
     """Profile as the one rank that this process is."""
     with loading():
         from stepladder import job
+        from stepladder.job.opening.open_recipe import user_code
+        from stepladder.world import Place
 
+    if Place.from_environment().rank == 0:
+        announce(user_code(recipe).taken)
     show = partial(show_result, options)
     job.profile(recipe, plan=plan, steps=options.steps, memory=options.memory, show=show)
     return 0

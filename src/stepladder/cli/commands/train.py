@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stepladder.cli.import_torch import loading
+from stepladder.cli.user_code_options import MODEL, configure_user_code, recipe_settings
 
 if TYPE_CHECKING:
     from stepladder.job.opening.start_ranks import RankStart
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", nargs="?", metavar="RUN.toml", help="what to train, and how")
+    parser.add_argument("model", nargs="?", metavar="RUN.toml|MODEL", help=f"a recipe, or {MODEL}")
+    configure_user_code(parser)
     parser.add_argument("--ranks", metavar="N", help="start N ranks on this machine")
     parser.add_argument(
         "--restarts", metavar="K", help="start ranks that were lost so often again (3)"
@@ -44,7 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from stepladder.plan import read_recipe
 
-    recipe = read_recipe(options.recipe, options.settings)
+    options.settings = recipe_settings(options)
+    recipe = read_recipe(options.model, options.settings)
     if any((options.ranks, options.restarts, options.nodes, options.rendezvous)):
         # Read when torch is loaded. What its store has to say of machines that leave, we say.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -66,7 +69,7 @@ def start_ranks(options: argparse.Namespace, recipe: Recipe, start: RankStart) -
     if layout := start.settle(plan, recipe):
         print(layout, file=sys.stderr if options.json else sys.stdout, flush=True)
     folder = choose_folder(recipe, elastic=options.elastic or start.nodes is not None)
-    words = ["-m", "stepladder.cli.rank", "train", *([options.recipe] if options.recipe else [])]
+    words = ["-m", "stepladder.cli.rank", "train", *([options.model] if options.model else [])]
     words += ["--plan", options.plan] if options.plan else []
     words += ["--json"] if options.json else []
     words += [*options.settings, "--run.folder", str(folder), "--elastic"]
@@ -82,7 +85,7 @@ def train(options: argparse.Namespace) -> int:
 
     display = JsonDisplay() if options.json else TerminalDisplay()
     result = job.train(
-        options.recipe,
+        options.model,
         settings=options.settings,
         plan=options.plan,
         elastic=options.elastic,

@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.import_torch import loading
 from stepladder.cli.results.tables import as_json, table
+from stepladder.cli.user_code_options import (
+    MODEL,
+    announce,
+    configure_user_code,
+    recipe_settings,
+)
 from stepladder.cli.verify_parity import verify_parity
 from stepladder.cli.verify_resume import verify_resume
 from stepladder.errors import PlanError
@@ -28,7 +34,8 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["precision", "parity", "resume"])
-    parser.add_argument("recipe", nargs="?", metavar="RUN.toml")
+    parser.add_argument("model", nargs="?", metavar="RUN.toml|MODEL", help=f"a recipe, or {MODEL}")
+    configure_user_code(parser)
     parser.add_argument("--reference", default="fp32", metavar="PRECISION")
     parser.add_argument("--other", default="bf16", metavar="PRECISION")
     parser.add_argument(
@@ -39,11 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     both = parser.add_argument_group("parity and resume")
     both.add_argument("--plans", metavar="TEXT", help="'fp32 zero3 shard=2; fp32 tensor=2'")
-    both.add_argument(
-        "--model",
-        metavar="NAME",
-        help="a preset, a shape, or path.py:function that returns module, samples[, loss]",
-    )
     both.add_argument("--steps", type=int, help="of every run")
     both.add_argument(
         "--optimizer", action="append", metavar="TEXT", help="for parity, also several times"
@@ -63,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 RESUME = {"plan", "then", "ranks", "workers"}
-BOTH = {"plans", "model", "steps", "optimizer", "device", "plot"}
+BOTH = {"plans", "steps", "optimizer", "device", "plot"}
 FOREIGN = {"precision": RESUME | BOTH, "parity": RESUME, "resume": set()}  # options that do nothing
 
 
@@ -84,10 +86,13 @@ def verify_precision(options: argparse.Namespace) -> int:
     from stepladder.plan import Precision, read_recipe
 
     with loading():
+        from stepladder.job.opening.open_recipe import user_code
         from stepladder.job.precision_trial import try_precisions
 
+    recipe = read_recipe(options.model, ["--train.steps=60", *recipe_settings(options)])
+    announce(user_code(recipe).taken)
     found = try_precisions(
-        read_recipe(options.recipe, ["--train.steps=60", *options.settings]),
+        recipe,
         Precision.parse(options.reference),
         Precision.parse(options.other),
         operations=options.operations,

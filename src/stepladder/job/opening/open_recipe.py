@@ -17,17 +17,20 @@ from stepladder.data import (
     load_batch,
     open_source,
 )
+from stepladder.data.open_source import refuse_token_options
 from stepladder.data.validation_split import Split
 from stepladder.model import build, builtin_shape
 from stepladder.model.huggingface.lora import add_lora
 from stepladder.model.huggingface.packed_documents import accept_packed_documents
 from stepladder.model.huggingface.pretrained import is_pretrained_path
-from stepladder.model.user_model import build_user_model, is_user_model
 from stepladder.plan import Plan, Recipe
 from stepladder.plan.learning_rate import scale_rate
+from stepladder.plan.recipe import DataChoice
 from stepladder.train import Run
 from stepladder.train.feed import Feed
 from stepladder.train.tuning.auto_plan import Choice, choose_plan
+from stepladder.train.user_code.user_code import UserCode
+from stepladder.train.user_code.user_model import build_user_model, model_reference
 from stepladder.world import Place
 
 BYTES = 256  # a vocabulary of this size is read as bytes
@@ -57,8 +60,24 @@ def choose_recipe_plan(
     return Choice(replace(chosen, batch=batch, optimizer=how), choice.because)
 
 
+def user_code(recipe: Recipe) -> UserCode:
+    """What of the recipe is the user's own, with what stands beside their module.
+
+    Data that was left at its default counts as not named.
+    """
+    data, default = recipe.data, DataChoice()
+    stated = data.source if data.source != default.source else ""
+    code = UserCode(recipe.model.name, sample=data.sample, data=stated, loss=recipe.train.loss)
+    return code.complete()
+
+
 def open_sources(recipe: Recipe, module: nn.Module) -> tuple[Source, Source]:
     """The training and the validation part of the recipe's data."""
+    code = user_code(recipe)
+    if own := code.samples():
+        keys = ("dtype", "column", "document_end", "tokenizer")
+        refuse_token_options(recipe.data, code.data or code.sample, keys)
+        return own
     splits: tuple[Split, Split] = ("train", "validation")
     training, validation = (
         open_source(
@@ -119,9 +138,9 @@ def build_model(recipe: Recipe) -> nn.Module:
 
 def named_model(recipe: Recipe) -> nn.Module:
     choice, seed = recipe.model, recipe.train.seed
-    if is_user_model(choice.name):
+    if reference := model_reference(choice.name):
         return build_user_model(
-            choice.name,
+            reference,
             seed=seed,
             sequence=choice.sequence,
             dropout=choice.dropout,

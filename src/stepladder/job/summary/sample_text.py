@@ -15,7 +15,7 @@ def sample_text(run: Run, recipe: Recipe) -> str:
     shape = getattr(run.module, "shape", None)
     # A stage of a pipeline is no whole model, and ranks of a context read parts of a row.
     whole = run.plan.layout.pipeline == run.plan.layout.context == 1
-    if not recipe.train.sample or not whole or shape is None or shape.vocab != BYTES:
+    if not recipe.train.sample or not whole or getattr(shape, "vocab", None) != BYTES:
         return ""
     drawn = sample_bytes(
         run.module, PROMPT, length=recipe.train.sample, window=recipe.model.sequence

@@ -123,18 +123,22 @@ def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample:
 
 
 def is_pair(sample: Any, module: nn.Module) -> bool:
-    """Whether a sample is inputs and targets, as a step takes it, and not two inputs."""
+    """Whether a sample is inputs and targets, as a step takes it, and not two inputs.
+
+    A step takes every pair for inputs and targets. So does this, unless the module cannot be called
+    with the first alone: then these are its inputs, without targets.
+    """
     if not isinstance(sample, (tuple, list)) or len(sample) != 2:
         return False
     if isinstance(sample[0], (tuple, list, dict)):
         return True
     try:
-        inspect.signature(module.forward).bind(*sample)
+        inspect.signature(module.forward).bind(sample[0])
     except TypeError:
-        return True
-    except ValueError:  # a forward without a signature
         return False
-    return False
+    except ValueError:  # a forward without a signature
+        return True
+    return True
 
 
 def max_sequence(module: nn.Module) -> int | None:
