@@ -71,6 +71,17 @@ def logged(index, name):
     return dict(zip(found["steps"], found["columns"]["value"]["mean"]))
 
 
+def test_each_term_of_the_loss_has_a_curve_and_a_resumed_run_replaces_it(tmp_path):
+    with Journal(tmp_path) as journal:
+        for step in range(4):
+            journal.write("step", step=step, loss=1.0, terms={"kl": step / 4})
+        journal.write("step", step=1, loss=2.0, terms={"kl": 0.9})
+        journal.write("event", step=1, text="saved")
+    index = read(tmp_path)
+    assert logged(index, "loss/kl") == {0: 0.0, 1: 0.9}
+    assert losses(index) == {0: 1.0, 1: 2.0}
+
+
 def test_each_name_that_was_logged_has_a_curve_of_its_own(tmp_path):
     with Journal(tmp_path) as journal:
         for step in range(4):

@@ -41,3 +41,10 @@ def test_a_skipped_step_says_so_even_where_nothing_is_a_number():
 def test_a_report_is_plain_values():
     values = REPORT.to_dict()
     assert Report(**json.loads(json.dumps(values))) == REPORT
+
+
+def test_terms_of_the_loss_stand_beside_it():
+    report = replace(REPORT, terms={"reconstruction": 1.25, "kl": 0.5})
+    assert f"loss {REPORT.loss:8.4f} (reconstruction 1.2500, kl 0.5000)  " in report.line()
+    assert report.to_dict() == {**REPORT.to_dict(), "terms": {"reconstruction": 1.25, "kl": 0.5}}
+    assert hash(report) is not None

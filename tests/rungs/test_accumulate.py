@@ -86,6 +86,20 @@ def test_a_whole_module_is_compiled_with_its_loss_in_one_graph(loss, compiler):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+def test_a_loss_of_named_terms_is_left_out_of_the_modules_graph_and_reports_them():
+    def terms(outputs, targets):
+        return {"fit": smoothed(outputs, targets), "size": outputs.square().mean()}
+
+    with without_machine_code():
+        module = nn.Sequential(nn.Linear(4, 3))
+        run = climb(module, loss=terms, optimizer="sgd lr=0.5", plan="fp32 compile=whole")
+        reports = [run.step((torch.randn(6, 4), torch.tensor([0, 1, 2] * 2))) for _ in range(2)]
+        assert all(sum(one.terms.values()) == pytest.approx(one.loss) for one in reports)
+    assert list(reports[1].terms) == ["fit", "size"]
+    said = "loss: not compiled with the module, because its terms are reported"
+    assert run.events.count(said) == 1
+
+
 def test_a_loss_that_is_compiled_with_the_module_is_still_looked_at():
     other = nn.Linear(4, 3)
     run = climb(

@@ -42,3 +42,8 @@ def test_what_is_no_finite_number_goes_nowhere():
     for kind in ("start", "event", "save", "dream"):
         assert scalars(kind, {"step": 3, "loss": 1.0}) == {}
     assert scalars("ranks", {"own_seconds": None}) == scalars("memory", {"owners": 3}) == {}
+
+
+def test_each_term_of_the_loss_has_a_name_below_it():
+    report = Report(4, 2.5, 1.0, 0.1, 10, 0.5, 2**30, 1234.0, terms={"kl": 0.5})
+    assert scalars("step", report.to_dict())["train/loss/kl"] == 0.5

@@ -91,7 +91,8 @@ class JournalIndex:
         entry = line.entry
         kind = entry["kind"]
         if kind in ROWS:
-            self._read_row(table_of(entry), line)
+            for table, row in rows_of(entry).items():
+                self._read_row(table, row, line)
         elif kind == "start":
             self._read_start(entry)
         elif kind in LAST_ONLY:
@@ -116,14 +117,14 @@ class JournalIndex:
         self.starts = [*self.starts[-99:], entry]
         self.latest.pop("summary", None)  # the run continues
 
-    def _read_row(self, kind: str, line: JournalLine) -> None:
+    def _read_row(self, kind: str, row: dict[str, Any], line: JournalLine) -> None:
         step = line.entry.get("step")
         if type(step) is not int or not self._has_table(kind):
             return
         table = self.tables[kind]
         if table.last_step is not None and step <= table.last_step:
             self._rewind(kind, step)
-        table.add(step, row_of(line.entry), line.start, line.end)
+        table.add(step, row, line.start, line.end)
         if kind == "step":
             self._read_step(line.entry)
         elif kind == "ranks":
@@ -152,9 +153,9 @@ class JournalIndex:
 
     def _fill(self, table: Table, kind: str, lines: Iterable[JournalLine], *, before: int) -> None:
         """Add a kind's rows from a part of the journal that is read again."""
-        for line in without_replaced_steps(line for line in lines if table_of(line.entry) == kind):
+        for line in without_replaced_steps(line for line in lines if kind in rows_of(line.entry)):
             if line.entry["step"] < before:
-                table.add(line.entry["step"], row_of(line.entry), line.start, line.end)
+                table.add(line.entry["step"], rows_of(line.entry)[kind], line.start, line.end)
 
     def window(self, kind: str, first: int, last: int, points: int) -> dict[str, Any]:
         """A range of a kind's columns; row by row if it is short enough."""
@@ -244,14 +245,15 @@ def logged_row(entry: dict[str, Any]) -> dict[str, Any]:
     return {"value": entry.get("value")}
 
 
-def table_of(entry: dict[str, Any]) -> str:
-    """The table of an entry: its kind's, and for values that were logged one by name."""
+def rows_of(entry: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """An entry's rows by table: its kind's; by name for values that were logged, and for terms."""
     kind: str = entry["kind"]
-    return f"{LOGGED} {str(entry.get('name'))[:100]}" if kind == LOGGED else kind
-
-
-def row_of(entry: dict[str, Any]) -> dict[str, Any]:
-    return ROWS[entry["kind"]](entry)
+    if kind not in ROWS:
+        return {}
+    table = f"{LOGGED} {str(entry.get('name'))[:100]}" if kind == LOGGED else kind
+    terms = as_dict(entry.get("terms")) if kind == "step" else {}
+    named = {f"{LOGGED} loss/{name[:90]}": {"value": value} for name, value in terms.items()}
+    return {table: ROWS[kind](entry), **named}
 
 
 ROWS = {

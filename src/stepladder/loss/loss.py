@@ -9,6 +9,7 @@ the first batch that is cut: see `find_weighting.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from stepladder.model import Anatomy, base_model
 from .sliced_cross_entropy import is_sliced, sliced_cross_entropy
 from .weighting import BY_SHIFTED_TARGETS, BY_TARGETS, Weighting
 
+TERM = re.compile(r"[A-Za-z0-9_.-]{1,80}")  # what every tracker takes
 SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label i + 1 themselves
 
 
@@ -47,12 +49,16 @@ class Loss:
         return self.mean_of(outputs, batch.targets)
 
     def mean_of(self, outputs: Any, targets: Any) -> torch.Tensor:
-        loss = self.function(outputs, targets)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise ModelError(
-                "loss", f"returned {describe(loss)}, not one number", "Reduce it with .mean()."
-            )
-        return loss.reshape(())
+        return self.split(outputs, targets)[0]
+
+    def split(self, outputs: Any, targets: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The mean loss, and the terms that it is the sum of, if they have names."""
+        found = self.function(outputs, targets)
+        if self.kind == "other" and isinstance(found, Mapping):
+            terms = read_terms(found)
+            first, *others = terms.values()
+            return sum(others, start=first), terms
+        return one_number("loss", found), {}
 
     def weigh(self, batch: Batch) -> Batch:
         """The batch with what its rows weigh, computed where its tensors are."""
@@ -89,6 +95,31 @@ class Loss:
             shifted = self.shifted if weighting is None else weighting is BY_SHIFTED_TARGETS
             return replace(self, known=True, shifted=shifted)
         return replace(self, known=True, shifted=False, weighting=weighting)
+
+
+def one_number(field: str, found: Any) -> torch.Tensor:
+    if not isinstance(found, torch.Tensor) or found.numel() != 1:
+        problem = f"returned {describe(found)}, not one number"
+        raise ModelError(field, problem, "Reduce it with .mean().")
+    return found.reshape(())
+
+
+def read_terms(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    """The terms by name, each one number."""
+    if not found:
+        raise ModelError("loss", "returned no terms", "Return at least one, or a number.")
+    for name in found:
+        if not isinstance(name, str) or not TERM.fullmatch(name) or name in ("loss", "total"):
+            raise ModelError(
+                "loss",
+                f"returned a term called {name!r}, and terms are added up to the loss",
+                "Leave a total out; use letters, digits and _ . - in a term's name.",
+            )
+    terms = {name: one_number(f"loss.{name}", term) for name, term in found.items()}
+    return {
+        name: term.to(torch.promote_types(term.dtype, torch.float32))
+        for name, term in terms.items()
+    }
 
 
 # Of batches whose outputs alone are wanted, and which may have no targets.

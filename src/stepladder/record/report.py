@@ -6,7 +6,8 @@ rank's, which waits for the others in every step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -38,10 +39,13 @@ class Report:
     length: int = 0  # of the longest sample in the batch, where samples have one
     data_seconds: float = 0.0  # of `seconds`, waiting for the batch
     rank_memory_bytes: int = 0  # peak on this rank
+    # Of the loss by name, where it has several; their sum is `loss`.
+    terms: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field by name."""
-        return {name: getattr(self, name) for name in NAMES}  # no copies: all are numbers
+        """Every field by name; `terms` where there are some."""
+        numbers = {name: getattr(self, name) for name in NUMBERS}  # no copies
+        return {**numbers, "terms": dict(self.terms)} if self.terms else numbers
 
     def line(self, *, memory_limit_bytes: int | None = None) -> str:
         """The log line of this step."""
@@ -50,12 +54,14 @@ class Report:
         flops = (
             "unknown" if self.flops_per_second is None else f"{self.flops_per_second / 1e12:.3g}"
         )
+        named = ", ".join(f"{name} {value:.4f}" for name, value in self.terms.items())
+        terms = f" ({named})" if named else ""
         return (
-            f"step {self.step:>6}  loss {self.loss:8.4f}  grad_norm {self.grad_norm:8.4f}  "
+            f"step {self.step:>6}  loss {self.loss:8.4f}{terms}  grad_norm {self.grad_norm:8.4f}  "
             f"memory {self.memory_bytes / 2**30:.2f} GiB{share}  "
             f"tokens/s {self.tokens_per_second:,.0f}  TFLOP/s {flops}  MFU {mfu}"
             + ("  skipped" if self.skipped else "")
         )
 
 
-NAMES = tuple(field.name for field in fields(Report))
+NUMBERS = tuple(each.name for each in fields(Report) if each.name != "terms")

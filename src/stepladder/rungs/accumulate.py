@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
+from stepladder.loss.loss_terms import LossTerms, times
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
 from stepladder.plan.layout import COPIES
@@ -28,13 +29,12 @@ from stepladder.seam.pytree import tree_map
 from stepladder.world import World
 
 from .forward_effects.written_buffers import RunningStatistics
-from .loss_leaves import check_leaves, reads_shards
+from .loss_leaves import check_leaves, shards_refused
 from .loss_module import LossModule, with_loss
 from .loss_trial import LossTrial
 from .observe_outputs import Observe, observed
 from .output_tensors import tensors_in, zero_loss
-from .parameter_shards import has_shards
-from .trial_copy import wide
+from .trial_copy import autocast_rounding, wide
 
 Context = Callable[[], AbstractContextManager[Any]]
 SplitBatch = Callable[[Batch], AbstractContextManager[Batch]]
@@ -62,6 +62,7 @@ class Accumulate:
     statistics: Sequence[RunningStatistics] = ()  # of the module, or of each stage in a pipeline
     keys: tuple[int, ...] = ()  # the seed and the step, which a batch's random numbers follow from
     leaves_checked: bool = False  # whether it is known what else than outputs the loss reads
+    terms: LossTerms = field(default_factory=LossTerms)  # of the last batch
     # Of the last batch: rows and weighted loss of each micro-batch on this rank, on the device.
     parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
 
@@ -69,6 +70,7 @@ class Accumulate:
         """Add the batch's gradients to `.grad`; return the global batch's mean loss."""
         batch = self.loss.weigh(batch)
         counted, self.parts = self.start_count(batch), []
+        self.terms.start()
         with self.split_batch(batch) as mine, ExitStack() as around:
             padded = self.padded_micro_batches(batch, self.weigh_chunk(batch, mine))
             for one in self.statistics:
@@ -81,7 +83,8 @@ class Accumulate:
                     context.enter_context(self.gradient_sync.around_micro_batch(last))
                     mean = self.forward(part)
                     counted()
-                    weighted = times(mean, self.weight(part) if counts else 0.0)
+                    weighted = times(mean, weight := self.weight(part) if counts else 0.0)
+                    self.terms.add(weight)
                     # DDP and FSDP average over ranks, and a sum is needed: see gradient_sync.py.
                     scaled = scale(times(weighted, self.gradient_sync.ways))
                     self.gradient_sync.before_backward(scaled, last)
@@ -96,7 +99,11 @@ class Accumulate:
             loss = loss + more
         if self.world.layout.num_ranks > 1:
             loss = loss.clone()  # summed in place, and a part keeps its own
-        return self.world.sum(loss, *COPIES)
+        return self.sum_over_ranks(loss, *COPIES)
+
+    def sum_over_ranks(self, loss: torch.Tensor, *axes: str) -> torch.Tensor:
+        """The batch's loss; its terms are summed with it."""
+        return self.terms.sum(loss, self.world, *axes, possible=self.loss.kind == "other")
 
     def follow_statistics(self, module: nn.Module) -> None:
         """Have buffers that the forward pass writes be those of whole batches."""
@@ -170,18 +177,17 @@ class Accumulate:
 
     def mean(self, outputs: Any, part: Batch) -> torch.Tensor:
         """The loss of a micro-batch; the first one is refused if it reads what it must not."""
-        try:
-            loss = self.loss.mean(outputs, part)
-        except RuntimeError as error:
-            sharded = "DTensor" in str(error) or "DeviceMesh" in str(error)
-            if sharded and has_shards(self.gradient_sync.module):
-                raise reads_shards("sharded tensors") from error
-            raise
+        with shards_refused(self.gradient_sync.module):
+            loss, terms = self.loss.split(outputs, part.targets)
         if torch.is_grad_enabled() and not self.leaves_checked and self.loss.kind == "other":
             module = self.gradient_sync.module
             module = module.module if isinstance(module, DistributedDataParallel) else module
             check_leaves(loss, tensors_in(outputs), module, self.loss_module)
             self.leaves_checked = True
+        self.terms.compute(terms)
+        if terms and self.loss.with_module:  # out of which nothing but their sum would come
+            self.loss = replace(self.loss, with_module=None)
+            self.notes.append("loss: not compiled with the module, because its terms are reported")
         return loss
 
     def zero(self, outputs: Any, part: Batch) -> torch.Tensor:
@@ -193,6 +199,7 @@ class Accumulate:
                 raise
             except Exception:  # a loss may do anything where it has nothing to do
                 pass
+            self.terms.computed = {}
         return zero_loss(outputs)
 
     def outputs(self, part: Batch) -> Any:
@@ -270,10 +277,8 @@ class Accumulate:
 
     def rounding(self) -> float:
         """The unit in the last place of what a step computes in."""
-        kind = self.world.device.type
         with self.forward_context():
-            mixed = torch.is_autocast_enabled(kind)
-            return torch.finfo(torch.get_autocast_dtype(kind) if mixed else torch.float32).eps
+            return autocast_rounding(self.world.device.type)
 
     def evaluated_weight(self) -> float:
         return float(self.total if self.loss.sums else self.weight_total)
@@ -293,8 +298,3 @@ class Accumulate:
                 with observed(self, observe if counts else None):
                     loss += self.forward(part) * (self.weight(part) if counts else 0.0)
         return self.world.sum(loss, *COPIES), self.evaluated_weight()
-
-
-def times(loss: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    """A product; by one it would only cost the host two launches."""
-    return loss if isinstance(factor, (int, float)) and factor == 1 else loss * factor

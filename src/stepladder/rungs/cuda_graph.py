@@ -38,6 +38,7 @@ class CapturedBatch:
     graph: torch.cuda.CUDAGraph
     read: Batch
     loss: Tensor
+    terms: dict[str, Tensor]
     gradients: list[tuple[nn.Parameter, Tensor | None]]
 
     def replay(self, batch: Batch) -> Tensor:
@@ -66,7 +67,10 @@ class CudaGraphAccumulate(Accumulate):
                 return Accumulate.__call__(self, batch, scale)
             self.graphs[shape] = self.capture(batch, scale)
         self.total = self.loss.tokens(batch)
-        return self.graphs[shape].replay(batch)
+        captured = self.graphs[shape]
+        loss = captured.replay(batch)
+        self.terms.sums = {name: term.clone() for name, term in captured.terms.items()}
+        return loss
 
     def parameters(self) -> Iterator[nn.Parameter]:
         yield from self.gradient_sync.module.parameters()
@@ -90,7 +94,8 @@ class CudaGraphAccumulate(Accumulate):
                 f"a step of this module cannot be captured ({reason(refused)})",
                 "Leave graphs out, or remove the synchronisation from the module or its loss.",
             ) from refused
-        return CapturedBatch(graph, read, loss, [(p, p.grad) for p in parameters])
+        gradients = [(p, p.grad) for p in parameters]
+        return CapturedBatch(graph, read, loss, self.terms.sums, gradients)
 
 
 def leave_capture(device: torch.device) -> None:

@@ -8,6 +8,7 @@ unless that module is a run of its own, as a GAN's discriminator is: nobody woul
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -18,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from stepladder.errors import ModelError
 
 from .loss_module import LossModule
+from .parameter_shards import has_shards
 
 CLIMBED: WeakSet[nn.Module] = WeakSet()  # modules of every run in this process
 
@@ -66,6 +68,18 @@ def trained_elsewhere(parameter: nn.Parameter, module: nn.Module) -> bool:
         if other is not module
         for one in other.parameters()
     )
+
+
+@contextmanager
+def shards_refused(module: nn.Module) -> Iterator[None]:
+    """A context for a loss; torch raises where it mixes sharded tensors with others."""
+    try:
+        yield
+    except RuntimeError as error:
+        sharded = "DTensor" in str(error) or "DeviceMesh" in str(error)
+        if sharded and has_shards(module):
+            raise reads_shards("sharded tensors") from error
+        raise
 
 
 def reads_shards(what: str) -> ModelError:

@@ -46,6 +46,7 @@ from stepladder.world import World
 
 from .loss_module import ModuleAndLoss, changed_buffer
 from .parameter_shards import local, reshard
+from .trial_copy import ConstantDraws
 from .trial_rows import gather_rows, shorten
 
 DRAWS = 2  # of parameters
@@ -237,7 +238,7 @@ class LossTrial:
             part.training = part.training and not draws(part)
         try:
             eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-            with eager, state_restored(self.module):
+            with eager, state_restored(self.module), ConstantDraws():
                 yield
         finally:
             for part, mode in modes:

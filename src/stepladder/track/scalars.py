@@ -24,7 +24,9 @@ def scalars(kind: str, entry: dict[str, Any]) -> dict[str, float]:
     """The finite numbers of an entry by metric name."""
     named: dict[str, Any] = {}
     if kind == "step":
+        terms = as_table(entry.get("terms"))
         named = {name: entry.get(key) for key, name in STEP.items()}
+        named |= {f"train/loss/{name}": value for name, value in terms.items()}
     elif kind == "evaluation":
         named = {"validation/loss": entry.get("loss")}
     elif kind == "logged":

@@ -259,7 +259,8 @@ class Engine:
         drop_gradients(self.climbed.shards)
         tokens = self.climbed.forward_backward.total
         fullest = self.peak.exchange(self.world)
-        taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest)
+        terms = self.climbed.forward_backward.terms.sums
+        taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest, terms)
         parts, self.climbed.forward_backward.parts = self.climbed.forward_backward.parts, []
         self.health.note(
             Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)

@@ -8,7 +8,7 @@ every step was read or every hundredth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepladder.record import Report
@@ -51,6 +51,11 @@ class PendingReport:
     def loss(self) -> float:
         """Mean over the valid targets of the global batch."""
         return self.read().loss
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        """The loss's terms by name, which add up to `loss`; empty where it is one number."""
+        return self.read().terms
 
     @property
     def grad_norm(self) -> float:

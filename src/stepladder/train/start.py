@@ -50,9 +50,10 @@ def climb(
     and keeps its class and parameter names.
 
     Args:
-        loss: a name, a function of (outputs, targets) that is a mean over valid targets, or None
-            for a module whose output holds its own. A loss that is a module is trained too where it
-            has parameters; optimizer groups see them as "loss.NAME".
+        loss: a name, a function of (outputs, targets) that is a mean over valid targets, or a dict
+            of such terms, which are added up; None for a module whose output holds its own. A loss
+            that is a module is trained too where it has parameters; optimizer groups see them as
+            "loss.NAME".
         optimizer: text such as "adamw lr=3e-4 clip=1", a torch optimizer of the module's
             parameters, or its class or a function that makes one of the parameters it is given;
             replaces the plan's.

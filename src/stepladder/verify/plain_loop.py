@@ -109,7 +109,8 @@ class PlainLoop:
             )
         if isinstance(self.loss, str):
             return self.cross_entropy(logits_in(outputs).float(), targets)
-        return self.loss(outputs, targets).reshape(())
+        found = self.loss(outputs, targets)
+        return (sum(found.values()) if isinstance(found, dict) else found).reshape(())
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         if targets.is_floating_point():

@@ -93,6 +93,15 @@ class World:
                 dist.all_reduce(counts, dist.ReduceOp.MAX, group=self.host_group)
         return counts.tolist()
 
+    def gather_texts(self, text: str) -> list[str]:
+        """A text of every rank."""
+        if self.mesh is None:
+            return [text]
+        texts = [""] * self.place.num_ranks
+        with self.explain_hangs():
+            dist.all_gather_object(texts, text, group=self.host_group)
+        return texts
+
     def submesh(self, *axes: str) -> DeviceMesh:
         """The ranks that differ from this one only along `axes`, as a mesh of one dimension."""
         assert self.mesh is not None

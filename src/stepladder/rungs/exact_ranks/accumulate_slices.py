@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from stepladder.data import Batch
 from stepladder.errors import DataError, ModelError
 from stepladder.plan.batch import nearest_multiples
+from stepladder.plan.layout import COPIES
 from stepladder.rungs.accumulate import Accumulate
 from stepladder.rungs.loss_module import with_loss
 from stepladder.world import seed_generators
@@ -59,7 +60,9 @@ class AccumulateSlices(Accumulate):
         return lambda: None
 
     def sum_losses(self) -> Tensor:
-        return self.slices.total(torch.stack([loss for _, loss in self.parts]).float())
+        loss = self.slices.total(torch.stack([loss for _, loss in self.parts]).float())
+        self.sum_over_ranks(loss.new_zeros(()), *COPIES)  # its named terms, which are only reported
+        return loss
 
     def follow_statistics(self, module: nn.Module) -> None:
         state = with_loss(module, self.loss_module)

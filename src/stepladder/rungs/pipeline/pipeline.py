@@ -108,7 +108,8 @@ class Pipeline(Accumulate):
             except RuntimeError as error:
                 raise cause(error) from None
         self.tied.add_up(self.module)
-        return self.result()
+        assert self.seen is not None
+        return self.sum_over_ranks(self.seen, "pipeline", *COPIES)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, observe: Observe | None = None) -> tuple[Tensor, float]:
@@ -124,7 +125,8 @@ class Pipeline(Accumulate):
                 sent += self.forward_only(part, stage_outputs)
             for work, _ in sent:
                 work.wait()
-        return self.result(), self.evaluated_weight()
+        assert self.seen is not None
+        return self.world.sum(self.seen, "pipeline", *COPIES), self.evaluated_weight()
 
     def check_rows(self, batch: Batch) -> None:
         """Refuse rows of which pipelines beside each other would have unequally many."""
@@ -150,13 +152,10 @@ class Pipeline(Accumulate):
         self.start_count(batch)()
         self.scale = scale
         self.seen, self.parts = torch.zeros((), device=self.world.device), []
+        self.terms.start()
         for chunk, counters in zip(self.chunks, self.counters):
             copy_mode(self.module, chunk.view)
             counters.first = True
-
-    def result(self) -> Tensor:
-        assert self.seen is not None
-        return self.world.sum(self.seen, "pipeline", *COPIES)
 
     def run(self, chunk: StageModule) -> Tensor:
         """One stage's forward: what flows on, or the last one's weighed loss."""
@@ -168,7 +167,9 @@ class Pipeline(Accumulate):
         if self.probed is not None:
             self.probed.append(self.wide_outputs(part))  # what was received may have 16 bits
             return self.seen
-        weighted = self.forward(part).float() * self.weight(part)
+        weight = self.weight(part)
+        weighted = self.forward(part).float() * weight
+        self.terms.add(weight)
         self.parts.append((part.num_rows, weighted.detach()))
         self.seen += weighted.detach()
         return self.scale(weighted * self.gradient_sync.ways)

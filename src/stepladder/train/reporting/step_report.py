@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,7 @@ class Taken:
     lr: float
     scale: torch.Tensor | None
     fullest: torch.Tensor | None  # the largest peak memory of any rank; None: there is one rank
+    terms: Mapping[str, torch.Tensor]  # of the loss
 
 
 def read_report(
@@ -63,6 +64,7 @@ def read_report(
         length=longest(taken.batch),
         data_seconds=waited,
         rank_memory_bytes=memory,
+        terms={name: term.item() for name, term in taken.terms.items()},
     )
 
 
