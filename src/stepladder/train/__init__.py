@@ -3,6 +3,7 @@
 from .in_loop.best_checkpoint import BestCheckpoint
 from .in_loop.early_stopping import EarlyStopping
 from .in_loop.ema import EMA
+from .in_loop.save_together import resume_together, save_together
 from .lightning import from_lightning
 from .loop import fit
 from .run import Run
@@ -20,4 +21,6 @@ __all__ = [
     "facts_for",
     "fit",
     "from_lightning",
+    "resume_together",
+    "save_together",
 ]
