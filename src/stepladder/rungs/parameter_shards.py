@@ -102,7 +102,3 @@ def squares(shards: Iterable[ParameterShard]) -> Tensor:
     # A slice of a parameter with fewer rows than ranks may be empty, which has no norm.
     having = [g if g.numel() else g.new_zeros(1) for g in gradients]
     return torch.stack(foreach_norm(having, dtype=torch.float32)).square()
-
-
-def has_shards(module: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
