@@ -64,7 +64,14 @@ def find(name: str) -> Any:
     return getattr(import_module(f"stepladder.{HOMES[name]}"), name)
 
 
-class CalledPackage(ModuleType):
+class SentByName(ModuleType):
+    """A module that another process imports: pickle knows only those of Python's own class."""
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        return import_module, (self.__name__,)
+
+
+class CalledPackage(SentByName):
     """A package that can also be called: the function of its name, which lives elsewhere."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -79,7 +86,7 @@ class CalledPackage(ModuleType):
         return import_module("inspect").signature(self._function())
 
 
-class Door(ModuleType):
+class Door(SentByName):
     """This package: it makes a package callable when Python binds it here."""
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -74,3 +74,16 @@ print(result.fits, "torch" in sys.modules)"""
 def test_a_name_that_is_not_public_is_refused_in_a_line():
     with pytest.raises(AttributeError, match="module 'stepladder' has no attribute 'climbs'"):
         _ = importlib.import_module("stepladder").climbs
+
+
+def test_a_function_that_uses_the_library_can_be_sent_to_another_process():
+    """As `on_ranks` sends a cell's, by value: the packages it names are imported there again."""
+    code = (
+        "import cloudpickle, stepladder as sl, stepladder.plan as plan\n"
+        "names = {'sl': sl, 'plan': plan}\n"
+        "exec('def use(): return sl, plan', names)\n"
+        "found = cloudpickle.loads(cloudpickle.dumps(names['use']))()\n"
+        "assert found == (sl, plan), found\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
