@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepladder.cli.main import COMMANDS, main, split_settings
-from stepladder.job.opening.plan_for_ranks import spread
 from stepladder.labs import all_labs
 from stepladder.plan import Plan, read_recipe
 from stepladder.plan.recipe import is_recipe
+from stepladder.plan.refit import spread
 from stepladder.plan.settled.settle import broken_rules
 
 from .blocks import ROOT, Command

@@ -19,12 +19,12 @@ import torch
 import yaml
 
 import stepladder as sl
-from stepladder.job.opening.plan_for_ranks import spread
 from stepladder.plan import Layout, Plan, Recipe
+from stepladder.plan.refit import spread
 from tests import ranks
 from tests.soak import soak_after
 
-from .blocks import PAGES, Block, Command, blocks, inline_commands, page_name
+from .blocks import PAGES, ROOT, Block, Command, blocks, inline_commands, page_name
 from .running import (
     Parsed,
     assert_shown,
@@ -162,8 +162,10 @@ def test_commands_on_two_ranks_run(page: Path, folder: Path) -> None:
 
 def on_ranks(text: str, folder: Path, run: str) -> tuple[int, str]:
     """A command as its ranks see it: what the launcher says is left out, and tested with it."""
-    if text.endswith("train.py"):
-        return ranks.run(rank_of_script, 2, "train.py", str(folder), init=False)[0]
+    script = shlex.split(text)[-1]
+    if script.endswith(".py"):
+        path = folder / script if script == "train.py" else ROOT / script
+        return ranks.run(rank_of_script, 2, str(path), str(folder), init=False)[0]
     text = text.replace("torchrun --nproc-per-node 2 -m stepladder.cli.main", "stepladder")
     check(text, folder)
     parsed = Parsed.read(text)

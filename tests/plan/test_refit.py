@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
 from stepladder.plan import Batch, Layout, Optimizer, Plan
-from stepladder.plan.refit import refit
+from stepladder.plan.layout import REST
+from stepladder.plan.refit import refit, spread
 from stepladder.plan.settled.settle import broken_rules
 
 from .strategies import plans
@@ -134,3 +135,10 @@ def test_going_and_coming_back_is_the_plan_that_was_asked_for(word, ranks):
     plan = Plan.parse(f"fp32 {word} batch=24 micro=2")
     assert refit(plan, ranks).plan.optimizer == Optimizer()
     assert refit(plan, 4).plan == plan
+
+
+def test_a_plan_without_axes_is_spread_and_one_with_axes_is_kept():
+    assert spread(Plan.parse("bf16"), 2).layout == Layout(replicate=REST)
+    for plan in (Plan.parse("zero3"), Plan.parse("tensor=2"), Plan.parse("ddp")):
+        assert spread(plan, 2) == plan
+    assert spread(Plan(), 1) == Plan()

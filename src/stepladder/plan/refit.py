@@ -37,6 +37,13 @@ class Refit:
     said: str = ""  # what changed, in a sentence; nothing where the plan fits as it is
 
 
+def spread(plan: Plan, ranks: int) -> Plan:
+    """A plan for several ranks: data parallel over all of them where it names no axis."""
+    if ranks == 1 or plan.layout != Layout():
+        return plan
+    return replace(plan, layout=Layout(replicate=REST))
+
+
 def refit(plan: Plan, num_ranks: int) -> Refit:
     """The plan for `num_ranks` ranks with the same global batch, and what had to change."""
     if fits(plan, num_ranks):

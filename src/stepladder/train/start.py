@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stepladder.errors import PlanError
 from stepladder.plan import Optimizer, Plan, Rate
+from stepladder.plan.refit import spread
 from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.given_optimizer import (
@@ -60,7 +61,7 @@ def climb(
         clip: the largest norm of all gradients together, as "clip=1" in the text of an optimizer.
         plan: text such as "bf16 zero3 micro=4", a `Plan`, or "auto": what ran fastest in trials on
             copies of the module with the first batch. "auto tune=20" gives them so many seconds,
-            "auto tune=off" none.
+            "auto tune=off" none. On several ranks a plan without a layout is data parallel.
         sample: one batch, for the trials of "auto" (else the first step's is used); needed to fit
             a recomputation budget, and to weigh the stages of a pipeline where the module does not
             read tokens.
@@ -96,6 +97,7 @@ def climb(
     if not isinstance(plan, Plan) and place.num_ranks > 1 and is_automatic(plan.split()):
         connect(device, timeout_seconds=timeout_seconds, facts={"plan": plan})
         choice = Choice(*agree(choice.plan, choice.because))
+    choice = spread_choice(choice, place.num_ranks)
     if given is not None:
         choice = replace(choice, plan=replace(choice.plan, optimizer=given))
     elif clip is not None:
@@ -118,6 +120,15 @@ def climb(
         run.events += tuning.tuner.told
         run.retune = tuning.retune if sample is None else None
     return run
+
+
+def spread_choice(choice: Choice, ranks: int) -> Choice:
+    """The choice on these ranks: each has a copy where the plan says nothing of several."""
+    plan = spread(choice.plan, ranks)
+    if plan == choice.plan:
+        return choice
+    said = f"the plan names no layout: each of {ranks} ranks holds a whole copy"
+    return Choice(plan, "; ".join(filter(None, (choice.because, said))))
 
 
 def read_optimizer(given: Any, code: GivenOptimizer | None, clip: float | None) -> Optimizer | None:

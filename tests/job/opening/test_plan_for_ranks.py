@@ -1,15 +1,7 @@
 """A plan on the ranks there are."""
 
-from stepladder.job.opening.plan_for_ranks import facts_to_share, fit_ranks, spread
+from stepladder.job.opening.plan_for_ranks import facts_to_share, fit_ranks
 from stepladder.plan import Layout, Plan, Recipe, read_recipe
-from stepladder.plan.layout import REST
-
-
-def test_a_plan_without_axes_is_spread_and_one_with_axes_is_kept():
-    assert spread(Plan.parse("bf16"), 2).layout == Layout(replicate=REST)
-    for plan in (Plan.parse("zero3"), Plan.parse("tensor=2"), Plan.parse("ddp")):
-        assert spread(plan, 2) == plan
-    assert spread(Plan(), 1) == Plan()
 
 
 def test_every_setting_but_the_folder_must_be_the_same_on_all_ranks():

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from stepladder.errors import PlanError, raise_all
-from stepladder.plan import Layout, Plan, Recipe
-from stepladder.plan.layout import REST
-from stepladder.plan.refit import refit
+from stepladder.plan import Plan, Recipe
+from stepladder.plan.refit import refit, spread
 from stepladder.plan.settled.settle import settle
 from stepladder.planner import plan_problems
 from stepladder.workload import Facts, find_facts
@@ -48,13 +47,6 @@ def facts_of_model(recipe: Recipe) -> Facts | None:
         return find_facts(recipe.model.name, recipe.model.sequence)
     except PlanError:  # not among the shapes: the ranks find out what it is
         return None
-
-
-def spread(plan: Plan, ranks: int) -> Plan:
-    """A plan for several ranks: data parallel over all of them where it names no axis."""
-    if ranks == 1 or plan.layout != Layout():
-        return plan
-    return replace(plan, layout=Layout(replicate=REST))
 
 
 def facts_to_share(recipe: Recipe, plan: Plan | None) -> dict[str, str]:

@@ -10,9 +10,10 @@ from stepladder.errors import PlanError
 from stepladder.launch import launch_local
 from stepladder.launch.local.rendezvous import Nodes
 from stepladder.plan import Plan, Recipe
+from stepladder.plan.refit import spread
 from stepladder.world import Place
 
-from .plan_for_ranks import check_for_ranks, fit_ranks, spread
+from .plan_for_ranks import check_for_ranks, fit_ranks
 
 RESTARTS = 3
 

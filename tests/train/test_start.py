@@ -1,0 +1,39 @@
+"""What `climb` makes of a plan on the ranks that were started."""
+
+import torch
+from torch.nn import functional
+
+from stepladder.plan import Layout, Plan
+from stepladder.train import climb
+from tests.ranks import run
+
+
+def draw():
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 2), torch.randn(8, 4), torch.randint(0, 2, (8,))
+
+
+def climbed(plan):
+    module, x, y = draw()
+    made = climb(module, loss="cross_entropy", optimizer="sgd lr=0.5", plan=plan, device="cpu")
+    made.step((x, y), rows="global").read()
+    return made.plan.layout, made.because, module.weight.detach()
+
+
+def plain():
+    module, x, y = draw()
+    functional.cross_entropy(module(x), y).backward()
+    return module.weight.detach() - 0.5 * module.weight.grad
+
+
+def test_a_plan_without_a_layout_is_data_parallel_over_the_ranks_that_were_started():
+    expected = plain()
+    for plan in ("fp32 micro=2", Plan()):
+        for layout, because, weight in run(climbed, 2, plan):
+            assert layout == Layout(replicate=2)
+            assert because == "the plan names no layout: each of 2 ranks holds a whole copy"
+            assert torch.allclose(weight, expected, atol=1e-6)
+
+
+def test_on_one_process_nothing_is_said():
+    assert climbed("fp32 micro=2")[:2] == (Layout(), "")
