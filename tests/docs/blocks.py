@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
