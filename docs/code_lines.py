@@ -1,9 +1,8 @@
 """Counts lines of code for the tables that compare them: `python docs/code_lines.py`.
 
-A line counts where it holds code. Blank lines, comments, docstrings and imports do not, here as in
-the code of other projects; the code is formatted by ruff at 100 columns, so nobody saves a line by
-writing a longer one. A page asks for a table by a comment, and everything up to `<!-- end -->` is
-written here; a test holds the pages to it.
+Blank lines, comments, docstrings and imports do not count, here as in the code of other projects,
+and a call that the formatter wraps counts once: nobody pays for long names. A page asks for a table
+by a comment, and everything up to `<!-- end -->` is written here; a test holds the pages to it.
 """
 
 from __future__ import annotations
@@ -17,26 +16,29 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+EVERYDAY = ROOT / "docs" / "everyday.md"
+PEERS = ROOT / "benchmarks" / "everyday"
+PEER_FILES = {name: f"with_{name.lower()}" for name in ("Lightning", "Accelerate", "Trainer")}
+BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ASKED = re.compile(r"<!-- lines: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
-SILENT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-    tokenize.ENDMARKER, tokenize.ENCODING,
-}  # fmt: skip
+SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT}
 
 
 def count(code: str) -> int:
-    """Lines that hold code and are no import and no docstring."""
-    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
-    held = {
-        line
-        for token in tokens
-        if token.type not in SILENT
-        for line in range(token.start[0], token.end[0] + 1)
+    """Lines of code that are no import and no docstring; a wrapped line is one."""
+    begins, first = set(), 0
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.NEWLINE:
+            begins.add(first)
+            first = 0
+        elif token.type not in SILENT and not first:
+            first = token.start[0]
+    silent = {
+        node.lineno
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Import | ast.ImportFrom) or is_docstring(node)
     }
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import | ast.ImportFrom) or is_docstring(node):
-            held -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return len(held)
+    return len(begins - silent)
 
 
 def is_docstring(node: ast.AST) -> bool:
@@ -78,7 +80,37 @@ def examples() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"examples": examples}
+def our_programs() -> dict[str, str]:
+    """The programs of docs/everyday.md by need; what a block before the last sets up is given."""
+    _, *parts = EVERYDAY.read_text().split("\n## ")
+    return {part.splitlines()[0]: BLOCK.findall(part)[-1] for part in parts}
+
+
+def peer_programs(peer: str) -> dict[str, str]:
+    """The programs of a peer by need, as its file separates them."""
+    _, *parts = (PEERS / f"{peer}.py").read_text().split("\n# %% ")
+    return {part.splitlines()[0]: part.partition("\n")[2] for part in parts}
+
+
+def everyday() -> str:
+    """The table of docs/everyday.md: lines by need and project, and in how many we are shortest."""
+    programs = {"stepladder": our_programs()}
+    programs |= {name: peer_programs(file) for name, file in PEER_FILES.items()}
+    lines = [f"| need | {' | '.join(programs)} |", "|---" * (len(programs) + 1) + "|"]
+    short = 0
+    for need in programs["stepladder"]:
+        counts = [count(found[need]) if need in found else None for found in programs.values()]
+        ours, *theirs = counts
+        short += ours <= min(number for number in theirs if number)
+        shown = " | ".join("–" if number is None else str(number) for number in counts)
+        anchor = re.sub(r"[^a-z0-9 -]", "", need.lower()).replace(" ", "-")
+        lines.append(f"| [{need}](#{anchor}) | {shown} |")
+    needs = len(programs["stepladder"])
+    head = f"In {short} of {needs} needs stepladder takes no more lines than the shortest other. "
+    return "\n".join([f"{head}A dash: the project has no way of its own.", "", *lines])
+
+
+TABLES = {"examples": examples, "everyday": everyday}
 
 
 def filled(page: str) -> str:

@@ -19,7 +19,7 @@ import torch
 
 from tests import ranks
 from tests.docs.running import inside, rank_of_script, run_here
-from tests.docs.test_site import load
+from tests.docs.site_scripts import load
 from tests.soak import soak_after
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
