@@ -7,7 +7,8 @@ A page asks for one by a comment, and everything up to `<!-- end -->` is written
     bf16 zero3 micro=1 batch=8
     -->
 
-A forecast is the planner's, of today's code; `names` are those of stepladder.seam. What was
+A forecast is the planner's, of today's code; `names` are those of stepladder.seam, `labs` those of
+the course. What was
 measured is what the benchmarks left in benchmarks/results, with its date and machine. The pictures
 of docs/figures.py show the same rows.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.hardware import Cluster
+from stepladder.labs import all_labs
 from stepladder.plan import Plan
 from stepladder.planner import forecast
 from stepladder.record import Forecast
@@ -30,7 +32,7 @@ from stepladder.workload import find_facts
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-ASKED = re.compile(r"<!-- (forecast|measured|names): (.*?)-->\n.*?<!-- end -->", re.DOTALL)
+ASKED = re.compile(r"<!-- (forecast|measured|names|labs): (.*?)-->\n.*?<!-- end -->", re.DOTALL)
 GIB = 2**30
 
 
@@ -349,7 +351,20 @@ def words_of(paths: list[str]) -> str:
     return ", ".join(f"`{path[skipped:]}`" for path in paths)
 
 
-KINDS = {"forecast": forecast_table, "measured": measured_table, "names": names_table}
+def labs_table(_: str) -> str:
+    rows = (
+        (f"`{lab.name}`", lab.title, str(lab.ranks), str(lab.seconds), f"`{lab.library}`")
+        for lab in all_labs()
+    )
+    return lines(("lab", "about", "ranks", "seconds", "done properly by"), rows)
+
+
+KINDS = {
+    "forecast": forecast_table,
+    "measured": measured_table,
+    "names": names_table,
+    "labs": labs_table,
+}
 
 
 def filled(page: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -75,6 +76,34 @@ def test_the_site_needs_no_network_and_no_link_is_broken(site: Path) -> None:
             elif anchor and target in pages and anchor not in pages[target].anchors:
                 broken.append(f"{page.name} leads to {url}, which has no such place")
     assert broken == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("evaluate", "evaluation.html"),
+        ("metric", "evaluation.html"),
+        ("EMA", "loop_pieces.html"),
+        ("early stopping", "loop_pieces.html"),
+        ("DataLoader", "data.html"),
+        ("learning rate", "optimizers.html"),
+    ],
+)
+def test_a_search_finds_the_guide(site: Path, words: str, page: str) -> None:
+    sections = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    found = [
+        section["location"].partition("#")[0]
+        for section in sections
+        if words.lower() in f"{section['title']} {section['text']}".lower()
+    ]
+    assert page in found
+
+
+def test_the_contents_are_of_four_kinds() -> None:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    kinds = [name for entry in settings["nav"] for name in entry]
+    assert kinds == ["Home", "Tutorial", "How-to guides", "Reference", "Explanation"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -6,7 +6,6 @@ import ast
 import doctest
 import itertools
 import json
-import os
 import shlex
 import struct
 import tomllib
@@ -30,6 +29,7 @@ from .running import (
     assert_shown,
     check,
     check_other,
+    inside,
     rank_of_command,
     rank_of_script,
     run_here,
@@ -254,15 +254,32 @@ class Few:
 
 @pytest.mark.parametrize("page", with_language("python"), ids=page_name)
 def test_snippets_run_from_the_first_to_the_last(page: Path, folder: Path) -> None:
+    run_snippets(page, folder, needing={""})
+
+
+STARTING_RANKS = "needs two ranks"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "page",
+    [
+        p
+        for p in PAGES
+        if any(b.needs == STARTING_RANKS for b in blocks(p) if b.language == "python")
+    ],
+    ids=page_name,
+)
+def test_snippets_that_start_ranks_run_among_the_others(page: Path, folder: Path) -> None:
+    run_snippets(page, folder, needing={"", STARTING_RANKS})
+
+
+def run_snippets(page: Path, folder: Path, needing: set[str]) -> None:
     names = reader(folder)
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
+    with inside(folder):
         for block in blocks(page):
-            if block.language == "python" and not block.needs:
+            if block.language == "python" and block.needs in needing:
                 run_snippet(block, names)
-    finally:
-        os.chdir(before)
 
 
 def run_snippet(block: Block, names: dict[str, Any]) -> None:
