@@ -19,7 +19,9 @@ from stepladder.train.data_loader.loader_position import is_loader
 from .batch_rows import rows_of
 from .engine import Engine
 from .pending_report import PendingReport
-from .step_batch import Rows
+from .step_batch import Rows, check_series
+
+OF_SAMPLES = "Give run.batches(data, size=32), or DataLoader(data, batch_size=32)."
 
 
 def fit(
@@ -47,6 +49,8 @@ def fit(
     >>> [report.step for report in sl.fit(run, [batch] * 3)]
     [0, 1, 2]
     """
+
+    check_series(batches, OF_SAMPLES)
 
     def opened(start: int) -> Iterable[Any]:
         return run.shard(batches, rows, start=start)

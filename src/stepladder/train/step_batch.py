@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset, IterableDataset
 
 from stepladder.data import Batch, iter_tensors
 from stepladder.data.batch import is_by_row, map_tensors
@@ -18,6 +19,22 @@ from .batch_rows import rows_of
 
 Rows = Literal["global", "rank"]  # tensors are the whole global batch, or this rank's part of it
 REFUSED = -1  # rows of a rank whose batch is of no use
+
+
+def check_series(data: Any, remedy: str) -> None:
+    """Refuse what is one batch, samples, or nothing that can be gone through.
+
+    Args:
+        remedy: what to give instead of samples.
+    """
+    samples = isinstance(data, Dataset) and not isinstance(data, IterableDataset)
+    single = isinstance(data, torch.Tensor | Mapping | str) or (
+        isinstance(data, tuple) and all(isinstance(part, torch.Tensor) for part in data)
+    )
+    if samples or single or not isinstance(data, Iterable):
+        what = "samples and not batches" if samples else "no series of batches"
+        way_out = "Give [batch]." if single else remedy
+        raise DataError("data", f"a {type(data).__name__} is {what}", way_out)
 
 
 def as_batch(given: Any, position: int, ways: int = 1) -> Batch:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader
 
 from stepladder.errors import DataError, StepladderError, first_line
 from stepladder.model.training_mode import evaluating
@@ -17,7 +17,7 @@ from stepladder.rungs.observe_outputs import without_loss
 from stepladder.train.data_loader.shard_loader import distributed_sampler
 from stepladder.train.engine import Engine
 from stepladder.train.feed import Feed
-from stepladder.train.step_batch import Rows
+from stepladder.train.step_batch import Rows, check_series
 
 from .between_ranks import first_that, gather_to, send_to_all
 from .collect_rows import put_in_order
@@ -142,14 +142,7 @@ def without_learning(run: Engine) -> Iterator[None]:
 
 def check_data(data: Any) -> None:
     """Refuse what is no series of batches, or never ends."""
-    samples = isinstance(data, Dataset) and not isinstance(data, IterableDataset)
-    single = isinstance(data, Tensor | Mapping | str) or (
-        isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
-    )
-    if samples or single or not isinstance(data, Iterable):
-        what = "samples and not batches" if samples else "no series of batches"
-        one = "Give [batch]." if single else "Give DataLoader(data, batch_size=32)."
-        raise DataError("data", f"a {type(data).__name__} is {what}", one)
+    check_series(data, "Give DataLoader(data, batch_size=32).")
     if isinstance(data, Feed) and data.endless:
         raise DataError(
             "batches",

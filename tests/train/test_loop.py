@@ -1,0 +1,28 @@
+"""The loop takes a series of batches, and says so of anything else."""
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from stepladder.errors import DataError
+from stepladder.train import climb, fit
+
+PAIR = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
+SAMPLES = "Give run.batches(data, size=32), or DataLoader(data, batch_size=32)."
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (TensorDataset(*PAIR), f"data: a TensorDataset is samples and not batches. {SAMPLES}"),
+        (3, f"data: a int is no series of batches. {SAMPLES}"),
+        (PAIR, "data: a tuple is no series of batches. Give [batch]."),
+        (PAIR[0], "data: a Tensor is no series of batches. Give [batch]."),
+    ],
+)
+def test_what_is_no_series_of_batches_is_refused_in_a_line(given, said):
+    run = climb(torch.nn.Linear(2, 2), loss="cross_entropy", plan="fp32", device="cpu")
+    with pytest.raises(DataError) as refused:
+        next(fit(run, given))
+    assert str(refused.value) == said
+    assert [report.step for report in fit(run, [PAIR])] == [0]
