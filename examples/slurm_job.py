@@ -18,7 +18,7 @@ def train(folder="runs/slurm"):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
     data = torch.utils.data.TensorDataset(torch.randn(512, 16), torch.randint(0, 4, (512,)))
-    run = sl.climb(model, loss="cross_entropy", optimizer="adamw lr=3e-3", plan="zero3")
+    run = sl.climb(model, loss="cross_entropy", optimizer="adamw lr=3e-3", plan="bf16 zero3")
     run.resume(folder)  # a job that was requeued goes on from its last checkpoint
     for report in sl.fit(run, run.batches(data, size=64), steps=20):
         if report.step % 10 == 9:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from stepladder.errors import DataError
+from stepladder.errors import DataError, PlanError
 from stepladder.train import climb, fit
 
 PAIR = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
@@ -26,3 +26,18 @@ def test_what_is_no_series_of_batches_is_refused_in_a_line(given, said):
         next(fit(run, given))
     assert str(refused.value) == said
     assert [report.step for report in fit(run, [PAIR])] == [0]
+
+
+def test_what_is_no_run_and_no_number_of_steps_is_refused_in_a_line():
+    module = torch.nn.Linear(2, 2)
+    with pytest.raises(PlanError) as refused:
+        next(fit(module, [PAIR]))
+    assert str(refused.value) == (
+        "fit: was given a Linear, and trains a run. Give it what climb returned."
+    )
+    run = climb(module, loss="cross_entropy", plan="fp32", device="cpu")
+    with pytest.raises(PlanError) as refused:
+        next(fit(run, [PAIR], steps="3"))
+    assert str(refused.value) == (
+        "steps: '3' is not a whole number of steps. Write one, or leave it out to take all batches."
+    )

@@ -1,8 +1,10 @@
 """What `climb` makes of a plan on the ranks that were started."""
 
+import pytest
 import torch
 from torch.nn import functional
 
+from stepladder.errors import PlanError
 from stepladder.plan import Layout, Plan
 from stepladder.train import climb
 from tests.ranks import run
@@ -37,3 +39,17 @@ def test_a_plan_without_a_layout_is_data_parallel_over_the_ranks_that_were_start
 
 def test_on_one_process_nothing_is_said():
     assert climbed("fp32 micro=2")[:2] == (Layout(), "")
+
+
+def test_a_device_may_be_torchs_own():
+    module = torch.nn.Linear(4, 2)
+    run = climb(module, loss="cross_entropy", plan="fp32", device=torch.device("cpu"))
+    assert run.world.device == torch.device("cpu")
+
+
+def test_a_plan_that_is_neither_words_nor_a_plan_is_refused_in_a_line():
+    with pytest.raises(PlanError) as refused:
+        climb(torch.nn.Linear(4, 2), loss="cross_entropy", plan=None)
+    assert str(refused.value) == (
+        "plan: a NoneType is neither words nor a Plan. Write 'auto', or words such as 'bf16 zero3'."
+    )

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from stepladder.data import Prefetcher, ReadPolicy
 from stepladder.data import batches as batches_of
+from stepladder.errors import PlanError
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 from stepladder.train.data_loader.loader_position import is_loader
@@ -50,7 +52,7 @@ def fit(
     [0, 1, 2]
     """
 
-    check_series(batches, OF_SAMPLES)
+    check_loop(run, batches, steps)
 
     def opened(start: int) -> Iterable[Any]:
         return run.shard(batches, rows, start=start)
@@ -68,6 +70,17 @@ def fit(
             return
         run.clock.wait(time.perf_counter() - asked)
         yield run.step(batch, rows=rows)
+
+
+def check_loop(run: Any, batches: Any, steps: Any) -> None:
+    """Refuse to loop over what is no series of batches, or with what is no run."""
+    if not hasattr(run, "climbed"):
+        problem = f"was given a {type(run).__name__}, and trains a run"
+        raise PlanError("fit", problem, "Give it what climb returned.")
+    if steps is not None and not isinstance(steps, Integral):
+        problem = f"{steps!r} is not a whole number of steps"
+        raise PlanError("steps", problem, "Write one, or leave it out to take all batches.")
+    check_series(batches, OF_SAMPLES)
 
 
 def feed(

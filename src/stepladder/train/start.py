@@ -40,7 +40,7 @@ def climb(
     sample: Any = None,
     rate: str | Rate | Callable[..., Any] | LRScheduler | None = "constant",
     seed: int = 0,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     nonfinite: str = "stop",
     exact: bool = False,
     timeout_seconds: float = 600,
@@ -69,7 +69,7 @@ def climb(
             from the step to a share of the learning rate, or a torch scheduler, its class or a
             function that makes it of an optimizer; it then takes a step after each of the run's.
         seed: of dropout and every other random number that a step draws.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda", or a torch.device.
         nonfinite: what happens after a loss or gradient that is NaN or Inf, whose update is always
             skipped: "stop" raises when a report is read (on several ranks, at the next step of
             those that do not read it), "skip" goes on, "backoff" goes on with half the learning
@@ -85,7 +85,7 @@ def climb(
     >>> report.step, report.tokens
     (0, 8)
     """
-    health = Health(nonfinite)
+    health, device = Health(nonfinite), str(device)
     check_state(model)
     place = Place.from_environment()
     code = None if optimizer is None else read_given(optimizer, model, loss)

@@ -68,6 +68,9 @@ def choose_plan(
     Args:
         optimizer: that the run will have, whatever the text says.
     """
+    if not isinstance(text, str):
+        problem = f"a {type(text).__name__} is neither words nor a Plan"
+        raise PlanError("plan", problem, "Write 'auto', or words such as 'bf16 zero3'.")
     words = text.split()
     if not is_automatic(words):
         if any(word.startswith(WORD) for word in words):
