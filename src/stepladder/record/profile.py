@@ -89,3 +89,9 @@ class Profile:
             "overhead": self.overhead,
             "mfu": self.mfu,
         }
+
+    def __str__(self) -> str:
+        largest = sorted(self.causes, key=lambda cause: -self.causes[cause])
+        shares = [f"{x.replace('_', ' ')} {self.share(x):.0%}" for x in largest if self.causes[x]]
+        step = f"step {1e3 * self.step_seconds:,.1f} ms under the profiler: {', '.join(shares)}"
+        return "\n".join(filter(None, [step, self.bound, *(f"- {one}" for one in self.findings)]))
