@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from stepladder.errors import DataError
-from stepladder.train import climb
+from stepladder.train import climb, fit
 from tests.ranks import run as on_ranks
 from tests.train.toys import gpt, net, pairs, ragged, same_bits
 
@@ -359,6 +359,19 @@ def test_batches_without_an_end_or_in_an_unknown_order_are_refused():
         run.predict(dealt)
     with pytest.raises(DataError, match="^batches: there are none to evaluate"):
         run.predict([])
+
+
+def test_batches_that_end_before_the_run_stands_say_where_it_stands():
+    run = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
+    rows = TensorDataset(*pairs(1)[0])
+    for _ in fit(run, run.batches(rows, size=4), steps=3):
+        pass
+    with pytest.raises(DataError) as refused:
+        run.evaluate(run.batches(rows, size=4, stop=8))
+    assert str(refused.value) == (
+        "batches: there are none to evaluate. run.batches goes on from the run's sample 12: "
+        "give a DataLoader."
+    )
 
 
 def from_a_loader(plan):

@@ -121,8 +121,15 @@ def evaluate_batches(
         total, count, seen = total + loss.item() * weight, count + weight, True
     forward_backward.gradient_sync.after_evaluation()
     if not seen:
-        raise DataError("batches", "there are none to evaluate", "Give at least one batch.")
+        raise no_batches(data, run.position)
     return total / count if count else math.nan  # a mean over no target
+
+
+def no_batches(data: Any, position: int) -> DataError:
+    remedy = "Give at least one batch."
+    if isinstance(data, Feed):
+        remedy = f"run.batches goes on from the run's sample {position}: give a DataLoader."
+    return DataError("batches", "there are none to evaluate", remedy)
 
 
 @contextmanager
