@@ -82,8 +82,7 @@ class LossTrial:
                 weighting = self.decide(rows, (1, 2, 3) if smallest == 1 else (2, 4))
             except StepladderError as problem:
                 refused = problem
-        weighting = self.agree(weighting, refused)
-        return self.loss.weighted(weighting)
+        return self.loss.weighted(self.agree(weighting, refused))
 
     def agree(
         self, weighting: Weighting | None, refused: StepladderError | None
