@@ -47,6 +47,7 @@ metrics = {"size error": size_error, "sign accuracy": sign_accuracy}
 torch.manual_seed(0)
 run = sl.climb(TwoHeads(), loss=both_losses, optimizer="adamw lr=2e-2")
 stop, best = EarlyStopping(patience=2), BestCheckpoint(run, "runs/multitask/best")
+run.resume(best.folder)  # started again, it goes on from its best
 training, held_out = make_rows(512, seed=0), DataLoader(make_rows(128, seed=1), batch_size=64)
 with run.open_journal("runs/multitask") as journal:
     for report in sl.fit(run, run.batches(training, size=64), steps=400):

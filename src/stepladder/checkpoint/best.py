@@ -56,6 +56,13 @@ def list_best(root: Path, mode: str) -> list[tuple[Path, Ranking]]:
     return sorted(ranked, key=lambda one: (one[1].cost, step_of(one[0])))
 
 
+def list_of_others(root: Path, mode: str, run: str) -> list[Path]:
+    """Those of them that another run saved, by the token of this one."""
+    return [
+        path for path, _ in list_best(root, mode) if read_manifest(path).state.get("run") != run
+    ]
+
+
 def remove_worse(newest: Path) -> None:
     """Delete what is no longer among the best now that this checkpoint is there."""
     ranking = read_ranking(newest)

@@ -263,7 +263,9 @@ class Run(Engine):
         Args:
             strict: refuse a model of the same shapes with other settings, such as its heads.
         """
-        return load(self, folder, strict=strict)
+        path = load(self, folder, strict=strict)
+        self.saver.resumed = True
+        return path
 
     def resume(self, folder: str | Path, *, strict: bool = True) -> Path | None:
         """Go on from the latest checkpoint of a folder; where it holds none, begin: None.
@@ -271,4 +273,6 @@ class Run(Engine):
         Args:
             strict: as in `load`.
         """
-        return resume(self, folder, strict=strict)
+        path = resume(self, folder, strict=strict)
+        self.saver.resumed = self.saver.resumed or path is not None
+        return path

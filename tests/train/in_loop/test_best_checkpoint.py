@@ -105,6 +105,17 @@ def test_a_resumed_run_knows_the_best_so_far(tmp_path):
     assert resumed.index == 2
 
 
+def test_the_best_of_an_earlier_run_are_not_taken_for_this_run_s(tmp_path):
+    follow(start(), BestCheckpoint(start(), tmp_path), (0.1,))
+    run = start()
+    run.step(BATCH)
+    with pytest.raises(TrainingError, match="holds the best of an earlier run, and this one began"):
+        BestCheckpoint(run, tmp_path)(0.5)
+    assert names(tmp_path), "nothing is deleted"
+    BestCheckpoint(run, tmp_path / "other")(0.5)
+    BestCheckpoint(run, tmp_path / "other")(0.4)  # another object, the same run
+
+
 def test_a_save_that_failed_is_not_among_the_best(tmp_path):
     run = start()
     best = BestCheckpoint(run, tmp_path / "best", wait=False)

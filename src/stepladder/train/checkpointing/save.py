@@ -46,6 +46,7 @@ class Saver:
     count: int = 0  # saves begun; the same on every rank
     prefix: str = ""  # before every note: another run of this world saves too
     token: str = ""  # tells this process's unfinished folders from those of a run that died
+    resumed: bool = False  # whether the run went on from a checkpoint
     thread: threading.Thread | None = None
     failure: StepladderError | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)  # host memory, used again each time

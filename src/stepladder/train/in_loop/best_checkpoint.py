@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from stepladder.checkpoint.best import Ranking, list_best, read_ranking
+from stepladder.checkpoint.best import Ranking, list_best, list_of_others, read_ranking
 from stepladder.checkpoint.commit import checkpoint_folder
 from stepladder.errors import PlanError, TrainingError
 from stepladder.plan import AXES
@@ -26,7 +26,8 @@ class BestCheckpoint:
 
     Every rank calls it with the same value, as `run.evaluate` returns it. NaN is never saved.
     Checkpoints that `run.save` wrote into the same folder are left alone. `run.load(best.path)`
-    goes back to the best one; a resumed run finds it in the folder.
+    goes back to the best one; a resumed run finds it in the folder, and one that began anew is
+    refused a folder with the best of an earlier run.
 
     Args:
         folder: for these checkpoints, such as "runs/demo/best".
@@ -86,10 +87,18 @@ class BestCheckpoint:
         number, isnan = (0.0, True) if math.isnan(value) else (value, False)
         there = checkpoint_folder(self.folder, self.run.index)
         taken = world.is_rank_zero and there.exists() and read_ranking(there) is None
-        mine = [number, -number, isnan, not isnan, chosen, taken]
+        others = world.is_rank_zero and self._are_of_an_earlier_run()
+        mine = [number, -number, isnan, not isnan, chosen, taken, others]
         told = torch.tensor(mine, dtype=torch.float64, device=world.device)
         with world.explain_hangs():
-            high, low, some_nan, some_number, save, clashes = world.max(told, *AXES).tolist()
+            high, low, some_nan, some_number, save, clashes, earlier = world.max(
+                told, *AXES
+            ).tolist()
+        if earlier:
+            problem = f"{self.folder} holds the best of an earlier run, and this one began anew"
+            raise TrainingError(
+                "folder", problem, "Resume before, name another folder, or delete that one."
+            )
         if high != -low or some_nan == some_number:
             raise TrainingError(
                 "value",
@@ -100,6 +109,11 @@ class BestCheckpoint:
             problem = f"{there} is a checkpoint of run.save, of the same step"
             raise TrainingError("folder", problem, "Give BestCheckpoint a folder of its own.")
         return bool(save)
+
+    def _are_of_an_earlier_run(self) -> bool:
+        """Whether the best so far are of a run that this one did not go on from."""
+        saver = self.run.saver
+        return not saver.resumed and bool(list_of_others(self.folder, self.mode, saver.token))
 
     def _is_better(self, ranking: Ranking) -> bool:
         if math.isnan(ranking.value):
