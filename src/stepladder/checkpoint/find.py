@@ -13,6 +13,16 @@ from .integrity import COMMITTED, MANIFEST, permission_denied
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".distcp")
 
 
+def as_folder(given: object) -> Path:
+    """The folder that a user named, whether or not it is there."""
+    if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
+        raise RecordError("folder", f"{given!r} is no path", 'Name a folder, such as "runs/demo".')
+    path = Path(given)
+    if path.is_file():
+        raise RecordError("folder", f"{path} is a file", 'Name a folder, such as "runs/demo".')
+    return path
+
+
 def list_checkpoints(root: Path) -> list[Path]:
     """The committed checkpoints of a run, newest first; their contents are not verified.
 

@@ -13,6 +13,7 @@ import torch
 
 from stepladder.checkpoint.best import read_ranking
 from stepladder.checkpoint.commit import checkpoint_folder
+from stepladder.checkpoint.find import as_folder
 from stepladder.data import ReadPolicy
 from stepladder.errors import TrainingError
 from stepladder.plan import AXES
@@ -161,7 +162,7 @@ class Run(Engine):
         Args:
             track: trackers that are sent every entry too, such as "tensorboard, wandb".
         """
-        writes = self.world.is_rank_zero
+        folder, writes = as_folder(folder), self.world.is_rank_zero
         with open_journal(folder, track) if writes else nullcontext(NullJournal()) as journal:
             ranks = self.world.place.num_ranks
             journal.write(
@@ -197,8 +198,9 @@ class Run(Engine):
         whoever changes parameters by other means than `step` calls `finish_saving` first, which
         waits for it. A save that fails is then an event of the run.
         """
+        folder = as_folder(folder)
         self.agree_on_health()
-        self._check_free(checkpoint_folder(Path(folder), self.index))
+        self._check_free(checkpoint_folder(folder, self.index))
         return self.saver.save(self, folder, wait=wait)
 
     def _check_free(self, path: Path) -> None:
@@ -263,7 +265,7 @@ class Run(Engine):
         Args:
             strict: refuse a model of the same shapes with other settings, such as its heads.
         """
-        path = load(self, folder, strict=strict)
+        path = load(self, as_folder(folder), strict=strict)
         self.saver.resumed = True
         return path
 
@@ -273,6 +275,6 @@ class Run(Engine):
         Args:
             strict: as in `load`.
         """
-        path = resume(self, folder, strict=strict)
+        path = resume(self, as_folder(folder), strict=strict)
         self.saver.resumed = self.saver.resumed or path is not None
         return path

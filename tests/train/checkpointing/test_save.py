@@ -288,3 +288,18 @@ def test_latest_is_for_people_and_cannot_lead_out_of_the_folder(tmp_path):
     shutil.copytree(elsewhere, inside / "step-000000")
     (inside / "latest").write_text("../elsewhere/step-000000")
     assert run.load(inside) == inside / "step-000000"
+
+
+@pytest.mark.parametrize("given", [None, 3, "", "file"])
+def test_what_is_no_folder_is_refused(tmp_path, given):
+    (tmp_path / "file").write_text("")
+    given, said = (tmp_path / "file", "is a file") if given == "file" else (given, "is no path")
+    run = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
+    for act in (
+        run.save,
+        run.load,
+        run.resume,
+        lambda folder: run.open_journal(folder).__enter__(),
+    ):
+        with pytest.raises(RecordError, match=f"folder: .*{said}. Name a folder"):
+            act(given)
