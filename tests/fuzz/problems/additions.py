@@ -11,6 +11,10 @@ from typing import Any
 Spec = dict[str, Any]
 COUNTED = ("cross_entropy", "weighted", "masked_mean", "row_mean", "own")  # may ignore targets
 
+NOT_EXACT = (  # words that exact=ranks excludes
+    "tensor", "pipeline", "context", "micro", "accumulate", "kernels", "replicate", "compile",
+)  # fmt: skip
+
 
 def chance(rng: Random, probability: float) -> bool:
     return rng.random() < probability
@@ -61,6 +65,25 @@ def can_be_ragged(module: Spec, loss: Spec, data: Spec) -> bool:
     # As many classes as positions are refused by name, where they would come in a later batch.
     clear = loss["type"] != "cross_entropy" or module["classes"] > module["length"]
     return several and plain and clear and not fixed and len(set(data["rows"])) == 1
+
+
+def exact_word(rng: Random, plan: str, ranks: int, rows: list[int]) -> list[str]:
+    """Now and then, for ranks that only share rows: the same bits on any number of them."""
+    words, slices = plan.split(), rng.choice((2, 4))
+    cut = (
+        "tensor",
+        "pipeline",
+        "context",
+        "micro",
+        "accumulate",
+        "kernels",
+        "replicate",
+        "compile",
+    )
+    if words[0] == "auto" or any(word.startswith(cut) for word in words):
+        return []
+    fits = slices % ranks == 0 and all(count % slices == 0 for count in rows)
+    return [f"exact=ranks:{slices}"] if fits and chance(rng, 0.25) else []
 
 
 def words_of_plan(rng: Random) -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
-from .additions import add_to_data, add_to_module, words_of_plan
+from .additions import add_to_data, add_to_module, exact_word, words_of_plan
 from .grammar import chance, draw_loss, draw_module, draw_optimizer
 from .losses import is_class_loss
 from .optimizers import bring_optimizer
@@ -53,6 +53,8 @@ class Problem:
         if layout.plan == "fp32" and chance(Random(f"{seed} auto"), 0.6):
             # Two plans are tried on copies: with and without kernels. Nobody may notice.
             layout = Layout("auto compile=off tune=60", ranks=1)
+        exact = exact_word(Random(f"{seed} exact"), layout.plan, layout.ranks, data["rows"])
+        layout = layout.changed(precision, exact)
         return cls(seed, module, loss, data, optimizer, layout, again, same_again)
 
     @property

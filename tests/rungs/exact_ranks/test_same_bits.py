@@ -198,7 +198,7 @@ def test_the_number_of_slices_is_part_of_the_run():
 
 def test_batch_norm_says_that_it_sees_a_slice_at_a_time():
     said = start("fp32 exact=ranks", make=Images).because
-    assert said.endswith("BatchNorm sees one of 8 slices at a time, whatever the ranks")
+    assert said.endswith("on the number of slices, though not on that of ranks")
 
 
 def test_a_batch_that_does_not_divide_names_the_nearest_sizes():

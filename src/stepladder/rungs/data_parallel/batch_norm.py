@@ -42,7 +42,10 @@ def explain_batch_norm(module: nn.Module, settled: SettledPlan) -> str:
     if not any(whole or norm.training or not tracks(norm) for norm in batch_norms(module)):
         return ""
     if settled.slices:
-        return f"BatchNorm sees one of {settled.slices} slices at a time, whatever the ranks"
+        return (
+            f"BatchNorm sees one of {settled.slices} slices of a batch at a time, so results depend "
+            "on the number of slices, though not on that of ranks"
+        )
     ways, said = settled.gradient_ranks, []
     if ways > 1 and settled.plan.batchnorm == "sync":
         said.append(f"BatchNorm statistics are combined over {ways} ranks")
