@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Container
 from dataclasses import dataclass, replace
@@ -31,6 +32,10 @@ class Reference:
     @property
     def is_file(self) -> bool:
         return self.place.endswith(".py")
+
+    def absolute(self) -> Reference:
+        """The same for a process in another folder."""
+        return replace(self, place=os.path.abspath(self.place)) if self.is_file else self
 
     def beside(self, name: str) -> Reference:
         """Another name in the same file or module."""

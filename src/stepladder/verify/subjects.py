@@ -67,9 +67,8 @@ def find_subject(code: UserCode | str, dropout: float = 0.0, samples: Any = None
     if model_reference(named.model) is None:
         build(named.model, device="meta")  # a name nobody knows is a mistake to hear of now
     complete = named.complete()
-    return Subject(
-        named.model, partial(make_named, complete, dropout, samples), taken=complete.taken
-    )
+    make = partial(make_named, complete.absolute(), dropout, samples)
+    return Subject(named.model, make, taken=complete.taken)
 
 
 def make_named(code: UserCode, dropout: float, samples: Any) -> Made:

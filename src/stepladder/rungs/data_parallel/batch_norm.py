@@ -43,8 +43,8 @@ def explain_batch_norm(module: nn.Module, settled: SettledPlan) -> str:
         return ""
     if settled.slices:
         return (
-            f"BatchNorm sees one of {settled.slices} slices of a batch at a time, so results depend "
-            "on the number of slices, though not on that of ranks"
+            f"BatchNorm sees one of {settled.slices} slices of a batch at a time, so results "
+            "depend on the number of slices, though not on that of ranks"
         )
     ways, said = settled.gradient_ranks, []
     if ways > 1 and settled.plan.batchnorm == "sync":

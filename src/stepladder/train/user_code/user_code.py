@@ -67,6 +67,17 @@ class UserCode:
         names = " and ".join(text.rpartition(":")[2] for text in found.values())
         return replace(self, **found, taken=f"Using {names} of {reference.place}.")
 
+    def absolute(self) -> UserCode:
+        """The same for ranks, which may work in another folder."""
+        model, data = model_reference(self.model), data_reference(self.data)
+        return replace(
+            self,
+            model=str(model.absolute()) if model else self.model,
+            data=str(data.absolute()) if data else self.data,
+            sample=absolute(self.sample),
+            loss=absolute(self.loss),
+        )
+
     def check(self) -> None:
         """Refuse a batch beside data, and a batch that no reference leads to."""
         if self.sample and self.data:
@@ -111,6 +122,11 @@ class UserCode:
         found = find_function(reference, "loss")
         makes = isinstance(found, type) and issubclass(found, nn.Module)
         return call_named(reference, "loss") if makes else found
+
+
+def absolute(text: str) -> str:
+    reference = Reference.parse(text)
+    return str(reference.absolute()) if reference else text
 
 
 def data_reference(text: str) -> Reference | None:
