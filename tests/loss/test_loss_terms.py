@@ -141,6 +141,11 @@ def test_a_loss_of_one_number_has_no_terms():
             "Leave a total out; use letters, digits and _ . - in a term's name.",
         ),
         (
+            {"a": 1, "Total_loss": 1},
+            "loss: returned a term called 'Total_loss', and terms are added up to the loss. "
+            "Leave a total out; use letters, digits and _ . - in a term's name.",
+        ),
+        (
             {"k l": 1},
             "loss: returned a term called 'k l', and terms are added up to the loss. "
             "Leave a total out; use letters, digits and _ . - in a term's name.",

@@ -27,6 +27,7 @@ from .sliced_cross_entropy import is_sliced, sliced_cross_entropy
 from .weighting import BY_SHIFTED_TARGETS, BY_TARGETS, Weighting
 
 TERM = re.compile(r"[A-Za-z0-9_.-]{1,80}")  # what every tracker takes
+TOTAL = re.compile(r"total|^(loss|sum)$", re.IGNORECASE)  # which would be counted twice
 SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label i + 1 themselves
 
 
@@ -109,7 +110,7 @@ def read_terms(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
     if not found:
         raise ModelError("loss", "returned no terms", "Return at least one, or a number.")
     for name in found:
-        if not isinstance(name, str) or not TERM.fullmatch(name) or name in ("loss", "total"):
+        if not isinstance(name, str) or not TERM.fullmatch(name) or TOTAL.search(name):
             raise ModelError(
                 "loss",
                 f"returned a term called {name!r}, and terms are added up to the loss",

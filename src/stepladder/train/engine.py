@@ -48,7 +48,7 @@ from stepladder.train.optimizer.schedules import RateFunction, Scheduler
 from stepladder.train.reporting.step_clock import Clock
 from stepladder.train.reporting.step_report import Taken, read_report
 from stepladder.world import World, deterministic, device_memory_bytes, seed_generators
-from stepladder.world.seed import one_thread
+from stepladder.world.seed import host_generator_kept, one_thread
 
 from .flop_rate import FlopRate
 from .peak_memory import PeakMemory
@@ -175,6 +175,7 @@ class Engine:
             start_training(self.module, self.evaluated)
         self.cut(batch)
         with (
+            host_generator_kept(),
             deterministic(self.exact or bool(self.settled.slices)),
             one_thread(bool(self.settled.slices) and self.world.device.type == "cpu"),
             float32_matmul_mode(self.plan.precision, self.world.device),

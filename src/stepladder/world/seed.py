@@ -1,8 +1,8 @@
 """The RNG state of a run: seeds derived for each step, and the deterministic mode.
 
-The generators are reseeded before every step from (seed, step, data rank), so the RNG state after k
-steps is a function of k. A run resumed at step k on the same number of data ranks draws the same
-numbers without saving any generator.
+The generators are reseeded before every step from (seed, step, data rank), so what step k draws is
+a function of k. A run resumed at step k on the same number of data ranks draws the same numbers
+without saving any generator.
 """
 
 from __future__ import annotations
@@ -31,6 +31,20 @@ def seed_generators(device: torch.device, seed: int, *keys: int | str) -> None:
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(number)
+
+
+@contextmanager
+def host_generator_kept() -> Iterator[None]:
+    """Context after which torch's generator of the CPU is as before.
+
+    A step seeds it for its rank. What a loop draws between steps, such as an epoch's order or a
+    batch that every rank is to have, must not depend on the rank.
+    """
+    before = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
 @contextmanager

@@ -248,3 +248,22 @@ def test_names_and_nothing_in_a_batch_go_with_its_rows():
     for found in (cut, both[0][0], both[1][0]):
         assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(found, alone))
     assert steps == 4
+
+
+def two_epochs(plan):
+    """Rows of two epochs in a shuffled order, and what a loop draws between steps."""
+    torch.manual_seed(3)
+    run = start(plan)
+    loader = DataLoader(TensorDataset(*columns(16)), batch_size=8, shuffle=True)
+    losses, drawn = [], []
+    for _ in range(2):
+        for report in fit(run, loader):
+            losses.append(report.loss)
+            drawn.append(torch.rand(()).item() if len(drawn) > 2 else 0.0)
+    return losses, drawn
+
+
+def test_later_epochs_and_draws_of_the_loop_do_not_depend_on_the_ranks():
+    losses, drawn = two_epochs("fp32")
+    for found, also in run(two_epochs, 2, "fp32 ddp"):
+        assert found == pytest.approx(losses, rel=1e-6) and also == drawn

@@ -218,3 +218,20 @@ def test_a_folder_that_cannot_be_written_is_told_in_a_line(tmp_path):
         f"checkpoint: {tmp_path}/file cannot be written (File exists). "
         "Free some space or name another folder."
     )
+
+
+def test_a_run_s_name_is_no_path(tmp_path):
+    runs = start()
+    with pytest.raises(PlanError, match="'../..' cannot be the name of a run. Use letters"):
+        save_together(tmp_path, **{"../..": runs["critic"], "generator": runs["generator"]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_run_s_folder_and_that_of_several_are_told_apart(tmp_path):
+    runs = start()
+    save_together(tmp_path / "both", **runs)
+    runs["critic"].save(tmp_path / "one")
+    with pytest.raises(RecordError, match="both holds runs that were saved together. Use resume_"):
+        runs["critic"].resume(tmp_path / "both")
+    with pytest.raises(RecordError, match="one holds checkpoints of one run. Use its resume"):
+        resume_together(tmp_path / "one", **runs)

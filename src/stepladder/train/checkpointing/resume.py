@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from stepladder.checkpoint import CheckpointReader, Manifest, find_checkpoints, read_manifest
+from stepladder.checkpoint.groups import list_groups
 from stepladder.checkpoint.integrity import check_files
 from stepladder.errors import RecordError, StepladderError, Unproven
 from stepladder.model.structure import compare_structures
@@ -189,6 +190,9 @@ def offered(run: Engine, folder: Path) -> list[Path]:
             found["unseen"] = [unseen.field, unseen.problem, unseen.remedy]
         except RecordError:
             pass
+        if not found["names"] and list_groups(folder):
+            problem = f"{folder} holds runs that were saved together"
+            found["unseen"] = ["checkpoint", problem, "Use resume_together."]
         rank_notes.post(note, json.dumps(found))
     found = json.loads(rank_notes.read(note, OFFER_SECONDS))
     if "unseen" in found:
@@ -222,9 +226,11 @@ def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
 
 
 def generators(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
-    """This rank's random generators, where the same ranks go on."""
-    if manifest.ranks == run.world.place.num_ranks:
-        file = reader.file(f"rank-{run.world.place.rank:05d}.safetensors")
+    """This rank's random generators; of other ranks, the first one's, with all of what they draw
+    alike, such as the order of an epoch."""
+    if manifest.ranks:
+        rank = run.world.place.rank if manifest.ranks == run.world.place.num_ranks else 0
+        file = reader.file(f"rank-{rank:05d}.safetensors")
         found = {name: file.tensor(name) for name in file.names()}
         try:
             set_generators(found, run.world.device)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from stepladder.checkpoint.find import list_checkpoints
 from stepladder.checkpoint.folder_locks import lock_folder
 from stepladder.checkpoint.groups import begin_group, commit_group, list_groups, read_members
 from stepladder.errors import PlanError, RecordError, StepladderError, Unproven
@@ -17,7 +18,7 @@ from stepladder.train.run import Run
 WAIT_SECONDS = 1800.0  # for rank 0 to have looked, or to have committed
 
 
-def save_together(folder: str | Path, **runs: Run) -> Path:
+def save_together(folder: str | Path, /, **runs: Run) -> Path:
     """Save several runs as one checkpoint, `folder/together-NNNNNN`; every rank calls it.
 
     A process that is killed while it saves leaves the checkpoint before as it was: no run is ever
@@ -51,7 +52,7 @@ def save_together(folder: str | Path, **runs: Run) -> Path:
         return Path(on_rank_zero(first, root, lambda: str(commit_group(partial, members))))
 
 
-def resume_together(folder: str | Path, **runs: Run) -> Path | None:
+def resume_together(folder: str | Path, /, **runs: Run) -> Path | None:
     """Go on from the newest whole checkpoint of `save_together`; where there is none, begin: None.
 
     Every rank calls it. No run is changed before all of them were found good and of these models.
@@ -88,7 +89,11 @@ def resume_together(folder: str | Path, **runs: Run) -> Path | None:
 
 
 def names_of(root: Path) -> list[str]:
-    return [path.name for path in list_groups(root)]
+    groups = [path.name for path in list_groups(root)]
+    if not groups and list_checkpoints(root):
+        problem = f"{root} holds checkpoints of one run"
+        raise RecordError("checkpoint", problem, "Use its resume, or name another folder.")
+    return groups
 
 
 def find_parts(first: Run, group: Path, runs: Mapping[str, Run]) -> list[tuple[Run, Path]]:
@@ -122,6 +127,9 @@ def check_runs(runs: Mapping[str, Run]) -> Run:
         if not hasattr(run, "saver"):
             problem = f"a {type(run).__name__} is not a run"
             raise PlanError(name, problem, "Give what sl.climb returned.")
+        if not name.isidentifier():  # it becomes a folder's
+            problem = f"{name!r} cannot be the name of a run"
+            raise PlanError("runs", problem, "Use letters, digits and _: generator=run.")
     if len(set(map(id, runs.values()))) < max(len(runs), 1):
         problem = f"{len(runs)} names for {len(set(map(id, runs.values())))} runs"
         raise PlanError("runs", problem, "Name each run once: generator=run, critic=other.")

@@ -22,7 +22,7 @@ from stepladder.errors import DataError, PlanError
 from stepladder.plan.reference import Reference
 
 from .batch_as_source import rows_of
-from .import_code import call_named, find_function, find_named, has_function
+from .import_code import call_named, find_function, find_named, has_function, import_place
 from .user_model import model_reference
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
@@ -53,6 +53,7 @@ class UserCode:
         reference = model_reference(self.model)
         if reference is None:
             return self
+        import_place(reference, "model")  # what is wrong with it is the model's
         wanted = [] if self.data or self.sample else ["data", "sample"]
         wanted += ["loss"] if loss and not self.loss else []
         found = {
