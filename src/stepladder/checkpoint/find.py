@@ -14,13 +14,10 @@ PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".distcp")
 
 
 def as_folder(given: object) -> Path:
-    """The folder that a user named, whether or not it is there."""
+    """The path that a user named; what is there, another rank may see otherwise."""
     if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
         raise RecordError("folder", f"{given!r} is no path", 'Name a folder, such as "runs/demo".')
-    path = Path(given)
-    if path.is_file():
-        raise RecordError("folder", f"{path} is a file", 'Name a folder, such as "runs/demo".')
-    return path
+    return Path(given)
 
 
 def list_checkpoints(root: Path) -> list[Path]:

@@ -190,7 +190,9 @@ def offered(run: Engine, folder: Path) -> list[Path]:
             found["unseen"] = [unseen.field, unseen.problem, unseen.remedy]
         except RecordError:
             pass
-        if not found["names"] and list_groups(folder):
+        if folder.is_file():
+            found["unseen"] = ["checkpoint", f"{folder} is a file", "Name a folder."]
+        elif not found["names"] and list_groups(folder):
             problem = f"{folder} holds runs that were saved together"
             found["unseen"] = ["checkpoint", problem, "Use resume_together."]
         rank_notes.post(note, json.dumps(found))
