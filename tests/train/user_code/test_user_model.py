@@ -49,6 +49,9 @@ def breaks() -> nn.Module:
 
 def lies() -> nn.Module:
     return 7
+
+
+made = nn.Identity()
 """
 
 
@@ -66,7 +69,6 @@ def models(folder):
         ("llama:layers=2", False),
         ("llama:layers", False),
         ("gpt-tiny", False),
-        ("a/b.py", False),
         ("a/b.py:make()", False),
         ("__import__('os').mkdir('x')", False),
     ],
@@ -101,11 +103,17 @@ def test_drawing_its_values_leaves_the_callers_numbers_alone(models):
         (
             "needs",
             "model: own_models:needs cannot be called by its name alone (missing a required "
-            "argument: 'width'). Only sequence and dropout are given: the rest needs defaults.",
+            "argument: 'width'). Give its parameters defaults: only dropout, and a sequence if "
+            "named, are given.",
         ),
         (
             "lies",
             "model: own_models:lies returned int, not a module. Return a torch.nn.Module.",
+        ),
+        (
+            "made",
+            "model: own_models:made is a module, and every process makes one for itself. "
+            "Name a function or a class that makes it.",
         ),
     ],
 )
@@ -151,3 +159,13 @@ def test_a_recipe_trains_a_model_of_the_users_own(models, capsys):
     assert main(["train", "run.toml", "--plan", "fp32", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 3
     assert 'name = "own_models:Wide"' in Path("out/run.toml").read_text()
+
+
+@pytest.mark.parametrize("text", ["net.py", "net.py:"])
+def test_a_file_alone_is_told_in_a_line(text):
+    with pytest.raises(StepladderError) as caught:
+        model_reference(text)
+    assert str(caught.value) == (
+        f"model: '{text}' is a file, and not what makes the module in it. "
+        "Write net.py:make, with the function's name."
+    )

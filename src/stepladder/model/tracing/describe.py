@@ -117,7 +117,8 @@ def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample:
         raise ModelError(
             type(module).__name__,
             "cannot be traced without knowing what it reads",
-            "Give sample=, the inputs of one row; where it reads tokens, sequence= is enough.",
+            "Give a sample, the inputs of one row (sample=, --sample); where it reads tokens, a "
+            "sequence length is enough.",
         )
     return torch.zeros(1, length, dtype=torch.long)
 

@@ -12,13 +12,16 @@ from stepladder.plan.reference import Reference
 from stepladder.seam.modules import has_pre_hooks
 from stepladder.workload.shape import FAMILIES
 
-from .import_code import call_named, find_function
+from .import_code import call_named, find_function, find_named
 
 FIELD = "model"
 
 
 def model_reference(text: str) -> Reference | None:
     """Where a model of the user's own is; None for a preset, a shape or a folder."""
+    if text.endswith((".py", ".py:")):
+        problem = f"'{text}' is a file, and not what makes the module in it"
+        raise PlanError(FIELD, problem, f"Write {text.rstrip(':')}:make, with the function's name.")
     return Reference.parse(text, taken=FAMILIES)
 
 
@@ -42,6 +45,9 @@ def build_user_model(
             f"'{weights}' is for a model that is a folder, and {reference} gives its own values"
         )
         raise PlanError("model.weights", problem, "Load them in it, or leave this out.")
+    if isinstance(find_named(reference, FIELD), nn.Module):
+        problem = f"{reference} is a module, and every process makes one for itself"
+        raise PlanError(FIELD, problem, "Name a function or a class that makes it.")
     given = arguments(reference, sequence, dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -73,9 +79,8 @@ def arguments(reference: Reference, sequence: int | None, dropout: float) -> dic
         signature.bind(**given)
     except TypeError as wanting:
         problem = f"{reference} cannot be called by its name alone ({wanting})"
-        raise PlanError(
-            FIELD, problem, "Only sequence and dropout are given: the rest needs defaults."
-        ) from wanting
+        remedy = "Give its parameters defaults: only dropout, and a sequence if named, are given."
+        raise PlanError(FIELD, problem, remedy) from wanting
     return given
 
 
