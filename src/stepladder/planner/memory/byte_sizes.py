@@ -42,7 +42,7 @@ class Sizes:
 
     @property
     def casts(self) -> bool:
-        """Whether autocast makes narrow copies of parameters, which are not gathered narrow."""
+        """Whether autocast narrows parameters in every pass: they are not gathered narrow."""
         return self.work < (self.gathered if self.wrapped else self.parameter)
 
 

@@ -66,7 +66,7 @@ def setting_of(
         sizes.tensor,
         sizes.context,
         sizes.compiled,
-        casts_weights(sizes),
+        sizes.casts,
         sizes.flash,
         sizes.channels_last,
         1 / sizes.micro_batches if software.casts_once else 1.0,
@@ -142,11 +142,6 @@ def parameter_copy_seconds(part: Part, setting: Setting) -> float:
     return rank_parameters(part, sizes.tensor) * per_parameter / setting.speed.bandwidth
 
 
-def casts_weights(sizes: Sizes) -> bool:
-    """Whether autocast is on: it casts stored parameters again for every micro-batch."""
-    return sizes.casts
-
-
 def cast_bytes(sizes: Sizes) -> int:
     """Bytes moved to cast one parameter to fewer bits and its gradient back."""
     return 2 * (sizes.parameter + sizes.work)
@@ -191,7 +186,7 @@ def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -
         return LaunchCost()
     asked = part_launch_cost(
         part, depths,
-        autocast=casts_weights(sizes), compiled=sizes.compiled,
+        autocast=sizes.casts, compiled=sizes.compiled,
         added=(sizes.micro_batches - 1) / sizes.micro_batches, factors=speed.launch_factors,
     )  # fmt: skip
     return asked.times(speed.launch_seconds)

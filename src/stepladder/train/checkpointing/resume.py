@@ -20,6 +20,7 @@ from torch import Tensor
 from stepladder.checkpoint import CheckpointReader, Manifest, find_checkpoints, read_manifest
 from stepladder.checkpoint.groups import list_groups
 from stepladder.checkpoint.integrity import check_files
+from stepladder.checkpoint.safetensors_file import TensorFile
 from stepladder.errors import RecordError, StepladderError, Unproven
 from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
@@ -187,18 +188,18 @@ def offered(run: Engine, folder: Path) -> list[Path]:
         try:
             found["names"] = [str(path.relative_to(folder)) for path in find_checkpoints(folder)]
         except Unproven as unseen:  # what may not be looked at is not nothing: nobody begins anew
-            found["unseen"] = [unseen.field, unseen.problem, unseen.remedy]
+            found["refused"] = [unseen.field, unseen.problem, unseen.remedy]
         except RecordError:
             pass
         if folder.is_file():
-            found["unseen"] = ["checkpoint", f"{folder} is a file", "Name a folder."]
+            found["refused"] = ["checkpoint", f"{folder} is a file", "Name a folder."]
         elif not found["names"] and list_groups(folder):
             problem = f"{folder} holds runs that were saved together"
-            found["unseen"] = ["checkpoint", problem, "Use resume_together."]
+            found["refused"] = ["checkpoint", problem, "Use resume_together."]
         rank_notes.post(note, json.dumps(found))
     found = json.loads(rank_notes.read(note, OFFER_SECONDS))
-    if "unseen" in found:
-        raise Unproven(*found["unseen"])
+    if "refused" in found:
+        raise Unproven(*found["refused"])
     return [folder / name for name in found["names"]]
 
 
@@ -231,8 +232,7 @@ def generators(run: Engine, manifest: Manifest, reader: CheckpointReader) -> Non
     """This rank's random generators; of other ranks, the first one's, with all of what they draw
     alike, such as the order of an epoch."""
     if manifest.ranks:
-        rank = run.world.place.rank if manifest.ranks == run.world.place.num_ranks else 0
-        file = reader.file(f"rank-{rank:05d}.safetensors")
+        file = rank_file(run, manifest, reader)
         found = {name: file.tensor(name) for name in file.names()}
         try:
             set_generators(found, run.world.device)
@@ -246,9 +246,14 @@ def loader_position(run: Engine, manifest: Manifest, reader: CheckpointReader) -
     """Where the saved run was in a DataLoader; of other ranks, where the first was."""
     if not manifest.ranks:  # no run wrote it
         return None
-    rank = run.world.place.rank if manifest.ranks == run.world.place.num_ranks else 0
-    file = reader.file(f"rank-{rank:05d}.safetensors")
+    file = rank_file(run, manifest, reader)
     return file.tensor(KEY) if KEY in file.names() else encode({})
+
+
+def rank_file(run: Engine, manifest: Manifest, reader: CheckpointReader) -> TensorFile:
+    """What this rank saved of its own; of other ranks, what the first did."""
+    rank = run.world.place.rank if manifest.ranks == run.world.place.num_ranks else 0
+    return reader.file(f"rank-{rank:05d}.safetensors")
 
 
 def check_same_model(path: Path, manifest: Manifest, run: Engine) -> None:
