@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from stepladder.labs.grading.check_words import expect_close, is_times, ratio
-from stepladder.labs.grading.finding import Wrong
+from stepladder.labs.grading.digits import apart
+from stepladder.labs.grading.finding import Finding, Wrong
 
 
 def said(found, wanted, **how) -> str:
@@ -22,7 +23,37 @@ def test_a_factor_is_named():
 
 
 def test_what_is_not_a_factor_is_shown():
-    assert said([1.0, 2.0], [2.0, 1.0]) == "the loss: [1, 2], expected [2, 1]."
+    assert said([1.0, 2.0], [2.0, 1.0]) == (
+        "the loss: [1, 2], expected [2, 1]; furthest apart at [0]: 1, expected 2."
+    )
+    assert "furthest apart at [1, 0]: 3, expected 2" in said([[1.0], [3.0]], [[1.0], [2.0]])
+
+
+def test_as_many_digits_are_shown_as_tell_two_numbers_apart():
+    with pytest.raises(Wrong) as caught:
+        expect_close(0.69314701, 0.69314718, "the loss", rtol=0)
+    assert str(caught.value) == "the loss: 0.6931470, expected 0.6931472."
+    finding = Finding("A claim.", False, str(caught.value), caught.value.found, "0.6931472")
+    assert finding.marked_digits() == [
+        "found     0.6931470",
+        "expected  0.6931472",
+        "                  ^",
+    ]
+    assert Finding("A claim.", False, "8, expected 2", "8", "2").marked_digits() == []
+
+
+@pytest.mark.parametrize(
+    ("pair", "shown"),
+    [
+        ((1e-9, 2e-9), ("1.00000e-09", "2.00000e-09")),
+        ((1234567.0, 1234568.0), ("1234567", "1234568")),
+        ((0.1, 0.1), ("0.10000000000000001", "0.10000000000000001")),
+        ((99.5, 100.5), ("99.5", "100.5")),
+        ((float("inf"), 1.0), ("inf", "1")),
+    ],
+)
+def test_numbers_are_written_as_people_do(pair, shown):
+    assert apart(*pair) == shown
 
 
 def test_shapes_kinds_and_infinities_are_told_apart():

@@ -1,15 +1,17 @@
 """Whatever a learner's file does becomes a line that helps, and it never takes us along."""
 
-import multiprocessing
 import time
 from pathlib import Path
 
+import pytest
+
 from stepladder.labs import judge, solution
-from stepladder.labs.courses import find_lab
+from stepladder.labs.catalogue.courses import find_lab
+from stepladder.labs.grading.processor_time import Budget
 from stepladder.labs.lab import Lab
 
-multiprocessing.set_forkserver_preload(["tests.labs.fork_server"])
 LAB: Lab = find_lab("views")
+RING: Lab = find_lab("ring")
 GOOD = solution(LAB.lesson.read_text())
 BODY = "return offset + sum(i * stride for i, stride in zip(index, strides))"
 
@@ -17,7 +19,7 @@ BODY = "return offset + sum(i * stride for i, stride in zip(index, strides))"
 def first_failure(folder, text: str, limit_seconds: float = 60) -> str:
     path = folder / "mine.py"
     path.write_text(text)
-    found = judge(LAB, path, limit_seconds=limit_seconds, method="forkserver")
+    found = judge(LAB, path, limit_seconds=limit_seconds)
     return next(finding.message for finding in found if not finding.passed)
 
 
@@ -34,16 +36,47 @@ def test_an_error_shows_the_learners_lines_and_none_of_ours(tmp_path):
 
 def test_a_loop_without_end_is_stopped_and_its_line_named(tmp_path):
     loop = "while True:\n        pass"
-    said = first_failure(tmp_path, changed(loop), limit_seconds=3)
-    assert "still running when its time was over" in said
+    said = first_failure(tmp_path, changed(loop), limit_seconds=1)
+    assert "still running when its processor time was over" in said
     assert "pass" in said or "while True" in said
 
 
 def test_a_loop_that_hears_no_alarm_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("stepladder.labs.grading.examine.GRACE_SECONDS", 1.0)
-    deaf = "import signal; signal.setitimer(signal.ITIMER_REAL, 0)"
+    monkeypatch.setattr("stepladder.labs.grading.examine.GRACE_SECONDS", 0.5)
+    deaf = "import signal; signal.signal(signal.SIGALRM, signal.SIG_IGN)"
     loop = f"{deaf}\n    while True:\n        pass"
     assert "had to be killed" in first_failure(tmp_path, changed(loop), limit_seconds=1)
+
+
+def test_a_loop_on_a_rank_is_named_by_its_line(tmp_path):
+    path = tmp_path / "ring.py"
+    right = "chunks[arriving].add_(exchange(chunks[leaving]))"
+    loop = "while rank == 1:\n            arriving += 1"
+    path.write_text(solution(RING.lesson.read_text()).replace(right, loop))
+    found = judge(RING, path, limit_seconds=2)
+    said = next(finding.message for finding in found if not finding.passed)
+    assert "still running when its processor time was over" in said
+    assert "arriving += 1" in said or "while rank == 1" in said
+
+
+def test_waiting_costs_no_processor_time_and_is_no_loop(tmp_path):
+    asleep = f"import time\n    index == (0, 0, 0) and time.sleep(2)\n    {BODY}"
+    path = tmp_path / "mine.py"
+    path.write_text(changed(asleep))
+    found = judge(LAB, path, limit_seconds=1)
+    assert next(iter(found)).passed
+
+
+@pytest.mark.soak  # what is idle is told by a clock
+def test_what_waits_for_ever_is_told_apart_from_a_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr("stepladder.labs.grading.processor_time.Budget.begin", impatient)
+    said = first_failure(tmp_path, changed("import time\n    while True: time.sleep(600)"))
+    assert said.startswith("It waits for something that does not come")
+    assert "time.sleep(600)" in said
+
+
+def impatient(budget, limit_seconds, idle_seconds=2.0, begin=Budget.begin):
+    begin(budget, limit_seconds, idle_seconds)
 
 
 def test_a_file_that_ends_the_process_is_said_to(tmp_path):
@@ -62,7 +95,10 @@ def test_a_syntax_error_is_named_by_its_line(tmp_path):
 
 def test_a_function_that_went_missing_is_named(tmp_path):
     said = first_failure(tmp_path, "import torch\n")
-    assert said == "Your file has no 'position' any more: the starter has it."
+    assert said == (
+        "Your file has no 'position'. Write it, or give what does its work that name: "
+        "'stepladder lab start views --adapter' writes a file for that."
+    )
 
 
 def test_a_part_not_written_is_said_so(tmp_path):

@@ -22,7 +22,10 @@ from typing import Any
 from stepladder.launch import Failure, Ranks
 from stepladder.seam.inductor import import_compiler
 
+from .recorder import with_recorder
+
 LEFT_ALONE_SECONDS = 15.0  # how long a rank may work on when another is done
+STARTS: list[list[int]] = []  # open blocks of `starts`
 
 
 def on_ranks(
@@ -37,6 +40,9 @@ def on_ranks(
     Without `join` it is called with its rank, the number of ranks and where they meet (for
     `init_process_group`) before its arguments: joining is then its own business.
     """
+    for noted in STARTS:
+        noted.append(num_ranks)
+    function = with_recorder(function)
     import_compiler()  # an optimizer's first step needs it: once here rather than on every rank
     pool = Ranks(
         num_ranks,
@@ -58,6 +64,17 @@ def on_ranks(
         error.frames = frames  # type: ignore[attr-defined]  # a learner is shown their own lines
         raise error
     return found
+
+
+@contextlib.contextmanager
+def starts() -> Iterator[list[int]]:
+    """Block that notes how many ranks each call starts, whoever makes it."""
+    noted: list[int] = []
+    STARTS.append(noted)
+    try:
+        yield noted
+    finally:
+        STARTS.remove(noted)
 
 
 def call_with_place(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .digits import apart
 from .finding import Wrong
 
 
@@ -47,9 +48,21 @@ def expect_close(found: Any, wanted: Any, what: str, *, rtol: float = 1e-5) -> N
         raise Wrong(f"{what}: the shape is {tuple(mine.shape)}, expected {tuple(theirs.shape)}.")
     if not mine.isfinite().all() and theirs.isfinite().all():
         raise Wrong(f"{what}: not a finite number.")
-    error = (mine - theirs).abs().max().item() if mine.numel() else 0.0
-    if not error <= rtol * theirs.abs().max().item():
-        raise Wrong(f"{what}: {shown(mine)}, expected {shown(theirs)}{times(mine, theirs)}.")
+    error = (mine - theirs).abs()
+    if mine.numel() and not error.max().item() <= rtol * theirs.abs().max().item():
+        refuse(mine, theirs, what)
+
+
+def refuse(mine: Tensor, theirs: Tensor, what: str) -> None:
+    """Raise what is wrong about numbers of one shape: a factor, or where they differ most."""
+    worst = int((mine - theirs).abs().flatten().nan_to_num(math.inf).argmax())
+    found, expected = apart(mine.flatten()[worst].item(), theirs.flatten()[worst].item())
+    factor = times(mine, theirs)
+    if mine.numel() == 1:
+        raise Wrong(f"{what}: {found}, expected {expected}{factor}.", found, expected)
+    index = [int(i) for i in torch.unravel_index(torch.tensor(worst), mine.shape)]
+    where = "" if factor else f"; furthest apart at {index}: {found}, expected {expected}"
+    raise Wrong(f"{what}: {shown(mine)}, expected {shown(theirs)}{factor}{where}.", found, expected)
 
 
 def as_tensor(found: Any, what: str) -> Tensor:
@@ -83,7 +96,6 @@ def times(mine: Tensor, theirs: Tensor) -> str:
 
 
 def shown(value: Tensor) -> str:
-    if value.numel() == 1:
-        return f"{value.item():.6g}"
+    """The first few numbers."""
     first = ", ".join(f"{number:.4g}" for number in value.flatten()[:3].tolist())
     return f"[{first}{', …' if value.numel() > 3 else ''}]"

@@ -19,35 +19,43 @@ from typing import Any
 
 from stepladder.labs.lab import Lab
 
+from .compose_lesson import compose_lesson
 from .finding import Finding, Wrong
 
 Check = Callable[[ModuleType], None]
+OURS = Path(__file__).parents[2]  # the package
+
+
+OVER, IDLE = signal.SIGALRM, signal.SIGVTALRM  # what the process that waits for findings sends
+REASONS = {
+    OVER: "It was still running when its processor time was over: a loop that does not end?",
+    IDLE: "It waits for something that does not come: who was to send it, and has it ended?",
+}
 
 
 class TooLong(BaseException):
     """Raised in the learner's code when its time is over; `except Exception` does not catch it."""
 
 
-def grade(lab: Lab, path: Path, limit_seconds: float) -> Iterator[Finding]:
+def stop(number: int, _: Any) -> None:
+    raise TooLong(REASONS[signal.Signals(number)])
+
+
+def grade(lab: Lab, path: Path) -> Iterator[Finding]:
     """Yield each check's finding as soon as it is known."""
-
-    def ring(*_: Any) -> None:
-        raise TooLong
-
-    signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit_seconds)
-    try:
-        checks = checks_of(lab)
-        lesson: list[ModuleType] = []
-        opened = attempt("Your file can be run.", lambda: lesson.append(load(path)), path)
-        if not opened.passed:
-            yield opened
-            return
-        for check in checks:
-            claim = " ".join((check.__doc__ or "").split())
-            yield attempt(claim, partial(check, lesson[0]), path)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in REASONS:
+        signal.signal(number, stop)
+    checks = checks_of(lab)
+    lesson: list[ModuleType] = []
+    opened = attempt(
+        "Your file can be run.", lambda: lesson.append(compose_lesson(lab, load(path))), path
+    )
+    if not opened.passed:
+        yield opened
+        return
+    for check in checks:
+        claim = " ".join((check.__doc__ or "").split())
+        yield attempt(claim, partial(check, lesson[0]), path)
 
 
 def checks_of(lab: Lab) -> list[Check]:
@@ -58,6 +66,7 @@ def checks_of(lab: Lab) -> list[Check]:
 def load(path: Path) -> ModuleType:
     """The file as a module, though it stands in no package."""
     name = f"lesson_{path.stem}"
+    sys.path.append(str(path.parent))  # an adapter imports the files beside it
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -70,11 +79,10 @@ def attempt(claim: str, action: Callable[[], None], path: Path) -> Finding:
     try:
         action()
     except Wrong as wrong:
-        return Finding(claim, False, str(wrong))
+        return Finding(claim, False, str(wrong), wrong.found, wrong.expected)
     except TooLong as slow:
         where = "\n".join(own_lines(slow, path)[-2:])
-        said = "It was still running when its time was over: a loop that does not end?"
-        return Finding(claim, False, f"{said}\n{where}".rstrip())
+        return Finding(claim, False, f"{slow}\n{where}".rstrip())
     except (Exception, SystemExit) as raised:
         return Finding(claim, False, explain(raised, path))
     return Finding(claim, True)
@@ -100,5 +108,15 @@ def explain(raised: BaseException, path: Path) -> str:
 
 
 def own_lines(raised: BaseException, path: Path) -> list[str]:
+    """The lines of a traceback that stand in the learner's files."""
     frames = [*traceback.extract_tb(raised.__traceback__), *getattr(raised, "frames", ())]
-    return [f"line {f.lineno}: {f.line}" for f in frames if f.filename == str(path)]
+    own = [(Path(f.filename), f) for f in frames if is_own(Path(f.filename), path)]
+    return [
+        f"{'' if file == path else f'{file.name} '}line {f.lineno}: {f.line}" for file, f in own
+    ]
+
+
+def is_own(file: Path, path: Path) -> bool:
+    """Whether a file is the learner's: the one that is checked, or one beside or below it."""
+    installed = OURS in file.parents or "site-packages" in file.parts
+    return file == path or (path.parent in file.parents and not installed)

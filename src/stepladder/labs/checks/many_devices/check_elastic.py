@@ -7,13 +7,12 @@ import os
 import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from stepladder.errors import LostRank
-from stepladder.labs.equipment.lab_ranks import on_ranks
+from stepladder.labs.equipment.lab_ranks import on_ranks, starts
 from stepladder.labs.grading.check_words import Mistake, expect, expect_close, written
 
 MISTAKES = (
@@ -66,18 +65,14 @@ def check_a_step_has_its_rows(lesson: ModuleType) -> None:
 
 def check_the_run_survives(lesson: ModuleType) -> None:
     """A rank is lost at step 7, two go on, and the losses are those of a run without failure."""
-    started: list[int] = []
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "quiet").touch()
         wanted = on_ranks(lesson.train, 3, Path(name), join=False)[0]
-    with tempfile.TemporaryDirectory() as name:
-        recorded(lesson, started)
+    with tempfile.TemporaryDirectory() as name, starts() as started:
         try:
             found = written(lesson.supervise(Path(name), 3), "supervise")
         except LostRank as lost:
             expect(False, f"a rank was lost and nobody went on: {lost}")
-        finally:
-            vars(lesson)["on_ranks"] = on_ranks
     expect(
         started == [3, 2],
         f"ranks were started in numbers {started} though one was lost: go on with those that are "
@@ -97,16 +92,6 @@ def check_the_run_survives(lesson: ModuleType) -> None:
             f"({mine['loss']:.6f}, not {right['loss']:.6f}): is the optimizer's momentum saved and "
             "taken back?",
         )
-
-
-def recorded(lesson: Any, started: list[int]) -> None:
-    """Write down how many ranks the lesson starts, three times at most."""
-
-    def start(function: Any, num_ranks: int, *args: Any, **options: Any) -> list[Any]:
-        started.append(num_ranks)
-        return on_ranks(function, num_ranks, *args, **options)
-
-    lesson.on_ranks = start
 
 
 def check_torch_survives_too(lesson: ModuleType) -> None:

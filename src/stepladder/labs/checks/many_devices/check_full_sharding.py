@@ -27,7 +27,7 @@ MISTAKES = (
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        # Gather the weight again from what was saved.
+        # The input and the whole weight, from what was kept.
         x, piece = ctx.saved_tensors
         weight = gather(piece)
 """,

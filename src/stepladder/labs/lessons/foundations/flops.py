@@ -1,18 +1,21 @@
 """FLOPs and MFU: how much arithmetic a step needs, and what share of a machine's it gets.
 
-A product of an (m, k) and a (k, n) matrix is m × n sums of k products: 2 × m × k × n floating-point
-operations (a multiply and an add are two). Everything else in a transformer is small beside its
-products. Backward makes two products for each of forward's, one for the input's gradient and one
-for the weight's, so a training step is three forward passes.
+A product of an (m, k) and a (k, n) matrix makes a number for every row and column, and each is a
+sum of k products. A multiply and an add are two floating-point operations. Everything else in a
+transformer is small beside its products. Backward makes products of its own: for each of forward's,
+one for the input's gradient and one for the weight's.
 
-For a weight of N numbers and T tokens this is 2NT forward and 6NT a step: the "6 N" that everybody
+Counted so for the weights alone, a training step takes "6 N" operations a token, which everybody
 quotes. It leaves out attention's scores, which have no weight and grow with the sequence's square.
 
-Model FLOPs utilisation (MFU) = model FLOPs / (seconds × the peak). Model FLOPs are those that the
-mathematics needs: what is computed twice to save memory does not count.
+Model FLOPs utilisation (MFU) is the share of a machine's peak that the model's own arithmetic
+reaches. What is computed twice to save memory is not the model's.
 
 Claim: the formula counts a transformer block's forward and backward to the last operation, as
 stepladder.model.count_flops and torch's own counter do; 6N is 40 % short at a length of 4 widths.
+
+Predict: A block of width 256 reads sequences of 256. What share of its FLOPs does 6N count?
+[6N's share; length = 256]
 
 Often wrong:
 - a multiply and its add are counted as one
@@ -47,7 +50,10 @@ class Block(nn.Module):
 
 def product_flops(m: int, k: int, n: int) -> int:
     """Of an (m, k) matrix times a (k, n) matrix."""
-    # >>> m × n sums of k products; a multiply and an add are two.
+    # >>> Count the operations of one product.
+    # ??? How many numbers does the result have, and what does each of them take?
+    # ??? Do it for (1, 3) times (3, 1): three multiplies, and how many adds? The field counts the
+    # ???   first add as well.
     return 2 * m * k * n
     # <<< return ...  # type: ignore[return-value]
 
@@ -56,7 +62,10 @@ def block_flops(batch: int, length: int, width: int) -> int:
     """Of one forward pass of the block."""
     tokens = batch * length
     linears = product_flops(tokens, width, (3 + 1 + 4 + 4) * width)
-    # >>> Attention makes two products for each sequence: scores q @ k.mT, and scores @ v.
+    # >>> Attention's two products, of all sequences: the scores, and the scores times the values.
+    # ??? Which shapes does q @ k.mT multiply, for one sequence? product_flops counts it.
+    # ??? The result is (length, length). With what is it multiplied next?
+    # ??? Sequences of a batch do not look at each other: how many such pairs of products are there?
     scores = batch * product_flops(length, width, length)
     mixing = batch * product_flops(length, length, width)
     # <<< scores = mixing = 0
@@ -65,14 +74,19 @@ def block_flops(batch: int, length: int, width: int) -> int:
 
 def step_flops(forward: int) -> int:
     """Of forward and backward."""
-    # >>> Backward makes two products for each one of forward.
+    # >>> Forward and backward together.
+    # ??? y = x @ w: which products give the gradients of x and of w, when y's is known? Write their
+    # ???   shapes down.
+    # ??? Each has as many operations as forward's own.
     return 3 * forward
     # <<< return forward
 
 
 def mfu(forward: int, seconds: float, peak: float, *, recomputed: int = 0) -> float:
     """The share of the peak; `recomputed` FLOPs were done again to save memory."""
-    # >>> What the mathematics needs, in a second, as a share of the peak. Is recomputed part of it?
+    # >>> What the mathematics of a step needs, in a second, as a share of the peak.
+    # ??? Somebody runs half of forward again to save memory. Has the model grown by that?
+    # ??? One of the arguments makes no difference, then.
     return step_flops(forward) / seconds / peak
     # <<< return ...  # type: ignore[return-value]
 

@@ -1,10 +1,11 @@
 """Floating-point formats, bit by bit.
 
 A float is a sign, an exponent of e bits and a mantissa of m bits: ± 1.mantissa × 2^(exponent -
-bias) with bias 2^(e-1) - 1. The exponent bits buy range, the mantissa bits buy spacing: between 2^k
-and 2^(k+1) lie 2^m numbers, 2^(k-m) apart. Exponent zero is set apart for numbers without the
-leading 1 (subnormal): below the smallest normal number the spacing stays what it is there, down to
-zero. Rounding is to the nearest number, and from the middle to the one whose last bit is 0.
+bias) with bias 2^(e-1) - 1. The exponent bits buy range, the mantissa bits buy spacing: between one
+power of two and the next lie as many numbers as the mantissa has patterns, evenly. Exponent zero is
+set apart for numbers without the leading 1 (subnormal): below the smallest normal number the
+spacing stays what it is there, down to zero. Rounding is to the nearest number, and from the middle
+to the one whose last bit is 0.
 
 int8 has no exponent of its own: a whole tensor shares one scale.
 
@@ -12,6 +13,8 @@ Claim: five lines of arithmetic round as torch does for every one of float16's a
 numbers and every neighbour's middle, fp8 included. bfloat16 has the range of float32 with 8 bits of
 accuracy; float16 has 11 bits and ends at 65,504; tf32 is bfloat16's range with float16's accuracy.
 (torch.finfo knows all this.)
+
+Predict: By what share of itself is 0.1 wrong in fp16? [error of a tenth; format = fp16]
 
 Often wrong:
 - numbers are cut off instead of rounded to the nearest
@@ -42,7 +45,11 @@ class Format:
 
     @property
     def largest(self) -> float:
-        # >>> All mantissa bits are 1, and the exponent is 2^(exponent_bits - 1) - 1.
+        # >>> The largest number: all mantissa bits are 1, in the topmost exponent that is not
+        # >>> infinity's.
+        # ??? In binary, 1.1 is 1.5 and 1.11 is 1.75. How much is missing to 2 each time, and with m
+        # ???   ones?
+        # ??? What stands here first has the right exponent and a mantissa of 1.
         largest = (2 - 2.0**-self.mantissa_bits) * 2.0 ** (2 ** (self.exponent_bits - 1) - 1)
         # <<< largest = 2.0 ** (2 ** (self.exponent_bits - 1) - 1)
         return self.own_largest or largest
@@ -61,7 +68,12 @@ FORMATS = {
 def spacing(number: float, form: Format) -> float:
     """How far apart the format's numbers are around this one."""
     exponent = math.frexp(number)[1] - 1  # 2^exponent <= |number| < 2^(exponent + 1)
-    # >>> 2 to the power of (exponent - mantissa bits); exponents end at the smallest one.
+    # >>> The step from one number of the format to the next, here.
+    # ??? How many steps does a mantissa of m bits make on the way from 2^k to 2^(k+1)? How long is
+    # ???   each?
+    # ??? Below the smallest normal number the spacing no longer shrinks: which exponent counts
+    # ???   there?
+    # ??? Two numbers to try: bf16 at 1.0 has steps of 1/128, fp16 at 1e-6 has steps of 2^-24.
     return 2.0 ** (max(exponent, form.smallest_exponent) - form.mantissa_bits)
     # <<< return 2.0**exponent
 
@@ -69,7 +81,9 @@ def spacing(number: float, form: Format) -> float:
 def rounded(number: float, form: Format) -> float:
     """The nearest number that the format has; infinity beyond the largest."""
     step = spacing(number, form)
-    # >>> How many steps is the number, to the nearest? (Python's round takes the even one of two.)
+    # >>> The multiple of the step that is nearest; of two that are equally near, the even one.
+    # ??? How many steps long is the number? That is hardly ever whole.
+    # ??? Ask Python for round(0.5), round(1.5) and round(2.5).
     nearest = round(number / step) * step
     # <<< nearest = number
     return nearest if abs(nearest) <= form.largest else math.copysign(math.inf, number)
@@ -77,7 +91,11 @@ def rounded(number: float, form: Format) -> float:
 
 def as_int8(values: Tensor, scale: float) -> Tensor:
     """The values as 8-bit integers times one scale, as floats again."""
-    # >>> Divide, round, keep within -128 and 127 (clamp), multiply.
+    # >>> The values on the grid of whole multiples of the scale that 8 bits can count, as floats.
+    # ??? Which whole numbers do 8 bits hold, with a sign?
+    # ??? Beyond the last of them a value must stay at the last one, not begin again at the other
+    # ???   end.
+    # ??? Tensor.round and Tensor.clamp do two of the four steps.
     return (values / scale).round().clamp(-128, 127) * scale
     # <<< return values
 

@@ -18,6 +18,9 @@ Claim: where gradients are about 1e-9, fp16 without scaling turns all of the fir
 and that layer never moves. With a scale that moves, begun far too high, a few steps are skipped and
 then the loss falls; the scales are those of torch.amp.GradScaler, step for step.
 
+Predict: The scale begins at 2^44 = 1.76e13, far too high, and doubles after 8 good steps in a row.
+What is it at the last of 60 steps, where step 40 overflows whatever the scale? [scale]
+
 Often wrong:
 - the optimizer steps on gradients that are still scaled
 - an overflow halves the scale but the step is made all the same
@@ -42,10 +45,18 @@ class DynamicScale:
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Unscale the gradients and step, or skip if one of them overflowed; say which."""
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        # >>> Is every number of every gradient finite? (Tensor.isfinite)
+        # >>> Whether every number of every gradient is finite.
+        # ??? One inf or nan is enough to spoil a step. In how many places could it stand?
+        # ??? Tensor.isfinite answers for each number, Tensor.all for all of them.
         finite = all(bool(g.isfinite().all()) for g in gradients)
         # <<< finite = True
-        # >>> If so, divide every gradient by the scale, in place, and call optimizer.step().
+        # >>> If so, make the optimizer's step with the true gradients; if not, leave the model as
+        # >>> it is.
+        # ??? The loss was multiplied before backward. What is each gradient, compared with the true
+        # ???   one?
+        # ??? The optimizer reads p.grad: what it reads must be right by then, so change it in
+        # ???   place.
+        # ??? What may a gradient of inf do to a weight?
         if finite:
             for gradient in gradients:
                 gradient.div_(self.scale)
@@ -56,8 +67,10 @@ class DynamicScale:
 
     def update(self, overflowed: bool) -> None:
         """Halve after an overflow; double after `patience` steps in a row without one."""
-        # >>> After an overflow halve self.scale and begin to count self.good_steps anew; else count
-        # >>> one more, and when they reach self.patience double the scale and begin anew.
+        # >>> Move the scale by the rule above, and count good steps in a row.
+        # ??? After an overflow two things begin anew or change: which?
+        # ??? When the count reaches self.patience, the scale grows. From where does the count go
+        # ???   on?
         if overflowed:
             self.scale /= 2
             self.good_steps = 0

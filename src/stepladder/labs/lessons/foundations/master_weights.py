@@ -7,15 +7,18 @@ two copies of every weight:
     master   float32   the truth; the optimizer moves it, however little
     working  float16   the master rounded; forward and backward use it, and are fast
 
-and a step of four parts: forward and backward with the working copy; widen the gradients to float32
-and divide them by the loss scale; let the optimizer move the master; round the master into the
-working copy. Small steps add up in the master until the rounded copy moves too.
+and a step of four parts: forward and backward with the working copy; give the master its true
+gradient; let the optimizer move the master; round the master into the working copy. Small steps add
+up in the master until the rounded copy moves too.
 
 torch.autocast is the same idea with the working copy made on the fly: parameters are float32, and
 each product rounds its weights just before it runs. The two agree bit for bit.
 
-Claim: a float16 weight at 1.0, pushed by 0.0001 a thousand times, is still at 1.0; with a master it
-arrives at 1.1. A network trained so has the same bits as under torch.autocast.
+Claim: next to a float32 master a thousand small pushes arrive where they should, and without one
+they do not. A network trained so has the same bits as under torch.autocast.
+
+Predict: A float16 weight of 1.0, without a master, is pushed up by 0.0001 a thousand times. Where
+is it then? [float16 alone]
 
 Often wrong:
 - the working copy is never refreshed
@@ -49,15 +52,21 @@ class MasterWeights:
         (loss * scale).backward()
         for master, working in zip(self.master, self.working.parameters()):
             assert working.grad is not None
-            # >>> Give the master the working copy's gradient: in float32 first, then divided by the
-            # >>> scale (a small number must not become zero). Then clear the working copy's.
+            # >>> Give the master its true gradient, in float32, and leave none in the working copy.
+            # ??? The loss was multiplied by the scale before backward. What does that make of every
+            # ???   gradient?
+            # ??? 2^-24 is the smallest number of float16. What becomes of 2^-20, divided by 2^10,
+            # ???   in float16? In float32?
+            # ??? backward adds to a gradient that is already there.
             master.grad = working.grad.float() / scale
             working.grad = None
             # <<< master.grad = None
         self.optimizer.step()
         with torch.no_grad():
             for master, working in zip(self.master, self.working.parameters()):
-                # >>> Round the master into the working copy (copy_ rounds).
+                # >>> Let the working copy be the master once more, rounded.
+                # ??? Nobody has told the working copy that the master moved.
+                # ??? Tensor.copy_ writes in place and converts between types.
                 working.copy_(master)
                 # <<< pass
         return loss.item()

@@ -13,6 +13,9 @@ Claim: a network of N parameters under AdamW holds 16 N bytes whatever the batch
 activations are so many bytes a row, to the byte; stepladder.measure.measure_memory finds the same
 owners in a real step. Beyond some batch the activations are nearly everything.
 
+Predict: 85,002 parameters under AdamW and a batch of 4,096 rows of 64 numbers, through layers of
+256, 256 and 10: what share of the memory is activations? [share of activations; rows = 4096]
+
 Often wrong:
 - Adam's second moment is forgotten
 - the gradients are forgotten
@@ -32,7 +35,10 @@ BYTES = 4  # of a float32
 
 def state_bytes(num_parameters: int, optimizer: str) -> dict[str, int]:
     """What lives from step to step, by owner."""
-    # >>> Parameters, gradients and the optimizer's moments, in bytes.
+    # >>> The bytes of each owner.
+    # ??? Which of the three depends on the optimizer? MOMENTS says how many numbers it keeps of
+    # ???   each parameter.
+    # ??? A gradient has the shape and the type of what it is the gradient of.
     return {
         "parameters": BYTES * num_parameters,
         "gradients": BYTES * num_parameters,
@@ -48,7 +54,12 @@ def kept_bytes(model: nn.Module, x: Tensor) -> int:
 
     def keep(tensor: Tensor) -> Tensor:
         address = tensor.untyped_storage().data_ptr()
-        # >>> Remember the tensor in `kept` under its storage's address, unless it is a parameter's.
+        # >>> Remember each storage that autograd saves once, and no parameter's.
+        # ??? This is called for every tensor that forward saves. When does the same memory come
+        # ???   twice?
+        # ??? A dict has one entry for a key: which number is the same for all tensors that read one
+        # ???   storage?
+        # ??? `known` holds what is not new.
         if address not in known:
             kept[address] = tensor
         # <<< kept[len(kept)] = tensor
@@ -63,7 +74,9 @@ def kept_bytes(model: nn.Module, x: Tensor) -> int:
 def rows_that_fit(model: nn.Module, width: int, optimizer: str, budget_bytes: int) -> int:
     """The largest batch for which state and activations stay within the budget."""
     num_parameters = sum(p.numel() for p in model.parameters())
-    # >>> Activations are a line over the rows: fixed + each × rows. Two points give the line.
+    # >>> What each row adds to the bytes that are kept, and what is kept besides.
+    # ??? Call kept_bytes for two batch sizes. What do the two numbers tell?
+    # ??? All rows add the same. What would be left for a batch of no rows?
     few, many = (kept_bytes(model, torch.randn(rows, width)) for rows in (8, 16))
     each, fixed = (many - few) // 8, few - (many - few)
     # <<< each, fixed = 1, 0

@@ -1,13 +1,17 @@
 """Tensors, views, strides and storage.
 
 A tensor is a way of reading: a storage, which is one row of numbers, and a shape, a stride for each
-dim and an offset. The element at (i, j) stands at offset + i × stride[0] + j × stride[1]. Slicing,
-transposing, expanding and sliding a window change only how the storage is read: no number moves and
-no byte is spent. `reshape` copies, but only where no strides could read the old storage so.
+dim and an offset. The offset is the place where reading begins, a stride the number of places that
+a step of one along its dim goes. Slicing, transposing, expanding and sliding a window change only
+how the storage is read: no number moves and no byte is spent. `reshape` copies, but only where no
+strides could read the old storage so.
 
-Claim: a sliding window of 64 over 1,000 numbers is a 937 × 64 matrix, 60 times the numbers, and it
-costs not one byte; torch.Tensor.unfold gives the very same strides. A transpose costs nothing
-either, until `contiguous` is asked of it.
+Claim: a sliding window of 64 over 1,000 numbers is a matrix of 60 times the numbers, and it costs
+not one byte; torch.Tensor.unfold gives the very same strides. A transpose costs nothing either,
+until `contiguous` is asked of it.
+
+Predict: How many bytes does it cost to flatten a transposed matrix of 12 floats with reshape(-1)?
+[extra bytes; reading = transpose, flattened]
 
 Often wrong:
 - the offset of a view is forgotten
@@ -26,7 +30,11 @@ from torch import Tensor
 
 def position(index: Sequence[int], strides: Sequence[int], offset: int) -> int:
     """Where in the storage an element stands."""
-    # >>> Each index times its stride, summed, from the offset on.
+    # >>> Find the element's place from its index, the strides and the offset.
+    # ??? A step of one along dim d goes strides[d] places. How far does index[d] go?
+    # ??? Write down the storage of torch.arange(6.).view(2, 3) and find (1, 2) in it. Then find the
+    # ???   same element of its transpose, and one of its slice [1:].
+    # ??? The place is a single number: every dim adds its part to where reading begins.
     return offset + sum(i * stride for i, stride in zip(index, strides))
     # <<< return ...
 
@@ -34,7 +42,9 @@ def position(index: Sequence[int], strides: Sequence[int], offset: int) -> int:
 def transposed(matrix: Tensor) -> Tensor:
     """The matrix with rows and columns exchanged, without moving a number."""
     rows, columns = matrix.shape
-    # >>> matrix.as_strided(shape, strides): exchange both.
+    # >>> Read the same storage with rows and columns exchanged (as_strided): no number moves.
+    # ??? Print the shape and the strides of a 3 × 4 matrix and of its .T. What has changed?
+    # ??? A slice has other strides than its shape would have by itself: ask the matrix for its own.
     return matrix.as_strided((columns, rows), (matrix.stride(1), matrix.stride(0)))
     # <<< return matrix
 
@@ -42,7 +52,10 @@ def transposed(matrix: Tensor) -> Tensor:
 def windows(signal: Tensor, size: int) -> Tensor:
     """All windows of so many neighbours: row i holds signal[i : i + size]."""
     (step,) = signal.stride()
-    # >>> How many windows are there, and how far is it from one row to the next?
+    # >>> A matrix whose rows overlap in the storage: as many rows as there are whole windows.
+    # ??? Write down all windows of 3 in a signal of 5. How many are there?
+    # ??? A row begins one element after the row above it, and its own elements are one element
+    # ???   apart, too. How many places is one element in this signal?
     return signal.as_strided((len(signal) - size + 1, size), (step, step))
     # <<< return signal[None, :size]
 
@@ -51,8 +64,12 @@ def reads_in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether a tensor of this shape and these strides is contiguous."""
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
-        # >>> The last dim's stride is 1, the one before is the last one's size, and so on. The
-        # >>> stride of a dim of size 1 is never used, so it may be anything.
+        # >>> Say no where this dim's stride is not that of a contiguous tensor.
+        # ??? In a contiguous tensor, how far apart are neighbours along the last dim? Along the one
+        # ???   before it?
+        # ??? The loop goes from the last dim to the first. `expected` is how many numbers the dims
+        # ???   behind this one have together.
+        # ??? Along a dim of size 1 nobody ever steps. Does its stride matter?
         if size != 1 and stride != expected:
             return False
         # <<< pass
@@ -62,8 +79,11 @@ def reads_in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
     """The memory that all these tensors keep alive together."""
-    # >>> Add up the bytes of their storages (untyped_storage().nbytes()); two tensors share one if
-    # >>> it has the same data_ptr(), and then it counts once.
+    # >>> Count every storage once, however many tensors read it.
+    # ??? A tensor and its transpose, a tensor and its clone: which pair holds more than one of the
+    # ???   two alone?
+    # ??? untyped_storage() gives a tensor's storage, which has nbytes() and data_ptr().
+    # ??? By which key would a dict hold each storage only once?
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
     return sum(storage.nbytes() for storage in storages.values())
     # <<< return sum(tensor.numel() * 4 for tensor in tensors)

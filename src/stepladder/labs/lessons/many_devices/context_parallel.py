@@ -8,13 +8,16 @@ values of all ranks are gathered, and each rank attends with its own queries to 
                its gradient is the sum of what they found: a reduce-scatter
     mask       a token may look at tokens before it IN THE SEQUENCE, not in its rank's piece: the
                mask compares positions in the whole sequence
-    balance    late tokens look at more than early ones. Cut into 2n stretches and give rank r the
-               stretches r and 2n - 1 - r: an early one and a late one, and all work alike
+    balance    late tokens look at more than early ones. Cut into twice as many stretches as there
+               are ranks, and give each an early one and a late one, so that all work alike
 
 Claim: on 2 and 4 ranks the outputs and gradients are those of scaled_dot_product_attention on the
 whole sequence to six digits, and so are those of `stepladder.climb` with context=2; every rank
 looks at the same number of (query, key) pairs, where stretches in order would give the last of four
 ranks 7 times the first one's.
+
+Predict: 64 tokens make 2,080 (query, key) pairs, each token with itself and all before. On how many
+does the last of four ranks work? [pairs; ranks = 4; rank = 3]
 
 Often wrong:
 - the mask counts positions within the piece
@@ -39,8 +42,12 @@ LENGTH, WIDTH = 64, 8
 def positions(length: int = LENGTH) -> Tensor:
     """Where this rank's tokens stand in the whole sequence."""
     rank, ways = dist.get_rank(), dist.get_world_size()
-    # >>> Of the 2 * ways chunks of torch.arange(length) those numbered rank and 2 * ways - 1 -
-    # >>> rank, one after the other (torch.cat).
+    # >>> The places of this rank's tokens: half of them early, half of them late.
+    # ??? Cut the sequence into twice as many stretches as there are ranks. Which late one makes up
+    # ???   for the first?
+    # ??? Write it down for two ranks and four stretches: what do the numbers of a rank's two
+    # ???   stretches add up to?
+    # ??? Tensor.chunk cuts, torch.cat joins.
     stretches = torch.arange(length).chunk(2 * ways)
     return torch.cat((stretches[rank], stretches[2 * ways - 1 - rank]))
     # <<< return torch.arange(length // ways)
@@ -58,7 +65,10 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         parts = [p.contiguous() for p in gradient.chunk(dist.get_world_size(), dim=-2)]
-        # >>> This rank's part, added up over all ranks: dist.reduce_scatter(mine, parts).
+        # >>> What all ranks found for this rank's tokens, added up.
+        # ??? Every rank used every key, so each has a part of every key's gradient. Where are this
+        # ???   rank's?
+        # ??? Which collective adds up over the ranks and leaves each one part?
         mine = torch.empty_like(parts[0])
         dist.reduce_scatter(mine, parts)
         return mine
@@ -69,14 +79,20 @@ def mask() -> Tensor:
     """Which keys (columns, in the order in which they are gathered) each query here may see."""
     mine = positions()
     everyones = Gather.apply(mine.float().unsqueeze(-1)).squeeze(-1)
-    # >>> True where a key's position is not after the query's; compare columns with rows.
+    # >>> True where a query of this rank may see a key.
+    # ??? `mine` are the places of the queries, `everyones` those of the keys, all in the whole
+    # ???   sequence.
+    # ??? Queries are rows and keys are columns: one of the two needs another dim to be compared.
+    # ??? A token may look at itself.
     return everyones <= mine.unsqueeze(-1)
     # <<< return torch.ones(len(mine), len(everyones), dtype=torch.bool)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal attention of this rank's tokens to all tokens before them."""
-    # >>> F.scaled_dot_product_attention with gathered keys and values, and attn_mask=mask().
+    # >>> Attention of this rank's queries to the keys and values of all ranks.
+    # ??? Which of the three have to be gathered?
+    # ??? is_causal would count within the piece; attn_mask takes a mask.
     return F.scaled_dot_product_attention(
         query, Gather.apply(key), Gather.apply(value), attn_mask=mask()
     )

@@ -3,14 +3,17 @@
 A batch of 32 that does not fit is run as micro-batches of fewer rows, whose gradients add up: the
 optimizer's step comes after the last. Two things go wrong under DistributedDataParallel:
 
-    scale            gradients of p micro-batches add up to p times the mean: divide each loss by p
-    communication    DDP sends gradients whenever backward has run. Only the sum matters, so all
-                     micro-batches but the last belong inside `model.no_sync()`, forward included,
-                     because it is forward that decides
+    scale            gradients of micro-batches add up, and each is that of a mean of its own
+    communication    DDP sends gradients whenever backward has run, though only their sum matters.
+                     `model.no_sync()` keeps it from that, forward included, because it is forward
+                     that decides
 
 Claim: 2 ranks with 1, 2, 4 or 8 micro-batches of 16, 8, 4 or 2 rows have the same losses to five
-digits, with one all-reduce a step; `stepladder.climb` with accumulate=4 has them too. Steps after
-every 4 rows instead (no accumulation) go another way, and end higher at the same rate.
+digits; `stepladder.climb` with accumulate=4 has them too. Steps after every 4 rows instead (no
+accumulation) go another way, and end higher at the same rate.
+
+Predict: How many all-reduces does a step of eight micro-batches make on two ranks, for a model
+whose gradients fit into one bucket? [all_reduces; micro-batches = 8 x 2]
 
 Often wrong:
 - the loss is not divided by the number of micro-batches
@@ -40,16 +43,24 @@ def accumulate(
 ) -> float:
     """One step on this rank's rows in p micro-batches; their mean loss."""
     total = 0.0
-    # >>> Set the gradients to zero, once.
+    # >>> The step begins with no gradient.
+    # ??? backward adds to the gradient that is there. When in a step should there be none?
+    # ??? Once a step, or once a micro-batch?
     optimizer.zero_grad()
     # <<< pass
     for number, (xs, ys) in enumerate(zip(x.chunk(p), y.chunk(p), strict=True), start=1):
-        # >>> The context: nullcontext() for the last micro-batch, model.no_sync() for the others.
+        # >>> Have gradients travel once a step, when they are complete.
+        # ??? DDP decides in forward whether backward will send. model.no_sync() is a context in
+        # ???   which it decides not to.
+        # ??? nullcontext() is one in which nothing changes.
+        # ??? `number` counts micro-batches from 1.
         context = nullcontext() if number == p else model.no_sync()
         # <<< context = nullcontext()
         with context:
             loss = (model(xs) - ys).square().mean()
             # >>> Backward of this micro-batch's share of the mean loss.
+            # ??? The mean of the whole is made of p means of equal parts: how?
+            # ??? `loss` is still needed below, as it is.
             (loss / p).backward()
             # <<< optimizer.zero_grad(); loss.backward()
         total += loss.item() / p

@@ -14,6 +14,9 @@ checkpoint, and the losses are those of a run in which nothing happened, to five
 the one since that checkpoint is made twice. torch's elastic_launch, which torchrun is, sees the
 same training through the same failure.
 
+Predict: Undisturbed, three ranks end at a loss of 2.0384. Where does the run end that loses a rank
+at step 7 and goes on with two? [loss; case = a rank is lost]
+
 Often wrong:
 - rows are drawn from the rank
 - the optimizer's memory is not saved
@@ -40,8 +43,11 @@ BATCH, STEPS, SAVE_EVERY, LOST = 12, 12, 2, (1, 7)  # rank 1 is lost at step 7
 
 def rows_of(step: int, rank: int, num_ranks: int) -> tuple[Tensor, Tensor]:
     """This rank's rows of the step's batch."""
-    # >>> Draw BATCH rows of 8 from a torch.Generator seeded with the step; take every
-    # >>> num_ranks-th from this rank's on.
+    # >>> This rank's rows of the step's batch: all ranks' together are the same for any number of
+    # >>> ranks.
+    # ??? What may the draw depend on, if two ranks are to learn from the rows that three would have
+    # ???   had?
+    # ??? Draw the whole batch, then take this rank's share of it: a slice can take steps.
     x = torch.randn(BATCH, 8, generator=torch.Generator().manual_seed(step))[rank::num_ranks]
     # <<< x = torch.randn(BATCH // num_ranks, 8, generator=torch.Generator().manual_seed(rank))
     return x, x.sin().sum(dim=1, keepdim=True)
@@ -62,8 +68,9 @@ def train(rank: int, num_ranks: int, meeting: str, folder: Path) -> list[dict[st
     first, rows = 0, []
     if (folder / "state.pt").exists():
         state = torch.load(folder / "state.pt", weights_only=True)
-        # >>> Take back from the state all that was saved: model and optimizer with
-        # >>> load_state_dict, the next step as `first`, the rows of what happened.
+        # >>> Take back all that was saved.
+        # ??? Two of the things have load_state_dict.
+        # ??? From which step on should the loop go, and which rows has it told of already?
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first, rows = state["step"], state["rows"]
@@ -80,7 +87,9 @@ def train(rank: int, num_ranks: int, meeting: str, folder: Path) -> list[dict[st
         optimizer.step()
         rows.append({"step": step, "loss": shown.item(), "ranks": num_ranks})
         if rank == 0 and (step + 1) % SAVE_EVERY == 0:
-            # >>> Add the optimizer's state_dict and the rows to what is saved.
+            # >>> All that the rest of the run depends on.
+            # ??? SGD with momentum remembers something from step to step.
+            # ??? The run's own result so far is part of it, too.
             kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rows": rows}
             # <<< kept = {"model": model.state_dict()}
             save(folder, {**kept, "step": step + 1})
@@ -96,8 +105,9 @@ def lose_power(folder: Path, rank: int, step: int) -> None:
 
 def supervise(folder: Path, num_ranks: int) -> list[dict[str, float]]:
     """Start the ranks; when one is lost, start those that are left."""
-    # >>> on_ranks(train, num_ranks, folder, join=False) gives a list by rank, or raises LostRank:
-    # >>> then go on with one rank fewer, until there is none.
+    # >>> Start the ranks. As often as one is lost, go on with those that are left.
+    # ??? on_ranks gives a list by rank, or raises LostRank.
+    # ??? How many are left after each loss, and when are there none?
     while num_ranks:
         try:
             return on_ranks(train, num_ranks, folder, join=False)[0]

@@ -7,13 +7,16 @@ runs. So every rank owns one piece of each layer, and a layer is put together ju
     backward   gather them again, compute, let go; add up the gradient over the ranks and keep
                only one's own piece of it (reduce-scatter)
 
-An optimizer then works on pieces and never knows. The price is talking: a layer is gathered twice
-and its gradient cut up once, 3 parts where data parallel's all-reduce is 2.
+An optimizer then works on pieces and never knows. The price is talking: count how often a layer's
+numbers travel, and how often data parallel's do (its all-reduce is a reduce-scatter and a gather).
 
 Claim: 16 layers are 1,024 KiB of weights. Four ranks that may hold 800 KiB of tensors each, less
 than the weights alone, train them with the losses of data parallel, which takes 3,076 KiB (weights,
 gradients, and buckets to send them). Layers kept gathered for backward save a third of the talking
 and take 1,458 KiB. torch's fully_shard has the same losses and stays under the same limit.
+
+Predict: Data parallel's all-reduce makes each of four ranks send 1,536 KiB a step. How many KiB
+does each send under full sharding? [sent_kib; strategy = pieces by hand]
 
 Often wrong:
 - the piece is a view, so the whole layer stays
@@ -41,8 +44,9 @@ LIMIT_BYTES = 800 * 1024
 
 def cut(weight: Tensor) -> Tensor:
     """This rank's piece of a weight: one of equal stretches of it, laid flat."""
-    # >>> Of weight.flatten().chunk(number of ranks) the one of this rank, and a copy (clone): a
-    # >>> view would keep the whole weight in memory.
+    # >>> This rank's share of the weight, laid flat; nothing else of the weight may stay in memory.
+    # ??? Tensor.flatten, then Tensor.chunk; dist knows which of the chunks is this rank's.
+    # ??? A chunk is a view. What does a view keep alive?
     return weight.flatten().chunk(dist.get_world_size())[dist.get_rank()].clone()
     # <<< return weight.flatten().clone()
 
@@ -50,7 +54,9 @@ def cut(weight: Tensor) -> Tensor:
 def gather(piece: Tensor) -> Tensor:
     """The whole weight, from every rank's piece."""
     whole = piece.new_empty(stack.WIDTH, stack.WIDTH)
-    # >>> dist.all_gather fills a list of tensors: the chunks of whole.flatten() are views of it.
+    # >>> Fill `whole` with the pieces of all ranks.
+    # ??? dist.all_gather takes a list of tensors to be filled, and this rank's piece.
+    # ??? The list may hold views: what is written to them is written to what they are views of.
     dist.all_gather(list(whole.flatten().chunk(dist.get_world_size())), piece)
     # <<< whole.zero_()
     return whole
@@ -58,7 +64,10 @@ def gather(piece: Tensor) -> Tensor:
 
 def scatter_mean(gradient: Tensor) -> Tensor:
     """This rank's piece of the gradient's mean over all ranks."""
-    # >>> dist.reduce_scatter(mine, list of chunks) adds up and keeps one chunk; then divide.
+    # >>> This rank's piece of the mean over all ranks.
+    # ??? dist.reduce_scatter adds up over the ranks and leaves each of them one of the parts.
+    # ??? It takes an empty tensor for this rank's part, and all parts of what this rank has.
+    # ??? A sum is not yet a mean.
     chunks = list(gradient.flatten().chunk(dist.get_world_size()))
     mine = torch.empty_like(chunks[0])
     dist.reduce_scatter(mine, chunks)
@@ -72,14 +81,18 @@ class ShardedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, piece: Tensor) -> Tensor:
         weight = gather(piece)
-        # >>> Save for backward what is small: x and the piece.
+        # >>> Keep for backward only what is small.
+        # ??? What is saved stays until backward comes. How much would that be, over all layers?
+        # ??? Of what forward had, what can be made again when backward needs it?
         ctx.save_for_backward(x, piece)
         # <<< ctx.save_for_backward(x, weight)
         return x @ weight.T
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        # >>> Gather the weight again from what was saved.
+        # >>> The input and the whole weight, from what was kept.
+        # ??? How did forward come by the whole weight?
+        # ??? ctx.saved_tensors gives what was saved, in order.
         x, piece = ctx.saved_tensors
         weight = gather(piece)
         # <<< x, weight = ctx.saved_tensors

@@ -8,14 +8,17 @@ into m micro-batches, and rank 0 works on the second while rank 1 works on the f
     rank 1   ·· F0 F1 F2 F3 B3 B3 B2 B2 B1 B1 B0 B0 ··    B: backward, 2 ticks
 
 All forward, then all backward, the last micro-batch first. What is left of the waiting is the
-bubble: with p stages and m micro-batches (p - 1)/(m + p - 1) of the time.
+bubble: the dots of the picture.
 
 Time is counted in ticks here: each message says at which tick it was sent, and who waits for it
 moves the own clock there. So the numbers do not depend on the machine.
 
 Claim: on two ranks the gradients are those of the whole model on the whole batch, as with torch's
-ScheduleGPipe, and the share of time spent waiting is 1/(m + 1) to the digit: 50 % for one
+ScheduleGPipe, and the share of time spent waiting is your formula's to the digit: 50 % for one
 micro-batch, 11 % for eight.
+
+Predict: Two stages and sixteen micro-batches: which share of its time does a stage wait?
+[waiting; micro_batches = 16]
 
 Often wrong:
 - the loss is not divided by the number of micro-batches
@@ -60,7 +63,11 @@ class Clock:
 
 def bubble(num_stages: int, micro_batches: int) -> float:
     """The share of its time that a stage waits."""
-    # >>> A stage works m units; it is over after m + p - 1.
+    # >>> The share of its time that a stage waits.
+    # ??? In the picture, count in units of one F and one B: how many does rank 0 work, and after
+    # ???   how many is all over?
+    # ??? With p stages, how many units later than the first does the last stage begin?
+    # ??? One micro-batch on two stages: each waits half of the time.
     return (num_stages - 1) / (micro_batches + num_stages - 1)
     # <<< raise NotImplementedError
 
@@ -72,23 +79,33 @@ def run(stage: nn.Module, x: Tensor, y: Tensor, micro_batches: int) -> Clock:
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     for micro in range(micro_batches):
-        # >>> The input: xs[micro] on rank 0; else clock.receive(shape, source) from the rank
-        # >>> before, in the shape of xs[micro], and it needs a gradient.
+        # >>> This stage's input of the micro-batch; backward will want its gradient.
+        # ??? Rank 0 has the batch. Where do the other stages get theirs?
+        # ??? clock.receive takes a shape and who sends.
+        # ??? What came over the wire belongs to no graph. What must it be told, so that backward
+        # ???   leaves a gradient in it?
         got = xs[micro] if rank == 0 else clock.receive((len(xs[micro]), WIDTH), rank - 1)
         inputs.append(got.requires_grad_())
         # <<< inputs.append(xs[micro])
         outputs.append(stage(inputs[micro]))
         clock.work(1)
-        # >>> On the last rank the output becomes the loss, this micro-batch's share of the batch's
-        # >>> mean; elsewhere clock.send it to the rank after.
+        # >>> On the last rank make the output this micro-batch's share of the loss; elsewhere pass
+        # >>> it on.
+        # ??? The batch's mean is made of the micro-batches' means: how?
+        # ??? Who waits for this output? Nobody waits for the last rank's.
         if rank == last:
             outputs[micro] = (outputs[micro] - ys[micro]).square().mean() / micro_batches
         else:
             clock.send(outputs[micro], rank + 1)
         # <<< outputs[micro] = (outputs[micro] - ys[micro]).square().mean()
     for micro in reversed(range(micro_batches)):
-        # >>> The gradient of the output: None on the last rank, else from the rank after. Go
-        # >>> backward, work 2 ticks, and send the input's gradient to the rank before, if any.
+        # >>> Backward of this micro-batch (2 ticks of work), and the input's gradient to whom it
+        # >>> came from.
+        # ??? A loss goes backward by itself. An output needs its gradient: who has it, and in which
+        # ???   shape?
+        # ??? After backward the input has a gradient. Rank 0's came from nobody.
+        # ??? The loop is the same on all ranks, so messages arrive in the order in which they are
+        # ???   asked for.
         like = (len(xs[micro]), WIDTH)
         gradient = None if rank == last else clock.receive(like, rank + 1)
         outputs[micro].backward(gradient)

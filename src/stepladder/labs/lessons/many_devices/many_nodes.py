@@ -3,13 +3,13 @@
 Two hosts with a cable of 100 Mbit/s between them: network namespaces, for which Linux wants root;
 elsewhere both ranks stand on this machine, and the table says why.
 
-The bandwidth. An all-reduce of D bytes over n ranks sends 2(n - 1)/n · D bytes over each link, so
-the link carried that much, not D. Counted so (the "bus bandwidth"), the number can be held against
-the cable, whatever n is.
+The bandwidth. An all-reduce of D bytes sends other than D bytes over each link: how many depends on
+the number of ranks (the lab called ring shows it). What a link carried, in a second, is the "bus
+bandwidth": it can be held against the cable, however many ranks there are.
 
 The checkpoint. Every node writes its own part, and a node can go down in the middle of that:
 
-    half a file      write beside it, then rename: os.replace is all or nothing
+    half a file      a file that is only begun must not look like a checkpoint
     half a step      node 0 has step 6, node 1 only step 4. Resume from the newest step that ALL
                      have, and find that out together
     half a state     everything the next step depends on: weights, momentum, the stream of data
@@ -18,6 +18,9 @@ Claim: the bus bandwidth of a 2 MiB message is never more than 1.3 times the cab
 lets a first burst pass); a run whose second node goes down while it writes step 6 resumes at 4 and
 has, to the bit, the losses of a run in which nothing happened. What
 torch.distributed.checkpoint.save writes and loads is, to the bit, the same state.
+
+Predict: How many MB/s does an all-reduce of 4 MiB reach between two hosts on a cable of 100 Mbit/s?
+[mb_per_s; kib = 4096]
 
 Often wrong:
 - the bandwidth is taken to be bytes by seconds
@@ -46,7 +49,10 @@ RATE, RATE_BYTES, STEPS, SAVE_EVERY = "100mbit", 12.5e6, 8, 2
 
 def bus_bandwidth(num_bytes: float, seconds: float, num_ranks: int) -> float:
     """Bytes a second that each link carried in an all-reduce of so many bytes."""
-    # >>> 2(n - 1)/n of the bytes, by the seconds.
+    # >>> Bytes that each link carried, in a second.
+    # ??? In a ring all-reduce one part of num_ranks leaves a rank at every hop. How many hops are
+    # ???   there until all have the sum?
+    # ??? Two ranks send as many bytes as the message has, eight ranks 1.75 times as many.
     return 2 * (num_ranks - 1) / num_ranks * num_bytes / seconds
     # <<< raise NotImplementedError
 
@@ -63,7 +69,9 @@ def time_all_reduce(num_bytes: int) -> float:
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     """This rank's part of a step's checkpoint, all of it or nothing."""
     target = folder / f"step-{step}-rank-{dist.get_rank()}.pt"
-    # >>> torch.save the state under another name beside the target, then os.replace it.
+    # >>> This rank's state is under its final name whole, or not at all.
+    # ??? The power goes in the middle of torch.save: what is on the disk, and under which name?
+    # ??? os.replace gives a file another name in one go. What should it be called until then?
     beside = target.with_suffix(".part")
     torch.save(state, beside)
     os.replace(beside, target)
@@ -74,8 +82,10 @@ def newest(folder: Path) -> int:
     """The newest step that every rank has; 0 where there is none."""
     found = folder.glob(f"step-*-rank-{dist.get_rank()}.pt")
     mine = {int(path.name.split("-")[1]) for path in found}
-    # >>> dist.all_gather_object(everyones, mine) fills a list with every rank's set; the largest
-    # >>> number in all of them (set.intersection), else 0.
+    # >>> The newest step that every rank has: the same answer on all ranks.
+    # ??? `mine` are this rank's steps. How does it learn of the others'?
+    # ??? dist.all_gather_object fills a list with every rank's object.
+    # ??? Sets know what they have in common, and max takes a default.
     everyones: list[set[int]] = [set() for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyones, mine)
     return max(set.intersection(*everyones), default=0)
@@ -104,7 +114,10 @@ def train(folder: Path) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
         if (step + 1) % SAVE_EVERY == 0:
-            # >>> All that the next step depends on: three state dicts.
+            # >>> All that the next step depends on.
+            # ??? What does a resumed run read above?
+            # ??? Three things have changed during a step, and the next step will read them. Two
+            # ???   have a state_dict.
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             state["stream"] = stream.get_state()
             # <<< state = {"model": model.state_dict()}

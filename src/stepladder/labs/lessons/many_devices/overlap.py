@@ -18,6 +18,9 @@ Claim: loading ahead and buckets of two layers, sent while backward runs, bring 
 35 % to over 90 %; one layer or all sixteen in a bucket stay below 85 %. The gradients are those of
 DistributedDataParallel, which does the same with its buckets and reaches the same efficiency.
 
+Predict: Loading is hidden, and all sixteen layers' gradients travel in one message after backward:
+which share of the time is the model's work? [efficiency; layers_each = 16]
+
 Often wrong:
 - the longest work is taken for the bottleneck
 - the next batch is loaded when it is needed
@@ -46,7 +49,9 @@ from stepladder.labs.equipment.lab_ranks import on_ranks
 
 def bottleneck(ticks: dict[str, float]) -> str:
     """What to mend first: where most time goes that is not the model's work."""
-    # >>> The name with the most ticks, forward and backward left out: they are what we came for.
+    # >>> The name of what to mend first.
+    # ??? What is the job for? That part of the time is not lost.
+    # ??? Of what remains, where does most of the time go? max takes a key.
     waste = {name: spent for name, spent in ticks.items() if name not in ("forward", "backward")}
     return max(waste, key=lambda name: waste[name])
     # <<< return ...
@@ -61,16 +66,20 @@ class Buckets:
         weights = list(model.parameters())[::-1]  # as backward comes to them
         for first in range(0, len(weights), layers_each):
             bucket = weights[first : first + layers_each]
-            # >>> Which weight's gradient is the last of this bucket? Have it call self.send:
-            # >>> weight.register_post_accumulate_grad_hook(partial(self.send, bucket)).
+            # >>> Have self.send called for this bucket as soon as its gradients are all there.
+            # ??? Backward comes to the weights in the order of this list. Whose gradient is the
+            # ???   last of a bucket?
+            # ??? register_post_accumulate_grad_hook calls a function with the weight;
+            # ???   functools.partial fixes a first argument.
             bucket[-1].register_post_accumulate_grad_hook(partial(self.send, bucket))
             # <<< pass
 
     def send(self, bucket: list[nn.Parameter], _: Tensor) -> None:
         """Begin to send a bucket's gradients, as one tensor."""
         flat = torch.cat([weight.grad.flatten() for weight in bucket if weight.grad is not None])
-        # >>> Begin with self.machine.send(flat), and remember (bucket, flat, what it gave) in
-        # >>> self.sent; do not wait.
+        # >>> Begin to send the bucket, and remember what `finish` will need.
+        # ??? self.machine.send begins, and gives something to wait for. Who waits, and when?
+        # ??? `finish` takes three things from each entry of self.sent.
         self.sent.append((bucket, flat, self.machine.send(flat)))
         # <<< raise NotImplementedError
 
@@ -93,14 +102,18 @@ def train(layers_each: int = 2, num_steps: int = 4) -> tuple[Machine, list[Tenso
     machine.wait("load", machine.begin_loading())
     machine.forget()
     for step in range(num_steps):
-        # >>> Begin to load the next batch before this one is worked on.
+        # >>> Let the helper begin with the next batch.
+        # ??? One call of the machine begins to load, another one waits. Which belongs here?
+        # ??? What it gives is needed at the end of the step.
         loading = machine.begin_loading()
         # <<< pass
         optimizer.zero_grad(set_to_none=False)
         (model(rows := make_rows(step)) - rows).square().mean().backward()
         buckets.finish()
         optimizer.step()
-        # >>> Wait for it: machine.wait("load", …).
+        # >>> Wait for the batch that is being loaded.
+        # ??? machine.wait takes a name for the profile, and what was begun.
+        # ??? What is begun here was not begun early enough.
         machine.wait("load", loading)
         # <<< machine.wait("load", machine.begin_loading())
     return machine, [weight.detach() for weight in model.parameters()]

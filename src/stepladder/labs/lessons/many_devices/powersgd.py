@@ -15,7 +15,10 @@ feedback). Without it the directions beyond r would never be learned.
 Claim: of a 64 x 64 gradient 1/16 travels at r = 2. On the same gradients again and again, without
 feedback, P Qᵀ becomes the best matrix of rank 2 that there is, and so does that of torch's
 powerSGD_hook. But only with feedback does all of it arrive: the mean of what 100 steps sent is off
-by 4 %, without feedback by 63 %.
+by 4 %.
+
+Predict: By what share is the mean of what 100 steps sent off at r = 2 without feedback?
+[error; how = r = 2, without feedback; steps = 100]
 
 Often wrong:
 - the factors are not averaged over the ranks
@@ -52,18 +55,28 @@ class PowerSGD:
 
     def __call__(self, gradient: Tensor) -> Tensor:
         """The mean of all ranks' gradients, nearly."""
-        # >>> Add what was missed before (self.missed) to the gradient.
+        # >>> The gradient, and what earlier steps have missed.
+        # ??? What did the product of the step before not hold? self.missed knows it.
+        # ??? What is not sent now should be sent some time.
         matrix = gradient + self.missed
         # <<< matrix = gradient
-        # >>> P: average(matrix @ Q), with orthonormal columns (torch.linalg.qr(p).Q).
+        # >>> P, the same on all ranks, with orthonormal columns.
+        # ??? Which product of the matrix and Q has as few columns as Q?
+        # ??? torch.linalg.qr(...).Q is orthonormal. `average` makes things the same on all ranks:
+        # ???   before that or after it?
         p = torch.linalg.qr(average(matrix @ self.q)).Q
         # <<< p = ...
-        # >>> Keep as self.q the average of matrixᵀ @ P; the product is P @ self.qᵀ.
+        # >>> The new Q, kept for the next step, and the product that stands for the mean.
+        # ??? Q comes from P as P came from Q, with the matrix turned round.
+        # ??? P is (SIZE, r) and Q is (SIZE, r): how do they make a (SIZE, SIZE) matrix?
         self.q = average(matrix.T @ p)
         product = p @ self.q.T
         # <<< product = ...
         if self.feedback:
             # >>> What this rank's matrix had and the product has not.
+            # ??? It goes into the next step's gradient.
+            # ??? The matrix is this rank's own, with what was missed before; the product is
+            # ???   everybody's.
             self.missed = matrix - product
             # <<< pass
         return product

@@ -1,19 +1,19 @@
 """Ring all-reduce from scratch, with its picture.
 
 n ranks hold a tensor each and all want the sum. If everybody sent everything to everybody, each
-would send n - 1 tensors. On a ring each sends less than two, however many there are. The tensor is
-cut into n chunks, and everybody talks to the next rank only:
+would send a tensor to every other. On a ring each sends less than two, however many there are. The
+tensor is cut into n chunks, and everybody talks to the next rank only:
 
     first half    n - 1 times: send a chunk on, ADD what arrives to one's own. A chunk that travels
                   round collects every rank's part: in the end each rank holds one finished chunk
     second half   n - 1 times: send a finished chunk on, KEEP what arrives in place of one's own
 
-Rank r begins by sending chunk r, and each time sends on what it has just received: at step s of the
-first half chunk r - s leaves and chunk r - s - 1 arrives, at step s of the second half chunk
-r + 1 - s leaves and chunk r - s arrives, all counted round the ring.
+Rank r begins by sending chunk r, and each time sends on what it has just received.
 
-Claim: after 2(n - 1) steps every rank has the sum that torch.distributed.all_reduce gives, and has
-sent 2(n - 1)/n of the tensor, no more. The picture shows how many ranks are added up in each chunk.
+Claim: in the end every rank has the sum that torch.distributed.all_reduce gives, and has sent less
+than two tensors. The picture shows how many ranks are added up in each chunk.
+
+Predict: How many tensors does each of four ranks send in all? [tensors_sent]
 
 Often wrong:
 - what arrives replaces the chunk in the first half
@@ -53,13 +53,21 @@ def ring_all_reduce(tensor: Tensor, note: Callable[[], None] = lambda: None) -> 
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     chunks = tensor.chunk(num_ranks)  # views: what is written to them is written to the tensor
     for step in range(num_ranks - 1):
-        # >>> First half: exchange the chunk that leaves, add what arrives to its chunk.
+        # >>> First half: exchange one chunk, and add what arrives to one's own.
+        # ??? At step 0 rank r sends chunk r. Which chunk does it receive, and who sent it?
+        # ??? It sends on what it has just received: which chunk leaves rank r at step 1, and at
+        # ???   step 2?
+        # ??? Chunks are counted round, as ranks are: % num_ranks.
         leaving, arriving = (rank - step) % num_ranks, (rank - step - 1) % num_ranks
         chunks[arriving].add_(exchange(chunks[leaving]))
         # <<< exchange(chunks[rank])
         note()
     for step in range(num_ranks - 1):
-        # >>> Second half: exchange the chunk that leaves, copy what arrives over its chunk.
+        # >>> Second half: exchange one chunk, and keep what arrives in place of one's own.
+        # ??? After the first half, which chunk has every rank's part in it on rank r? 'stepladder
+        # ???   lab run ring' draws it.
+        # ??? That chunk leaves first. From then on a rank sends on what it has just received.
+        # ??? What arrives is finished: add_ would count it twice, copy_ does not.
         leaving, arriving = (rank + 1 - step) % num_ranks, (rank - step) % num_ranks
         chunks[arriving].copy_(exchange(chunks[leaving]))
         # <<< exchange(chunks[rank])

@@ -8,12 +8,15 @@ A transformer's MLP is y = down(gelu(up(x))). Cut it so that ranks need not talk
             the ranks' results are parts of one sum, so add them up: the one all-reduce
 
 The other order fails: the parts of a sum must be added before gelu, which is not linear. Backward
-is the mirror image: x went to all ranks, so its gradient is the sum of all ranks' gradients, and
-the sum's gradient goes to all ranks as it is. (Shoeybi and others, "Megatron-LM", 2019.)
+is the mirror image: where forward only hands out, backward has to collect, and the other way round.
+(Shoeybi and others, "Megatron-LM", 2019.)
 
 Claim: on 2 and 4 ranks outputs and gradients are those of the whole MLP to six digits, with a half
 or a quarter of the weights on each rank, one all-reduce forward and one backward; torch's
 parallelize_module with ColwiseParallel and RowwiseParallel gives the same.
+
+Predict: The whole MLP takes 8.31 KiB: 16 × 64 and 64 × 16 weights, 64 and 16 biases. How many KiB
+does each of four ranks hold? [weights_kib; ranks = 4]
 
 Often wrong:
 - the bias of the second layer is added on every rank
@@ -45,7 +48,10 @@ class ToAll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        # >>> Every rank used x for something else: add up their gradients (dist.all_reduce).
+        # >>> The whole gradient of x.
+        # ??? Each rank multiplied x with weights of its own. Which part of x's gradient does it
+        # ???   know?
+        # ??? Change a copy: autograd may still need what it gave you.
         gradient = gradient.clone()
         dist.all_reduce(gradient)
         return gradient
@@ -57,7 +63,9 @@ class AddUp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:
-        # >>> Add up the parts of all ranks; not in place, since part is not ours.
+        # >>> The sum of all ranks' parts, on every rank.
+        # ??? Which collective is that? It works in place.
+        # ??? `part` is not yours to change.
         total = part.clone()
         dist.all_reduce(total)
         return total
@@ -65,7 +73,9 @@ class AddUp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        # >>> What does a part's gradient look like, where the sum's gradient is this on all ranks?
+        # >>> The gradient of this rank's part, where this is the sum's gradient.
+        # ??? s = a + b: what is a's gradient, when s's is g?
+        # ??? Does it take a message to know it?
         return gradient
         # <<< raise NotImplementedError
 
@@ -76,8 +86,11 @@ class CutMLP(nn.Module):
     def __init__(self, up: nn.Linear, down: nn.Linear) -> None:
         super().__init__()
         rank, ways = dist.get_rank(), dist.get_world_size()
-        # >>> This rank's chunk of up.weight (HIDDEN, WIDTH), up.bias and down.weight (WIDTH,
-        # >>> HIDDEN), each along the hidden dimension.
+        # >>> This rank's pieces of up.weight, up.bias and down.weight, each cut along the hidden
+        # >>> dimension.
+        # ??? torch keeps a Linear's weight as (outputs, inputs). Which of up's two dims is the
+        # ???   hidden one, and which of down's?
+        # ??? Tensor.chunk takes a dim. dist knows which chunk is this rank's.
         pieces = up.weight.chunk(ways)[rank], up.bias.chunk(ways)[rank]
         down_piece = down.weight.chunk(ways, dim=1)[rank]
         # <<< pieces, down_piece = (up.weight, up.bias), down.weight
@@ -87,7 +100,10 @@ class CutMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.gelu(F.linear(ToAll.apply(x), self.up, self.up_bias))
-        # >>> Multiply with self.down, add up over the ranks, and add the bias once.
+        # >>> From this rank's hidden values to the whole output.
+        # ??? With only some hidden values, what does the product with self.down give: some of the
+        # ???   outputs, or a part of each?
+        # ??? How often may the bias be in the result?
         return AddUp.apply(F.linear(hidden, self.down)) + self.down_bias
         # <<< return F.linear(hidden, self.down, self.down_bias)
 

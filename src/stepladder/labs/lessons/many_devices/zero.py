@@ -16,6 +16,9 @@ Claim: on 2 ranks stages 1 and 2 end with the weights of ZeroRedundancyOptimizer
 a rank keeps 12 and 10 bytes a parameter where data parallel keeps 16. Where DeepSpeed is installed,
 measure() trains with its stages 1, 2 and 3 too, to the same loss.
 
+Predict: How many bytes a parameter does each of 64 ranks keep at stage 2?
+[bytes_on_64_ranks; who = formula, stage 2]
+
 Often wrong:
 - every rank keeps moments for all parameters
 - the stepped parts are not gathered
@@ -39,7 +42,10 @@ STEPS, RATE = 8, 0.01
 
 def bytes_a_parameter(stage: int, ways: int) -> float:
     """What a rank keeps for each parameter of the model: weight 4, gradient 4, moments 8."""
-    # >>> At stage 1 the 8 are divided by `ways`, at stage 2 the gradient's 4 too, at stage 3 all.
+    # >>> What a rank keeps for each parameter of the model: weight 4, gradient 4, moments 8 at
+    # >>> stage 0.
+    # ??? Which of the three does each stage divide among the ranks?
+    # ??? A stage does what the stages before it do, too.
     weight, gradient, moments = 4.0, 4.0, 8.0
     moments /= ways if stage >= 1 else 1
     gradient /= ways if stage >= 2 else 1
@@ -53,8 +59,10 @@ class ZeroAdam:
 
     def __init__(self, model: nn.Module, stage: int) -> None:
         self.model, self.stage = model, stage
-        # >>> This rank's part of all weights laid end to end (parameters_to_vector), as a
-        # >>> parameter of its own: a chunk, detached and cloned.
+        # >>> This rank's part of all weights, as one parameter of its own.
+        # ??? parameters_to_vector lays all weights end to end.
+        # ??? Adam's moments are as long as what it is given. How long should that be?
+        # ??? The optimizer wants a parameter with memory of its own: off the graph, and copied.
         whole = parameters_to_vector(model.parameters()).detach()
         self.mine = nn.Parameter(whole.chunk(dist.get_world_size())[dist.get_rank()].clone())
         # <<< self.mine = nn.Parameter(parameters_to_vector(model.parameters()).detach().clone())
@@ -65,11 +73,15 @@ class ZeroAdam:
         rank, ways = dist.get_rank(), dist.get_world_size()
         whole = torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
         if self.stage == 1:
-            # >>> Add up the whole over the ranks (all_reduce), divide, return one's own chunk.
+            # >>> Stage 1: this rank's part of the mean gradient, added up everywhere.
+            # ??? Which collective leaves the sum on every rank?
+            # ??? Of the mean, only one part is asked for here.
             dist.all_reduce(whole)
             return whole.chunk(ways)[rank] / ways
             # <<< return whole
-        # >>> Stage 2: dist.reduce_scatter(part, list of chunks) adds up what is needed here alone.
+        # >>> Stage 2: the same part, but nobody adds up what is not theirs.
+        # ??? Which collective adds up and leaves each rank one part?
+        # ??? It takes an empty part, and the list of all parts of what this rank has.
         part = torch.empty_like(self.mine.data)
         dist.reduce_scatter(part, list(whole.chunk(ways)))
         return part / ways
@@ -79,8 +91,9 @@ class ZeroAdam:
         """Step the own part, then give everybody the whole."""
         self.mine.grad = self.own_gradient()
         self.adam.step()
-        # >>> Gather the parts (dist.all_gather) and write them into the model
-        # >>> (vector_to_parameters(torch.cat(parts), …)).
+        # >>> Give the model everybody's stepped parts.
+        # ??? Each rank has stepped one part. Who has the others?
+        # ??? dist.all_gather fills a list, and vector_to_parameters writes one vector into a model.
         parts = [torch.empty_like(self.mine.data) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, self.mine.data)
         vector_to_parameters(torch.cat(parts), self.model.parameters())

@@ -1,18 +1,21 @@
 """Mixed precision in attention, and a softmax that neither overflows nor forgets.
 
 exp(12) is more than float16 has (65,504), so a softmax that exponentiates its scores as they are
-becomes inf / inf. Subtract the largest score first: the result is the same and no exponent is above
-zero. Scores grow with the head's width, so the 1/√d belongs on the queries, before the product:
-after it is too late, the product has already overflowed.
+becomes inf / inf. But a constant taken off all scores of a row changes nothing in the result.
+Scores grow with the head's width, and are scaled by 1/√d for that: where the product itself
+overflows, it is too late.
 
-The same idea lets attention go through keys block by block, without a matrix of all scores: keep
+The same ideas let attention go through keys block by block, without a matrix of all scores: keep
 the largest score so far, the sum of exponentials and the weighted values; when a larger score
-comes, shrink what was collected by exp(old - new). Sums are kept in float32. This is what flash
+comes, what was collected must shrink to its scale. Sums are kept in float32. This is what flash
 attention does.
 
 Claim: naive fp16 attention gives NaN where queries and keys are three times as large as usual; with
 the three rules it is as near to float64 as fp16 can be, and the blockwise one is torch's
 scaled_dot_product_attention, whose scores never stand in memory together.
+
+Predict: By what share is blockwise attention in bf16 off, for queries and keys of usual size?
+[blockwise bf16; size of q and k = 1.0]
 
 Often wrong:
 - the largest score is not subtracted
@@ -37,7 +40,11 @@ def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def softmax(scores: Tensor) -> Tensor:
     """Over the last dim, in the scores' own type, with sums in float32."""
-    # >>> Subtract each row's largest score, exponentiate, divide by the sum (in float32).
+    # >>> Softmax in the scores' own type, right for large scores and for long rows.
+    # ??? exp(12) is more than float16 has. What may be taken off every score of a row without a
+    # ???   change of the result?
+    # ??? After that, which is the largest exponential there can be?
+    # ??? 70,000 ones add up to more than float16 has, too. `sum` takes a dtype.
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     return (weights / weights.sum(-1, keepdim=True, dtype=torch.float32)).to(scores.dtype)
     # <<< return scores.exp() / scores.exp().sum(-1, keepdim=True)
@@ -45,7 +52,9 @@ def softmax(scores: Tensor) -> Tensor:
 
 def stable(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention in the inputs' type, without overflow."""
-    # >>> Scale the queries first, so that the product stays small.
+    # >>> Attention whose scores do not overflow before they are scaled.
+    # ??? 64 products of 40 and 40 add up to more than float16 has. When is the root of 64 of use?
+    # ??? What is divided need not be the scores.
     scores = (q / math.sqrt(q.shape[-1])) @ k.mT
     # <<< scores = q @ k.mT / math.sqrt(q.shape[-1])
     return softmax(scores) @ v
@@ -60,8 +69,11 @@ def blockwise(q: Tensor, k: Tensor, v: Tensor, block: int) -> Tensor:
         scores = ((q / math.sqrt(q.shape[-1])) @ keys.mT).float()
         new = torch.maximum(largest, scores.amax(-1, keepdim=True))
         weights = (scores - new).exp()
-        # >>> Shrink the total and what was collected by exp(largest - new), then add this block's:
-        # >>> the sum of its weights, and weights @ values.float().
+        # >>> Bring what was collected so far to the new largest score; then add this block's part.
+        # ??? What was collected used exponentials of (score - largest). Which factor turns them
+        # ???   into those of (score - new)?
+        # ??? The sum of the exponentials was collected with the old one, too.
+        # ??? `weights` are this block's exponentials; values are to be added up in float32.
         shrink = (largest - new).exp()
         total = total * shrink + weights.sum(-1, keepdim=True)
         collected = collected * shrink + weights @ values.float()

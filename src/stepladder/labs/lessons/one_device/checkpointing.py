@@ -1,4 +1,4 @@
-"""Checkpointing by hand, and why √n segments are the right number.
+"""Checkpointing by hand, and how many segments are best.
 
 Backward needs what forward computed, so forward keeps it: one activation a layer. Checkpointing
 keeps only the input of a segment of layers, and when backward arrives there, runs the segment's
@@ -6,14 +6,17 @@ forward once more to have the rest. The random state matters: a segment with dro
 same numbers the second time, or backward belongs to a forward pass that never happened, and no
 error says so.
 
-With s segments of n/s layers, s inputs are kept, and while backward works on one, its n/s
-activations stand beside them: s + n/s in all, smallest at s = √n, where it is 2√n instead of n.
-(Chen and others, "Training deep nets with sublinear memory cost", 2016.) Every layer runs forward
-twice; forward is a third of a step's work, so the step costs a third more.
+Few segments are long, and while backward works on one, all of its activations stand. Many segments
+have many inputs to keep. Between the two lies a number that holds far fewer activations than there
+are layers. (Chen and others, "Training deep nets with sublinear memory cost", 2016.) Every layer
+runs forward twice; forward is a third of a step's work, so the step costs a third more.
 
-Claim: 36 layers keep 37 activations; with 6 segments the most ever held is 12, and 3 or 12 segments
-hold more. Each layer runs twice, gradients are the same to the bit, and so they are with
+Claim: 36 layers keep 37 activations; with the best number of segments the most ever held is 12.
+Each layer runs twice, gradients are the same to the bit, and so they are with
 torch.utils.checkpoint.checkpoint.
+
+Predict: 36 layers in 18 segments: how many activations are held at most?
+[activations held; segments = 18]
 
 Often wrong:
 - the random state is not put back
@@ -46,13 +49,17 @@ class Checkpoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (saved,) = ctx.saved_tensors
-        # >>> The input again, cut off from the graph (detach), so that the inner backward ends
-        # >>> there; it needs a gradient (requires_grad_).
+        # >>> The saved input, as the beginning of a graph of its own.
+        # ??? The saved input belongs to the graph before this segment. Where should the backward
+        # ???   pass in here end?
+        # ??? One method takes a tensor off its graph, another one asks for its gradient.
         x = saved.detach().requires_grad_()
         # <<< x = saved
-        # >>> With gradients enabled and the random state of then (torch.random.fork_rng(devices=[])
-        # >>> leaves later numbers alone; torch.set_rng_state), run the function again. Then go
-        # >>> backward from its result: torch.autograd.backward(result, gradient).
+        # >>> Run the function again just as it ran, and go backward through that run.
+        # ??? In here torch records nothing, unless it is told to: torch.enable_grad.
+        # ??? Dropout has to drop the same numbers, and whoever draws numbers later must not notice:
+        # ???   torch.set_rng_state, torch.random.fork_rng.
+        # ??? torch.autograd.backward begins at a tensor with a gradient that is given.
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             torch.set_rng_state(ctx.random)
             result = ctx.function(x)
@@ -79,7 +86,11 @@ def run(layers: Sequence[nn.Module], x: Tensor, segments: int) -> Tensor:
 
 def best_segments(num_layers: int) -> int:
     """How many segments hold the fewest activations at once: s + n/s is smallest."""
-    # >>> Try them all.
+    # >>> The number of segments with which the fewest activations are held at once.
+    # ??? How many inputs are kept for s segments? How long is a segment, and what stands beside
+    # ???   those inputs while backward works on one?
+    # ??? Count for 36 layers with 1, 6 and 36 segments on paper.
+    # ??? There are only so many numbers to choose from.
     return min(range(1, num_layers + 1), key=lambda s: s + num_layers / s)
     # <<< return num_layers
 

@@ -9,9 +9,12 @@ compiled again, unless sizes are left open (dynamic).
 
 A backend is only a function of a graph and its inputs that returns something to call. Ours counts.
 
-Claim: asking a value in Python makes two graphs out of one, torch.where keeps one; eight sizes
-compile twice with open sizes instead of eight times; a fused chain of k operations moves 1/k of the
+Claim: asking for a value in Python makes two graphs out of one, and with torch.where it stays one;
+eight sizes need not be compiled eight times; a fused chain of operations moves a fraction of the
 bytes.
+
+Predict: A function is called with eight sizes, and sizes are left open from the beginning. How many
+graphs are made? [graphs; function = 8 sizes, open]
 
 Often wrong:
 - the condition is asked in Python
@@ -51,7 +54,9 @@ def broken(x: Tensor) -> Tensor:
 def whole(x: Tensor) -> Tensor:
     """The same, in one graph."""
     y = x.relu()
-    # >>> torch.where(condition, this, that) decides on the device.
+    # >>> Double y where its sum is over 10, without asking Python.
+    # ??? Which line of `broken` needs a number in Python?
+    # ??? torch.where takes a condition and what to give in either case, all of them tensors.
     y = torch.where(y.sum() > 10, y * 2, y)
     # <<< if y.sum() > 10:
     # <<<     y = y * 2
@@ -64,7 +69,9 @@ def graphs_of(
     """Operations of each graph that is made while the function runs on all inputs."""
     torch.compiler.reset()
     counter = Counter()
-    # >>> torch.compile(function, backend=counter, dynamic=dynamic), once; then call it on each.
+    # >>> Compile the function with the counter as its backend, and run it on every input.
+    # ??? torch.compile takes backend= and dynamic=, and gives a function.
+    # ??? What would happen if that were done anew for each input?
     compiled = torch.compile(function, backend=counter, dynamic=dynamic)
     for x in inputs:
         compiled(x)
@@ -76,14 +83,18 @@ def graphs_of(
 def sizes_open() -> bool | None:
     """What to give as `dynamic` where sizes change: None learns from the second size, and False
     compiles each size by itself."""
-    # >>> True, False or None: which makes the fewest graphs for eight sizes?
+    # >>> True, False or None: with which do eight sizes make the fewest graphs?
+    # ??? graphs_of counts them: try all three.
+    # ??? None waits until it has seen a second size. How many graphs are made by then?
     return True
     # <<< return False
 
 
 def chain_bytes(num_bytes: int, operations: int, *, fused: bool) -> int:
     """What a chain of elementwise operations on a tensor of so many bytes reads and writes."""
-    # >>> Each operation reads and writes the tensor, unless they are fused.
+    # >>> Bytes that the whole chain reads and writes.
+    # ??? What does one operation by itself read and write?
+    # ??? When they are fused, which results never reach memory?
     return 2 * num_bytes * (1 if fused else operations)
     # <<< return ...  # type: ignore[return-value]
 

@@ -4,13 +4,15 @@ A device is found by asking, in the order of what you would like; a CPU is alway
 on. A module's `to` moves it in place; a tensor's `to` returns another tensor and leaves the old one
 where it was. Batches come as tensors in tuples in dicts, and all of them must move.
 
-A GPU works on its own: a call only queues the work and returns at once. So a clock that is read
-after the call has timed the queueing. Wait for the device before the clock starts, or work queued
-earlier is timed too, and wait again before it stops.
+A GPU works on its own: a call only queues the work and returns at once. So a clock around a call
+times the queueing, and perhaps the end of somebody else's work.
 
-Claim: a clock around a queued product says it took next to no time; between two waits it says the
-truth. The same four functions work with a GPU and without one, and stepladder.world.pick_device
-falls back as yours does.
+Claim: a clock around a queued product says it took next to no time; one that waits says the truth.
+The same four functions work with a GPU and without one, and stepladder.world.pick_device falls back
+as yours does.
+
+Predict: How many GFLOP/s does this machine reach in a product of 1,024 × 1,024 matrices in float32?
+[GFLOP/s; size = 1024]
 
 Often wrong:
 - the clock is stopped before the device has finished
@@ -34,7 +36,10 @@ from torch import Tensor, nn
 
 def best_device(wanted: int, num_cuda: int) -> str:
     """The wanted GPU of so many, the first where that one is not there, else the CPU."""
-    # >>> "cuda:wanted", "cuda:0" or "cpu".
+    # >>> The name of the best device there is.
+    # ??? Names are 'cuda:0', 'cuda:1' and so on, and 'cpu'. Which numbers are there when num_cuda
+    # ???   is 2?
+    # ??? There are three cases: no GPU at all, the wanted one is there, only others are.
     if num_cuda == 0:
         return "cpu"
     return f"cuda:{wanted}" if wanted < num_cuda else "cuda:0"
@@ -43,7 +48,10 @@ def best_device(wanted: int, num_cuda: int) -> str:
 
 def move(batch: Any, device: torch.device) -> Any:
     """A batch with every tensor in it on the device: tensors, and lists, tuples, dicts of them."""
-    # >>> Tensors with .to(device); lists, tuples, dicts by moving what they hold; the rest as is.
+    # >>> Every tensor on the device, wherever in the batch it is; all else as it was.
+    # ??? What should move do with a list of things that may be lists themselves?
+    # ??? Tensor.to leaves the old tensor where it is. What does it give back?
+    # ??? type(batch)(...) makes a list of a list's items, and a tuple of a tuple's.
     if isinstance(batch, Tensor):
         return batch.to(device)
     if isinstance(batch, dict):
@@ -56,7 +64,10 @@ def move(batch: Any, device: torch.device) -> Any:
 
 def strays(model: nn.Module, device: torch.device) -> list[str]:
     """Names of the parameters and buffers that are not on the device."""
-    # >>> model.named_parameters() and model.named_buffers(): both have devices.
+    # >>> The names of all tensors of the model that are elsewhere.
+    # ??? A module has two kinds of tensors that go with it. BatchNorm's running mean is of the
+    # ???   second kind.
+    # ??? named_parameters and named_buffers give names with tensors, and a tensor knows its device.
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if tensor.device != device]
     # <<< return []
@@ -89,7 +100,11 @@ class Stream(Queue):
 
 def timed(queue: Queue, work: Callable[[], Any], clock: Callable[[], float]) -> float:
     """The seconds that the queue needs for the work, and for nothing else."""
-    # >>> Wait for the queue, read the clock, launch, wait again, read the clock.
+    # >>> Time this work from its start to its end, and nothing else.
+    # ??? launch returns at once. How much of the work has the clock seen when it is read right
+    # ???   after?
+    # ??? Something may still be running when you come. In whose time does it end?
+    # ??? queue.synchronize() waits until the queue is empty. It may be called more than once.
     queue.synchronize()
     start = clock()
     queue.launch(work)

@@ -5,11 +5,14 @@ batch that does not fit is cut into micro-batches whose gradients add up; each l
 that the sum is the mean over the whole batch. Checkpointing keeps a block's input only and runs the
 block again in backward. A leak is something kept from step to step that nobody meant to keep: most
 often a loss with the graph behind it. And when memory is over, the error itself holds the tensors
-of the failed attempt until its handler is left: try again after it, not in it.
+of the failed attempt until its handler is left.
 
 Claim: gradients of four micro-batches are those of the whole batch (also where the last is
-smaller), checkpointed blocks keep a third of the bytes here and give the same gradients, and
-stepladder.climb with the plan "fp32 micro=2" ends at the same weights.
+smaller), checkpointed blocks keep fewer bytes and give the same gradients, and stepladder.climb
+with the plan "fp32 micro=2" ends at the same weights.
+
+Predict: Six blocks of Linear(32, 64), Tanh and Linear(64, 32) keep 2,304 bytes a row. How many
+bytes a row do they keep when each is checkpointed? [bytes a row; recompute = True]
 
 Often wrong:
 - each loss is not divided by the number of micro-batches
@@ -37,7 +40,10 @@ def accumulate(model: nn.Module, micros: Sequence[Batch]) -> float:
     num_rows, total = sum(len(x) for x, _ in micros), 0.0
     for x, y in micros:
         loss = mse_loss(model(x), y)
-        # >>> Weigh the loss by this micro-batch's share of all rows (1/4 for one of four alike).
+        # >>> Weigh this loss so that all micro-batches together give the mean over all rows.
+        # ??? Each mse_loss is the mean over its own rows. How do those means make the mean over all
+        # ???   rows?
+        # ??? Try it with micro-batches of 4, 3 and 1 rows: should each count the same?
         loss = loss * len(x) / num_rows
         # <<< pass
         loss.backward()
@@ -48,7 +54,10 @@ def accumulate(model: nn.Module, micros: Sequence[Batch]) -> float:
 def forward(blocks: Sequence[nn.Module], x: Tensor, *, recompute: bool) -> Tensor:
     """Run the blocks, each under a checkpoint where asked."""
     for block in blocks:
-        # >>> With recompute: checkpoint(block, x, use_reentrant=False).
+        # >>> Run the block, under a checkpoint where recompute asks for one.
+        # ??? torch.utils.checkpoint.checkpoint calls a function with its arguments, and keeps only
+        # ???   those.
+        # ??? Its help says which value of use_reentrant to choose.
         x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
         # <<< x = block(x)
     return x
@@ -59,7 +68,9 @@ def history(model: nn.Module, batches: Sequence[Batch]) -> list[float]:
     losses: list[float] = []
     for x, y in batches:
         loss = mse_loss(model(x), y)
-        # >>> Keep the number, not the graph behind it.
+        # >>> Keep the number and nothing else of this step.
+        # ??? What does a loss still refer to, as long as somebody holds it?
+        # ??? A tensor of one number gives it as a float: by which method?
         losses.append(loss.item())
         # <<< losses.append(loss)  # type: ignore[arg-type]
     return losses
@@ -70,7 +81,10 @@ def largest(fits: Callable[[int], bool]) -> int:
     size = 1
     while fits(2 * size):
         size *= 2
-    # >>> It lies from `size` on and below 2 × size: try the middle until the gap is closed.
+    # >>> Close the gap between what fits and what does not.
+    # ??? After the loop above, which size is known to fit, and which not to?
+    # ??? Try the one in the middle. Which end does it replace if it fits, and which if it does not?
+    # ??? When is there nothing left to try? Write both ends down for a true answer of 100.
     too_large = 2 * size
     while too_large - size > 1:
         middle = (size + too_large) // 2
@@ -82,8 +96,11 @@ def largest(fits: Callable[[int], bool]) -> int:
 def halve_until_it_fits(attempt: Callable[[int], float], size: int) -> tuple[int, float]:
     """Try a step with this many rows, and with half as many after each MemoryError."""
     while True:
-        # >>> Return the size and the loss. After a MemoryError halve the size and go on, but only
-        # >>> when the handler is left: until then the error holds the failed attempt's tensors.
+        # >>> Give the size and the loss of the first attempt that fits. A failed attempt must be
+        # >>> gone by then.
+        # ??? While the block under `except` runs, the error lives, and with it the frames it came
+        # ???   through.
+        # ??? What may be done in the handler, then, and what has to wait until it is left?
         try:
             return size, attempt(size)
         except MemoryError:

@@ -14,6 +14,9 @@ Claim: the peak of a step stands between forward and backward; gradients that ar
 it by just their own size; the dashboard's owners are those of stepladder.measure.MemoryMeter, to
 the byte.
 
+Predict: The parameters take 66,560 bytes. How many does Adam's state take after two steps?
+[optimizer]
+
 Often wrong:
 - the optimizer's state is looked for before it exists and never again
 - gradients that are None are counted
@@ -42,8 +45,11 @@ class Dashboard:
     def owners(self) -> dict[str, int]:
         """Bytes by owner, now."""
         parameters = list(self.model.parameters())
-        # >>> The bytes (Tensor.nbytes) of the parameters, of those gradients that are there, and of
-        # >>> every tensor in optimizer.state.values() (each is a dict). Activations are kept.bytes.
+        # >>> The bytes that each owner holds at this moment.
+        # ??? When is a parameter's gradient None?
+        # ??? optimizer.state has a dict for each parameter, and not everything in those is a
+        # ???   tensor.
+        # ??? Tensor.nbytes is a tensor's size. self.kept counts what autograd keeps.
         gradients = [p.grad for p in parameters if p.grad is not None]
         state = [v for entry in self.optimizer.state.values() for v in entry.values()]
         return {
@@ -60,7 +66,9 @@ class Dashboard:
 
     def peak(self) -> Moment:
         """The moment at which most was held."""
-        # >>> Of all moments, the one with the largest total.
+        # >>> The moment at which most was held.
+        # ??? self.moments has all of them, each with a total.
+        # ??? max takes a key.
         return max(self.moments, key=lambda moment: moment["total"])
         # <<< return self.moments[-1]
 
@@ -71,7 +79,9 @@ def step(
     """One step under the dashboard; gradients are cleared after forward where `late`."""
     with Kept(model) as kept:
         board = Dashboard(model, optimizer, kept)
-        # >>> Clear the gradients here, unless late.
+        # >>> Have no old gradients from here on, unless they are to be cleared late.
+        # ??? Which gradients stand in memory when a step begins, and who still needs them?
+        # ??? See how it is done below, where it is late.
         if not late:
             optimizer.zero_grad()
         # <<< pass

@@ -5,14 +5,16 @@ Matrix units multiply short mantissas. TF32 reads float32 numbers, rounds their 
 float32's: only products are rounded. torch switches it with one setting for the whole process
 (torch.set_float32_matmul_precision), so a library should put it back.
 
-Rounding to 10 bits is integer arithmetic: add half of the last kept bit's place, and one more where
-that bit is odd (ties to even), and clear the 13 bits below. What rounding lost is itself a float32
-number, and can be rounded again: x = high + low. Three products, high·high + high·low + low·high,
-give back nearly all of float32 and still use the fast units.
+Rounding to 10 bits is integer arithmetic on the number's bits: a carry goes where it should by
+itself. What rounding lost is itself a float32 number, and can be rounded again: so a factor becomes
+a high and a low part. Three products of such parts give back nearly all of float32 and still use
+the fast units.
 
-Claim: one TF32 product is right to 1e-4 of what its numbers could add up to, three are right to
-3e-7: hundreds of times better, for three times the products. On a GPU torch's own TF32 gives the
-same numbers as yours.
+Claim: three TF32 products are right to 3e-7 of what their numbers could add up to, hundreds of
+times better than one. On a GPU torch's own TF32 gives the same numbers as yours.
+
+Predict: By what share of what its numbers could add up to is one TF32 product off?
+[relative error; product = tf32]
 
 Often wrong:
 - bits are cut off instead of rounded
@@ -35,8 +37,12 @@ DROPPED = 13  # of float32's 23 mantissa bits
 def to_tf32(x: Tensor) -> Tensor:
     """Float32 numbers rounded to 10 mantissa bits, still stored as float32."""
     bits = x.contiguous().view(torch.int32)
-    # >>> The last kept bit is (bits >> DROPPED) & 1. Add it and half of its place minus one
-    # >>> (2^(DROPPED - 1) - 1), then clear the dropped bits: shift right, then left.
+    # >>> Round to the nearest number with 10 mantissa bits; of two equally near, to the even one.
+    # ??? Read as an integer, a float's last 13 bits are what has to go. Clearing them cuts. What
+    # ???   must be added before, so that it rounds?
+    # ??? Half of the last kept bit's place sends ties up. To send them to the even neighbour, a
+    # ???   number that is even already needs a little less than an odd one.
+    # ??? Shifting right by DROPPED leaves what is kept; its last bit says odd or even.
     odd = (bits >> DROPPED) & 1
     bits = (bits + odd + (2 ** (DROPPED - 1) - 1)) >> DROPPED << DROPPED
     # <<< bits = bits
@@ -50,8 +56,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def three_products(a: Tensor, b: Tensor) -> Tensor:
     """A product with float32's accuracy out of three TF32 products."""
-    # >>> Split each factor into high = to_tf32(x) and low = x - high, and add the three products
-    # >>> that matter, small ones first.
+    # >>> A product with float32's accuracy out of products of rounded factors.
+    # ??? x less what rounding made of it: how large is that, compared with x? Can it be rounded
+    # ???   again?
+    # ??? With two parts to each factor there are four products. One is too small to matter: which?
+    # ??? Small numbers are lost when they meet a large one too early.
     high_a, high_b = to_tf32(a), to_tf32(b)
     low_a, low_b = a - high_a, b - high_b
     return product(low_a, high_b) + product(high_a, low_b) + product(high_a, high_b)
@@ -61,8 +70,9 @@ def three_products(a: Tensor, b: Tensor) -> Tensor:
 @contextmanager
 def fast_products() -> Iterator[None]:
     """Within it, torch may use TF32; afterwards everything is as it was."""
-    # >>> torch.get_float32_matmul_precision(), set it to "high", and put it back even after an
-    # >>> error (try, finally).
+    # >>> torch may use TF32 inside, and all is as before outside, also after an error.
+    # ??? torch.get_float32_matmul_precision says what is set; "high" is what allows TF32.
+    # ??? What runs after a `yield` when the block has raised?
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

@@ -4,13 +4,16 @@ The oldest way to use several GPUs keeps one process: every step it copies the m
 cuts the batch, runs a thread a device and brings all gradients back to the first. torch calls it
 nn.DataParallel. It is right, and it is slow, for two reasons that can be counted.
 
-Threads share one interpreter, so Python runs in one of them at a time. And the copies go through
-the first device: (n - 1) models out and (n - 1) gradients back, every step, over its one link. A
-ring of processes, which is what DDP uses, sends 2 (n - 1) / n of the gradient over every link: less
-than two models, whatever n.
+Threads share one interpreter, so Python runs in one of them at a time. And all copies go through
+the first device: models out to the others and gradients back from them, every step, over its one
+link. A ring of processes, which is what DDP uses, loads all links alike, and none with more than
+two models, however many ranks there are.
 
-Claim: threads give the gradient of the whole batch; with 8 devices the first one's link carries 14
-models a step, a ring's links 1.75 (stepladder.bench.ring_all_reduce.ring_bytes), eight times less.
+Claim: threads give the gradient of the whole batch; with 8 devices the first one's link carries
+eight times what a ring's links do (stepladder.bench.ring_all_reduce.ring_bytes).
+
+Predict: How many models, gradients counted as models, cross the first device's link in a step with
+8 devices and a thread for each? [models over the first link; ways = 8]
 
 Often wrong:
 - the shares' gradients are summed and not weighed
@@ -46,14 +49,20 @@ class Threaded:
     def backward(self, x: Tensor, y: Tensor) -> None:
         """Leave the gradient of the whole batch's mean loss in the model."""
         for other in self.copies:
-            # >>> The model has moved since the copies were made: give each its state again.
+            # >>> Have each copy compute with the model's present weights.
+            # ??? The copies were made once, in __init__. What has happened to the model since then?
+            # ??? A module's whole state is a dict: one method gives it, another one takes it.
             other.load_state_dict(self.model.state_dict())
             # <<< pass
         with ThreadPoolExecutor(self.ways) as pool:
             parts = zip(self.copies, x.tensor_split(self.ways), y.tensor_split(self.ways))
             results = list(pool.map(lambda part: share_gradients(*part), parts))
         for index, parameter in enumerate(self.model.parameters()):
-            # >>> Each share's gradient is of its own mean: weigh it by its part of all rows.
+            # >>> The gradient of the whole batch's mean, out of the shares' gradients.
+            # ??? Each share's gradient is that of its own mean. Do shares of 3 and of 2 rows count
+            # ???   the same?
+            # ??? `results` holds (gradients, rows) of each share, and `index` says which of the
+            # ???   gradients.
             parameter.grad = sum(
                 (g[index] * (rows / len(x)) for g, rows in results), torch.zeros_like(parameter)
             )
@@ -62,14 +71,20 @@ class Threaded:
 
 def first_link_bytes(model_bytes: int, ways: int) -> int:
     """What leaves and reaches the first of so many devices each step, with threads."""
-    # >>> A model to each other device, and a gradient from each.
+    # >>> Count what crosses that link in one step.
+    # ??? How many devices need a copy and have none?
+    # ??? And what comes back from each of them?
     return 2 * (ways - 1) * model_bytes
     # <<< return ...  # type: ignore[return-value]
 
 
 def ring_link_bytes(model_bytes: int, ways: int) -> float:
     """What each rank sends in a ring all-reduce of the gradient."""
-    # >>> 2 (ways - 1) hops, and each carries one part of `ways`.
+    # >>> Count what one rank sends.
+    # ??? A ring cuts the gradient into as many parts as there are ranks, and one part leaves at
+    # ???   each hop.
+    # ??? How many hops does it take until a part has met every rank? And until every rank has met
+    # ???   the finished part?
     return 2 * (ways - 1) * model_bytes / ways
     # <<< return ...  # type: ignore[return-value]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .lab import Course, Lab, Picture
+from stepladder.labs.lab import Course, Lab, Picture
 
 MANY_DEVICES = Course(
     "Second course: many devices",

@@ -1,11 +1,8 @@
-"""All courses in the order in which they are learned: the list that `stepladder lab` shows."""
+"""The foundations and the first course, on one device, with its bonus."""
 
 from __future__ import annotations
 
-from stepladder.errors import StepladderError, nearest
-
-from .lab import Course, Lab, Picture
-from .many_devices import MANY_DEVICES, MANY_DEVICES_BONUS
+from stepladder.labs.lab import Course, Lab, Picture
 
 FOUNDATIONS = Course(
     "Foundations",
@@ -58,7 +55,7 @@ FOUNDATIONS = Course(
     ),
 )
 
-FIRST = Course(
+ONE_DEVICE = Course(
     "First course: one device",
     (
         Lab(
@@ -93,7 +90,7 @@ FIRST = Course(
     ),
 )
 
-BONUS = Course(
+ONE_DEVICE_BONUS = Course(
     "Bonus: one device",
     (
         Lab(
@@ -169,18 +166,3 @@ BONUS = Course(
         ),
     ),
 )
-
-COURSES = (FOUNDATIONS, FIRST, BONUS, MANY_DEVICES, MANY_DEVICES_BONUS)
-
-
-def all_labs() -> tuple[Lab, ...]:
-    """Every lab, in the order of the courses."""
-    return tuple(lab for course in COURSES for lab in course.labs)
-
-
-def find_lab(name: str) -> Lab:
-    """The lab of this name, or a line with the nearest one."""
-    labs = {lab.name: lab for lab in all_labs()}
-    if name not in labs:
-        raise StepladderError("lab", f"there is no lab called '{name}'", nearest(name, labs))
-    return labs[name]

@@ -1,0 +1,1 @@
+"""The words of `stepladder lab` and `stepladder course`, one file each."""

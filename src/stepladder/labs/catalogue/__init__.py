@@ -1,0 +1,1 @@
+"""Which labs there are, course by course."""
