@@ -1,4 +1,4 @@
-"""Models whose blocks form a chain, or nearly: what the pipeline's tests split."""
+"""Models whose blocks run one after the other: what the pipeline's tests split."""
 
 from functools import partial
 
@@ -113,6 +113,205 @@ class Shuffled(nn.Module):
         return self.out(self.norm(hidden))
 
 
+class Stack(nn.Module):
+    """Four blocks between two linears; what happens between the blocks is each class's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.out = nn.Linear(64, 16), nn.Linear(16, 10)
+        self.layers = nn.ModuleList(self.block() for _ in range(4))
+
+    def block(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16))
+
+    def forward(self, x):
+        return self.out(self.through(self.enter(x)))
+
+
+class Residual(Stack):
+    """Blocks without their residual connection, which is outside of them."""
+
+    def through(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+class InPlace(Stack):
+    """The residual stream is one tensor, written to between blocks that do not save it."""
+
+    class Block(nn.Linear):
+        def forward(self, x):
+            return super().forward(x * 0.5)
+
+    def block(self):
+        return self.Block(16, 16)
+
+    def through(self, x):
+        for layer in self.layers:
+            x += layer(x)
+        return x
+
+
+class PostNorm(Stack):
+    """Norms in a list beside the blocks, each after its residual, and a scale on every stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(4))
+        self.scales = nn.Parameter(torch.randn(4, 16))
+
+    def through(self, x):
+        for layer, norm, scale in zip(self.layers, self.norms, self.scales):
+            x = norm(x + layer(x) * scale)
+        return x
+
+
+class Pairs(Stack):
+    """Attention and MLP in a list of lists, as many short implementations of ViT have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pairs = [nn.ModuleList([self.block(), nn.Linear(16, 16)]) for _ in range(4)]
+        self.layers = nn.ModuleList(pairs)
+
+    def through(self, x):
+        for attend, mix in self.layers:
+            x = attend(x) + x
+            x = torch.relu(mix(x)) + x
+        return x
+
+
+class TwoStreams(Stack):
+    """Hands the residual on beside what flows, as Mamba's fused blocks do."""
+
+    class Block(nn.Linear):
+        def forward(self, x, residual):
+            residual = x if residual is None else x + residual
+            return super().forward(residual), residual
+
+    def block(self):
+        return self.Block(16, 16)
+
+    def through(self, x):
+        residual = None
+        for layer in self.layers:
+            x, residual = layer(x, residual)
+        return x + residual
+
+
+class UNet(Stack):
+    """What the first half of the blocks made comes back in the second."""
+
+    def through(self, x):
+        kept = []
+        for index, layer in enumerate(self.layers):
+            x = layer(x if index < 2 else x + kept.pop(0))
+            kept.append(x)
+        return x
+
+
+class Reminded(Stack):
+    """Every block is also given what entered, and a length that the one before it counted."""
+
+    class Block(nn.Bilinear):
+        def forward(self, x, entered, count):
+            return torch.tanh(super().forward(x, entered)) / count, count + 1
+
+    def block(self):
+        return self.Block(16, 16, 16)
+
+    def through(self, x):
+        entered, count = x, 1
+        for layer in self.layers:
+            x, count = layer(x, entered, count)
+        return x
+
+
+class FirstOnesBias(Stack):
+    """The first block makes a bias of its weights alone, which all others are given, as T5's."""
+
+    class Block(nn.Linear):
+        def forward(self, x, bias):
+            bias = self.bias.cumsum(0) if bias is None else bias
+            return torch.tanh(super().forward(x)) + bias, bias
+
+    def block(self):
+        return self.Block(16, 16)
+
+    def through(self, x):
+        bias = None
+        for layer in self.layers:
+            x, bias = layer(x, bias)
+        return x
+
+
+class Choosing(Stack):
+    """Whole numbers that the first block computes decide what becomes of the last one's result."""
+
+    class Block(nn.Linear):
+        def forward(self, x):
+            made = super().forward(x)
+            return torch.tanh(made), made.argmax(-1, keepdim=True)
+
+    def block(self):
+        return self.Block(16, 16)
+
+    def through(self, x):
+        x, chosen = self.layers[0](x)
+        for layer in self.layers[1:]:
+            x, _ = layer(x)
+        return x * (chosen % 2)
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, on rows that are padded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(64, 16), nn.Linear(16, 64)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4)
+
+    def forward(self, tokens):
+        padding = tokens < 8
+        return self.out(self.encoder(self.table(tokens), src_key_padding_mask=padding))
+
+
+class Translator(nn.Module):
+    """torch's own encoder and decoder: every block of the decoder reads the encoder's result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(64, 16), nn.Linear(16, 64)
+        self.transformer = nn.Transformer(16, 2, 2, 4, 32, dropout=0.0, batch_first=True)
+
+    def forward(self, tokens):
+        read = self.table(tokens)
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.out(self.transformer(read, read, tgt_mask=mask, tgt_is_causal=True))
+
+
+class Plain(nn.Module):
+    """No list of blocks at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.third, self.fourth = nn.Linear(16, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        x = nn.functional.max_pool2d(x + torch.relu(self.second(x)), 4)
+        return self.fourth(torch.relu(self.third(x.flatten(1))))
+
+
+def sequential():
+    middle = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32))
+    return nn.Sequential(middle, nn.ReLU(), nn.Linear(32, 10))
+
+
 class Returning(Shuffled):
     """What entered comes back at the end, and a part runs on both sides of the blocks."""
 
@@ -210,9 +409,27 @@ CHAINS = {
     "layer_drop": (layer_drop, numbers, "cross_entropy"),  # cannot be traced in training
 }
 
-# Chains only if every stage holds some of the other parts.
+# Some of their parts are on every stage.
 SHARING = {
     "returning": (partial(made, Returning), numbers, "cross_entropy"),
     "reminding": (partial(made, Reminding), numbers, "cross_entropy"),
     "answering": (partial(made, Answering), tokens, "cross_entropy"),
 }
+
+# More happens between their blocks than that each takes what the one before it returned.
+BETWEEN = {
+    "residual": (partial(made, Residual), numbers, "cross_entropy"),
+    "in_place": (partial(made, InPlace), numbers, "cross_entropy"),
+    "post_norm": (partial(made, PostNorm), numbers, "cross_entropy"),
+    "pairs": (partial(made, Pairs), numbers, "cross_entropy"),
+    "two_streams": (partial(made, TwoStreams), numbers, "cross_entropy"),
+    "unet": (partial(made, UNet), numbers, "cross_entropy"),
+    "reminded": (partial(made, Reminded), numbers, "cross_entropy"),
+    "first_ones_bias": (partial(made, FirstOnesBias), numbers, "cross_entropy"),
+    "choosing": (partial(made, Choosing), numbers, "cross_entropy"),
+    "encoder": (partial(made, Encoder), tokens, "cross_entropy"),
+    "translator": (partial(made, Translator), tokens, "cross_entropy"),
+    "plain": (partial(made, Plain), images, "cross_entropy"),
+    "sequential": (partial(made, sequential), numbers, "cross_entropy"),
+}
+ALL = {**CHAINS, **SHARING, **BETWEEN}

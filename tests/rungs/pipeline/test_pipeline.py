@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from stepladder.errors import DataError, ModelError, PlanError
+from stepladder.errors import DataError, PlanError
 from stepladder.train import climb
 from tests.ranks import run
 from tests.soak import soak_after
 from tests.train.toys import llama, ragged
 
-from .chains import CHAINS, SHARING, gpt, tokens
+from .chains import ALL, BETWEEN, CHAINS, SHARING, gpt, tokens
 
 SGD = "sgd lr=0.1"
 SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble")
@@ -32,7 +32,7 @@ def mine(batch, taken, micro):
 
 def learn(name, plan, micro=2, optimizer=SGD, sizes=(8, 8)):
     """Losses, norms, the loss of an evaluation, and the parameters and buffers in the end."""
-    make, batches, loss = {**CHAINS, **SHARING}[name]
+    make, batches, loss = ALL[name]
     sample = batches(1)[0]
     taken = climb(
         make(), loss=loss, optimizer=optimizer, plan=f"{plan} micro={micro}", device="cpu",
@@ -72,7 +72,9 @@ def test_a_tied_gpt_learns_the_same_on_two_stages(schedule):
     assert not {name for name in first & second if name.startswith("blocks.")}
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet", "hf_gpt2", "hf_llama", "odd", "layer_drop"])
+@pytest.mark.parametrize(
+    "name", soak_after(["mlp", "resnet", "hf_llama", "odd", "layer_drop", "hf_gpt2"], gate=-1)
+)
 def test_any_chain_of_blocks_learns_the_same_on_two_stages(name):
     assert_same(name, "fp32 pipeline=2", 2)
 
@@ -87,6 +89,35 @@ def test_an_odd_chain_learns_the_same_in_turns(schedule):
     assert_same("odd", f"fp32 pipeline=2 schedule={schedule}", 2)
 
 
+@pytest.mark.parametrize(
+    "name", soak_after(sorted(BETWEEN, key=["translator", "residual"].count, reverse=True), gate=2)
+)
+def test_what_happens_between_blocks_is_learned_from_all_of_it(name):
+    assert_same(name, "fp32 pipeline=2", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    soak_after(
+        [
+            ("two_streams", "pipeline=2 schedule=zero-bubble"),
+            ("unet", "pipeline=4 schedule=gpipe"),
+            ("post_norm", "pipeline=2 schedule=interleaved:2"),
+            ("in_place", "pipeline=2 schedule=zero-bubble"),
+            ("choosing", "pipeline=2 schedule=zero-bubble"),
+            ("residual", "pipeline=2 zero3 shard=2"),
+            ("reminded", "pipeline=2 ddp replicate=2 schedule=interleaved:2"),
+            ("reminding", "pipeline=2 ddp replicate=2 schedule=zero-bubble"),
+            ("first_ones_bias", "pipeline=4"),
+            ("encoder", "pipeline=2 recompute=blocks"),
+        ]
+    ),
+)
+def test_several_tensors_may_flow_under_every_schedule(name, words):
+    ranks = 4 if "=2 ddp" in words or "shard" in words or "pipeline=4" in words else 2
+    assert_same(name, f"fp32 {words}", ranks)
+
+
 def test_ends_that_are_one_matrix_may_lie_four_ranks_apart():
     held = assert_same("gpt", "fp32 pipeline=4", 4)
     assert [len(names) for names in held] == [18, 16, 16, 19]
@@ -94,13 +125,16 @@ def test_ends_that_are_one_matrix_may_lie_four_ranks_apart():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("gpt", "ddp replicate=2"),
-        ("gpt", "ddp replicate=2 schedule=zero-bubble"),
-        ("gpt", "zero3 shard=2"),
-        ("llama", "zero1 shard=2 schedule=interleaved:2"),
-        ("llama", "zero2 shard=2 schedule=zero-bubble"),
-    ],
+    soak_after(
+        [
+            ("gpt", "ddp replicate=2 schedule=zero-bubble"),
+            ("gpt", "zero3 shard=2"),
+            ("llama", "zero1 shard=2 schedule=interleaved:2"),
+            ("gpt", "ddp replicate=2"),
+            ("llama", "zero2 shard=2 schedule=zero-bubble"),
+        ],
+        gate=3,
+    ),
 )
 def test_stages_may_be_copied_and_sliced(name, words):
     assert_same(name, f"fp32 pipeline=2 {words}", 4)
@@ -175,7 +209,9 @@ def without_sample():
 
 
 def test_stages_of_a_model_that_reads_no_tokens_are_weighed_on_a_sample():
-    with pytest.raises(ModelError, match="MLP: cannot be traced without knowing what it reads"):
+    with pytest.raises(
+        PlanError, match="stages are weighed on one row, and nothing says what MLP reads"
+    ):
         run(without_sample, 2, init=False)
 
 
@@ -187,6 +223,21 @@ def folded_and_sliced():
 def test_a_tied_matrix_is_not_sliced_in_two_stages_of_a_rank():
     with pytest.raises(PlanError, match="one matrix, in two stages of a rank"):
         run(folded_and_sliced, 4, init=False)
+
+
+def shared_and_sliced():
+    make, batches, loss = SHARING["reminding"]
+    words = "fp32 zero2 shard=2 pipeline=2 micro=2 schedule=interleaved:2"
+    climb(make(), loss=loss, plan=words, device="cpu", sample=batches(1)[0])
+
+
+def test_a_part_of_every_stage_is_not_sliced_in_two_stages_of_a_rank():
+    with pytest.raises(PlanError) as raised:
+        run(shared_and_sliced, 4, init=False)
+    assert str(raised.value).startswith(
+        "schedule: with interleaved:2 several stages of a rank use one part, and zero2 slices each "
+        "stage by itself. Use zero1, or 1f1b."
+    )
 
 
 def flat_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

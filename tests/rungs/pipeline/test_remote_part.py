@@ -7,7 +7,10 @@ from torch.nn import functional as F
 
 from stepladder.errors import ModelError
 from stepladder.model import meta_copy
-from stepladder.rungs.pipeline.remote_part import RemoteTensor, zeros_as_output
+from stepladder.rungs.pipeline.forward_record import TensorShape
+from stepladder.rungs.pipeline.remote_activation import RemoteActivation
+from stepladder.rungs.pipeline.remote_part import RemotePart, RemoteTensor
+from stepladder.rungs.pipeline.stage_passage import Passage, StagePorts
 
 REFUSED = "'patch' of 'entry' is read on a stage that does not hold it"
 
@@ -41,19 +44,41 @@ def test_whoever_computes_with_it_is_refused(patch, use):
         use(patch)
 
 
+def stand_in(part, flowing, results=None):
+    """What stands in for a part on a stage that received this tensor."""
+    passage = Passage(StagePorts({}, {}))
+    passage.begin([flowing])
+    return RemotePart("part", part, passage, results or {})
+
+
 def test_an_answer_has_the_shape_the_part_would_give_and_the_type_that_flows():
     flowing = torch.ones(2, 10, 4, dtype=torch.bfloat16)
-    answer = zeros_as_output(meta_copy(nn.Embedding(8, 4)), lambda: flowing)
-    made = answer((torch.zeros(2, 9, dtype=torch.long),), {})
-    assert made.shape == (2, 9, 4) and made.dtype == torch.bfloat16 and not made.any()
+    made = stand_in(nn.Embedding(8, 4), flowing)(torch.zeros(2, 9, dtype=torch.long))
+    assert isinstance(made, RemoteActivation)
+    assert made.shape == (2, 9, 4) and made.dtype == torch.bfloat16
+
+
+class Several(nn.Module):
+    """Returns what it was given beside what it makes, and a number that is no tensor."""
+
+    def forward(self, tokens, length):
+        return {"made": tokens * 2.0, "given": tokens, "length": length + 1}
+
+
+def test_an_answer_has_the_parts_containers_and_hands_on_what_it_was_given():
+    part, tokens = stand_in(Several(), torch.ones(2)), torch.zeros(2, 9)
+    made = part(tokens, length=3)
+    assert made["given"] is tokens and made["length"] == 4
+    assert isinstance(made["made"], RemoteActivation) and made["made"].shape == (2, 9)
+    assert part(torch.zeros(5), length=3)["made"].shape == (5,)
 
 
 class Looking(nn.Module):
     def forward(self, tokens):
-        return tokens if tokens.sum() else -tokens
+        return (tokens if tokens.sum() else -tokens), None
 
 
-def test_where_it_looks_at_numbers_what_flows_serves():
-    flowing = torch.ones(2, 3)
-    made = zeros_as_output(Looking(), lambda: flowing)((torch.zeros(2, 9),), {})
-    assert made.shape == (2, 3) and not made.any()
+def test_where_it_looks_at_numbers_what_it_is_given_serves():
+    traced = {("part", 0): (TensorShape((1, 9), torch.float32), None)}
+    made, nothing = stand_in(Looking(), torch.ones(2, 3), traced)(torch.zeros(2, 9))
+    assert isinstance(made, RemoteActivation) and made.shape == (2, 9) and nothing is None

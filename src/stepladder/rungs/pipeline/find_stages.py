@@ -1,33 +1,39 @@
-"""Where a model's blocks are split into pipeline stages."""
+"""Where a model's blocks are split into pipeline stages, and what is sent between them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 
-from stepladder.errors import PlanError
-from stepladder.model import Anatomy, meta_copy
+from stepladder.errors import ModelError, PlanError
+from stepladder.model import Anatomy, count_flops, meta_copy
 from stepladder.model.tracing.describe import inputs_of
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.model_rules import empty_stages
 from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
 from stepladder.world import World
 
-from .order_ends import CallOrder, find_chain
-from .trace_chain import REMEDY, Link, traced, within
+from .crossings import EVERYWHERE, Crossing, find_crossings
+from .forward_record import ForwardRecord, within
+from .stage_parts import find_parts, is_shareable
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which blocks every stage holds, and which stages this rank."""
+    """Which parts every stage holds, what crosses between them, and which stages this rank has."""
 
-    chunks: tuple[range, ...]  # of every stage, in the order blocks run
+    blocks: tuple[str, ...]  # in the order they run
+    chunks: tuple[range, ...]  # the blocks of every stage
+    homes: Mapping[str, int]  # the stage of each other part with parameters, or EVERYWHERE
+    crossings: tuple[tuple[Crossing, ...], ...]  # into every stage but the first
     owners: tuple[int, ...]  # each stage's rank on the pipeline axis
     index: int  # this rank's
-    links: tuple[Link, ...]
+    results: Mapping[tuple[str, int], Any] = field(default_factory=dict)  # see ForwardRecord
 
     @property
     def own(self) -> list[int]:
@@ -37,22 +43,19 @@ class Stages:
     def last(self) -> int:
         return len(self.chunks) - 1
 
-    def folds_ties(self, anatomy: Anatomy) -> bool:
-        """Whether the first and the last stage, of one rank, share a matrix."""
-        return anatomy.tied and self.owners[0] == self.owners[-1]
+    def of_part(self, name: str) -> int:
+        """The stage that holds a block or another part, or EVERYWHERE."""
+        if name in self.homes:
+            return self.homes[name]
+        place = self.blocks.index(name)
+        return next(stage for stage, blocks in enumerate(self.chunks) if place in blocks)
 
-    def holders(self, anatomy: Anatomy, name: str) -> set[int]:
+    def holders(self, name: str) -> set[int]:
         """The ranks that hold a parameter of this name in the whole model."""
-        for part in anatomy.entry:
-            if within(part, name):
-                return {self.owners[0]}
-        for part in anatomy.exit:
-            if within(part, name):
-                return {self.owners[self.last]}
-        for stage, blocks in enumerate(self.chunks):
-            if any(within(anatomy.blocks[index], name) for index in blocks):
+        for part in (*self.homes, *self.blocks):
+            if within(part, name) and (stage := self.of_part(part)) != EVERYWHERE:
                 return {self.owners[stage]}
-        return set(self.owners)  # of no part: any stage's code may read it
+        return set(self.owners)  # of no part, or of all: any stage's code may read it
 
 
 def find_stages(
@@ -60,44 +63,69 @@ def find_stages(
 ) -> tuple[Stages, Anatomy]:
     """Cut the blocks so that stages cost alike; every rank comes to the same cut.
 
-    Also returns the anatomy with the parts of its entry and exit as they run.
+    Also returns the anatomy with the blocks, and the parts of its entry and exit, as they run.
 
     Args:
         inputs: of one row; a module that reads tokens needs none.
     """
-    if problem := empty_stages(settled, len(anatomy.blocks)):
-        raise problem if anatomy.blocks else PlanError(problem.field, problem.problem, REMEDY)
     drawn = meta_copy(module)
     for part in drawn.modules():
         if isinstance(part, BATCH_NORMS):
             part.eval()  # one row has no batch statistics
-    given = inputs_of(module, anatomy, None, inputs)
+    given = row_to_weigh(module, anatomy, inputs)
     try:
-        anatomy, costs = measure_blocks(drawn, anatomy, given)
-    except Exception:
+        parts = find_parts(drawn, anatomy, settled.num_stages, given)
+    except ModelError:
         drawn.eval()  # where random numbers decide what runs (LayerDrop), they do so in training
-        anatomy, costs = measure_blocks(drawn, anatomy, given)
-    anatomy, links = find_chain(drawn, anatomy, given)
-    found = [(settled.stage_split(costs), anatomy.entry, anatomy.exit)]
+        parts = find_parts(drawn, anatomy, settled.num_stages, given)
+    record, blocks, others = parts
+    if problem := empty_stages(settled, len(blocks)):
+        raise problem
+    chunks = tuple(settled.stage_split(weigh_blocks(drawn, parts, given)))
+    shareable = partial(is_shareable, drawn, blocks)
+    found = [(blocks, chunks, record.uses(), find_crossings(record, blocks, chunks, shareable))]
     if world.mesh is not None:
         dist.broadcast_object_list(found, src=0)  # ranks may have been given other samples
-    chunks, entry, exit = found[0]
+    blocks, chunks, uses, (homes, crossings) = found[0]
+    unused = dict.fromkeys((name for name in others if name not in homes), 0)
     owners = dict.fromkeys(range(settled.num_stages), 0)
     for rank in range(settled.layout.pipeline):
         owners.update(dict.fromkeys(settled.stages_of_rank(rank), rank))
     index = world.layout.place(world.place.rank)["pipeline"]
-    stages = Stages(tuple(chunks), tuple(owners.values()), index, links)
-    return stages, replace(anatomy, entry=entry, exit=exit)
+    stages = Stages(
+        tuple(blocks), chunks, {**homes, **unused}, crossings, tuple(owners.values()), index,
+        record.results,
+    )  # fmt: skip
+    return stages, as_run(anatomy, stages, uses)
 
 
-def measure_blocks(module: nn.Module, anatomy: Anatomy, inputs: Any) -> tuple[Anatomy, list[float]]:
-    """The anatomy with its ends as they run, and FLOPs of every block; the ends carry what comes
-    before and after."""
-    calls = CallOrder(anatomy.blocks)
-    with calls.recording(module, (*anatomy.entry, *anatomy.exit)):
-        parts = traced(module, inputs).parts
-    anatomy = calls.order(anatomy)
-    costs = [float(parts.get(name, 0)) for name in anatomy.blocks]
-    costs[0] += sum(parts.get(name, 0) for name in anatomy.entry)
-    costs[-1] += sum(parts.get(name, 0) for name in anatomy.exit)
-    return anatomy, costs
+def as_run(anatomy: Anatomy, stages: Stages, uses: Mapping[str, set[int]]) -> Anatomy:
+    """The anatomy with its blocks in the order they run, and each part at the end where it runs."""
+    placed = [name for name, home in stages.homes.items() if home != EVERYWHERE]
+    before = tuple(name for name in placed if uses.get(name, {0}) == {0})
+    after = tuple(name for name in placed if uses.get(name) == {len(stages.blocks)})
+    return replace(anatomy, entry=before, blocks=stages.blocks, exit=after)
+
+
+def row_to_weigh(module: nn.Module, anatomy: Anatomy, inputs: Any) -> Any:
+    """One row that the blocks are traced with."""
+    try:
+        return inputs_of(module, anatomy, None, inputs)
+    except ModelError as unknown:
+        raise PlanError(
+            "layout.pipeline",
+            f"stages are weighed on one row, and nothing says what {type(module).__name__} reads",
+            "Give climb one batch: climb(model, sample=batch, ...).",
+        ) from unknown
+
+
+def weigh_blocks(
+    module: nn.Module, parts: tuple[ForwardRecord, Sequence[str], Sequence[str]], inputs: Any
+) -> list[float]:
+    """FLOPs of every block; each carries what runs after it, and the first what runs before."""
+    record, blocks, others = parts
+    flops = count_flops(module, inputs, parts=(*blocks, *others)).parts
+    costs = [float(flops.get(name, 0)) for name in blocks]
+    for name, entered in record.uses().items():
+        costs[max(min(entered) - 1, 0)] += flops.get(name, 0)
+    return costs

@@ -34,7 +34,7 @@ from stepladder.rungs.observe_outputs import Observe, observed
 
 from .find_stages import Stages
 from .probe_stages import probe_stages, received
-from .schedule import Event, Stage, StageOutput, cause, fits_schedule, make_schedule
+from .schedule import Event, Stage, StageOutputs, cause, fits_schedule, make_schedule
 from .stage_module import StageModule
 from .stages_trial import make_trial
 from .tied_parameters import TiedParameters
@@ -53,7 +53,7 @@ class Pipeline(Accumulate):
     gradient_syncs: Sequence[GradientSync]  # of each chunk
     tied: TiedParameters
     events: list[Event] | None = None  # a list, while somebody wants to know when stages work
-    stage_outputs: dict[Shape, tuple[StageOutput, ...]] = field(default_factory=dict)
+    stage_outputs: dict[Shape, tuple[StageOutputs, ...]] = field(default_factory=dict)
     ready: tuple[Any, Any, list[Stage]] | None = None  # for which batches, the schedule, its stages
     scale: Scale = lambda loss: loss
     seen: Tensor | None = None  # the loss so far, on the last stage
@@ -157,13 +157,17 @@ class Pipeline(Accumulate):
             copy_mode(self.module, chunk.view)
             counters.first = True
 
-    def run(self, chunk: StageModule) -> Tensor:
+    def run(self, chunk: StageModule) -> Any:
         """One stage's forward: what flows on, or the last one's weighed loss."""
         part = chunk.part
         assert part is not None and self.seen is not None
         if chunk.index < self.stages.last:
             with self.forward_context():
-                return chunk.carry(self.read_inputs(part.inputs))
+                sent = chunk.carry(self.read_inputs(part.inputs))
+            # Its backward takes what was sent out of the graph in place, which neither views nor
+            # tensors that the graph has saved allow.
+            split = self.schedule.kind == "zero-bubble"
+            return tuple(tensor.clone() for tensor in sent) if split else sent
         if self.probed is not None:
             self.probed.append(self.wide_outputs(part))  # what was received may have 16 bits
             return self.seen
@@ -227,7 +231,7 @@ class Pipeline(Accumulate):
             stage.parts, stage.events = parts, self.events
         return schedule
 
-    def make_stage(self, chunk: StageModule, stage_outputs: Sequence[StageOutput]) -> Stage:
+    def make_stage(self, chunk: StageModule, stage_outputs: Sequence[StageOutputs]) -> Stage:
         index, last = chunk.index, self.stages.last
         loss = torch.empty((), device="meta").requires_grad_()
         return Stage(
@@ -235,12 +239,12 @@ class Pipeline(Accumulate):
             index,
             last + 1,
             self.world.device,
-            input_args=(stage_outputs[index - 1].stand_in(),) if index else (),
-            output_args=(stage_outputs[index].stand_in() if index < last else loss,),
+            input_args=stand_ins(stage_outputs[index - 1]) if index else (),
+            output_args=stand_ins(stage_outputs[index]) if index < last else (loss,),
             group=self.group,
         )
 
-    def stage_outputs_of(self, part: Batch) -> tuple[StageOutput, ...]:
+    def stage_outputs_of(self, part: Batch) -> tuple[StageOutputs, ...]:
         """What flows between stages for a micro-batch of this shape."""
         shape = shape_of(part)
         if shape not in self.stage_outputs or self.checks_loss:
@@ -248,27 +252,33 @@ class Pipeline(Accumulate):
         return self.stage_outputs[shape]
 
     def forward_only(
-        self, part: Batch, stage_outputs: Sequence[StageOutput]
+        self, part: Batch, stage_outputs: Sequence[StageOutputs]
     ) -> list[tuple[Any, Tensor]]:
         """One micro-batch through this rank's stages, without gradients; what is on its way."""
         sent: list[tuple[Any, Tensor]] = []
-        here: list[Tensor] = []  # what this rank's own stage before handed over
+        here: Sequence[Tensor] = ()  # what this rank's own stage before handed over
         for chunk in self.chunks:
             chunk.part = part
             before, after = chunk.index - 1, chunk.index + 1
             if chunk.index and self.stages.owners[before] != self.stages.index:
-                here = [received(self, stage_outputs[before])]
-                dist.recv(here[0], group_src=self.stages.owners[before], group=self.group)
-            here = [chunk(*here)]
+                here = received(self, stage_outputs[before])
+                for tensor in here:
+                    dist.recv(tensor, group_src=self.stages.owners[before], group=self.group)
+            here = chunk(*here)
             if after <= self.stages.last and self.stages.owners[after] != self.stages.index:
                 owner = self.stages.owners[after]
-                sent.append((dist.isend(here[0], group_dst=owner, group=self.group), here[0]))
+                for tensor in here:
+                    sent.append((dist.isend(tensor, group_dst=owner, group=self.group), tensor))
         return sent
 
 
+def stand_ins(sent: StageOutputs) -> tuple[Tensor, ...]:
+    return tuple(one.stand_in() for one in sent)
+
+
 def run_followed(
-    statistics: RunningStatistics, run: Callable[[StageModule], Tensor], chunk: StageModule
-) -> Tensor:
+    statistics: RunningStatistics, run: Callable[[StageModule], Any], chunk: StageModule
+) -> Any:
     """Run a stage on a micro-batch of a step, or in evaluation, which writes no statistics."""
     if not torch.is_grad_enabled():
         return run(chunk)

@@ -20,14 +20,14 @@ from stepladder.model.forward_state import state_restored
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, lacks_rows, one_row
 
 from .loss_reads import check_reads
-from .schedule import StageOutput
+from .schedule import StageOutput, StageOutputs
 from .stage_module import StageModule
 
 
 @torch.no_grad()
-def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutput, ...]:
+def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutputs, ...]:
     """What every stage but the last sends on for a micro-batch of this shape."""
-    sent: list[StageOutput] = []
+    sent: list[StageOutputs] = []
     for stage in range(pipeline.stages.last):
         sent.append(agree(pipeline, stage, lambda chunk: probe_output(pipeline, chunk, part, sent)))
     if pipeline.checks_loss:
@@ -69,11 +69,11 @@ def as_refusal(stage: int, error: Exception) -> StepladderError:
 
 
 def probe_output(
-    pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutput]
-) -> StageOutput:
+    pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutputs]
+) -> StageOutputs:
     """What a stage sends on when it is given zeros."""
     chunk.part = part
-    given = [received(pipeline, flow).zero_() for flow in sent[-1:]]
+    given = [tensor.zero_() for flow in sent[-1:] for tensor in received(pipeline, flow)]
     # BatchNorm refuses one value per channel, and only in training.
     single = part.num_rows == 1 and bool(batch_norms(chunk))
     with uncompiled(chunk), state_restored(chunk) if single else evaluating(chunk):
@@ -84,17 +84,21 @@ def probe_output(
                 raise one_row() from error
             raise
     trained = any(p.requires_grad for p in chunk.parameters())
-    return StageOutput(
-        tuple(made.shape), made.dtype, trained or any(flow.trained for flow in sent[-1:])
+    trained = trained or any(one.trained for flow in sent[-1:] for one in flow)
+    return tuple(
+        StageOutput(tuple(one.shape), one.dtype, trained and one.is_floating_point())
+        for one in made
     )
 
 
-def check_loss(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutput]) -> None:
+def check_loss(
+    pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutputs]
+) -> None:
     """Refuse a loss that reads what the last stage does not have: see loss_reads.py."""
     chunk.part, pipeline.probed = part, []
     try:
         with uncompiled(chunk), evaluating(chunk), state_restored(chunk):
-            chunk(received(pipeline, sent[-1]).zero_())
+            chunk(*(tensor.zero_() for tensor in received(pipeline, sent[-1])))
             outputs = pipeline.probed[0]
             own = pipeline.loss_module
             found = check_reads(pipeline.loss, outputs, part, pipeline.module, chunk.view, own)
@@ -104,6 +108,7 @@ def check_loss(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[St
         raise found
 
 
-def received(pipeline: Any, flow: StageOutput) -> Tensor:
+def received(pipeline: Any, flow: StageOutputs) -> list[Tensor]:
     """Where what a stage sends is received."""
-    return torch.empty(flow.shape, dtype=flow.dtype, device=pipeline.world.device)
+    device = pipeline.world.device
+    return [torch.empty(one.shape, dtype=one.dtype, device=device) for one in flow]

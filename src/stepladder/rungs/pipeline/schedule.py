@@ -36,6 +36,9 @@ class StageOutput:
         return torch.empty(self.shape, dtype=self.dtype, device="meta").requires_grad_(self.trained)
 
 
+StageOutputs = tuple[StageOutput, ...]  # all that one stage sends for a micro-batch
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One stage's work on one micro-batch, in seconds of a clock that all processes share."""
@@ -61,8 +64,14 @@ class Stage(PipelineStage):
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         kind = "backward" if kwargs.get("full_backward", True) else "input"
+        _, received = self.fwd_cache[bwd_chunk_id]
         with self.timing(bwd_chunk_id, kind):
-            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+            super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        # Zeros for what was received and played no part in the result: its sender waits for them.
+        self.bwd_cache[bwd_chunk_id] = tuple(
+            torch.zeros_like(one) if found is None and one.requires_grad else found
+            for one, found in zip(received, self.bwd_cache[bwd_chunk_id])
+        )
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with self.timing(bwd_chunk_id, "weight"):

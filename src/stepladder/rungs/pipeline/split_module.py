@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from stepladder.errors import PlanError
 from stepladder.model import Anatomy
 from stepladder.plan import SettledPlan
 from stepladder.plan.layout import COPIES
@@ -42,6 +43,7 @@ class RankStages:
     stages: Stages
     chunks: Sequence[StageModule]
     tied: TiedParameters
+    shared: bool = False  # on some rank of the pipeline two stages share a parameter
 
     @property
     def ends(self) -> bool:
@@ -61,7 +63,7 @@ class RankStages:
 
     def run(self, settled: SettledPlan, world: World, **passes: Any) -> Pipeline:
         """Spread each stage among the ranks that see other samples, and line them up."""
-        if self.stages.folds_ties(self.anatomy):
+        if self.shared:
             gradient_syncs = [
                 GradientSync(self.module, 1, partial(sum_gradients_after, self.module, world))
             ]
@@ -91,8 +93,9 @@ class RankStages:
 def sum_gradients_after(module: nn.Module, world: World, last: bool) -> Iterator[None]:
     """Around a batch, after which the copies' gradients are added up.
 
-    For a rank whose first and last stage share a matrix: torch's engines would take each stage's
-    as one of its own. They too would wait for the last micro-batch.
+    Where two stages of a rank share a parameter, torch's engines would take each stage's as one of
+    its own. They too would wait for the last micro-batch. All ranks of the pipeline do it, since
+    torch's engines average, and the loss is scaled for all of them alike.
     """
     yield
     group = world.group(*COPIES)
@@ -111,5 +114,22 @@ def split(
     """Leave in the module what this rank's stages hold."""
     if problem := sliced_fold(settled, tied=anatomy.tied):
         raise problem
-    tied = find_tied(module, anatomy, stages, world)
-    return RankStages(module, anatomy, stages, keep_own(module, anatomy, stages), tied)
+    tied = find_tied(module, stages, world)
+    chunks = keep_own(module, anatomy, stages)
+    here = torch.tensor(float(share_parameters(chunks)), device=world.device)
+    shared = bool(world.sum(here, "pipeline"))
+    if shared and settled.sliced:
+        zero, schedule = settled.plan.zero, settled.plan.schedule
+        raise PlanError(
+            "schedule",
+            f"with {schedule} several stages of a rank use one part, and zero{zero} slices each "
+            "stage by itself",
+            "Use zero1, or 1f1b.",
+        )
+    return RankStages(module, anatomy, stages, chunks, tied, shared)
+
+
+def share_parameters(chunks: Sequence[StageModule]) -> bool:
+    """Whether a parameter is in several of a rank's stages."""
+    held = [id(parameter) for chunk in chunks for parameter in set(chunk.parameters())]
+    return len(held) > len(set(held))

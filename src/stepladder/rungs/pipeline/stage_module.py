@@ -1,77 +1,28 @@
-"""One stage of a pipeline: the module's own forward, entered and left where the stage's blocks are.
+"""One stage of a pipeline: the module's own forward, with the parts of other stages stood in for.
 
 Every rank has the whole micro-batch, so every stage runs the forward that the module's author
-wrote, including the code that makes masks and positions. Only the parts of other stages are
-replaced: earlier blocks return what was received, embeddings return zeros of the right shape that
-nobody reads, and the first block of the next stage ends the forward.
+wrote, including the code that makes masks and positions. Parts of earlier stages answer with
+tensors without numbers; what was received takes their place where this stage begins, and the first
+block of the next stage ends the forward (stage_passage.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError
-from stepladder.model import Anatomy, meta_copy
+from stepladder.model import Anatomy
 from stepladder.model.call_module import call
-from stepladder.seam.modules import children_of, names_in, shallow_copy
+from stepladder.seam.modules import children_of, shallow_copy
 
+from .crossings import EVERYWHERE
 from .find_stages import Stages
-from .remote_part import RemoteTensor, zeros_as_output
-from .trace_chain import Link, with_parameters
-
-
-class StageEnd(BaseException):
-    """Carries what flows out of a forward pass. Not an Exception: no author means to catch it."""
-
-    def __init__(self, hidden: Tensor) -> None:
-        self.hidden = hidden
-
-
-class ReceivedInput:
-    """Where what was received waits for the stage's first block."""
-
-    hidden: Tensor | None = None
-
-
-class RemotePart(nn.Module):
-    """In place of a part that lives on another stage.
-
-    It passes for one of the part's class and answers to its plain attributes, and by a drawing of
-    the part to questions about its layers, their shapes and types.
-    """
-
-    def __init__(
-        self, name: str, part: nn.Module, answer: Callable[..., Any], drawn: nn.Module
-    ) -> None:
-        super().__init__()
-        own = vars(part)
-        self.__dict__["_drawn"] = drawn  # not a part: nothing of it is trained or moved
-        self._held = {*names_in(part), *dir(type(part))} - {*dir(nn.Module)}
-        self._part, self._answer = name, answer
-        for word, value in own.items():
-            plain = not word.startswith("_") and word not in ("training", "forward")
-            if plain and not isinstance(value, Tensor):
-                self.__dict__[word] = value
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._answer(args, kwargs)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # what `isinstance` asks for
-        drawn = self.__dict__.get("_drawn")
-        return RemotePart if drawn is None else type(drawn)
-
-    def __getattr__(self, word: str) -> Any:
-        if word in self.__dict__.get("_held", ()):
-            what = f"'{word}' of '{self._part}'"
-            value = getattr(self._drawn, word)
-            return RemoteTensor(what, value) if isinstance(value, Tensor | nn.Module) else value
-        return super().__getattr__(word)
+from .remote_part import RemotePart
+from .stage_passage import Passage, StageEnd, WatchedPart, find_ports
 
 
 class StageModule(nn.Module):
@@ -82,33 +33,37 @@ class StageModule(nn.Module):
     """
 
     def __init__(
-        self, index: int, view: nn.Module, gate: ReceivedInput, anatomy: Anatomy, blocks: list[str]
+        self,
+        index: int,
+        view: nn.Module,
+        passage: Passage,
+        blocks: list[tuple[str, nn.Module]],
+        anatomy: Anatomy,
     ) -> None:
         super().__init__()
-        self.index, self.view, self.gate = index, view, gate
-        self.anatomy = anatomy
-        self.blocks = [(name, view.get_submodule(name)) for name in blocks]
+        self.index, self.view, self.passage = index, view, passage
+        self.blocks, self.anatomy = blocks, anatomy
         self.part: Batch | None = None  # the micro-batch whose turn it is
-        self.run: Callable[[StageModule], Tensor] | None = None
+        self.run: Callable[[StageModule], Any] | None = None
 
-    def forward(self, *received: Tensor) -> Tensor:
+    def forward(self, *received: Tensor) -> Any:
         assert self.run is not None
-        self.gate.hidden = received[0] if received else None
+        self.passage.begin(received)
         try:
             return self.run(self)
         finally:
-            self.gate.hidden = None
+            self.passage.begin(())
 
-    def carry(self, inputs: Any) -> Tensor:
-        """Run up to the next stage's first block; what it would be given."""
+    def carry(self, inputs: Any) -> tuple[Tensor, ...]:
+        """Run up to the next stage's first block; what the next stage needs."""
         try:
             call(self.view, inputs)
-        except StageEnd as end_of_stage:
-            return end_of_stage.hidden.contiguous()
+        except StageEnd:
+            return self.passage.sent()
         name = type(self.view).__name__
         raise ModelError(
             "layout.pipeline",
-            f"{name} ended its forward pass before block {len(self.blocks)} of stage {self.index}",
+            f"{name} ended its forward pass before block '{self.passage.ports.last}'",
             "Use pipeline=1.",
         )
 
@@ -116,14 +71,9 @@ class StageModule(nn.Module):
 def keep_own(module: nn.Module, anatomy: Anatomy, stages: Stages) -> list[StageModule]:
     """Leave in the module only what this rank's stages hold; those stages, ready to run."""
     chunks = [make_stage_module(module, anatomy, stages, stage) for stage in stages.own]
-    held = [anatomy.blocks[index] for stage in stages.own for index in stages.chunks[stage]]
-    for name in anatomy.blocks:
-        if name not in held:
+    for name in (*stages.blocks, *stages.homes):
+        if stages.of_part(name) not in (*stages.own, EVERYWHERE):
             drop(module, name)
-    for names, stage in ((anatomy.entry, 0), (anatomy.exit, stages.last)):
-        if stage not in stages.own:
-            for name in with_parameters(module, names):
-                drop(module, name)
     return chunks
 
 
@@ -135,26 +85,17 @@ def drop(module: nn.Module, name: str) -> None:
 def make_stage_module(
     module: nn.Module, anatomy: Anatomy, stages: Stages, stage: int
 ) -> StageModule:
-    gate, blocks = ReceivedInput(), stages.chunks[stage]
+    passage = Passage(find_ports(stages, stage))
     others: dict[str, nn.Module | None] = {}
-    for index, name in enumerate(anatomy.blocks):
-        part, link = module.get_submodule(name), stages.links[index]
-        if index < blocks.start:
-            writes = stages.links[blocks.start].writes
-            answer = received(gate, link, writes)
-            others[name] = RemotePart(name, part, answer, meta_copy(part))
-        elif index >= blocks.stop:
-            others[name] = RemotePart(name, part, end_of_stage(link), meta_copy(part))
-    if stage != 0:
-        for name in with_parameters(module, anatomy.entry):
-            part = module.get_submodule(name)
-            drawn = meta_copy(part).eval()
-            answer = zeros_as_output(drawn, partial(flowing, gate))
-            others[name] = RemotePart(name, part, answer, drawn)
-    if stage != stages.last:
-        others.update(dict.fromkeys(with_parameters(module, anatomy.exit)))
-    own = [anatomy.blocks[index] for index in blocks]
-    return StageModule(stage, with_parts(module, others), gate, anatomy, own)
+    for name in (*stages.blocks, *stages.homes):
+        part = module.get_submodule(name)
+        if stages.of_part(name) not in (stage, EVERYWHERE):
+            others[name] = RemotePart(name, part, passage, stages.results)
+        elif name in passage.ports.watched:
+            others[name] = WatchedPart(name, part, passage)
+    own = [stages.blocks[index] for index in stages.chunks[stage]]
+    blocks = [(name, module.get_submodule(name)) for name in own]
+    return StageModule(stage, with_parts(module, others), passage, blocks, anatomy)
 
 
 def with_parts(module: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
@@ -163,6 +104,8 @@ def with_parts(module: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.M
     Modules on the way to a replaced part are copied too, but share the parameters they hold.
     """
     same = shallow_copy(module)
+    if isinstance(same, nn.TransformerEncoder):  # in evaluation it would look at the padding
+        same.use_nested_tensor = False
     for word, child in children_of(module).items():
         inside = {
             n.removeprefix(f"{word}."): p for n, p in parts.items() if n.startswith(f"{word}.")
@@ -172,31 +115,3 @@ def with_parts(module: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.M
         elif inside and child is not None:
             children_of(same)[word] = with_parts(child, inside)
     return same
-
-
-def received(gate: ReceivedInput, link: Link, writes: bool) -> Callable[..., Any]:
-    """The answer of a block that ran on an earlier stage, in the form that block gives it.
-
-    Args:
-        writes: whether the block that takes it writes to it, as none may to what was received.
-    """
-
-    def answer(args: Any, kwargs: Any) -> Any:
-        assert gate.hidden is not None
-        hidden = gate.hidden.clone() if writes else gate.hidden
-        return (hidden, *[None] * (link.returned - 1)) if link.returned else hidden
-
-    return answer
-
-
-def flowing(gate: ReceivedInput) -> Tensor:
-    assert gate.hidden is not None
-    return gate.hidden
-
-
-def end_of_stage(link: Link) -> Callable[..., Any]:
-    def answer(args: Any, kwargs: Any) -> None:
-        taken = args[link.argument] if isinstance(link.argument, int) else kwargs[link.argument]
-        raise StageEnd(taken)
-
-    return answer

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stepladder.model import Anatomy
 from stepladder.rungs.parameter_shards import ParameterShard, local
 from stepladder.seam.modules import EXTRA_STATE, persistent_buffers
 from stepladder.world import World
@@ -52,7 +51,7 @@ class TiedParameters:
         )
 
 
-def find_tied(module: nn.Module, anatomy: Anatomy, stages: Stages, world: World) -> TiedParameters:
+def find_tied(module: nn.Module, stages: Stages, world: World) -> TiedParameters:
     """Look through a whole module for parameters that will live on several ranks."""
     first: dict[int, str] = {}
     aliases: dict[str, list[str]] = {}
@@ -64,7 +63,7 @@ def find_tied(module: nn.Module, anatomy: Anatomy, stages: Stages, world: World)
     copies: set[str] = set()
     known: dict[tuple[int, ...], dist.ProcessGroup] = {}
     for name, all_names in aliases.items():
-        held = {alias: stages.holders(anatomy, alias) for alias in all_names}
+        held = {alias: stages.holders(alias) for alias in all_names}
         ranks = tuple(sorted(set().union(*held.values())))
         if len(ranks) == 1:
             continue
@@ -75,12 +74,10 @@ def find_tied(module: nn.Module, anatomy: Anatomy, stages: Stages, world: World)
             names[here], groups[name] = name, known[ranks]
             if stages.index != ranks[0]:
                 copies.add(name)
-    return TiedParameters(names, groups, frozenset(copies), *find_homes(module, anatomy, stages))
+    return TiedParameters(names, groups, frozenset(copies), *find_homes(module, stages))
 
 
-def find_homes(
-    module: nn.Module, anatomy: Anatomy, stages: Stages
-) -> tuple[dict[str, str], dict[str, int]]:
+def find_homes(module: nn.Module, stages: Stages) -> tuple[dict[str, str], dict[str, int]]:
     """For every name of a whole module's state the first name of the same state, and for each
     first name the first pipeline rank that holds it: where several do, one saves it."""
     first: dict[object, str] = {}
@@ -88,7 +85,7 @@ def find_homes(
     homes: dict[str, int] = {}
     for name, key in named_state(module):
         first_names[name] = first.setdefault(key, name)
-        rank = min(stages.holders(anatomy, name))
+        rank = min(stages.holders(name))
         homes[first_names[name]] = min(rank, homes.get(first_names[name], rank))
     return first_names, homes
 
