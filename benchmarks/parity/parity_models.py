@@ -179,6 +179,70 @@ class Odd(nn.Module):
         return self.answer(hidden)
 
 
+class ResidualOutside(nn.Module):
+    """Blocks without their residual connection; their norms are in a list beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCAB, 32)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(4)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(4))
+        self.answer = nn.Linear(32, VOCAB)
+
+    def forward(self, read: Tensor) -> Tensor:
+        hidden = self.table(read)
+        for layer, norm in zip(self.layers, self.norms):
+            hidden = norm(hidden + layer(hidden))
+        return self.answer(hidden)
+
+
+class SkipConnections(ResidualOutside):
+    """As a U-Net's: what the first two blocks made comes back before the last two."""
+
+    def forward(self, read: Tensor) -> Tensor:
+        hidden, kept = self.table(read), []
+        for index, (layer, norm) in enumerate(zip(self.layers, self.norms)):
+            hidden = layer(norm(hidden if index < 2 else hidden + kept.pop()))
+            kept.insert(0, hidden)
+        return self.answer(hidden)
+
+
+class TorchEncoder(nn.Module):
+    """`nn.TransformerEncoder`, told which tokens are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.answer = nn.Embedding(VOCAB, 32), nn.Linear(32, VOCAB)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4)
+
+    def forward(self, read: Tensor) -> Tensor:
+        hidden = self.encoder(self.table(read), src_key_padding_mask=read < 8)
+        return self.answer(hidden)
+
+
+class TorchTransformer(nn.Module):
+    """`nn.Transformer`: each block of the decoder reads what the encoder made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.answer = nn.Embedding(VOCAB, 32), nn.Linear(32, VOCAB)
+        self.body = nn.Transformer(32, 4, 2, 4, 64, dropout=0.0, batch_first=True)
+
+    def forward(self, read: Tensor) -> Tensor:
+        hidden = self.table(read)
+        mask = nn.Transformer.generate_square_subsequent_mask(read.shape[1])
+        return self.answer(self.body(hidden, hidden, tgt_mask=mask, tgt_is_causal=True))
+
+
+def sequential() -> nn.Module:
+    """Layers in a row, without a list of like blocks."""
+    layers = [nn.Embedding(VOCAB, 32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)]
+    return nn.Sequential(*layers, nn.Linear(32, VOCAB))
+
+
 def next_tokens() -> Arrays:
     """Tokens and the one that follows each, as a plain module reads them."""
     read = tokens()
@@ -189,5 +253,6 @@ SAMPLES = {  # which model reads others than `data`
     **dict.fromkeys(("hf_mistral", "hf_qwen2", "hf_opt", "hf_phi3", "lora_llama"), "padded"),
     "hf_vit": "small_pictures",
     "hf_resnet": "large_pictures",
-    "Odd": "next_tokens",
+    **dict.fromkeys(("Odd", "ResidualOutside", "SkipConnections"), "next_tokens"),
+    **dict.fromkeys(("TorchEncoder", "TorchTransformer", "sequential"), "next_tokens"),
 }

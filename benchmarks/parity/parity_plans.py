@@ -21,6 +21,11 @@ MODELS: dict[str, UserCode | str] = {
     "mlp": "mlp-tiny",
     "resnet": "resnet-tiny",
     "odd": foreign("Odd"),
+    "residual": foreign("ResidualOutside"),
+    "skips": foreign("SkipConnections"),
+    "encoder": foreign("TorchEncoder"),
+    "translator": foreign("TorchTransformer"),
+    "sequential": foreign("sequential"),
     **{
         name: foreign(name.replace("-", "_"))
         for name in (
@@ -171,8 +176,31 @@ lora-gpt2   fp32 context=2
 """
 
 
+CHAINS = """
+residual    fp32 pipeline=2 schedule=gpipe
+residual    fp32 pipeline=2 schedule=1f1b
+residual    fp32 pipeline=2 schedule=interleaved:2
+residual    fp32 pipeline=2 schedule=zero-bubble
+residual    fp32 pipeline=4
+residual    fp32 zero3 pipeline=2 shard=2
+residual    bf16 pipeline=2
+skips       fp32 pipeline=2 schedule=gpipe
+skips       fp32 pipeline=4
+skips       fp32 pipeline=2 schedule=interleaved:2
+encoder     fp32 pipeline=2 schedule=gpipe
+encoder     fp32 pipeline=2 schedule=1f1b
+encoder     fp32 pipeline=2 schedule=interleaved:2
+encoder     fp32 zero3 shard=2
+encoder     fp32 zero3 pipeline=2 shard=2
+translator  fp32 pipeline=2 schedule=gpipe
+translator  fp32 pipeline=2 schedule=interleaved:2
+translator  fp32 zero3 shard=2
+sequential  fp32 pipeline=2
+"""
+
+
 def every_plan() -> list[tuple[str, str]]:
     """(model, plan) of each row."""
-    lines = [line for line in (DATA + AXES + OTHERS).splitlines() if line]
+    lines = [line for line in (DATA + AXES + OTHERS + CHAINS).splitlines() if line]
     pairs = [line.split(maxsplit=1) for line in lines]
     return [(model, plan) for model, plan in pairs]

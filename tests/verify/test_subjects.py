@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 from stepladder.errors import PlanError
 from stepladder.train.user_code.user_code import UserCode
-from stepladder.verify import find_subject
+from stepladder.verify import Subject, find_subject
 
 MAKE = """
 import torch
@@ -49,3 +50,12 @@ def test_a_built_in_model_reads_the_users_samples(path):
 def test_an_unknown_name_is_refused_before_anything_starts():
     with pytest.raises(PlanError, match="is not a known model"):
         find_subject("gtp2")
+
+
+def test_dropout_within_attention_and_recurrent_layers_is_turned_off_too():
+    def make():
+        attention = nn.MultiheadAttention(4, 2, dropout=0.5)
+        return nn.ModuleList([attention, nn.LSTM(4, 4, 2, dropout=0.5)]), None, None
+
+    assert [part.dropout for part in Subject("net", make).made()[0]] == [0.0, 0.0]
+    assert [part.dropout for part in Subject("net", make, dropout=True).made()[0]] == [0.5, 0.5]

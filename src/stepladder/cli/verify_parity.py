@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepladder.cli.results.plots import figure, store
+from stepladder.cli.results.plots import figure, place_legend, store
 from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.errors import PlanError, raise_all
+from stepladder.palette import REFERENCE
 
 from .import_torch import loading
 from .user_code_options import announce, read_user_code, recipe_settings
@@ -29,7 +31,9 @@ LEAST = 1e-9  # where a difference of nothing stands on an axis of powers of ten
 def verify_parity(options: argparse.Namespace) -> int:
     """Compare every plan with one device; 1 where one differs, 2 where one is refused."""
     with loading():
-        from stepladder.verify.parity_trial import ADAMW, SGD, compare_plans
+        from stepladder.verify import ParityVerdict
+        from stepladder.verify.course import make_course
+        from stepladder.verify.parity_trial import ADAMW, SGD, compare_courses
 
     options.steps = STEPS if options.steps is None else options.steps
     if options.steps < 1:
@@ -37,21 +41,24 @@ def verify_parity(options: argparse.Namespace) -> int:
     plans = read_plans(options.plans or DEFAULT_PLANS)
     optimizers = options.optimizer or [SGD, ADAMW]
     subject = subject_of(options, DEFAULT_MODEL)
-    found = compare_plans(
-        subject,
-        plans,
-        optimizers=optimizers,
-        steps=options.steps,
-        device=options.device or "cpu",
-    )
-    rows = list(progress(found, "comparisons", len(plans) * len(optimizers)))
+    make = partial(make_course, subject, steps=options.steps, device=options.device or "cpu")
+    courses = [make(plan, optimizer) for plan in plans for optimizer in optimizers]
+    rows = list(progress(compare_courses(courses), "comparisons", len(courses)))
     if options.plot:
         plot(rows, options.plot)
+    verdict = ParityVerdict(subject.name, options.steps, tuple(rows), tuple(courses))
+    located = verdict.locations() if options.locate else []
     if options.json:
-        as_json({"model": subject.name, "same": all(r.same for r in rows), "plans": plain(rows)})
+        found = {"located": [each.to_dict() for each in located]} if options.locate else {}
+        as_json({"model": subject.name, "same": verdict.same, "plans": plain(rows), **found})
     else:
         show(rows, subject.name, options.steps)
-    return exit_code(rows)
+        print(*located, sep="\n", end="\n" if located else "")
+    if options.certificate:
+        written = verdict.certify(options.certificate)
+        print(f"Certificate: {written}", file=sys.stderr)
+    differs = any(each.difference for each in located)
+    return exit_code(rows) or (FAILED if differs else 0)
 
 
 def subject_of(options: argparse.Namespace, default: str, dropout: float = 0.0) -> Subject:
@@ -65,7 +72,8 @@ def subject_of(options: argparse.Namespace, default: str, dropout: float = 0.0) 
 
     recipe = named_recipe(options)
     if recipe:
-        subject = subject_of_recipe(recipe)
+        texts = {"recipe": options.model, "settings": recipe_settings(options)}
+        subject = replace(subject_of_recipe(recipe), named=texts)
     else:
         code = read_user_code(options, options.model or default)
         subject = find_subject(code, dropout)
@@ -164,7 +172,7 @@ def plot(rows: Sequence[Sameness], path: str) -> None:
             name = f"{row.plan}, {row.optimizer.split()[0]}"
             axes.plot(range(len(heights)), heights, label=name, linewidth=1.2)
     for tolerance in sorted({row.tolerance for row in rows if not row.problem}):
-        axes.axhline(tolerance, linestyle="--", color="#5a6672", linewidth=0.8)
+        axes.axhline(tolerance, linestyle="--", color=REFERENCE, linewidth=0.8)
     axes.set(xlabel="step", ylabel="relative difference of the loss", yscale="log")
-    axes.legend(frameon=False, fontsize=7)
+    place_legend(axes, fontsize=7)
     store(drawn, path)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepladder.cli.results.plots import COLOURS, figure, store
+from stepladder.cli.results.plots import figure, place_legend, store
 from stepladder.cli.results.tables import as_json, plain, progress, table
 from stepladder.errors import PlanError
+from stepladder.palette import series_colours
 
 from .import_torch import loading
 from .verify_parity import (
@@ -164,11 +165,11 @@ def listed(numbers: Sequence[int]) -> str:
 def plot(rows: Sequence[Resumption], path: str) -> None:
     """Both runs' losses, and where one was killed."""
     drawn, axes = figure(8.0, 4.5)
-    for row, colour in zip(rows, COLOURS * len(rows)):
+    for row, colour in zip(rows, series_colours(len(rows))):
         axes.plot(row.expected, color=colour, linewidth=4, alpha=0.3)
         axes.plot(row.found, color=colour, linewidth=1.2, label=f"{row.plan}: {row.verdict}")
         for step in row.killed_in:
             axes.axvline(step, linestyle="--", color=colour, linewidth=0.8)
     axes.set(xlabel="step", ylabel="loss (wide: never stopped; dashed: killed)")
-    axes.legend(frameon=False, fontsize=7)
+    place_legend(axes, fontsize=7)
     store(drawn, path)

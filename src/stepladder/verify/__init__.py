@@ -1,6 +1,8 @@
 """Proofs that a change of plan changes nothing: parity, resume, precision."""
 
-from .locate import Difference
+from .certificate.certify import check_certificate
+from .certificate.replay import Replay
+from .locate.difference import Difference
 from .parity_verdict import Sameness
 from .proofs import parity, precision, resume
 from .resume_verdict import Resumption
@@ -11,11 +13,13 @@ __all__ = [
     "Difference",
     "ParityVerdict",
     "PrecisionVerdict",
+    "Replay",
     "ResumeVerdict",
     "Resumption",
     "Sameness",
     "Subject",
     "Verdict",
+    "check_certificate",
     "find_subject",
     "parity",
     "precision",

@@ -13,6 +13,7 @@ from stepladder.errors import PlanError
 from stepladder.plan import Batch, Layout, Optimizer, Plan
 from stepladder.rungs.data_parallel.batch_norm import batch_norms
 from stepladder.train import Run, climb
+from stepladder.world import pick_device
 
 from .subjects import Subject
 
@@ -37,6 +38,7 @@ def make_course(
 ) -> Course:
     """A course from a plan of which some numbers may be open."""
     asked = Plan.parse(plan) if isinstance(plan, str) else plan
+    pick_device(device)  # refused here, and not once on every rank
     whole = settled(asked, Optimizer.parse(optimizer), cut=not has_batch_statistics(subject))
     return Course(subject, whole, steps, device, str(replace(asked, layout=whole.layout)))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.errors import ModelError, WorldError
+from stepladder.errors import ModelError, WorldError, require_type
 from stepladder.model import copy_module
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
@@ -37,6 +37,9 @@ def live_subject(model: Model, batch: Any, loss: Loss, *, dropout: bool = False)
         dropout: left on.
     """
     refuse_inside_a_rank()
+    if not callable(model) and not isinstance(model, str):
+        problem = f"a {type(model).__name__} is neither a module nor a name of one"
+        raise ModelError("model", problem, "Give a module, a function that makes one, or a name.")
     if isinstance(model, str):
         found = find_subject(model, samples=None if batch is None else rows_of(batch))
         return replace(found, dropout=dropout)
@@ -75,6 +78,9 @@ def read_plans(plans: str | Plan | Sequence[str | Plan]) -> list[Plan]:
     """Plans from one, several, or text with semicolons between them."""
     several = plans.split(";") if isinstance(plans, str) else plans
     each = [several] if isinstance(several, Plan) else several
+    require_type("plans", each, (list, tuple), "Write 'zero3 shard=2; tensor=2', or give a list.")
+    for plan in each:
+        require_type("plans", plan, (str, Plan), "Write each as words, or give a Plan.")
     return [Plan.parse(plan) if isinstance(plan, str) else plan for plan in each]
 
 

@@ -24,32 +24,13 @@ from typing import Any
 from stepladder.errors import StepladderError
 from stepladder.launch import Ranks
 from stepladder.measure import measure_state
-from stepladder.plan import Plan
 from stepladder.train import Run, fit
 
-from .course import DEPENDS, Course, make_course, start
+from .course import DEPENDS, Course, start
 from .parity_verdict import Learned, Plain, Sameness, judge
 from .reference import distances, learn_plain, on_one_device, reference_key
-from .subjects import Subject
 
 SGD, ADAMW = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"  # so low that it bites
-
-
-def compare_plans(
-    subject: Subject,
-    plans: Sequence[str | Plan],
-    *,
-    optimizers: Sequence[str] = (SGD, ADAMW),
-    steps: int = 10,
-    device: str = "cpu",
-) -> Iterator[Sameness]:
-    """One finding a plan and optimizer, as each is done; a plan that is refused says why."""
-    courses = [
-        make_course(subject, plan, optimizer, steps=steps, device=device)
-        for plan in plans
-        for optimizer in optimizers
-    ]
-    yield from compare_courses(courses)
 
 
 def compare_courses(courses: Sequence[Course]) -> Iterator[Sameness]:

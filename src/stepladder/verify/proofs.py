@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Subset
 
 from stepladder.data import batches
-from stepladder.errors import PlanError
+from stepladder.errors import require_count, require_type
 from stepladder.plan import Plan, Precision
 from stepladder.train import climb, fit
 from stepladder.train.checkpointing.rng_state import untouched
@@ -63,11 +63,10 @@ def parity(
     >>> verdict.same, verdict.locate()
     (True, None)
     """
-    if steps < 1:
-        raise PlanError("steps", f"{steps} is not a number of steps", "Use 1 or more.")
+    require_count("steps", steps, "a number of steps")
     subject = live_subject(model, batch, loss)
     asked = read_plans(plans)
-    optimizers = [optimizer] if isinstance(optimizer, str) else optimizer
+    optimizers = read_texts("optimizer", optimizer)
     with untouched(torch.device("cpu")):
         fitted = (
             asked
@@ -112,6 +111,8 @@ def resume(
     >>> verdict.rows[0].verdict
     'same bits'
     """
+    if steps is not None:
+        require_count("steps", steps, "a number of steps", least=0)
     chain = [*read_plans(plan), *read_plans(then)]
     same = all(one == chain[0] for one in chain)
     subject = live_subject(model, batch, loss, dropout=same)
@@ -150,9 +151,10 @@ def precision(
     >>> verdict.same
     True
     """
+    require_count("steps", steps, "a number of steps")
     subject = live_subject(model, batch, loss, dropout=True)
     held = None if validation is None else live_subject(model, validation, loss).made()[1]
-    others = [other] if isinstance(other, str) else other
+    others = read_texts("other", other)
     base = Precision.parse(reference)
     with untouched(torch.device("cpu")):
         known: dict[Precision, Trained] = {}
@@ -164,6 +166,15 @@ def precision(
 
         rows = tuple(compare(train, base, Precision.parse(each)) for each in others)
     return PrecisionVerdict(subject.name, steps, rows)
+
+
+def read_texts(field: str, given: str | Sequence[str]) -> Sequence[str]:
+    """One text or several."""
+    each = [given] if isinstance(given, str) else given
+    require_type(field, each, (list, tuple), "Write it as text, or give a list of texts.")
+    for one in each:
+        require_type(field, one, str, "Write it as text, or give a list of texts.")
+    return each
 
 
 def trained(

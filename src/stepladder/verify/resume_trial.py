@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stepladder.checkpoint import as_bytes
 from stepladder.data import Batch, SampleOrder, load_batch
 from stepladder.errors import PlanError, StepladderError
 from stepladder.launch import Ranks
@@ -257,7 +258,7 @@ def take_step(run: Run, batch: Batch) -> dict[str, Any]:
 def rows_fed(run: Run, batch: Batch) -> dict[int, str]:
     """A digest of every row this rank was given, by its position in the run."""
     rows = rows_of(run.plan, batch.size, run.world.data_index)
-    tensors = [tensor.detach().cpu().contiguous() for tensor in batch.tensors() if tensor.dim()]
+    tensors = [tensor.detach().cpu() for tensor in batch.tensors() if tensor.dim()]
     return {
         batch.position + int(row): digest([tensor[index] for tensor in tensors])
         for index, row in enumerate(rows)
@@ -267,7 +268,7 @@ def rows_fed(run: Run, batch: Batch) -> dict[int, str]:
 def digest(tensors: Sequence[torch.Tensor]) -> str:
     found = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(as_bytes(tensor).numpy().tobytes())
     return found.hexdigest()
 
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from stepladder.checkpoint import CheckpointReader, Manifest, list_checkpoints, read_manifest
+from stepladder.checkpoint import (
+    CheckpointReader,
+    Manifest,
+    as_bytes,
+    list_checkpoints,
+    read_manifest,
+)
 from stepladder.plan import Plan
 
 from .parity_verdict import TOLERANCES, largest, narrowest, relative
@@ -194,5 +200,4 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
-    return torch.equal(*bits)
+    return torch.equal(as_bytes(one), as_bytes(other))

@@ -6,8 +6,8 @@ that is cut, sliced or wrapped cannot be shared with the run it is compared to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ class Subject:
     make: Callable[[], Made]
     dropout: bool = False  # left on
     taken: str = ""  # what of the user's code was used without being named
+    named: Mapping[str, Any] = field(default_factory=dict)  # texts it can be made from again
 
     def made(self) -> Made:
         """The module with its first weights, its samples and its loss: the same in any process.
@@ -44,9 +45,11 @@ class Subject:
         """
         torch.manual_seed(0)
         module, samples, loss = self.make()
-        for part in module.modules():
-            if isinstance(part, DROPOUT) and not self.dropout:
+        for part in module.modules() if not self.dropout else ():
+            if isinstance(part, DROPOUT):
                 part.p = 0.0
+            elif isinstance(part, nn.MultiheadAttention | nn.RNNBase):
+                part.dropout = 0.0
         return module, samples, loss
 
 
@@ -68,7 +71,8 @@ def find_subject(code: UserCode | str, dropout: float = 0.0, samples: Any = None
         build(named.model, device="meta")  # a name nobody knows is a mistake to hear of now
     complete = named.complete()
     make = partial(make_named, complete.absolute(), dropout, samples)
-    return Subject(named.model, make, taken=complete.taken)
+    texts = {"model": named.model, "sample": named.sample, "data": named.data, "loss": named.loss}
+    return Subject(named.model, make, taken=complete.taken, named=texts if samples is None else {})
 
 
 def make_named(code: UserCode, dropout: float, samples: Any) -> Made:

@@ -6,11 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from .certificate.certify import certify
 from .compare_precisions import Comparison
 from .course import Course
-from .locate import Difference, locate
+from .locate.difference import Difference, Location
+from .locate.find_first import locate
 from .parity_verdict import Sameness
 from .resume_verdict import Resumption
 
@@ -84,15 +87,26 @@ class ParityVerdict(Verdict[Sameness]):
         return [heading, *cells]
 
     def locate(self) -> Difference | None:
-        """The first tensor that differs: step by step a loss, then a gradient, then a parameter.
+        """The first tensor in order of computing that differs by more than rounding explains.
 
-        Runs the first plan that differs again and compares every parameter's gradient. None where
-        every plan that could be run is the same.
+        Runs the plans that differ again, step by step: what every module takes and returns, the
+        gradients of it, of parameters and the optimizer's state are compared with the plain loop's
+        under the name they have there. Where every plan is the same, all of them are run again.
+        None where nothing is found.
         """
-        for row, course in zip(self.rows, self.courses):
-            if not row.same and not row.problem:
-                return locate(course)
-        return None
+        found = (location.difference for location in self.locations())
+        return next((difference for difference in found if difference), None)
+
+    def certify(self, path: str | Path) -> Path:
+        """Write a certificate: these plans, taken once more with a hash of every parameter after
+        each step, and these verdicts. `check_certificate` replays it on another machine."""
+        return certify(self.model, self.courses, [row.verdict for row in self.rows]).write(path)
+
+    def locations(self) -> list[Location]:
+        """As `locate`, plan by plan, with how much was compared and what could not be."""
+        ran = [pair for pair in zip(self.rows, self.courses) if not pair[0].problem]
+        differ = [course for row, course in ran if not row.same]
+        return locate(differ or [course for _, course in ran])
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,14 @@ precision: train the same model on the same batches in two precisions and compar
 loss: under 1 % apart is fine, over 5 % is not.
 
 parity: train a model on one device and under each plan, on as many local ranks as the plan needs,
-from the same weights on the same batches; compare losses, gradient norms and parameters.
+from the same weights on the same batches; compare losses, gradient norms and parameters. --locate
+names the first tensor that differs: its step, micro-batch, module and rank.
 
 resume: train, kill a rank with SIGKILL in the middle of a step, go on in new processes from what
 was saved, and compare with a run that was never stopped: to the last bit on the same ranks.
+
+certificate: replay what `verify parity --certificate FILE` wrote, perhaps on another machine, and
+say whether it is the same to the last bit, within tolerance, or different, and where.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from stepladder.cli.user_code_options import (
     configure_user_code,
     recipe_settings,
 )
+from stepladder.cli.verify_certificate import verify_certificate
 from stepladder.cli.verify_parity import verify_parity
 from stepladder.cli.verify_resume import verify_resume
 from stepladder.errors import PlanError
@@ -33,8 +38,13 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["precision", "parity", "resume"])
-    parser.add_argument("model", nargs="?", metavar="RUN.toml|MODEL", help=f"a recipe, or {MODEL}")
+    parser.add_argument("what", choices=["precision", "parity", "resume", "certificate"])
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="RUN.toml|MODEL|FILE",
+        help=f"a recipe, or {MODEL}; a certificate's file",
+    )
     configure_user_code(parser)
     parser.add_argument("--reference", default="fp32", metavar="PRECISION")
     parser.add_argument("--other", default="bf16", metavar="PRECISION")
@@ -52,6 +62,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     both.add_argument("--device", help="cpu unless told")
     both.add_argument("--plot", metavar="FILE.png", help="draw it over the steps")
+    parity = parser.add_argument_group("parity")
+    parity.add_argument(
+        "--locate", action="store_true", default=None, help="name the first tensor that differs"
+    )
+    parity.add_argument(
+        "--certificate", metavar="FILE", help="write what was computed, to be replayed elsewhere"
+    )
     resume = parser.add_argument_group("resume")
     resume.add_argument("--plan", metavar="TEXT", help="the same as --plans with one")
     resume.add_argument(
@@ -66,7 +83,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 RESUME = {"plan", "then", "ranks", "workers"}
 BOTH = {"plans", "steps", "optimizer", "device", "plot"}
-FOREIGN = {"precision": RESUME | BOTH, "parity": RESUME, "resume": set()}  # options that do nothing
+PARITY = {"locate", "certificate"}
+FOREIGN = {  # options that do nothing
+    "precision": RESUME | BOTH | PARITY,
+    "parity": RESUME,
+    "resume": PARITY,
+    "certificate": RESUME | BOTH | PARITY,
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -78,6 +101,8 @@ def run(options: argparse.Namespace) -> int:
         return verify_parity(options)
     if options.what == "resume":
         return verify_resume(options)
+    if options.what == "certificate":
+        return verify_certificate(options)
     return verify_precision(options)
 
 

@@ -1,0 +1,1 @@
+"""Certificates: what runs computed, in one file that another machine can replay and check."""
