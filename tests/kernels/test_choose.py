@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from stepladder.kernels import Chosen, choose
+from stepladder.kernels.choose import compile_options
 from stepladder.loss import make_loss
 from stepladder.model import build, find_anatomy
 from stepladder.plan import Plan, SettledPlan
@@ -112,3 +113,9 @@ def test_blocks_that_zero3_keeps_out_of_the_compiler_are_told():
     stack = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4)) for _ in range(2)))
     assert said in str(chosen_for(stack, "fp32 zero3 shard=2 compile=on").choices)
     assert said not in str(chosen_for(stack, "fp32 ddp replicate=2 compile=on").choices)
+
+
+def test_what_is_compiled_for_an_exact_run_is_not_chosen_by_the_clock():
+    assert compile_options(SettledPlan(Plan.parse("fp32 compile=on"), "cpu")) is None
+    exact = SettledPlan(Plan.parse("fp32 compile=on exact=runs"), "cpu")
+    assert compile_options(exact) == {"deterministic": True}

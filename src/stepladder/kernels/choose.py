@@ -22,6 +22,7 @@ from stepladder.model import Anatomy
 from stepladder.model.call_module import call
 from stepladder.plan import SettledPlan
 
+from .attention import use_exact_attention
 from .channels_last import has_convolutions, images_channels_last, store_channels_last
 from .convert_float8 import count_converted
 from .folded_convolution import fold_first_convolutions
@@ -107,9 +108,9 @@ def choose(
         loss = compile_with_module(loss, module, settled)
     choices = (
         head_choice, layout, folding, choose_float8(module, settled), compile_choice,
-        choose_autotune(settled), choose_adamw(settled),
+        choose_autotune(settled), choose_adamw(settled), choose_attention(settled),
     )  # fmt: skip
-    asked = bool(settled.plan.kernels or settled.plan.compile)
+    asked = bool(settled.plan.kernels or settled.plan.compile or settled.deterministic)
     notes = [str(each) for each in choices if asked and each.used is not None]
     if head is not None:
         head.notes = notes
@@ -197,7 +198,10 @@ def compile_with_module(loss: Loss, module: nn.Module, settled: SettledPlan) -> 
 
 def compile_options(settled: SettledPlan) -> dict[str, Any] | None:
     selective = settled.plan.recompute.chooses
-    return pass_options(selective=selective) if settled.asks_for("matmuls") else None
+    passes = pass_options(selective=selective) if settled.asks_for("matmuls") else {}
+    # What the compiler would time, and choose by the clock, rounds differently.
+    fixed = {"deterministic": True} if settled.deterministic else {}
+    return {**passes, **fixed} or None
 
 
 def choose_autotune(settled: SettledPlan) -> KernelChoice:
@@ -210,6 +214,15 @@ def choose_autotune(settled: SettledPlan) -> KernelChoice:
         return KernelChoice(what, False, f"cuBLASLt does not run on {settled.device}")
     because = "each large 16-bit matmul takes cuBLASLt's fastest algorithm with the same bits"
     return KernelChoice(what, True, because)
+
+
+def choose_attention(settled: SettledPlan) -> KernelChoice:
+    what = "attention with a fixed order of sums"
+    if not settled.deterministic or not settled.on_gpu:
+        return KernelChoice(what, None, "the same bits on a GPU were not asked for")
+    if use_exact_attention(torch.device(settled.device)):
+        return KernelChoice(what, True, "exact=runs, which cuDNN's backward pass cannot give")
+    return KernelChoice(what, False, "torch's deterministic attention is kept on this device")
 
 
 def choose_adamw(settled: SettledPlan) -> KernelChoice:

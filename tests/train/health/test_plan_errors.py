@@ -71,6 +71,25 @@ def test_tensors_of_two_devices_in_forward_or_loss_are_named():
         step(nn.Linear(4, 4), "fp32", loss=weighted)
 
 
+class Putting(nn.Linear):
+    """Writes into places that may be named twice, in whichever order comes."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y.clone().put_(torch.tensor([0, 0]), y.flatten()[:2])
+
+
+@pytest.mark.parametrize("exact", ["exact=runs", "exact=ranks:1"])
+def test_an_operation_without_a_deterministic_form_is_named(exact):
+    run = climb(Putting(4, 2), loss="cross_entropy", plan=f"fp32 {exact}", device="cpu")
+    with pytest.raises(PlanError) as refused:
+        run.step((torch.randn(4, 4), torch.tensor([0, 1, 0, 1])))
+    assert str(refused.value) == (
+        f"exact: put_, which Putting uses, has no deterministic implementation on cpu in torch "
+        f"{torch.__version__}. Use another operation, or leave exact out."
+    )
+
+
 def test_an_error_of_the_users_own_is_left_alone():
     class Wrong(nn.Linear):
         def forward(self, x):

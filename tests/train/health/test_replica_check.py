@@ -26,6 +26,19 @@ def test_every_bit_counts():
     assert fingerprint([swapped, tensors[1]]) != before
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
+def test_one_number_in_many_is_seen_wherever_it_stands(kind):
+    many = torch.zeros(2**20 + 5, dtype=kind)  # a table of words, and a rest
+    found = {int(fingerprint([many]))}
+    places = [*range(12), *range(1020, 1030), *range(4090, 4100), 2**19, 2**20 - 1, 2**20 + 4]
+    for place in places:
+        for value in (1.0, -0.0):
+            many[place] = value
+            found.add(int(fingerprint([many])))
+            many[place] = 0.0
+    assert len(found) == 1 + 2 * len(places)
+
+
 def test_the_one_that_differs_from_most_is_named_among_its_copies():
     layout = Layout(replicate=4, tensor=2)  # ranks 0 2 4 6 hold one half, 1 3 5 7 the other
     prints = [1, 2, 1, 2, 9, 2, 1, 2]

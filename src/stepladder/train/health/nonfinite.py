@@ -90,7 +90,7 @@ class Health:
     def __post_init__(self) -> None:
         if self.policy not in NONFINITE:
             problem = f"'{self.policy}' is not a policy"
-            raise PlanError("nonfinite", problem, nearest(self.policy, NONFINITE))
+            raise PlanError("nonfinite", problem, nearest(str(self.policy), NONFINITE))
 
     @property
     def stops(self) -> bool:

@@ -12,13 +12,20 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 
+from stepladder.data import Batch
 from stepladder.errors import OutOfMemory, RankOutOfMemory
-from stepladder.record import Memory
+from stepladder.plan import Plan
+from stepladder.planner.out_of_memory_advice import explain_out_of_memory
+from stepladder.planner.remedies import Remedy, find_remedies
+from stepladder.record import Memory, load_calibration
 from stepladder.rungs import ParameterShard
+from stepladder.train.tuning.planner_inputs import cluster_for, facts_for
 from stepladder.world import World, peak_memory_bytes
 
 NOTE, NOTE_SECONDS = "out of memory", 60
@@ -53,6 +60,33 @@ def held_memory(
     }
     rest = max(peak_memory_bytes(device), limit) - sum(owners.values())
     return Memory(**owners, activations=max(rest, 0))
+
+
+def explain_failure(engine: Any, held: Memory, limit: int, batch: Batch) -> OutOfMemory:
+    """What to change of the plan as it failed last, with the micro-batch that it came down to.
+
+    Changes are forecast where this rank is alone: of several, the others wait to be told.
+    """
+    plan, rows = engine.plan, batch.num_rows
+    cut = replace(plan.batch, micro=min(engine.micro or rows, rows), micro_batches=None)
+    failed = replace(plan, batch=cut)
+    remedies: list[Remedy] = []
+    if engine.settled.one_rank:
+        sized = replace(failed, batch=replace(cut, sequences=rows), memory_bytes=limit)
+        remedies = forecast_remedies(engine.flops.module, sized, engine.world, batch)
+    blocks = len(engine.climbed.anatomy.blocks) or None
+    return explain_out_of_memory(held, limit, failed, num_blocks=blocks, remedies=remedies)
+
+
+def forecast_remedies(module: nn.Module, plan: Plan, world: World, batch: Batch) -> list[Remedy]:
+    """Changes that are forecast; none for what cannot be traced, or a device nobody knows."""
+    try:
+        cluster = cluster_for(world.device)
+        facts = facts_for(module, batch)
+        speeds = load_calibration(cluster.device.name)
+        return find_remedies(facts, plan, cluster, speeds, failed=True)
+    except Exception:  # a foreign module may do anything, and memory may run out again
+        return []
 
 
 def size(tensors: Iterable[torch.Tensor]) -> int:

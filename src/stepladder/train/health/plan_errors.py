@@ -16,10 +16,12 @@ from stepladder.data import Batch
 from stepladder.errors import DataError, PlanError
 from stepladder.plan import Plan
 from stepladder.rungs.data_parallel.batch_norm import lacks_rows, one_row
+from stepladder.train.health.batch_errors import explain_batch
 from stepladder.world.device_mismatch import explain_placement
 from stepladder.world.mixed_devices import explain_mixed_devices
 
 NO_CLASS = r"Target (-?\d+) is out of bounds"
+NOT_DETERMINISTIC = r"(\S+) does not have a deterministic implementation"
 OTHER_TYPE = ("dtype", "scalar type", "same type")
 
 
@@ -50,7 +52,8 @@ def raise_explained(
     misplaced = misplaced or explain_mixed_devices(error, module, device)
     if narrows and isinstance(error, RuntimeError) and "Double" in str(error):
         raise still_wide(module, error) from error
-    if found := misplaced or explain_plan(module, plan, error, rows):
+    of_plan = misplaced or explain_plan(module, plan, error, rows, device)
+    if found := of_plan or explain_batch(error, module, batch):
         raise found from error
     raise error
 
@@ -65,7 +68,9 @@ def still_wide(module: nn.Module, error: Exception) -> PlanError:
     )
 
 
-def explain_plan(module: nn.Module, plan: Plan, error: Exception, rows: int) -> PlanError | None:
+def explain_plan(
+    module: nn.Module, plan: Plan, error: Exception, rows: int, device: torch.device
+) -> PlanError | None:
     """What in the plan an error follows from; None for any other.
 
     Args:
@@ -74,6 +79,13 @@ def explain_plan(module: nn.Module, plan: Plan, error: Exception, rows: int) -> 
     line = (str(error).strip() or "no reason given").splitlines()[0]
     if rows == 1 and lacks_rows(error):
         return one_row()
+    if plan.exact.runs and (named := re.search(NOT_DETERMINISTIC, line)):
+        return PlanError(
+            "exact",
+            f"{named[1]}, which {type(module).__name__} uses, has no deterministic implementation "
+            f"on {device.type} in torch {torch.__version__}",
+            "Use another operation, or leave exact out.",
+        )
     mixed = isinstance(error, RuntimeError) and plan.precision.mixed
     if mixed and any(word in line for word in OTHER_TYPE):
         return PlanError(

@@ -19,6 +19,8 @@ from stepladder.plan import Layout
 from stepladder.rungs import ParameterShard, fingerprint, local, sliced_axes
 from stepladder.world import World
 
+LAST = "the last checkpoint (--run.resume true)"
+
 
 @torch.no_grad()
 def check_replicas(shards: Iterable[ParameterShard], world: World, step: int) -> None:
@@ -29,15 +31,25 @@ def check_replicas(shards: Iterable[ParameterShard], world: World, step: int) ->
     mine = fingerprint(map(local, parameters))
     every = [torch.zeros_like(mine) for _ in range(world.place.num_ranks)]
     dist.all_gather(every, mine)
+    refuse_deviating([int(one) for one in every], parameters, world, step, LAST)
+
+
+def refuse_deviating(
+    prints: list[int], parameters: Iterable[torch.Tensor], world: World, step: int, checkpoint: str
+) -> None:
+    """Raise where ranks that should hold the same parameters do not, by the prints of each rank's.
+
+    Args:
+        checkpoint: that the run can go on from, in words.
+    """
     sliced = {axis for p in parameters if isinstance(p, DTensor) for axis in sliced_axes(p)}
-    wrong = deviating([int(one) for one in every], world.layout, {"pipeline", *sliced})
+    wrong = deviating(prints, world.layout, {"pipeline", *sliced})
     if wrong:
         ranks = ", ".join(map(str, wrong))
         raise WorldError(
             f"step {step}",
             f"the parameters of rank {ranks} are not those of the other copies",
-            "Go on from the last checkpoint (--run.resume true), and test that machine's memory "
-            "and network.",
+            f"Go on from {checkpoint}, and test that machine's memory and network.",
         )
 
 
