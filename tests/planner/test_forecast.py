@@ -54,7 +54,7 @@ def test_an_unknown_speed_is_a_reason_and_no_number() -> None:
 
 
 def test_a_plan_for_another_number_of_devices_is_refused() -> None:
-    with pytest.raises(PlanError, match="needs 4 processes"):
+    with pytest.raises(PlanError, match="is for 4 ranks"):
         forecast(FACTS, Plan.parse("bf16 zero3 shard=4 micro=1"), NODE)
 
 

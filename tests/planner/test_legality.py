@@ -232,6 +232,13 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "compress: bf16 rounds what travels between ranks, and one rank sends nothing. "
         "Leave it or exact=ranks out.",
     ),
+    "rechecked steps repeat": (
+        LLAMA,
+        "bf16 ddp recheck=100",
+        "8 x H100-80GB",
+        "recheck: recheck=100 compares bits, and without exact a step may round otherwise. "
+        "Add exact=runs or exact=ranks, or leave recheck out.",
+    ),
     "graphs offload nothing": (
         LLAMA,
         "bf16 micro=1 graphs=on offload=activations",
@@ -275,6 +282,16 @@ def test_a_broken_rule_is_named_with_its_way_out(name: str) -> None:
 def test_no_rule_complains_of_a_good_plan(name: str) -> None:
     rule = next(rule for rule in RULES if rule.name == name)
     assert rule.name and plan_problems(LLAMA, Plan.parse("bf16 zero3 micro=2 batch=64"), NODE) == []
+
+
+def test_stages_of_a_model_without_blocks_are_not_forecast() -> None:
+    bare = replace(RESNET, parts=(RESNET.parts[0], RESNET.parts[-1]))
+    plan = Plan.parse("fp32 pipeline=2 micro=1 accumulate=8")
+    problems = [str(one) for one in plan_problems(bare, plan, Cluster.parse("2 x A100-80GB"))]
+    assert problems == [
+        "layout.pipeline: resnet50 has no list of blocks, and only a run sees between which parts "
+        "it can be cut. Use 1 to forecast it; climb takes the plan."
+    ]
 
 
 def test_a_legal_plan_comes_back_settled() -> None:

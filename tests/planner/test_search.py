@@ -259,3 +259,12 @@ def test_two_kinds_of_layers_are_dealt_to_stages() -> None:
     found = forecast(facts, "bf16 zero1 pipeline=2 shard=4 micro=1 batch=16", NODE)
     assert found.fits and not found.reasons and found.time
     assert sum(stage.num_blocks for stage in split_stages(facts, 2, 1, False)) == 8
+
+
+def test_print_shows_the_best_plans_first() -> None:
+    found = search(find_facts("gpt2"), Cluster.parse("1 A100-80GB"), batch=8)
+    title, first, *_ = str(found).splitlines()
+    assert title.startswith("gpt2 on 1 node x 1 A100-80GB") and title.endswith("plans fit")
+    assert first == f"1. {found.forecasts[0].plan}"
+    html = found._repr_html_()
+    assert html.count("<tr>") == 1 + min(5, len(found.forecasts)) and "<th>MFU</th>" in html

@@ -10,7 +10,7 @@ from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
 from .legality import plan_problems
-from .parse_inputs import cluster_of, facts_of, plan_of
+from .parse_inputs import check_calibration, cluster_of, facts_of, plan_of
 from .training_software import OURS, Software
 
 MARGIN = 0.95  # of the usable memory that a search fills; the rest is for what no forecast sees
@@ -41,6 +41,7 @@ def forecast(
     (True, True)
     """
     facts, plan, cluster = facts_of(facts), plan_of(plan), cluster_of(cluster)
+    check_calibration(calibration)
     settled = plan.settle(cluster.num_devices)
     assert settled.batch.sequences is not None
     memory, host_bytes = forecast_memory(facts, settled, cluster, calibration, software)

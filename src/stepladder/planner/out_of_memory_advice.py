@@ -1,20 +1,23 @@
-"""Out-of-memory errors: the largest owner, and the cheapest changes with what each would save.
+"""Out-of-memory errors: the largest owner, and the cheapest changes that would do.
 
-The savings are arithmetic on what was measured or forecast. Activations and logits go with the
-micro-batch; recomputation leaves a known share of a block's activations; slices of the training
-state are divisions. The shares are those of the transformer blocks people train, counted in
-numbers a token: of 22 hidden widths that a Llama block keeps, 12 are products and attention and
-one is its input.
+Where the changes can be forecast, each is named with the memory and time it would take
+(remedies.py); otherwise with what it would save, by arithmetic on what was measured. Activations
+and logits go with the micro-batch; recomputation leaves a known share of a block's activations;
+slices of the training state are divisions. The shares are those of the transformer blocks people
+train, counted in numbers a token: of 22 hidden widths that a Llama block keeps, 12 are products and
+attention and one is its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stepladder.errors import OutOfMemory
 from stepladder.plan import Plan
 from stepladder.record import Memory
+
+from .remedies import Remedy
 
 GIB = 2**30
 CHEAP_SHARE = 12 / 22  # of a block's activations: what a selective block keeps
@@ -37,9 +40,19 @@ class MemorySaving:
 
 
 def explain_out_of_memory(
-    memory: Memory, limit_bytes: int, plan: Plan, *, num_blocks: int | None = None
+    memory: Memory,
+    limit_bytes: int,
+    plan: Plan,
+    *,
+    num_blocks: int | None = None,
+    remedies: Sequence[Remedy] = (),
 ) -> OutOfMemory:
-    """The error to raise when a plan needs more than there is."""
+    """The error to raise when a plan needs more than there is.
+
+    Args:
+        plan: what failed last, with the micro-batch that it came down to.
+        remedies: that were forecast; none of them: savings are estimated.
+    """
     owner, owned = memory.largest_owner()
     ways = memory_savings(memory, plan, num_blocks=num_blocks)
     missing = memory.peak_bytes - limit_bytes
@@ -47,8 +60,16 @@ def explain_out_of_memory(
         "memory",
         f"this plan needs {memory.peak_bytes / GIB:.1f} GiB and the device has "
         f"{limit_bytes / GIB:.1f}. Largest owner: {owner}, {owned / GIB:.1f} GiB",
-        remedy(ways, missing),
+        forecast_remedy(remedies) or remedy(ways, missing),
     )
+
+
+def forecast_remedy(remedies: Sequence[Remedy]) -> str:
+    """The remedies that are forecast to fit, or nothing where none does."""
+    fitting = [each for each in remedies if each.fits][:MOST]
+    if not fitting:
+        return ""
+    return f"Forecast to fit, cheapest first: {'; '.join(map(str, fitting))}."
 
 
 def remedy(ways: list[MemorySaving], missing_bytes: int) -> str:

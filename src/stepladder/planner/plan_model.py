@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.plan import Batch, Plan
 from stepladder.record import Calibration, Forecast, load_calibration
-from stepladder.workload import Facts, find_facts
+from stepladder.workload import Facts
 
 from .explain import Explanation, explain
 from .forecast import forecast
 from .legality import check_plan
-from .parse_inputs import check_batch, cluster_of, plan_of
+from .parse_inputs import check_batch, cluster_of, facts_of, plan_of
+from .remedies import Remedy, find_remedies
 from .search import search
 from .search_result import GIB, Choices
 
@@ -28,6 +30,7 @@ class PlanResult:
     forecast: Forecast
     choices: Choices | None = None  # every plan that was tried; None where one was given
     explanation: Explanation | None = None
+    remedies: tuple[Remedy, ...] = ()  # where a plan that was given does not fit: what would
 
     @property
     def fits(self) -> bool:
@@ -37,7 +40,9 @@ class PlanResult:
     def to_dict(self) -> dict[str, Any]:
         """The plan and its forecast as plain values."""
         why = self.explanation.why if self.explanation else ()
-        return {"plan": str(self.plan), **self.forecast.to_dict(), "why": list(why)}
+        remedies = [remedy.to_dict() for remedy in self.remedies]
+        said = {"why": list(why), "remedies": remedies}
+        return {"plan": str(self.plan), **self.forecast.to_dict(), **said}
 
     def __str__(self) -> str:
         said, time = self.forecast, self.forecast.time
@@ -47,7 +52,8 @@ class PlanResult:
             rate = f"{said.tokens_per_second:,.0f} {said.unit}/s"
             lines.append(f"step {time.step_seconds:.3g} s, {rate}, MFU {mfu}")
         why = self.explanation.why if self.explanation else ()
-        return "\n".join([*lines, *said.reasons, *why])
+        fitting = [f"would fit: {remedy}" for remedy in self.remedies if remedy.fits]
+        return "\n".join([*lines, *said.reasons, *why, *fitting])
 
 
 def plan(
@@ -77,13 +83,7 @@ def plan(
     False
     """
     check_batch(batch)
-    facts = find_facts(model, sequence) if isinstance(model, str) else model
-    if not isinstance(facts, Facts):
-        raise PlanError(
-            "model",
-            f"a {type(model).__name__} is neither a name nor the facts of a workload",
-            "Give sl.describe(module, sample=batch).",
-        )
+    facts = facts_of(model, sequence)
     cluster = Cluster.detect() if on == "here" else cluster_of(on)
     speeds = speeds_of(cluster, calibration)
     if plan is None:
@@ -93,7 +93,10 @@ def plan(
     if batch is not None:
         asked = replace(asked, batch=Batch(batch, asked.batch.micro, asked.batch.micro_batches))
     settled = check_plan(facts, asked, cluster)
-    return PlanResult(settled, forecast(facts, settled, cluster, speeds))
+    told = forecast(facts, settled, cluster, speeds)
+    shorter = None if isinstance(model, Facts) else partial(facts_of, model)
+    remedies = () if told.fits else find_remedies(facts, settled, cluster, speeds, shorter=shorter)
+    return PlanResult(settled, told, remedies=tuple(remedies))
 
 
 def speeds_of(cluster: Cluster, given: Calibration | str | Path | None) -> Calibration | None:

@@ -24,7 +24,7 @@ from stepladder.workload import Facts
 from .candidates import DEPTHS, PlanSkeleton, fill_skeleton, micro_batches, plan_skeletons
 from .forecast import MARGIN, forecast, host_fits, memory_limit
 from .legality import plan_problems, settle_unchecked
-from .parse_inputs import check_batch, cluster_of, facts_of
+from .parse_inputs import check_batch, check_calibration, cluster_of, facts_of, plan_of
 from .search_result import GIB, Choices, RankedPlan, RejectedPlan
 from .training_software import OURS
 
@@ -58,8 +58,9 @@ def search(
     (8, True)
     """
     check_batch(batch)
+    check_calibration(calibration)
     facts, cluster = facts_of(facts), cluster_of(cluster)
-    base = start or default_plan(cluster)
+    base = default_plan(cluster) if start is None else plan_of(start)
     size = batch or default_batch(facts, cluster)
     found = rank_plans(Search(facts, cluster, base, size, calibration))
     for offload in () if cluster.device.is_cpu else OFFLOADS[1:]:

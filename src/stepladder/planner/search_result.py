@@ -8,9 +8,11 @@ from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.record import Calibration, Forecast
+from stepladder.record.html_table import html_table
 from stepladder.workload import Facts
 
 GIB = 2**30
+SHOWN = 5  # plans that a person is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,26 @@ class Choices:
     @property
     def num_plans(self) -> int:
         return len(self.ranked) + len(self.rejected)
+
+    @property
+    def title(self) -> str:
+        fit = f"{len(self.ranked):,} of {self.num_plans:,} plans fit"
+        return f"{self.facts.name} on {self.cluster}, batch {self.batch:,}: {fit}"
+
+    def __str__(self) -> str:
+        if not self.ranked:
+            return str(nothing_fits(self))
+        rows = [f"{place}. {found}" for place, found in enumerate(self.forecasts[:SHOWN], start=1)]
+        return "\n".join([self.title, *rows])
+
+    def _repr_html_(self) -> str:
+        shown = [found.figures() for found in self.forecasts[:SHOWN]]
+        columns = list(dict.fromkeys(name for found in shown for name in found))
+        rows = [
+            [found.plan, *(numbers.get(name, "") for name in columns)]
+            for found, numbers in zip(self.forecasts, shown)
+        ]
+        return html_table(self.title, rows, ["plan", *columns])
 
 
 def nothing_fits(choices: Choices) -> PlanError:

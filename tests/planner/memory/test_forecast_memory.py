@@ -44,6 +44,13 @@ def test_mixed_precision_adam_keeps_sixteen_bytes_a_parameter() -> None:
     assert held.working == pytest.approx(2 * (N - tables)), "autocast copies products' weights"
 
 
+def test_a_rechecked_step_keeps_a_copy_of_the_state_beside_it() -> None:
+    for plan in ("bf16 ddp micro=1", "bf16 zero1 micro=1", "bf16 zero3 micro=1"):
+        once, twice = memory(plan), memory(f"{plan} recheck=1000")
+        copied = once.parameters + once.optimizer
+        assert twice.temporary == pytest.approx(once.temporary + copied)
+
+
 def test_plain_float32_needs_no_working_copy() -> None:
     assert memory("fp32 ddp micro=1").working == 0
 

@@ -42,6 +42,11 @@ def test_recomputing_a_block_repeats_all_but_its_last_matmul() -> None:
     assert late.matrix > 1.04 * blocks.matrix
 
 
+def test_one_step_in_a_hundred_taken_twice_costs_a_hundredth() -> None:
+    once, twice = (time(f"bf16 zero3 micro=1 {words}") for words in ("", "recheck=100"))
+    assert twice.step_seconds == pytest.approx(1.01 * once.step_seconds)
+
+
 def test_selective_recomputation_repeats_cheap_work_only() -> None:
     none, some = time("bf16 zero3 micro=1"), time("bf16 zero3 micro=1 recompute=selective")
     assert some.matrix == none.matrix and some.attention == none.attention

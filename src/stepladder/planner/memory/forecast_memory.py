@@ -103,6 +103,9 @@ def rank_memory(
     moments, away = rank_moments(facts, plan, stage, index, sizes)
     if not gradients:
         moments = [replace(moment, gradients=0.0) for moment in moments]
+    if plan.recheck:  # the state before a step, kept until two tries of it agree
+        copy = parameters + optimizer
+        moments = [replace(moment, temporary=moment.temporary + copy) for moment in moments]
     named = tuple((m.name, memory_at(m, parameters, optimizer, context)) for m in moments)
     return named, round(host + away)
 

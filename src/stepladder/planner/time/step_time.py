@@ -70,6 +70,7 @@ def forecast_time(
     setting = setting_of(facts, settled, speed, network, software)
     time = step_time(facts, setting, cluster)
     factor = calibration.correction(plan.precision.compute) if calibration else 1.0
+    factor *= 1 + 1 / plan.recheck if plan.recheck else 1  # one step in so many is taken twice
     return time.times(factor) if speed.known else None
 
 

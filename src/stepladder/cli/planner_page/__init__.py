@@ -1,0 +1,1 @@
+"""The planner as a page: a form, its forecast, and the server that joins them."""
