@@ -15,32 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepladder.cli.results.plots import COLOURS, draw_steps, figure, store
+from stepladder.cli.results.plots import draw_steps, figure, place_legend, store
+from stepladder.palette import COLOURS, LIMIT, REFERENCE, cause_colour, owner_colour
 from stepladder.plan import Schedule
-from stepladder.planner import bubble_share
+from stepladder.planner import bubble_share, forecast
 from stepladder.record import Forecast
 
 DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures"
-OWNERS = {  # colour of each owner; what has none of its own is grey
-    "parameters": "#2458a6",
-    "working": "#7fa3d6",
-    "gradients": "#3a8f5c",
-    "optimizer": "#8a5fa8",
-    "activations": "#d1603d",
-    "logits": "#eba58c",
-    "communication": "#a38a2f",
-    "other": "#b4bcc4",
-}
-CAUSES = {
-    "matrix": "#2458a6",
-    "attention": "#7fa3d6",
-    "memory bound": "#3a8f5c",
-    "communication": "#a38a2f",
-    "bubble": "#d1603d",
-    "optimizer": "#8a5fa8",
-    "other": "#b4bcc4",
-}
 
 
 def load_tables() -> Any:
@@ -53,23 +35,19 @@ def load_tables() -> Any:
     return sys.modules["docs_tables"]
 
 
-def sorted_into(amounts: dict[str, float], kinds: Sequence[str]) -> dict[str, float]:
-    """Amounts by the kinds that have a colour; the rest is other."""
-    named = {name.replace("_", " "): amount for name, amount in amounts.items()}
-    known = {kind: named.get(kind, 0.0) for kind in kinds if kind != "other"}
-    return {**known, "other": sum(named.values()) - sum(known.values())}
-
-
-def stacked(axes: Any, rows: Sequence[dict[str, float]], colours: dict[str, str]) -> None:
+def stacked(axes: Any, rows: Sequence[dict[str, float]], colour: Callable[[str], str]) -> None:
     for place, row in enumerate(rows):
         left = 0.0
         for kind, amount in row.items():
-            axes.barh(place, amount, left=left, color=colours[kind], height=0.62, label=kind)
+            name = kind.replace("_", " ")
+            axes.barh(place, amount, left=left, color=colour(kind), height=0.62, label=name)
             left += amount
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     seen = dict(zip(*reversed(axes.get_legend_handles_labels())))
-    shown = {k: h for k, h in seen.items() if sum(row[k] for row in rows) > 0.01 * left}
+    most = max(sum(row.values()) for row in rows)
+    large = {k.replace("_", " ") for row in rows for k, amount in row.items() if amount > most / 99}
+    shown = {name: handle for name, handle in seen.items() if name in large}
     axes.legend(
         shown.values(), shown.keys(), loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3,
         frameon=False, fontsize=8, handlelength=1, columnspacing=1,
@@ -86,28 +64,25 @@ def shorten(plans: Sequence[str]) -> list[str]:
 def draw_forecasts(path: Path, found: Sequence[tuple[str, Forecast]], where: str) -> None:
     """Memory by owner, with the device's limit, beside step time by cause."""
     drawn, (memory, seconds) = figure(11, 1.7 + 0.46 * len(found), panels=2)
-    owners = [
-        sorted_into({k: v / 2**30 for k, v in f.memory.by_owner().items()}, list(OWNERS))
-        for _, f in found
-    ]
-    stacked(memory, owners, OWNERS)
+    owners = [{k: v / 2**30 for k, v in f.memory.by_owner().items()} for _, f in found]
+    stacked(memory, owners, owner_colour)
     memory.set_yticks(range(len(found)), shorten([plan for plan, _ in found]), fontsize=9)
     memory.set_xlabel("GiB on the fullest device")
     if limit := found[0][1].memory_limit_bytes:
-        memory.axvline(limit / 2**30, color="#20262c", linestyle="--", linewidth=1)
+        memory.axvline(limit / 2**30, color=LIMIT, linestyle="--", linewidth=1)
         memory.text(
-            limit / 2**30, len(found) - 0.55, " limit", fontsize=8, va="bottom", ha="left",
-            color="#20262c",
+            limit / 2**30, -0.5, " limit", fontsize=8, va="top", ha="left",
+            color=LIMIT,
         )  # fmt: skip
         widest = max(sum(row.values()) for row in owners)
         memory.set_xlim(0, 1.08 * max(widest, limit / 2**30))
-    causes = [sorted_into(f.time.by_cause() if f.time else {}, list(CAUSES)) for _, f in found]
-    stacked(seconds, causes, CAUSES)
+    causes = [f.time.by_cause() if f.time else {} for _, f in found]
+    stacked(seconds, causes, cause_colour)
     seconds.set_yticks(range(len(found)), [""] * len(found))
     for place, (_, one) in enumerate(found):
         if not one.fits:
             total = sum(causes[place].values())
-            seconds.text(total, place, "  does not fit", va="center", fontsize=8, color="#a02020")
+            seconds.text(total, place, "  does not fit", va="center", fontsize=8, color=LIMIT)
     seconds.set_xlim(0, 1.25 * max(sum(row.values()) for row in causes))
     seconds.set_xlabel("seconds a step")
     drawn.suptitle(where, x=0.01, ha="left", fontsize=10, fontweight="bold")
@@ -122,7 +97,7 @@ def draw_precision(path: Path) -> None:
         bars = axis.bar(
             [row["name"].replace(" compile=on", "\ncompiled") for row in rows],
             [rows[0]["step_ms"] / row["step_ms"] for row in rows],
-            color=[COLOURS[0] if row["name"] != "fp32" else COLOURS[5] for row in rows],
+            color=[COLOURS[0] if row["name"] != "fp32" else COLOURS[-1] for row in rows],
         )
         axis.bar_label(bars, fmt="%.1f ×", fontsize=8)
         axis.tick_params(axis="x", labelsize=7)
@@ -145,7 +120,7 @@ def draw_accumulation(path: Path) -> None:
             label=f"{row['micro_batches']} of {row['micro']}",
         )
     loss.set(xlabel="step", ylabel="loss")
-    loss.legend(frameon=False, fontsize=8)
+    place_legend(loss)
     bars = held.bar(
         [str(row["micro_batches"]) for row in rows],
         [row["activation_bytes"] / 2**20 for row in rows],
@@ -170,11 +145,11 @@ def draw_compression(path: Path) -> None:
         places = [place + 0.2 * (index - (len(ways) - 1) / 2) for place in range(len(links))]
         bars = axes.bar(places, heights, width=0.18, label=way, color=COLOURS[index])
         axes.bar_label(bars, fmt="%.1f", fontsize=7)
-    axes.axhline(1, color="#20262c", linewidth=0.8)
+    axes.axhline(1, color=REFERENCE, linewidth=0.8)
     axes.set_xticks(range(len(links)), links)
     axes.grid(visible=False, axis="x")
     axes.set(xlabel="link between the ranks", ylabel="times as fast as uncompressed")
-    axes.legend(frameon=False, fontsize=8)
+    place_legend(axes)
     store(drawn, path)
 
 
@@ -191,7 +166,7 @@ def draw_bubbles(path: Path) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks([8, 16, 32, 64, 128], ["8", "16", "32", "64", "128"])
     axes.set(xlabel=f"micro-batches a step, {ranks} stages", ylabel="idle, % of a step")
-    axes.legend(frameon=False, fontsize=9)
+    place_legend(axes)
     store(drawn, path)
 
 
@@ -214,14 +189,52 @@ def draw_kernels(path: Path) -> None:
     names = [f"{row['kernel']}  {' × '.join(map(str, row['shape']))}" for row in rows]
     axes.set_yticks(range(len(rows)), names, fontsize=8)
     axes.invert_yaxis()
-    axes.axvline(1, color="#20262c", linewidth=0.8)
+    axes.axvline(1, color=REFERENCE, linewidth=0.8)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("times as fast")
-    axes.legend(frameon=False, fontsize=8)
+    place_legend(axes)
+    store(drawn, path)
+
+
+CLIMB = (  # the home page's: rung, devices, plan
+    ("fp32, one device", 1, "fp32 micro=1"),
+    ("bf16", 1, "bf16 micro=1"),
+    ("recompute blocks", 1, "bf16 micro=1 recompute=blocks"),
+    ("DDP, eight devices", 8, "bf16 ddp micro=1 recompute=blocks"),
+    ("ZeRO-1", 8, "bf16 zero1 micro=1 recompute=blocks"),
+    ("ZeRO-2", 8, "bf16 zero2 micro=1 recompute=blocks"),
+    ("ZeRO-3", 8, "bf16 zero3 micro=1 recompute=blocks"),
+    ("compile, recompute less", 8, "bf16 zero3 micro=1 recompute=selective compile=on"),
+    ("fp8", 8, "fp8 zero3 micro=1 recompute=selective compile=on"),
+)
+
+
+def draw_climb(path: Path) -> None:
+    """One model up the ladder: memory by owner, and how fast each rung that fits trains."""
+    found = [forecast("llama3-8b", plan, f"{count} x H100-80GB") for _, count, plan in CLIMB]
+    drawn, axes = figure(10, 4.6)
+    owners = [{k: v / 2**30 for k, v in one.memory.by_owner().items()} for one in found]
+    stacked(axes, owners, owner_colour)
+    limit = (found[0].memory_limit_bytes or 0) / 2**30
+    axes.axvline(limit, color=LIMIT, linestyle="--", linewidth=1)
+    axes.set_ylim(len(found) - 0.05, -0.5)  # room for the limit's name below the bars
+    axes.text(limit, len(found) - 0.1, f" {limit:.0f} GiB usable", fontsize=8, va="bottom")
+    for place, (one, row) in enumerate(zip(found, owners)):
+        rate = one.tokens_per_second_per_device or 0.0
+        said = f"{rate:,.0f} tokens/s a device" if one.fits else "does not fit"
+        colour = REFERENCE if one.fits else LIMIT
+        end = max(sum(row.values()), limit)  # clear of the limit's line
+        axes.text(end, place, f"  {said}", va="center", fontsize=9, color=colour)
+    axes.set_yticks(range(len(found)), [name for name, _, _ in CLIMB])
+    axes.set_xlim(0, 1.22 * max(sum(row.values()) for row in owners))
+    axes.set_xlabel(
+        "GiB on the fullest device: Llama-3 8B, sequences of 8,192, H100-80GB, forecast"
+    )
     store(drawn, path)
 
 
 OWN: dict[str, Callable[[Path], None]] = {  # picture: who draws it
+    "climb.png": draw_climb,
     "precision-measured.png": draw_precision,
     "accumulation-measured.png": draw_accumulation,
     "compression-measured.png": draw_compression,

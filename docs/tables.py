@@ -308,6 +308,30 @@ def exact_ranks() -> str:
     return f"{origin(kept, 'python benchmarks/exact_ranks.py')} {says}\n\n{lines(columns, rows)}"
 
 
+def recheck() -> str:
+    kept = read("recheck")
+    rows = [
+        [str(row["ranks"]), f"`{row['plan']}`", f"{row['more_steps']:.2f}", f"{row['price']:.4f} ×"]
+        for row in kept["rows"]
+    ]
+    columns = ["ranks", "plan", "a rechecked step takes more, in steps", "price of `recheck=100`"]
+    return f"{origin(kept, 'python benchmarks/recheck.py')}\n\n{lines(columns, rows)}"
+
+
+def located_faults() -> str:
+    kept = read("located_faults")
+    faults, ran = kept["faults"], [row for row in kept["clean"] if not row["refused"]]
+    says = (
+        f"{sum(row['located'] for row in faults)} of {len(faults)} kinds of planted faults "
+        "(reductions dropped or doubled, swapped shards, stale gathers, wrong masks, offsets, "
+        "weights and states) are located to the right module and rank. "
+        f"{sum(bool(row['alarm']) for row in ran)} false alarms in {len(ran)} runs without a fault "
+        f"over {len({row['module'] for row in ran})} modules. Each is in "
+        "`benchmarks/results/located_faults.md`."
+    )
+    return f"{origin(kept, 'python benchmarks/located_faults.py')} {says}"
+
+
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
@@ -316,9 +340,11 @@ MEASURED: dict[str, Callable[[], str]] = {
     "zero": zero,
     "compression": compression,
     "exact_ranks": exact_ranks,
+    "recheck": recheck,
     "kernels": kernels,
     "launchers": launchers,
     "loader": loader,
+    "located_faults": located_faults,
 }
 
 

@@ -9,11 +9,13 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.browser import started_browser
 from tests.forked_processes import fork_processes, new_interpreters
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -24,6 +26,8 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 # A compiler that is asked what the processor can do builds and runs a program for each answer, in
 # each process anew; that it can what its flags say is as good here.
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
+KEPT = tempfile.TemporaryDirectory(prefix="stepladder-tests-")  # what commands keep for their user
+os.environ["XDG_DATA_HOME"] = KEPT.name
 if Path("/sys/class/net/lo").exists():
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of a test find each other without a name server
 
@@ -94,3 +98,10 @@ def one_choice_of_kernels() -> None:
     """Undo what a matmul in bf16 of an earlier test did: torch turns oneDNN off where it fails."""
     if "torch" in sys.modules:
         sys.modules["torch"].backends.mkldnn.enabled = True
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real browser, for tests marked `needs_chromium`."""
+    with started_browser() as started:
+        yield started

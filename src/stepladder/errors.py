@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
 
 
 def first_line(error: BaseException) -> str:
@@ -126,6 +127,24 @@ def raise_all(problems: Iterable[PlanError]) -> None:
         raise found[0]
     if found:
         raise PlanErrors(found)
+
+
+def require_type(field: str, value: object, kind: type | tuple[type, ...], remedy: str) -> None:
+    """Refuse a value of a type that the field does not take, before it leads anywhere."""
+    if not isinstance(value, kind):
+        given = "None" if value is None else type(value).__name__
+        raise PlanError(field, f"takes no {given}", remedy)
+
+
+def require_count(field: str, value: object, what: str, least: int = 1) -> None:
+    """Refuse what is no whole number, or too small a one.
+
+    Args:
+        what: it should be, such as "a number of steps".
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < least:  # type: ignore[operator]
+        raise PlanError(field, f"{value!r} is not {what}", f"Use {least} or more.")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -100,23 +100,20 @@ def test_a_commands_help_says_what_it_does(name, capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_unknown_option_is_code_2_without_a_traceback(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--no-such-option"])
-    assert ended.value.code == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert main([name, "--no-such-option"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error and error.count("\n") == 1
 
 
 def test_an_option_cannot_be_shortened(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--js"])
-    assert ended.value.code == 2
-    assert "unrecognized arguments: --js" in capsys.readouterr().err
+    assert main(["doctor", "--js"]) == 2
+    assert capsys.readouterr().err == (
+        "option: '--js' is not one of stepladder doctor. Did you mean '--json'?\n"
+    )
 
 
 def test_a_setting_on_a_command_without_a_recipe_is_refused(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--train.steps", "5"])
-    assert ended.value.code == 2
+    assert main(["doctor", "--train.steps", "5"]) == 2
     assert "--train.steps is not an option of this command" in capsys.readouterr().err
 
 

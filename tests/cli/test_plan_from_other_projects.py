@@ -42,7 +42,7 @@ def test_each_is_forecast(path, capsys):
     assert told["fits"] and told["whole"] is not missing
 
 
-@pytest.mark.parametrize("path", soak_after(FILES, gate=3), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", soak_after(FILES), ids=lambda path: path.stem)
 def test_each_runs(path):
     plan = carried(path).plan
     losses = run(take_steps, RANKS.get(path.stem, 2), str(plan))

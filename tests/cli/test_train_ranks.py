@@ -14,6 +14,7 @@ from stepladder.cli.main import main
 from stepladder.record import read_journal
 from tests.cli.commands.test_train import TINY
 from tests.docs.running import run_script
+from tests.soak import soak_after
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -26,7 +27,13 @@ def losses(folder):
     return [entry["loss"] for entry in read_journal(folder, kind="step")]
 
 
-def test_two_ranks_are_one_run_with_the_losses_of_one_rank(tmp_path, capsys, fresh_python):
+@pytest.fixture(params=soak_after(["forked", "new interpreters"]))
+def processes(request):
+    return request.param == "forked" or request.getfixturevalue("fresh_python")
+
+
+@pytest.mark.usefixtures("processes")
+def test_two_ranks_are_one_run_with_the_losses_of_one_rank(tmp_path, capsys):
     words = ("--train.steps", "5", "--train.evaluate_every", "2", "--plan", "fp32")
     assert train(tmp_path / "two", "--ranks", "2", *words) == 0
     shown = capsys.readouterr().out
@@ -61,14 +68,14 @@ def test_torchrun_starts_the_same_run_and_json_is_all_it_prints(tmp_path):
 
 REFUSED = {  # words: how every line begins
     ("--ranks", "2", "--plan", "fp32 tensor=3"): (
-        "layout: needs 3 processes (tensor=3); 2 started.",
+        "layout: is for 3 ranks (tensor=3), and there are 2 ranks.",
         "layout.tensor: 3 ways cannot cut ",
         "layout.tensor: 3 ways cannot cut ",
         "layout.tensor: 3 ways cannot cut ",
         "layout.tensor: 16 tokens do not divide by tensor x context = 3",
     ),
     ("--ranks", "3"): ("batch.sequences: 4 does not divide by 3",),
-    ("--ranks", "4", "--plan", "ddp replicate=2"): ("layout: needs 2 processes",),
+    ("--ranks", "4", "--plan", "ddp replicate=2"): ("layout: is for 2 ranks",),
     ("--ranks", "0"): ("ranks: 0 is too few. Use 1 or more.",),
     ("--ranks", "4:2"): ("ranks: '4:2' is not a whole number. Write --ranks 2.",),
     ("--restarts", "-1"): ("restarts: '-1' is not a whole number.",),

@@ -28,6 +28,8 @@ report = Report(4, 2.5, 1.0, 0.1, 10, 1.0, 2**30, 1234.0, mfu=0.25)
 shown = TerminalDisplay()
 shown.start(JobStart("folder: runs/[bold]x[/y]", 10, 2, None, True, None))
 shown.report(report)
+shown.step(6)
+shown.run_message("stepladder watch " + "runs/" * 40)
 shown.stop()
 print(type(shown.bar).__name__)
 """
@@ -82,7 +84,8 @@ def test_a_terminal_gets_a_bar_with_the_numbers_people_watch(tmp_path):
     os.close(terminal)
     text = seen.decode()
     assert run.returncode == 0, text
-    assert "step 5/10" in text
+    assert "step 7/10" in text, "the bar moves at every step, not only with a report"
+    assert "stepladder watch " + "runs/" * 40 in text, "a command stays in one line"
     assert "loss 2.500  1,234 tokens/s  1.00 GiB  MFU 25.0%" in text
     assert "folder: runs/[bold]x[/y]" in text
     assert "ProgressBar" in text

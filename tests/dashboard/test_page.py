@@ -1,40 +1,21 @@
-"""The page in a real browser: Debian's chromium, driven by playwright.
+"""The page in a real browser; without one these tests are skipped."""
 
-`apt-get install chromium` brings the browser; without one these tests are skipped.
-"""
-
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 
 from stepladder.record import journal_path
+from tests.browser import PATIENCE_MS, needs_chromium
 from tests.cli.commands.test_train import TINY
 from tests.dashboard.web.servers import serving
 
+from .browsing import DESKTOP, PHONE, opened
 from .runs import write_run
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium here: apt-get install chromium")
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-PATIENCE_MS = 60_000  # the machine may be busy
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as driver:
-        started = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS
-        )
-        yield started
-        started.close()
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -46,25 +27,6 @@ def runs(tmp_path_factory):
         journal.write(b'not json\n{"kind":"ste')
     with serving(folder) as address:
         yield address
-
-
-@contextmanager
-def opened(browser, address, viewport=DESKTOP, scheme="light"):
-    """The page with its curves drawn; whatever the console complains of fails the test."""
-    context = browser.new_context(viewport=viewport, color_scheme=scheme)
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    complaints = []
-    page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("requestfailed", lambda request: complaints.append(request.url))
-    page.goto(address)
-    page.wait_for_selector("#chart-loss path.mean")
-    page.wait_for_selector("body[data-drawn]")
-    yield page
-    said = list(complaints)  # what leaving the page cuts off is no complaint
-    context.close()
-    assert said == []
 
 
 def any_step(folder):
@@ -105,7 +67,7 @@ def test_a_run_that_trains_is_followed_to_its_end(browser, tmp_path):
             training.send_signal(signal.SIGTERM)
             assert training.wait(120) == 128 + signal.SIGTERM
             page.wait_for_selector(".state.finished")
-            assert "validation loss" in page.locator("#text-Result").inner_text()
+            assert "training loss" in page.locator("#text-Result").inner_text()
     finally:
         training.kill()
         training.wait()
@@ -118,7 +80,7 @@ def test_every_curve_and_panel_of_a_full_run_is_there(browser, runs, tmp_path):
         shown = page.locator("figure.card:visible h3 > span:first-child").all_inner_texts()
         assert shown == [
             "Loss", "Gradient norm", "Learning rate", "Loss scale", "val/<b>accuracy",
-            "Tokens a second", "Share of the peak (MFU)", "Step time and data wait",
+            "Throughput, tokens/s", "Share of the peak (MFU)", "Step time and data wait",
             "Collectives, seconds a step", "Ranks: own time", "Memory by owner", "Peak memory",
             "Utilisation", "Temperature", "Power",
         ]  # fmt: skip
@@ -126,7 +88,8 @@ def test_every_curve_and_panel_of_a_full_run_is_there(browser, runs, tmp_path):
         assert "limit 80 GiB" in page.locator("#chart-owners").inner_text()
         text = page.locator("#cards").inner_text()
         for words in (
-            "Forecast against measured", "rank 2 holds the others up", "Timeline of step 599",
+            "Forecast against measured", "rank 2 holds the others up: up to 39% more work",
+            "Timeline of step 599",
             "out of memory: half the micro-batch <b>now</b>", "went on from step 590",
             "bound by compute", "bf16 zero3", "because: it fits",
         ):  # fmt: skip
@@ -136,6 +99,7 @@ def test_every_curve_and_panel_of_a_full_run_is_there(browser, runs, tmp_path):
         assert (tmp_path / "desktop.png").stat().st_size > 50_000
 
 
+@pytest.mark.soak
 def test_runs_are_compared_and_a_name_is_only_a_name(browser, runs):
     with opened(browser, runs) as page:
         page.wait_for_selector("#comparison tbody tr:nth-child(2)")
@@ -143,11 +107,11 @@ def test_runs_are_compared_and_a_name_is_only_a_name(browser, runs):
         page.wait_for_selector("#chart-loss path.mean >> nth=3")
         rows = page.locator("#comparison tbody tr td:first-child").all_inner_texts()
         assert sorted(rows) == ["<img src=x onerror=fail()>", "first"]
-        colors = {
-            line.get_attribute("stroke") for line in page.locator("#chart-loss path.mean").all()
-        }
-        assert len(colors) == 2
-        page.get_by_role("button", name="first").click()
+        strokes = [
+            one.get_attribute("stroke") for one in page.locator("#chart-loss path.mean").all()
+        ]
+        assert len({*strokes}) == len(strokes) == 4, "no colour twice"
+        page.get_by_role("button", name="first finished").click()
         page.wait_for_selector("#compare", state="hidden")
         assert page.locator("#chart-loss path.mean").count() == 2  # training and validation
 
@@ -226,7 +190,7 @@ def test_everything_is_reached_and_read_by_keyboard(browser, runs):
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-CONTRAST = """() => {
+CONTRAST = r"""() => {
   const curve = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
   const light = (color) => {
     const canvas = document.createElement('canvas').getContext('2d');
@@ -235,14 +199,18 @@ CONTRAST = """() => {
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const style = getComputedStyle(document.documentElement);
-  const value = (name) => light(style.getPropertyValue(name).trim());
+  const value = (name) => {
+    const found = style.getPropertyValue(name).trim();
+    const inner = found.match(/var\((.*)\)/);
+    return inner ? value(inner[1]) : light(found);
+  };
   const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   const found = {};
   for (const ground of ['--back', '--card'])
     for (const name of ['--text', '--soft', '--good', '--warn', '--bad'])
       found[ground + name] = ratio(value(name), value(ground)) / 4.5;
-  for (let i = 0; i < 10; i += 1)  // lines need less than letters
-    found['--c' + i] = ratio(value('--c' + i), value('--card')) / 3;
+  for (let i = 0; i < 10; i += 1)  // names of lines have their colour
+    found['--series-' + i] = ratio(value('--series-' + i), value('--card')) / 4.5;
   return found;
 }"""
 

@@ -8,6 +8,7 @@ import pytest
 from stepladder.dashboard import JournalIndex
 from stepladder.dashboard.run_facts import headline, run_facts
 from stepladder.record import Journal, journal_path
+from stepladder.record.journal_writer import note_end
 
 
 def read(folder):
@@ -110,6 +111,55 @@ def test_the_rank_that_holds_the_others_up_is_told(tmp_path):
     assert [rank["straggles"] for rank in ranks] == [False, False, True, False]
     assert ranks[2]["own_seconds"] == pytest.approx(1.4)
     assert [rank["memory_bytes"] for rank in ranks] == [5, 6, 7, None]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ([1.0], ""),
+        ([1.0, 1.05, 1.0], "no rank holds the others up"),
+        ([1.0, 0.7], "rank 0 holds the others up: up to 18% more work than the median"),
+        ([1.0, 1.0, 1.0, 2.0, 1.5, 1.0],
+         "rank 3 and rank 4 hold the others up: up to 100% more work than the median"),
+    ],
+)  # fmt: skip
+def test_the_verdict_on_ranks_is_a_true_sentence(tmp_path, own, said):
+    with Journal(tmp_path) as journal:
+        journal.write("ranks", step=0, own_seconds=own)
+    assert run_facts(read(tmp_path))["ranks_verdict"] == said
+
+
+def test_next_to_nothing_has_no_error_in_percent(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.write("forecast", memory={"logits": 6553600, "optimizer": 9, "peak_bytes": 1e9})
+        journal.write("measured", memory={"logits": 1, "optimizer": 1e9})
+    rows = {row["what"]: row["off"] for row in run_facts(read(tmp_path))["comparison"]}
+    assert rows["logits"] is rows["optimizer"] is None and rows["peak memory"] is not None
+
+
+def test_a_script_that_ended_is_finished_and_one_that_raised_is_failed(tmp_path):
+    journal = Journal(tmp_path)
+    with note_end(journal):
+        journal.write("start", step=0)
+        journal.write("step", step=0, loss=1.0, unit="samples", tokens_per_second=3.0)
+    found = run_facts(read(tmp_path))
+    assert (found["state"], found["unit"], found["failure"]) == ("finished", "samples", None)
+    with pytest.raises(RuntimeError), note_end(journal):
+        journal.write("start", step=1)
+        raise RuntimeError("no more\nof it")
+    journal.close()
+    found = run_facts(read(tmp_path))
+    assert (found["state"], found["failure"]) == ("failed", "RuntimeError: no more")
+    assert found["events"][-1]["text"] == "ended by RuntimeError: no more"
+
+
+def test_how_long_a_run_has_been_silent_is_told(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.write("step", step=0, loss=1.0)
+    assert run_facts(read(tmp_path))["silent_seconds"] is None
+    old = time.time() - 600
+    os.utime(journal_path(tmp_path), (old, old))
+    assert run_facts(read(tmp_path))["silent_seconds"] == pytest.approx(600, abs=100)
 
 
 def test_ranks_of_another_number_before_a_restart_do_not_count(tmp_path):

@@ -1,5 +1,6 @@
 """Run folders by name: given one by one or found in a folder, read when they are looked at."""
 
+import os
 import threading
 import time
 
@@ -40,13 +41,11 @@ def test_a_folder_named_twice_is_one_run(tmp_path):
     [
         ("missing", "{} does not exist"),
         ("file", "{} is a file, not a folder"),
-        ("empty", "{} holds no run: no journal.jsonl in it or one folder below"),
         ("foreign", "{} holds no run: no journal.jsonl in it or one folder below"),
     ],
 )
 def test_a_folder_without_a_run_is_named(tmp_path, name, problem):
     (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
     (tmp_path / "foreign" / "src").mkdir(parents=True)
     with pytest.raises(RecordError) as caught:
         RunList([tmp_path / name])
@@ -54,6 +53,33 @@ def test_a_folder_without_a_run_is_named(tmp_path, name, problem):
         f"run folder: {problem.format(tmp_path / name)}. "
         "Name a folder that a run wrote, such as runs/first."
     )
+
+
+def test_an_empty_folder_waits_for_its_first_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_list, "RESCAN_SECONDS", 0)
+    shown = RunList([tmp_path])
+    assert shown.folders() == {}
+    make(tmp_path / "first")
+    assert list(shown.folders()) == ["first"]
+
+
+def test_the_state_of_a_run_that_nobody_opened_is_read_from_its_end(tmp_path):
+    endings = {
+        "live": [("step", {"step": 0})],
+        "finished": [("summary", {"steps": 1})],
+        "failed": [("end", {"failure": "RuntimeError: x"})],
+        "again": [("end", {}), ("start", {"step": 1})],
+    }
+    for name, entries in endings.items():
+        with Journal(make(tmp_path / name)) as journal:
+            for kind, entry in entries:
+                journal.write(kind, **entry)
+    found = {name: run_list.glimpse(tmp_path / name) for name in endings}
+    assert found == {"live": "live", "finished": "finished", "failed": "failed", "again": "live"}
+    old = time.time() - 100
+    os.utime(journal_path(tmp_path / "live"), (old, old))
+    assert run_list.glimpse(tmp_path / "live") == "silent"
+    assert run_list.glimpse(tmp_path / "missing") == "silent"
 
 
 def test_a_run_that_comes_later_is_found(tmp_path, monkeypatch):

@@ -40,15 +40,18 @@ def test_a_map_style_dataset_is_a_source_as_it_is():
     assert sorted(batch.targets.tolist()) == [n * n for n in range(10)]
 
 
-@pytest.mark.parametrize(
-    "stream", [Stream(), MeasuredStream(), (n for n in range(3)), DataLoader([1, 2]), Unsized()]
-)
+@pytest.mark.parametrize("stream", [Stream(), MeasuredStream(), (n for n in range(3)), Unsized()])
 def test_a_stream_is_refused_with_the_reason_and_the_way_out(stream):
     with pytest.raises(DataError) as refused:
         batches(stream, size=1)
     text = str(refused.value)
     assert text.startswith(f"source: {type(stream).__name__} has no length and index")
     assert "addressed by its position" in text and "list(...)" in text and "TokenFile" in text
+
+
+def test_a_loader_belongs_to_fit_and_its_dataset_here():
+    with pytest.raises(DataError, match="makes batches itself. Give it to sl.fit as it is, or its"):
+        batches(DataLoader([1, 2]), size=1)
 
 
 def test_a_path_a_dict_and_an_empty_list_are_refused():

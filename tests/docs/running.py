@@ -45,11 +45,13 @@ LARGE = ("train.steps",)  # which are never left as large as they stand
 ELSEWHERE = {  # started for real, with its processes, by a test of its own: file, words in it
     "verify parity": ("tests/cli/test_verify_parity.py", '["verify", "parity"'),
     "verify resume": ("tests/cli/test_verify_resume.py", '["verify", "resume"'),
+    "verify certificate": ("tests/cli/test_verify_certificate.py", '["verify", "certificate"'),
     "bench collectives": ("tests/cli/results/test_communication_tables.py", '"collectives"'),
     "bench ring": ("tests/cli/results/test_communication_tables.py", '"ring"'),
     "bench dp": ("tests/cli/results/test_communication_tables.py", '"dp"'),
     "bench zero": ("tests/cli/results/test_sharding_tables.py", '"zero"'),
     "bench scaling": ("tests/cli/results/test_sharding_tables.py", '"scaling"'),
+    "plan --page": ("tests/cli/planner_page/test_open_page.py", '["plan", "--page"'),
     "watch": ("tests/cli/commands/test_watch.py", '["watch"'),
     "doctor": ("tests/cli/commands/test_doctor.py", '["doctor"'),
     "calibrate": ("tests/cli/commands/test_calibrate.py", '["calibrate"'),

@@ -9,10 +9,16 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 import yaml
+
+import stepladder
+from stepladder import verify
+from stepladder.version import VERSION
+from tests.browser import PATIENCE_MS, needs_chromium
 
 from .blocks import PAGES, ROOT, page_name, prose
 from .site_scripts import load
@@ -78,18 +84,18 @@ def test_the_site_needs_no_network_and_no_link_is_broken(site: Path) -> None:
     assert broken == []
 
 
+SEARCHED = [  # words, and the page that explains them
+    ("evaluate", "evaluation.html"),
+    ("metric", "evaluation.html"),
+    ("EMA", "loop_pieces.html"),
+    ("early stopping", "loop_pieces.html"),
+    ("DataLoader", "data.html"),
+    ("learning rate", "optimizers.html"),
+]
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("words", "page"),
-    [
-        ("evaluate", "evaluation.html"),
-        ("metric", "evaluation.html"),
-        ("EMA", "loop_pieces.html"),
-        ("early stopping", "loop_pieces.html"),
-        ("DataLoader", "data.html"),
-        ("learning rate", "optimizers.html"),
-    ],
-)
+@pytest.mark.parametrize(("words", "page"), SEARCHED)
 def test_a_search_finds_the_guide(site: Path, words: str, page: str) -> None:
     sections = json.loads((site / "search" / "search_index.json").read_text())["docs"]
     found = [
@@ -98,6 +104,56 @@ def test_a_search_finds_the_guide(site: Path, words: str, page: str) -> None:
         if words.lower() in f"{section['title']} {section['text']}".lower()
     ]
     assert page in found
+
+
+@pytest.mark.soak
+@needs_chromium
+def test_a_search_from_the_disk_finds_the_guide(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    for words, guide in SEARCHED:
+        page.goto((site / "index.html").as_uri())
+        page.fill("input[name=query]", words)
+        page.wait_for_selector(f".md-search-result__link[href*='{guide}']")
+    page.close()
+
+
+@pytest.mark.soak
+def test_the_home_page_has_a_logo_a_picture_the_version_and_search_without_a_server(
+    site: Path,
+) -> None:
+    home = (site / "index.html").read_text()
+    for needed in ("logo.svg", "figures/climb.png", f"stepladder {VERSION}", "iframe-worker.js"):
+        assert needed in home
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = ")
+
+
+@pytest.mark.soak
+def test_the_reference_has_inherited_members(site: Path) -> None:
+    reference = (site / "reference.html").read_text()
+    for name in ("Run.step", "Run.lr", "Run.micro", "Run.resume"):
+        assert f'id="stepladder.train.run.{name}"' in reference
+
+
+def test_the_reference_has_every_public_name() -> None:
+    listed = re.findall(r"^::: (\S+)", (DOCS / "reference.md").read_text(), re.MULTILINE)
+    names = {path.rpartition(".")[2] for path in listed}
+    proofs = {name for name in verify.__all__ if name in ("parity", "precision", "resume")}
+    assert {*stepladder.__all__} - {"verify"} | proofs <= names
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("git@example.org:team/stepladder.git", "https://example.org/team/stepladder"),
+        ("ssh://git@example.org/team/stepladder.git", "https://example.org/team/stepladder"),
+        ("https://example.org/team/stepladder", "https://example.org/team/stepladder"),
+        ("/home/me/stepladder", ""),
+        ("", ""),
+    ],
+)
+def test_the_repositorys_link_is_one_that_a_browser_opens(address: str, shown: str) -> None:
+    assert load("hooks").web_address(address) == shown
 
 
 def test_the_contents_are_of_four_kinds() -> None:

@@ -219,6 +219,9 @@ class Fragments:
     def __getattr__(self, name: str) -> Any:
         return getattr(sl, name)
 
+    def fit(self, run: Any, batches: Any, *, steps: int | None = None, **named: Any) -> Any:
+        return sl.fit(run, batches, steps=None if isinstance(batches, Few) else steps, **named)
+
     def climb(self, *given: Any, **named: Any) -> Any:
         return Short(sl.climb(*given, **{"device": "cpu", **named}))
 
@@ -252,7 +255,12 @@ class Few:
         return itertools.islice(self.all, 4)
 
 
-@pytest.mark.parametrize("page", with_language("python"), ids=page_name)
+# These two take as long as all others, and other tests of the gate train what they show.
+LONG = ("everyday.md", "huggingface.md")
+WITH_SNIPPETS = sorted(with_language("python"), key=lambda page: page.name in LONG)
+
+
+@pytest.mark.parametrize("page", soak_after(WITH_SNIPPETS, gate=-len(LONG)), ids=page_name)
 def test_snippets_run_from_the_first_to_the_last(page: Path, folder: Path) -> None:
     run_snippets(page, folder, needing={""})
 

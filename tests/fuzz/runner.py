@@ -19,7 +19,8 @@ from .problems.problem import SAVED_AT, Problem
 from .trial import run_rank
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # checkpoints need no disk here
-HANG_SECONDS = 60.0  # a trial takes about one; the machine may be busy
+HANG_SECONDS = 60.0  # a trial takes about one
+PATIENCE = 5  # times as long for a second try: a busy machine gets through, a hang does not
 FRESH_RANKS = 50  # trials on the same processes: each leaves threads of gloo behind
 
 
@@ -80,25 +81,34 @@ class Runner:
         if not all(abs(loss) < 1e4 for loss in (*expected.losses, expected.evaluation)):
             outcome.parts["train"] = Verdict("illegal", text="the plain loop diverges")
             return outcome
-        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY) as folder:
-            self.stages(problem, expected, Path(folder), outcome)
+        self.take_stages(problem, expected, outcome, self.hang_seconds)
+        if outcome.verdict.kind == "hang":
+            outcome = Outcome(problem)
+            self.take_stages(problem, expected, outcome, PATIENCE * self.hang_seconds)
         outcome.seconds = time.monotonic() - began
         return outcome
 
-    def stages(
-        self, problem: Problem, expected: Trajectory, folder: Path, outcome: Outcome
+    def take_stages(
+        self, problem: Problem, expected: Trajectory, outcome: Outcome, hang_seconds: float
     ) -> None:
-        first = self.part("train", problem, problem.layout, expected, folder, outcome)
-        if first.outcome != "same":
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=MEMORY) as folder:
+            self.stages(problem, expected, Path(folder), outcome, hang_seconds)
+
+    def stages(
+        self, problem: Problem, expected: Trajectory, folder: Path, outcome: Outcome,
+        hang_seconds: float,
+    ) -> None:  # fmt: skip
+        given = (expected, folder, outcome, hang_seconds)
+        if self.part("train", problem, problem.layout, *given).outcome != "same":
             return
         if problem.same_again:
-            self.part("resume", problem, problem.layout, expected, folder, outcome)
+            self.part("resume", problem, problem.layout, *given)
         if problem.again:
-            self.part("resume elsewhere", problem, problem.again, expected, folder, outcome)
+            self.part("resume elsewhere", problem, problem.again, *given)
 
     def part(
         self, name: str, problem: Problem, layout: Layout, expected: Trajectory, folder: Path,
-        outcome: Outcome,
+        outcome: Outcome, hang_seconds: float,
     ) -> Verdict:  # fmt: skip
         place = folder / name.replace(" ", "-")
         place.mkdir()
@@ -106,7 +116,7 @@ class Runner:
             (place / "saved").symlink_to(folder / "train" / "saved")
         args = (problem, layout, str(place), name != "train", True)
         found = self.pool.attempt(
-            self.run_rank, args, ranks=layout.ranks, timeout_seconds=self.hang_seconds
+            self.run_rank, args, ranks=layout.ranks, timeout_seconds=hang_seconds
         )
         if isinstance(found, Failure):
             self.pool.restart()

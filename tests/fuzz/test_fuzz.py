@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.ranks import POOL
+from tests.soak import soak_after
 
 from .judge import compare
 from .oracle import train
@@ -21,8 +22,9 @@ from .runner import Runner
 from .shrink import shrink
 
 HERE = Path(__file__).parent
-CASES = sorted((HERE / "cases").glob("*.json"))
-SEEDS = (0, 2, 9, 10, 11, 13)
+LONG = {"seed-101821", "seed-14555", "seed-3220", "seed-4562"}  # each takes as long as all others
+CASES = sorted((HERE / "cases").glob("*.json"), key=lambda path: (path.stem in LONG, path.stem))
+SEEDS = (0, 2, 9, 10, 11, 17, 13)  # the last is compiled
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +33,13 @@ def runner():
         yield made
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", soak_after(SEEDS, gate=-1))
 def test_a_generated_problem_is_the_same_or_refused(runner, seed):
     verdict = runner.try_problem(Problem.draw(seed)).verdict
     assert verdict.outcome in ("same", "refused", "announced"), (verdict.text, verdict.details)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("case", soak_after(CASES, gate=-len(LONG)), ids=lambda path: path.stem)
 def test_what_once_failed_is_the_same_or_refused(runner, case):
     verdict = runner.try_problem(Problem.from_json(case.read_text())).verdict
     assert verdict.outcome in ("same", "refused", "announced"), (verdict.text, verdict.details)
@@ -106,7 +108,7 @@ def sleep_on_one_rank(problem, layout, folder, resume, finished):
 
 def test_a_hang_is_reported_and_the_next_problem_runs():
     problem = replace(Problem.draw(SEEDS[0]), again=None)
-    with Runner(run_rank=sleep_on_one_rank, pool=POOL, hang_seconds=1) as runner:
+    with Runner(run_rank=sleep_on_one_rank, pool=POOL, hang_seconds=0.2) as runner:
         assert runner.try_problem(problem).verdict.kind == "hang"
 
 

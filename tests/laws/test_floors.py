@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "src" / "stepladder"
 FLOORS = {
-    "errors": 0, "version": 0,
+    "errors": 0, "palette": 0, "version": 0,
     "hardware": 1, "workload": 1, "plan": 1, "record": 1, "seam": 1,
     "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2, "track": 2,
     "loss": 3, "trace": 3, "launch": 3,
@@ -16,7 +16,16 @@ FLOORS = {
     "calibrate": 8, "verify": 8, "bench": 8, "dashboard": 8,
     "job": 9, "labs": 10, "cli": 11,
 }  # fmt: skip
-STANDARD_LIBRARY_ONLY = {"errors", "version", "hardware", "workload", "plan", "record", "planner"}
+STANDARD_LIBRARY_ONLY = {
+    "errors",
+    "palette",
+    "version",
+    "hardware",
+    "workload",
+    "plan",
+    "record",
+    "planner",
+}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem in FLOORS)
 
 

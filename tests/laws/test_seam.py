@@ -1,6 +1,7 @@
 """Private names of torch are touched in stepladder.seam alone, and each stands in its table."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,11 @@ def is_private(word: str) -> bool:
     return word.startswith("_") and not word.startswith("__")
 
 
-def own_names(trees: list[ast.Module]) -> set[str]:
+@cache
+def own_names() -> set[str]:
     """Private names that our own code defines."""
     found = set()
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in (node for path in OUTSIDE for node in ast.walk(ast.parse(path.read_text()))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -52,9 +54,6 @@ def own_names(trees: list[ast.Module]) -> set[str]:
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             found.add(node.attr)
     return {word for word in found if is_private(word)} - LISTED - TORCHS
-
-
-OURS = own_names([ast.parse(path.read_text()) for path in OUTSIDE])
 
 
 def chain(node: ast.expr) -> list[str]:
@@ -95,7 +94,7 @@ def in_attributes(node: ast.AST, aliases: set[str]) -> list[str]:
     if not isinstance(node, ast.Attribute) or not is_private(node.attr):
         return []
     first, *rest = chain(node)
-    foreign = node.attr not in OURS | OTHERS
+    foreign = node.attr not in own_names() | OTHERS
     if first in ("self", "cls") and len(rest) == 1:
         foreign = node.attr in LISTED
     return [".".join((first, *rest))] if first in aliases or foreign else []

@@ -13,14 +13,13 @@ def observation(whole):
     """Pieces of two rows and of four, with losses of 1 and 2."""
     targets = torch.tensor([0, 0, 1, 1, 1, 1])
     batch = Batch.of((torch.zeros(6, 1), targets), position=0, size=6)
-    parts = batch.rows(slice(0, 2)), batch.rows(slice(2, 6))
-    return Observation(parts, whole, (1.0, 2.0))
+    return Observation(batch, (2, 4), whole, (1.0, 2.0))
 
 
 def test_a_weighting_that_fits_much_better_comes_before_a_simpler_one():
     weighed = by_class({1: 1.5})
     seen = [observation(whole=1.75)]  # (2 · 1 + 6 · 2) / 8; by targets 1.67
-    assert all_fits([BY_TARGETS, weighed], seen, COARSE) == [BY_TARGETS, weighed]
+    assert list(all_fits([BY_TARGETS, weighed], seen, COARSE)) == [BY_TARGETS, weighed]
     assert first_of_best([BY_TARGETS, weighed], seen) == weighed
 
 

@@ -7,6 +7,7 @@ from torch.nn import functional
 import stepladder as sl
 from stepladder.errors import ModelError
 from tests import ranks
+from tests.soak import soak_after
 
 STEPS, ROWS, LENGTH, VOCAB = 3, 8, 16, 32
 MODEL = f"llama:layers=2,hidden=16,heads=2,vocab={VOCAB},sequence={LENGTH}"
@@ -67,13 +68,16 @@ def test_one_rank_reports_each_term_as_a_plain_loop_has_it(plan, expected):
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        "fp32 ddp replicate=2 micro=1",
-        "fp32 zero3 shard=2 micro=2",
-        "fp32 tensor=2 micro=2",
-        "fp32 pipeline=2 micro=2",
-        "fp32 context=2 micro=4",
-    ],
+    soak_after(
+        [
+            "fp32 ddp replicate=2 micro=1",
+            "fp32 pipeline=2 micro=2",
+            "fp32 context=2 micro=4",
+            "fp32 zero3 shard=2 micro=2",
+            "fp32 tensor=2 micro=2",
+        ],
+        gate=3,
+    ),
 )
 def test_two_ranks_report_the_terms_of_all_their_rows(plan, expected):
     for found in ranks.run(train, 2, plan):

@@ -42,7 +42,8 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(built):
     with zipfile.ZipFile(built.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == {f"stepladder/{name}" for name in files_of(ROOT / "src" / "stepladder")}
-    for needed in ("py.typed", "dashboard/page/index.html", "labs/lessons/many_devices/ring.py"):
+    pages = ("dashboard/page/index.html", "cli/planner_page/page/index.html")
+    for needed in ("py.typed", *pages, "labs/lessons/many_devices/ring.py"):
         assert f"stepladder/{needed}" in names
 
 

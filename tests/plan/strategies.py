@@ -88,7 +88,8 @@ raw_plans = st.builds(
     graphs=st.booleans(),
     attention=st.sampled_from(["auto", "flash", "plain"]),
     batchnorm=st.sampled_from(["sync", "local"]),
-    exact=st.sampled_from([Exact(), Exact(1), Exact(8), Exact(32)]),
+    exact=st.sampled_from(["none", "runs", "ranks:1", "ranks:32"]).map(Exact.parse),
+    recheck=st.sampled_from([0, 1, 1000]),
     memory_bytes=st.none() | sizes,
     optimizer=optimizers,
 )

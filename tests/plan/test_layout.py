@@ -49,7 +49,8 @@ def test_a_closed_layout_settles_as_itself_on_its_own_number_of_ranks():
     with pytest.raises(PlanError) as raised:
         Layout(shard=4).settle(3)
     assert str(raised.value) == (
-        "layout: needs 4 processes (shard=4); 3 started. Start 4, or leave one axis open with -1."
+        "layout: is for 4 ranks (shard=4), and there are 3 ranks. "
+        "Use 4, or leave one axis open with -1."
     )
 
 

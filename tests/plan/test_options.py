@@ -5,7 +5,15 @@ from hypothesis import given
 
 from stepladder.errors import PlanError
 from stepladder.plan import Recompute, Schedule
-from stepladder.plan.options import GIB, Compress, Exact, format_bytes, parse_bytes, parse_count
+from stepladder.plan.options import (
+    GIB,
+    Compress,
+    Exact,
+    format_bytes,
+    parse_bytes,
+    parse_count,
+    parse_recheck,
+)
 
 from . import strategies as some
 
@@ -25,10 +33,21 @@ def test_schedule_reads_back(choice):
     assert Schedule.parse(str(choice)) == choice
 
 
-@pytest.mark.parametrize(("text", "slices"), [("none", 0), ("ranks", 8), ("ranks:16", 16)])
+@pytest.mark.parametrize(
+    ("text", "slices"), [("none", 0), ("runs", 0), ("ranks", 8), ("ranks:16", 16)]
+)
 def test_exact_reads_back_with_its_slices(text, slices):
     assert Exact.parse(text).slices == slices
     assert Exact.parse(str(Exact.parse(text))) == Exact.parse(text)
+
+
+def test_recheck_is_a_number_of_steps_or_none():
+    assert [parse_recheck(text) for text in ("none", "0", "1000")] == [0, 0, 1000]
+    with pytest.raises(PlanError) as caught:
+        parse_recheck("often")
+    assert str(caught.value) == (
+        "recheck: 'often' is not a whole number of 1 or more. Write a number."
+    )
 
 
 @given(some.sizes)
@@ -76,7 +95,7 @@ def test_what_is_not_a_count_is_refused(text):
             "recompute: '0' is not a whole number of 1 or more. Write a number.",
         ),
         (Recompute, "xGiB", "recompute: 'xGiB' is not a size. Write it in GiB, such as 12GiB."),
-        (Exact, "bits", "exact: 'bits' is not a kind. Choose none, ranks or ranks:16."),
+        (Exact, "bits", "exact: 'bits' is not a kind. Choose none, runs, ranks or ranks:16."),
         (
             Exact,
             "ranks:12",

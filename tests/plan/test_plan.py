@@ -77,8 +77,8 @@ def test_a_plan_for_another_number_of_ranks_says_how_many_it_needs():
     with pytest.raises(PlanError) as caught:
         Plan.parse("zero3 shard=4 tensor=2").settle(6)
     assert str(caught.value) == (
-        "layout: needs 8 processes (shard=4 tensor=2); 6 started. "
-        "Start 8, or leave one axis open with -1."
+        "layout: is for 8 ranks (shard=4 tensor=2), and there are 6 ranks. "
+        "Use 8, or leave one axis open with -1."
     )
 
 

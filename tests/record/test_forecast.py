@@ -64,3 +64,13 @@ def test_a_forecast_is_plain_values() -> None:
     assert table["time"]["step_seconds"] == 2.0
     assert table["mfu"] == 0.5
     assert make(time=None).to_dict()["time"] is None
+
+
+def test_print_shows_a_person_what_is_known() -> None:
+    assert str(make()) == (
+        "bf16\n  memory: 1.00 of 2.0 GiB, fits\n  step: 2 s, 1.8 to 2.4 nine times in ten\n"
+        "  throughput: 1,000 tokens/s a device\n  MFU: 50.0%"
+    )
+    little = make(time=None, step_seconds=None, fits=False, reasons=("too <large>",))
+    assert str(little) == ("bf16\n  memory: 1.00 of 2.0 GiB, does not fit\n  because: too <large>")
+    assert "<td>because</td><td>too &lt;large&gt;</td>" in little._repr_html_()

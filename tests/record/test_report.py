@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 from stepladder.record import Report
+from stepladder.train.pending_report import PendingReport
 
 REPORT = Report(
     step=12,
@@ -48,3 +49,18 @@ def test_terms_of_the_loss_stand_beside_it():
     assert f"loss {REPORT.loss:8.4f} (reconstruction 1.2500, kl 0.5000)  " in report.line()
     assert report.to_dict() == {**REPORT.to_dict(), "terms": {"reconstruction": 1.25, "kl": 0.5}}
     assert hash(report) is not None
+
+
+def test_print_shows_a_person_what_is_known():
+    report = Report(
+        step=1299, loss=2.5, grad_norm=1.0, lr=3e-4, tokens=64, seconds=0.25,
+        memory_bytes=2**30, tokens_per_second=12345.6, unit="samples", terms={"a<b": 1.5},
+    )  # fmt: skip
+    assert str(report) == (
+        "step 1,299, loss 2.5000, a<b 1.5000, gradient norm 1, learning rate 0.0003, "
+        "samples/s 12,346, step time 250 ms, peak memory 1.00 GiB"
+    )
+    html = report._repr_html_()
+    assert "<td>samples/s</td><td>12,346</td>" in html and "a&lt;b" in html and "MFU" not in html
+    assert str(PendingReport(1299, lambda: report)) == str(report)
+    assert PendingReport(1299, lambda: report)._repr_html_() == html

@@ -130,3 +130,34 @@ def test_a_loss_may_hold_a_parameter_of_the_model_where_the_plan_keeps_it_whole(
         assert torch.allclose(other, bias, atol=1e-6)
     for said, _ in on_ranks(shared, 2, "fp32 zero3"):
         assert said.startswith("loss: holds the model's parameter 'last.weight', which this plan")
+
+
+class Table(nn.Module):
+    """An embedding whose long rows its forward pass shortens."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 4, max_norm=0.5)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(self.table(tokens))
+
+
+def test_a_penalty_over_rows_that_a_part_of_the_batch_shortens_is_refused():
+    torch.manual_seed(0)
+    tokens, targets = torch.arange(6), torch.tensor([0, 1, 2, 0, 1, 2])
+    for plan in ("fp32", "fp32 micro=3"):
+        module = Table()
+        run = climb(module, loss=penalised(module), plan=plan, device="cpu")
+        if "micro" not in plan:
+            assert run.step((tokens, targets)).loss > 0  # the whole batch shortens all its rows
+            continue
+        with pytest.raises(ModelError) as refused:
+            run.step((tokens, targets))
+        assert str(refused.value) == (
+            "loss: reads 'table.weight', whose rows max_norm shortens in forward, and this plan "
+            "computes a batch in parts, each of which shortens its own rows. Use weight decay "
+            "(wd=...) instead of a penalty, leave max_norm out, or compute a batch at once on one "
+            "rank."
+        )

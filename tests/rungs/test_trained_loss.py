@@ -13,6 +13,7 @@ from stepladder.train import climb
 from stepladder.verify.reference import whole_parameters
 from tests.loss.loss_cases import CLASSES, INPUTS
 from tests.ranks import run as on_ranks
+from tests.soak import soak_after
 from tests.train.toys import llama, ragged
 
 RATE = 0.2
@@ -139,7 +140,11 @@ def test_a_loss_is_trained_as_in_a_plain_loop(plan, tmp_path):
     check(again, plain(5, "adam"), 2)
 
 
-@pytest.mark.parametrize(("plan", "other"), list(zip(TWO, [*TWO[1:], TWO[0]])))
+@pytest.mark.parametrize(
+    ("plan", "other"),
+    # Each plan trains or goes on from another's checkpoint; in the soak, both.
+    soak_after([*zip(TWO[::2], TWO[1::2]), *zip(TWO[1::2], [*TWO[2::2], TWO[0]])], gate=3),
+)
 def test_a_loss_is_trained_and_saved_on_ranks_as_in_a_plain_loop(plan, other, tmp_path):
     ranks = on_ranks(train_all, 2, plan, tmp_path, other)
     for name in OPTIMIZERS:

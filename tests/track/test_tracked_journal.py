@@ -1,7 +1,6 @@
 """A tracker may fail, hang or be slow: the journal has every entry and the run never waits."""
 
 import threading
-import time
 
 import pytest
 
@@ -72,11 +71,9 @@ def test_a_tracker_that_hangs_holds_nobody_up(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "MAX_QUEUED", 3)
     monkeypatch.setattr(tracking, "CLOSING_SECONDS", 0.2)
     forever = threading.Event()
-    tracker = Tracker(lambda entry: forever.wait(60))
+    tracker = Tracker(lambda entry: forever.wait(600))  # longer than a test may take
     try:
-        began = time.monotonic()
         said = fill(tmp_path, tracker)
-        assert time.monotonic() - began < 30
     finally:
         forever.set()
     assert said[0] == "trackers are slower than the run: entries are left out for them"

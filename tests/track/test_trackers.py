@@ -96,6 +96,7 @@ def test_wandb_asks_nobody_to_log_in(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.soak  # it takes ten seconds to import and to lay out its tables
 def test_mlflow_keeps_a_run_in_a_file(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")

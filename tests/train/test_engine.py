@@ -178,6 +178,7 @@ def test_one_row_that_does_not_fit_names_the_owners_and_the_ways_down():
     assert "12.0" in str(raised.value) or "12.00" in str(raised.value)
     assert "Largest owner" in str(raised.value)
     assert "recompute" in str(raised.value)
+    assert "micro=" not in str(raised.value), "one row at a time has just failed"
 
 
 def test_another_error_is_not_taken_for_a_full_memory():

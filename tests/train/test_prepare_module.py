@@ -31,7 +31,7 @@ def start(module, **options):
         (
             nn.Sequential(nn.LazyLinear(2)),
             "model.0: has no parameters until it reads a batch. "
-            "Pass sample=batch, or call the module once before.",
+            "Give climb sample=batch, or call the module once before.",
         ),
         (
             nn.Linear(3, 2).requires_grad_(False),

@@ -1,10 +1,13 @@
 """What `climb` makes of a plan on the ranks that were started."""
 
+import os
+
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
-from stepladder.errors import PlanError
+from stepladder.errors import ModelError, PlanError
 from stepladder.plan import Layout, Plan
 from stepladder.train import climb
 from tests.ranks import run
@@ -53,3 +56,26 @@ def test_a_plan_that_is_neither_words_nor_a_plan_is_refused_in_a_line():
     assert str(refused.value) == (
         "plan: a NoneType is neither words nor a Plan. Write 'auto', or words such as 'bf16 zero3'."
     )
+
+
+def test_an_exact_run_says_so_in_its_plan_and_fixes_what_libraries_choose(monkeypatch):
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "NCCL_ALGO"):
+        monkeypatch.delenv(name, raising=False)
+    module, *_ = draw()
+    climb(module, loss="cross_entropy", plan="fp32", device="cpu")
+    assert "NCCL_ALGO" not in os.environ
+    made = climb(module, loss="cross_entropy", plan="fp32", device="cpu", exact=True)
+    assert "exact=runs" in str(made.plan)
+    assert os.environ["NCCL_ALGO"] == "Ring" and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    kept = climb(module, loss="cross_entropy", plan="fp32 exact=ranks", device="cpu", exact=True)
+    assert "exact=ranks:8" in str(kept.plan)
+
+
+def test_a_module_without_a_forward_is_refused():
+    class Unfinished(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+    with pytest.raises(ModelError, match="Unfinished: has no forward. Define"):
+        climb(Unfinished(), loss="squared_error", plan="fp32", device="cpu")

@@ -1,7 +1,5 @@
 """Randomness is a function of the moment: the same moment draws the same, its neighbours do not."""
 
-import os
-
 import pytest
 import torch
 from hypothesis import given
@@ -56,6 +54,7 @@ def flags():
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.backends.cudnn.benchmark,
+        torch.utils.deterministic.fill_uninitialized_memory,
     )
 
 
@@ -65,15 +64,16 @@ def restored():
     yield
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     torch.backends.cudnn.benchmark = before[2]
+    torch.utils.deterministic.fill_uninitialized_memory = before[3]
 
 
-@pytest.mark.parametrize("before", [(False, False, False), (True, True, True), (True, False, True)])
+@pytest.mark.parametrize("before", [(False, False, False, True), (True, True, True, False)])
 def test_the_deterministic_mode_leaves_the_flags_as_they_were(before, restored):
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     torch.backends.cudnn.benchmark = before[2]
+    torch.utils.deterministic.fill_uninitialized_memory = before[3]
     with deterministic(True):
-        assert flags() == (True, False, False)
-        assert os.environ["CUBLAS_WORKSPACE_CONFIG"]
+        assert flags() == (True, False, False, False)
     assert flags() == before
 
 

@@ -7,6 +7,7 @@ from .integrity import read_manifest, verify_checkpoint
 from .manifest import Manifest
 from .reader import CheckpointReader
 from .safetensors_file import TensorSource
+from .tensor_bytes import as_bytes
 from .tensor_slice import TensorSlice, whole_slice
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Manifest",
     "TensorSlice",
     "TensorSource",
+    "as_bytes",
     "find_checkpoints",
     "hash_bytes",
     "list_checkpoints",

@@ -25,6 +25,7 @@ from stepladder.errors import RecordError
 
 from .hashing import SHA256, THREADS, default_hash
 from .parallel_writer import ChunkWriter
+from .tensor_bytes import as_bytes
 
 DTYPE_CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -113,9 +114,8 @@ def fsync_and_close(handle: int) -> None:
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().contiguous().resolve_conj().resolve_neg().reshape(-1)
-    raw: Any = flat.view(torch.uint8).numpy()
-    return memoryview(raw) if flat.numel() else memoryview(b"")
+    raw: Any = as_bytes(tensor).numpy()
+    return memoryview(raw) if raw.size else memoryview(b"")
 
 
 def make_header(sources: Sequence[TensorSource], metadata: Mapping[str, str] | None) -> bytes:

@@ -42,6 +42,8 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     "graphs": SWITCH,
     "attention": ATTENTIONS,
     "batchnorm": BATCHNORMS,
+    "exact": ("none", "runs", "ranks"),
+    "recheck": ("none", "1000"),
     "optimizer": OPTIMIZERS,
     **dict.fromkeys(AXES, ("2", "4", "8", "-1")),
 }

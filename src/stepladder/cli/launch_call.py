@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO, get_args
 
-from stepladder.errors import PlanError, nearest
+from stepladder.errors import PlanError, nearest, require_type
 
 from .launch_options import LaunchRequest, start_script
 from .launch_targets import read_place
@@ -84,6 +84,9 @@ def launch(
     given = dict(locals())
     if on not in PLACES:
         raise PlanError("on", f"'{on}' is not a place to start a run", nearest(on, PLACES))
+    require_type("what", what, (str, Path, type(None)), "Name a recipe, a model or a script.")
+    for name in ("settings", "arguments", "hosts", "sbatch", "sweep"):
+        require_type(name, given[name], (list, tuple), "Give a list of texts.")
     words = {name: text_of(value) for name, value in given.items()}
     lists = {"settings": list(settings), "sbatch": list(sbatch), "sweep": list(sweep)}
     joined = {"hosts": ",".join(hosts), "arguments": shlex.join(arguments)}

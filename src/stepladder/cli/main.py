@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from stepladder.cli.command_parser import CommandParser
 from stepladder.errors import LostRank, StepladderError, nearest
 
 COMMANDS = {
@@ -103,7 +104,7 @@ def run_command(name: str, words: list[str]) -> int:
     if name not in COMMANDS:
         raise StepladderError("command", f"'{name}' is not one", nearest(name, COMMANDS))
     command = importlib.import_module(f"stepladder.cli.commands.{name}")
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"stepladder {name}", description=command.__doc__, allow_abbrev=False
     )
     command.configure(parser)

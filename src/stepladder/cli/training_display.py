@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,10 @@ class TerminalDisplay:
         self.bar = ProgressBar(start) if start.speaks and sys.stdout.isatty() else None
         self.run_message("\n".join([start.headline, *forecast_lines(start)]))
 
+    def step(self, step: int) -> None:
+        if self.bar:
+            self.bar.advance(step)
+
     def report(self, report: Report) -> None:
         if self.bar:
             self.bar.update(report)
@@ -53,6 +58,7 @@ class TerminalDisplay:
     def finish(self, result: TrainResult) -> None:
         if result.stopped:  # drawing would use up what time is left
             print(result.stop_message)
+            print(f"Look at it: {look_command(result)}")
             return
         draw_run(result)
         show_comparison(result)
@@ -60,7 +66,21 @@ class TerminalDisplay:
             print(line)
         if result.sample:
             print(f"\nA sample after '{PROMPT.decode()}':\n{result.sample}\n")
-        table("Measured", ["what", "value"], [list(pair) for pair in result.figures().items()])
+        figures = {name: value for name, value in result.figures().items() if shown(value)}
+        paths = {name: figures.pop(name) for name in ("checkpoint", "plot") if name in figures}
+        table("Measured", ["what", "value"], [list(pair) for pair in figures.items()])
+        for name, path in paths.items():  # not in the table, which folds what is long
+            print(f"{name}: {path}")
+        print(f"Look at it: {look_command(result)}")
+
+
+def shown(value: object) -> bool:
+    """Whether a figure says something: not unknown, not a number that is none."""
+    return value is not None and value == value
+
+
+def look_command(result: TrainResult) -> str:
+    return shlex.join(["stepladder", "watch", str(result.folder)])
 
 
 class JsonDisplay(NoDisplay):
@@ -82,16 +102,20 @@ class ProgressBar:
         )
         self.progress.start()
 
+    def advance(self, step: int) -> None:
+        self.progress.update(self.task, completed=step + 1)
+
     def update(self, report: Report) -> None:
         mfu = "unknown" if report.mfu is None else f"{report.mfu:.1%}"
         numbers = (
-            f"loss {report.loss:.3f}  {report.tokens_per_second:,.0f} tokens/s  "
+            f"loss {report.loss:.3f}  {report.tokens_per_second:,.0f} {report.unit}/s  "
             f"{report.memory_bytes / 2**30:.2f} GiB  MFU {mfu}"
         )
         self.progress.update(self.task, completed=report.step + 1, numbers=numbers)
 
     def print(self, text: str) -> None:
-        self.progress.console.print(text, highlight=False, markup=False)
+        # soft_wrap: what is to be typed stays one line, however narrow the terminal.
+        self.progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def stop(self) -> None:
         self.progress.stop()

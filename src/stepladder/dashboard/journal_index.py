@@ -16,6 +16,7 @@ from stepladder.record import journal_path
 
 from .downsample import Table
 from .journal_lines import JournalLine, JournalReader, lines_between
+from .samples import Samples
 
 MAX_DETAIL_ROWS = 2400  # up to which rows are read from the journal again instead of buckets
 MERGE_BYTES = 2**16  # buckets closer than this in the journal are read at once
@@ -28,7 +29,14 @@ FIELDS = (
 )  # fmt: skip
 LOGGED = "logged"  # values by names that a training loop chose
 MAX_TABLES = 100  # of all kinds and names
-LAST_ONLY = ("forecast", "measured", "summary", "timeline", "profile")  # only the last one counts
+LAST_ONLY = (
+    "forecast",
+    "measured",
+    "summary",
+    "timeline",
+    "profile",
+    "end",
+)  # only the last one counts
 
 
 class JournalIndex:
@@ -51,6 +59,7 @@ class JournalIndex:
         self.starts: list[dict[str, Any]] = []
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self.recent_ranks: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.samples = Samples()
         self.newest: dict[str, Any] = {}  # step entry
 
     @property
@@ -97,6 +106,10 @@ class JournalIndex:
             self._read_start(entry)
         elif kind in LAST_ONLY:
             self.latest[kind] = entry
+            if kind == "end" and entry.get("failure"):
+                self._add_event(entry, "failure", f"ended by {entry['failure']}")
+        elif kind == "sample":
+            self.samples.add(entry)
         elif kind == "event":
             text = str(entry.get("text", ""))
             self._add_event(entry, classify_event(text), text)
@@ -115,7 +128,8 @@ class JournalIndex:
             for kind in self.tables:
                 self._rewind(kind, step)
         self.starts = [*self.starts[-99:], entry]
-        self.latest.pop("summary", None)  # the run continues
+        for ended in ("summary", "end"):  # the run continues
+            self.latest.pop(ended, None)
 
     def _read_row(self, kind: str, row: dict[str, Any], line: JournalLine) -> None:
         step = line.entry.get("step")
@@ -213,10 +227,6 @@ def byte_ranges(table: Table, span: range) -> list[tuple[int, int]]:
     return found
 
 
-def step_row(entry: dict[str, Any]) -> dict[str, Any]:
-    return entry
-
-
 def plain_row(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in entry.items() if name not in ("kind", "step")}
 
@@ -241,10 +251,6 @@ def ranks_row(entry: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def logged_row(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"value": entry.get("value")}
-
-
 def rows_of(entry: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """An entry's rows by table: its kind's; by name for values that were logged, and for terms."""
     kind: str = entry["kind"]
@@ -257,8 +263,8 @@ def rows_of(entry: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 ROWS = {
-    LOGGED: logged_row,
-    "step": step_row,
+    LOGGED: lambda entry: {"value": entry.get("value")},
+    "step": lambda entry: entry,
     "evaluation": plain_row,
     "device": plain_row,
     "memory": memory_row,

@@ -14,6 +14,7 @@ from .journal_index import JournalIndex, as_dict, numbers
 STALE_SECONDS = 60  # without a new line, and at least as long as
 STALE_STEPS = 20  # steps take: the run is silent
 STRAGGLER_FACTOR = 1.1  # times the median own time of all ranks
+NEGLIGIBLE = 0.01  # share of the peak, or of the step, below which an error in percent says nothing
 MAX_TEXT_BYTES = 2**20  # read of a text file in the run folder
 
 
@@ -30,11 +31,14 @@ def headline(index: JournalIndex) -> dict[str, Any]:
             "loss": newest.get("loss"),
             "tokens_per_second": newest.get("tokens_per_second"),
             "validation": last_validation(index),
+            "unit": unit(index),
         }
 
 
 def state(index: JournalIndex) -> str:
-    """finished, live, silent, or empty if nothing was written."""
+    """finished, failed, live, silent, or empty if nothing was written."""
+    if "end" in index.latest:
+        return "failed" if index.latest["end"].get("failure") else "finished"
     if "summary" in index.latest:
         return "finished"
     if not index.size:
@@ -46,6 +50,20 @@ def state(index: JournalIndex) -> str:
     except OSError:  # the folder was deleted; what was read is still shown
         return "silent"
     return "live" if age < patience else "silent"
+
+
+def silent_seconds(index: JournalIndex) -> float | None:
+    """How long a run that is silent has written nothing."""
+    try:
+        return time.time() - index.path.stat().st_mtime if state(index) == "silent" else None
+    except OSError:
+        return None
+
+
+def unit(index: JournalIndex) -> str:
+    """What a run's throughput counts: tokens, samples, or targets of another kind."""
+    said = index.newest.get("unit")
+    return said if isinstance(said, str) and said else "tokens"
 
 
 def planned_steps(index: JournalIndex) -> int | None:
@@ -84,12 +102,18 @@ def run_facts(index: JournalIndex) -> dict[str, Any]:
             "revision": index.revision,
             "folder": index.folder.name,
             "state": state(index),
+            "failure": index.latest.get("end", {}).get("failure"),
+            "silent_seconds": silent_seconds(index),
+            "unit": unit(index),
             "bad_lines": index.lines.bad,
             "starts": len(index.starts),
             "plan": start.get("plan"),
             "because": last_known(index.starts, "because"),
             "environment": last_known(index.starts, "environment"),
             "recipe": text_of(index.folder / "run.toml"),
+            "step": index.steps.last_step,
+            "steps": planned_steps(index),
+            "validation": last_validation(index),
             "newest": index.newest,
             "memory": index.latest.get("memory"),
             "device": index.latest.get("device"),
@@ -97,7 +121,9 @@ def run_facts(index: JournalIndex) -> dict[str, Any]:
             "profile": index.latest.get("profile"),
             "summary": index.latest.get("summary"),
             "comparison": compare_forecast(index),
-            "ranks": rank_rows(index),
+            "ranks": (rows := rank_rows(index)),
+            "ranks_verdict": rank_verdict(rows),
+            "samples": index.samples.listed(),
             "events": list(index.events),
         }
 
@@ -108,35 +134,40 @@ def last_known(starts: list[dict[str, Any]], name: str) -> Any:
 
 
 def compare_forecast(index: JournalIndex) -> list[dict[str, Any]]:
-    """Forecast beside measured: step, tokens/s, memory by owner, time by cause."""
+    """Forecast beside measured: step, rate, memory by owner, time by cause."""
     forecast, measured = index.latest.get("forecast", {}), index.latest.get("measured", {})
-    forecast_time, forecast_memory = as_dict(forecast.get("time")), as_dict(forecast.get("memory"))
-    measured_memory = as_dict(measured.get("memory"))
-    step_seconds = forecast_time.get("step_seconds")
-    tokens = forecast.get("tokens_per_step")
-    rate = (
-        tokens / step_seconds
-        if is_number(tokens) and is_number(step_seconds) and step_seconds
-        else None
-    )
+    seconds, tokens = as_dict(forecast.get("time")), forecast.get("tokens_per_step")
+    step = seconds.get("step_seconds")
+    known = is_number(tokens) and is_number(step) and step
+    rate = tokens / step if known and tokens is not None else None
     rows = [
-        comparison_row("step", "s", step_seconds, measured.get("step_seconds")),
-        comparison_row("tokens/s", "/s", rate, measured.get("tokens_per_second")),
-        comparison_row(
-            "peak memory", "B", forecast_memory.get("peak_bytes"), sum_of(measured_memory)
-        ),
+        comparison_row("step", "s", step, measured.get("step_seconds")),
+        comparison_row(f"{unit(index)}/s", "/s", rate, measured.get("tokens_per_second")),
+        *memory_rows(as_dict(forecast.get("memory")), as_dict(measured.get("memory"))),
+        *time_rows(seconds, {"data": measured.get("data_seconds"), **profiled_causes(index)}),
     ]
-    owners = dict.fromkeys([*forecast_memory, *measured_memory])
-    for owner in owners:
-        if owner != "peak_bytes" and (forecast_memory.get(owner) or measured_memory.get(owner)):
-            rows.append(
-                comparison_row(owner, "B", forecast_memory.get(owner), measured_memory.get(owner))
-            )
-    measured_causes = {"data": measured.get("data_seconds"), **profiled_causes(index)}
-    for cause, seconds in forecast_time.items():
-        if cause != "step_seconds" and (seconds or measured_causes.get(cause)):
-            rows.append(comparison_row(f"{cause} time", "s", seconds, measured_causes.get(cause)))
     return [one for one in rows if one["forecast"] is not None or one["measured"] is not None]
+
+
+def memory_rows(forecast: dict[str, Any], measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """The peak and each owner of it."""
+    peak = comparison_row("peak memory", "B", forecast.get("peak_bytes"), sum_of(measured))
+    least = NEGLIGIBLE * max(numbers([peak["forecast"], peak["measured"]]), default=0.0)
+    return [peak] + [
+        comparison_row(owner, "B", forecast.get(owner), measured.get(owner), least)
+        for owner in dict.fromkeys([*forecast, *measured])
+        if owner != "peak_bytes" and (forecast.get(owner) or measured.get(owner))
+    ]
+
+
+def time_rows(forecast: dict[str, Any], measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each cause of a step's time."""
+    least = NEGLIGIBLE * max(numbers([forecast.get("step_seconds")]), default=0.0)
+    return [
+        comparison_row(f"{cause} time", "s", seconds, measured.get(cause), least)
+        for cause, seconds in forecast.items()
+        if cause != "step_seconds" and (seconds or measured.get(cause))
+    ]
 
 
 def profiled_causes(index: JournalIndex) -> dict[str, Any]:
@@ -144,9 +175,17 @@ def profiled_causes(index: JournalIndex) -> dict[str, Any]:
     return as_dict(index.latest.get("profile", {}).get("causes"))
 
 
-def comparison_row(what: str, unit: str, forecast: Any, measured: Any) -> dict[str, Any]:
+def comparison_row(
+    what: str, unit: str, forecast: Any, measured: Any, least: float = 0.0
+) -> dict[str, Any]:
+    """One quantity twice, and by what share the forecast is off; None where one is about nothing.
+
+    Args:
+        least: of a quantity that counts.
+    """
     forecast, measured = (value if is_number(value) else None for value in (forecast, measured))
-    off = forecast / measured - 1 if forecast is not None and measured else None
+    counts = forecast is not None and measured and min(forecast, measured) >= least
+    off = forecast / measured - 1 if counts else None
     return {"what": what, "unit": unit, "forecast": forecast, "measured": measured, "off": off}
 
 
@@ -179,6 +218,21 @@ def rank_rows(index: JournalIndex) -> list[dict[str, Any]]:
         }
         for rank, seconds in enumerate(own)
     ]
+
+
+def rank_verdict(rows: list[dict[str, Any]]) -> str:
+    """Who holds the others up, and by how much, in a sentence; empty for one rank."""
+    if len(rows) < 2:
+        return ""
+    slow = [row for row in rows if row["straggles"]]
+    if not slow:
+        return "no rank holds the others up"
+    usual = statistics.median(row["own_seconds"] for row in rows)
+    names = " and ".join(f"rank {row['rank']}" for row in slow[:3])
+    more = f" and {len(slow) - 3} more" if len(slow) > 3 else ""
+    worst = max(row["own_seconds"] for row in slow) / usual - 1 if usual else 0.0
+    share = f": up to {worst:.0%} more work than the median" if usual else ""
+    return f"{names}{more} {'hold' if len(slow) > 1 else 'holds'} the others up{share}"
 
 
 def mean(values: list[float]) -> float:

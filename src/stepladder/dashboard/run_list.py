@@ -14,12 +14,15 @@ from pathlib import Path
 
 from stepladder.errors import RecordError
 from stepladder.record import journal_path
+from stepladder.record.journal import read_line
 
 from .journal_index import JournalIndex
+from .run_facts import STALE_SECONDS
 
 MAX_IN_MEMORY = 8  # runs in memory
 RESCAN_SECONDS = 3.0
 POLL_SECONDS = 0.4  # between checks for appended lines
+TAIL_BYTES = 2**16  # of a journal that was not opened, in which its end is looked for
 
 
 class RunList:
@@ -32,7 +35,8 @@ class RunList:
         self.lock = threading.Lock()
         self.scanned = 0.0
         for root in self.roots:
-            check_folder(root)
+            if not is_empty(root):  # it gets its first run later
+                check_folder(root)
         self.scan()
 
     def scan(self) -> None:
@@ -96,6 +100,32 @@ def follow_if_present(index: JournalIndex) -> bool:
         return index.follow()
     except OSError:
         return False
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether this is a folder with nothing in it."""
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return False
+
+
+def glimpse(folder: Path) -> str:
+    """The state of a run that nobody opened, from the end of its journal."""
+    try:
+        with journal_path(folder).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).splitlines(keepends=True)
+        age = time.time() - journal_path(folder).stat().st_mtime
+    except OSError:
+        return "silent"
+    for entry in filter(None, map(read_line, reversed(lines))):
+        if entry.get("kind") in ("end", "summary"):
+            return "failed" if entry.get("failure") else "finished"
+        if entry.get("kind") == "start":
+            break
+    return "empty" if not size else "live" if age < STALE_SECONDS else "silent"
 
 
 def find_runs(root: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from stepladder.data.loading.prefetch import Prefetcher
 from stepladder.data.loading.read_samples import ReadPolicy, SampleReader
 from stepladder.data.loading.sample_seeds import SampleSeeds, generators_restored, may_draw
 from stepladder.data.loading.workers import Workers
-from stepladder.errors import DataError
+from stepladder.errors import DataError, require_type
 
 from .batch import Batch, iter_tensors
 from .collate import check_longest, is_tokens, shorten, stack
@@ -52,6 +52,10 @@ def batches(
         reading: retries, skipping and padding; `longest` overrides its value.
     """
     source = as_source(source)
+    if reading is not None:
+        require_type(
+            "reading", reading, ReadPolicy, "Give a ReadPolicy, such as its default, None."
+        )
     policy = _with_longest(reading or ReadPolicy(), longest)
     plan = Positions(size, start, stop)
     make = BatchMaker(
@@ -200,8 +204,9 @@ def _schedule(
     lengths: str | Callable[[int], int] | None, source: Source
 ) -> Callable[[int], int] | None:
     """The length schedule as a function of the step, checked against the source's windows."""
-    if not isinstance(lengths, str):
+    if lengths is None or callable(lengths):
         return lengths
+    require_type("lengths", lengths, str, "Write '128@0,512@200', or give a function of the step.")
     schedule, window = LengthSchedule.parse(lengths), getattr(source, "length", None)
     if window is None:
         raise DataError(

@@ -24,6 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from stepladder.errors import DataError
 
@@ -75,6 +76,9 @@ def as_source(data: Any) -> Source:
             f"'{data}' is a path, not samples",
             "Open it: TokenFile, text_corpus or ImageFolder.",
         )
+    if isinstance(data, DataLoader):
+        problem = f"a {kind} makes batches itself"
+        raise DataError("source", problem, "Give it to sl.fit as it is, or its dataset here.")
     if isinstance(data, Mapping):
         raise DataError("source", f"a {kind} has keys, not positions", _remedy_for_mapping(data))
     if not _addressable(data):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
+from stepladder.errors import require_type
+
 from .cluster_text import ClusterText, parse_cluster_text, write_link, write_memory
 from .device import Device
 from .link import Link
@@ -48,6 +50,7 @@ class Cluster:
     @classmethod
     def parse(cls, text: str) -> Cluster:
         """Read a cluster from text such as '8 nodes x 8 H100-80GB, 400 Gb/s'."""
+        require_type("cluster", text, str, "Write one, such as '8 x H100-80GB'.")
         return complete_cluster(parse_cluster_text(text))
 
     @classmethod

@@ -37,6 +37,9 @@ class Display(Protocol):
     def start(self, start: JobStart) -> None:
         """The run is open and takes its first step next."""
 
+    def step(self, step: int) -> None:
+        """A step was taken; its numbers may still be on the device."""
+
     def report(self, report: Report) -> None:
         """A report is due."""
 
@@ -60,6 +63,9 @@ class NoDisplay:
         pass
 
     def start(self, start: JobStart) -> None:
+        pass
+
+    def step(self, step: int) -> None:
         pass
 
     def report(self, report: Report) -> None:

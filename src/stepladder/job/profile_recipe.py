@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepladder.errors import PlanError, require_count
 from stepladder.measure import MemoryTimeline, measure_fragmentation, record_timeline
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.planner import forecast_moments
@@ -15,7 +16,7 @@ from stepladder.record import Forecast, Memory, Profile
 from stepladder.train.profile_steps import Glance, suggestion_context
 
 from .open_job import open_job
-from .train_recipe import change
+from .train_recipe import change, read_plan
 from .training_job import TrainingJob
 
 FINISH_SECONDS = 600  # for rank 0 to draw and print
@@ -61,9 +62,13 @@ def profile(
     >>> result.profile.steps
     1
     """
+    require_count("steps", steps, "a number of steps to profile")
+    if show is not None and not callable(show):
+        problem = f"a {type(show).__name__} cannot be called with the result"
+        raise PlanError("show", problem, "Give a function of a ProfileResult, or none.")
     read = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     read = change(read, settings)
-    asked = Plan.parse(plan) if isinstance(plan, str) else plan or read.plan_choice()
+    asked = read_plan(plan) or read.plan_choice()
     with ExitStack() as stack:
         job = open_job(read, asked, stack)
         folder = job.folder / "profile"

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from stepladder.errors import RankOutOfMemory
+from stepladder.errors import PlanError, RankOutOfMemory, require_type
 from stepladder.job.opening.built_in_run import ChosenRun, read_built_in
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import override
+from stepladder.record.journal_writer import note_end
 from stepladder.world import Place, StopSignals
 
 from .display import Display
@@ -48,9 +49,13 @@ def train(
     >>> result.steps, result.stopped
     (2, False)
     """
+    asked = read_plan(plan)
+    if display is not None and not hasattr(display, "start"):
+        problem = f"a {type(display).__name__} does not follow a run"
+        raise PlanError("display", problem, "Give a stepladder.job.Display, or none.")
     chosen = read_run(recipe, settings, plan=plan, elastic=elastic)
     read = chosen.recipe
-    asked = Plan.parse(plan) if isinstance(plan, str) else plan or read.plan_choice()
+    asked = asked or read.plan_choice()
     events: list[str] = []
     if elastic:
         asked, events = apply_reduced_micro(asked, read)
@@ -59,14 +64,22 @@ def train(
         job.run.events += events
         # To the very end: a signal that comes while the last checkpoint is written changes nothing.
         stop = stack.enter_context(StopSignals(read.run.grace_seconds))
-        try:
-            stopped = job.train(stop)
-        except RankOutOfMemory as error:
-            save_reduced_micro(job.folder, error)
-            raise
-        result = job.finish(stopped, stop)
+        with note_end(job.journal):
+            try:
+                stopped = job.train(stop)
+            except RankOutOfMemory as error:
+                save_reduced_micro(job.folder, error)
+                raise
+            result = job.finish(stopped, stop)
         job.run.world.close()
     return result
+
+
+def read_plan(plan: Plan | str | None) -> Plan | None:
+    """The plan that is asked for instead of the recipe's."""
+    kinds = (Plan, str, type(None))
+    require_type("plan", plan, kinds, "Write words such as 'bf16 zero3', or give a Plan.")
+    return Plan.parse(plan) if isinstance(plan, str) else plan
 
 
 def read_run(

@@ -107,6 +107,7 @@ class TrainingJob:
     def after_step(self, step: int, pending: Any) -> bool:
         """Report, evaluate and save what is due after this step; whether the run went back."""
         train, last = self.recipe.train, self.recipe.train.steps - 1
+        self.display.step(step)
         reports = step % train.report_every == 0 or step == last
         saves = bool(train.save_every) and (step + 1) % train.save_every == 0 and step != last
         if reports:

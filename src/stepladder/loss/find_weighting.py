@@ -152,9 +152,9 @@ def ignoring(batch: Batch, path: Path) -> Iterator[Table]:
 
 def all_fits(
     proposed: Iterable[Weighting], observations: Sequence[Observation], epsilon: float
-) -> list[Weighting]:
+) -> Iterator[Weighting]:
     """The weightings that make every observation's pieces add up to the whole, simplest first."""
-    return [w for w in proposed if all(seen.fits(w, epsilon) for seen in observations)]
+    return (w for w in proposed if all(seen.fits(w, epsilon) for seen in observations))
 
 
 def first_of_best(fitting: Sequence[Weighting], seen: Sequence[Observation]) -> Weighting:

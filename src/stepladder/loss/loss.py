@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -28,6 +29,7 @@ from .weighting import BY_SHIFTED_TARGETS, BY_TARGETS, Weighting
 
 TERM = re.compile(r"[A-Za-z0-9_.-]{1,80}")  # what every tracker takes
 TOTAL = re.compile(r"total|^(loss|sum)$", re.IGNORECASE)  # which would be counted twice
+OF_TWO = "Give a name such as 'cross_entropy', or a function of (outputs, targets)."
 SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label i + 1 themselves
 
 
@@ -142,7 +144,28 @@ def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.
         if loss == "cross_entropy":
             function = partial(cross_entropy, classes_last=has_classes_last(module))
         return Loss(function, kind=kind, known=True, takes=only_tensor)
+    check_function(loss)
     return Loss(loss)
+
+
+def check_function(loss: Any) -> None:
+    """Refuse what cannot be called with outputs and targets; functions without a signature pass."""
+    if not callable(loss):
+        raise ModelError("loss", f"a {type(loss).__name__} is not a loss", OF_TWO)
+    if isinstance(loss, type) and issubclass(loss, nn.Module):
+        remedy = f"Give an object of it: {loss.__name__}()."
+        raise ModelError("loss", f"{loss.__name__} is a class of losses", remedy)
+    try:
+        known = signature(loss)
+    except (TypeError, ValueError):  # of C, which has none
+        return
+    try:
+        known.bind("outputs", "targets")
+    except TypeError as refused:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise ModelError(
+            "loss", f"{name}{known} cannot be called with two ({refused})", OF_TWO
+        ) from refused
 
 
 def own_loss(outputs: Any, module: nn.Module) -> torch.Tensor:

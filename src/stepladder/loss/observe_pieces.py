@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ ROUNDINGS = 16.0  # units in the last place by which the same loss may differ
 class Observation:
     """The loss of rows at once, and of the same rows in pieces."""
 
-    parts: tuple[Batch, ...]
+    batch: Batch
+    sizes: tuple[int, ...]  # of the pieces, in rows
     whole: float
     values: tuple[float, ...]
     noise: float = 0.0  # by how much the order of rows changes the loss, relative to it
@@ -40,7 +42,8 @@ class Observation:
         """The whole's loss from the pieces'; not a number where nothing counts."""
         if weighting.sums:
             return sum(self.values)
-        weights = [sum(weighting.by_row(part)) for part in self.parts]
+        by_row = iter(weighting.by_row(self.batch))
+        weights = [sum(islice(by_row, size)) for size in self.sizes]
         total = sum(weights)
         if not total > 0 or min(weights) < 0:
             return math.nan
@@ -69,7 +72,8 @@ def observe(value: Value, batch: Batch, sizes: Sequence[int], noise: float = 0.0
     """The loss of a batch, and of its rows in pieces of these sizes."""
     ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
     parts = tuple(batch.rows(slice(end - size, end)) for end, size in zip(ends, sizes))
-    return Observation(parts, value(batch), tuple(value(part) for part in parts), noise)
+    whole, values = value(batch), tuple(value(part) for part in parts)
+    return Observation(batch, tuple(sizes), whole, values, noise)
 
 
 def measure_noise(value: Value, batch: Batch) -> float:

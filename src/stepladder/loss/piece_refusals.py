@@ -14,7 +14,7 @@ UNCUT = "Do not cut the batch: one rank, without micro= and accumulate="
 
 
 def cannot_cut(seen: Sequence[Observation], sizes: Sequence[int]) -> ModelError:
-    usual = next(propose(seen[0].parts[0], []))
+    usual = next(propose(seen[0].batch, []))
     finite = [one for one in seen if math.isfinite(one.whole)]
     worst = max(finite, key=lambda one: one.error(usual))
     return ModelError(

@@ -15,7 +15,7 @@ from inspect import signature
 import torch
 from torch import nn
 
-from stepladder.errors import PlanError, nearest
+from stepladder.errors import PlanError, nearest, require_count, require_type
 from stepladder.model.builtin.gpt import GPT
 from stepladder.model.builtin.initialise import initialise
 from stepladder.model.builtin.llama import Llama
@@ -58,6 +58,7 @@ def build(
     >>> type(sl.build("gpt-tiny", sequence=32)).__name__
     'GPT'
     """
+    check_numbers(model, seed, sequence, dropout)
     if isinstance(model, str) and is_pretrained_path(model) and not options:
         return build_pretrained(
             model, weights=weights, device=device, seed=seed, sequence=sequence, dropout=dropout
@@ -72,12 +73,34 @@ def build(
     check_options(maker, options)
     with torch.device("meta"):
         module = maker(**options)
-    home = torch.device(device) if device is not None else torch.get_default_device()
+    home = read_device(device)
     if home.type != "meta":
         check_size(module)
         module.to_empty(device=home)
         initialise(module, seed)
     return module
+
+
+def check_numbers(model: object, seed: object, sequence: object, dropout: object) -> None:
+    """Refuse what torch would refuse later, or take without a word."""
+    require_type("model", model, (str, Shape), "Name one, such as 'gpt2', or give a Shape.")
+    require_count("seed", seed, "a seed", least=0)
+    if sequence is not None:
+        require_count("model.sequence", sequence, "a length")
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        problem = f"{dropout!r} is not a share of the activations"
+        raise PlanError("model.dropout", problem, "Use 0 or more and under 1.")
+
+
+def read_device(device: str | torch.device | None) -> torch.device:
+    """The device that was named; None: torch's own choice."""
+    if device is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as unknown:
+        problem = f"{device!r} is not a device"
+        raise PlanError("device", problem, "Use 'cpu', 'cuda', 'cuda:1' or 'meta'.") from unknown
 
 
 def check_size(module: nn.Module) -> None:

@@ -70,8 +70,8 @@ class Layout:
         if self.num_ranks != num_ranks:
             raise PlanError(
                 "layout",
-                f"needs {self.num_ranks} processes ({self}); {num_ranks} started",
-                f"Start {self.num_ranks}, or leave one axis open with -1.",
+                f"is for {count(self.num_ranks)} ({self}), and there {count(num_ranks, be=True)}",
+                f"Use {self.num_ranks}, or leave one axis open with -1.",
             )
         return self
 
@@ -96,3 +96,9 @@ class Layout:
     def __str__(self) -> str:
         used = [f"{axis}={ways}" for axis, ways in zip(AXES, self.shape) if ways != 1]
         return " ".join(used) or "one rank"
+
+
+def count(ranks: int, *, be: bool = False) -> str:
+    """A number of ranks in words."""
+    verb = ("is " if ranks == 1 else "are ") if be else ""
+    return f"{verb}{ranks} rank{'' if ranks == 1 else 's'}"

@@ -10,6 +10,7 @@ from stepladder.errors import PlanError
 from .typed_values import real, whole
 
 GIB = 2**30
+KINDS_OF_EXACT = "Choose none, runs, ranks or ranks:16."
 DEFAULT_SLICES = 8  # of a global batch, with `exact=ranks`: as many ranks may share it
 
 
@@ -31,6 +32,11 @@ def parse_count(field: str, text: str) -> int:
     if count is None or not 1 <= count < 2**31:
         raise PlanError(field, f"'{text}' is not a whole number of 1 or more", "Write a number.")
     return count
+
+
+def parse_recheck(text: str) -> int:
+    """Steps from one that is taken twice to the next; 0 from `none` and `0`."""
+    return 0 if text in ("none", "0") else parse_count("recheck", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +127,23 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Whether a run gives the same bits on any number of ranks.
+    """Whether a run gives the same bits each time (`runs`), and on any number of ranks (`ranks`).
 
-    The global batch is cut into equal slices, one micro-batch each, and their gradients are added
-    up in a fixed binary tree. The number of slices belongs to the run, not to its ranks.
+    For the latter the global batch is cut into equal slices, one micro-batch each, and their
+    gradients are added up in a fixed binary tree. The number of slices belongs to the run, not to
+    its ranks.
     """
 
+    runs: bool = False  # only deterministic algorithms
     slices: int = 0  # 0: sums depend on the number of ranks
 
     @classmethod
     def parse(cls, text: str) -> Exact:
-        if text == "none":
-            return cls()
+        if text in ("none", "runs"):
+            return cls(runs=text == "runs")
         kind, colon, number = text.partition(":")
         if kind != "ranks":
-            raise PlanError("exact", f"'{text}' is not a kind", "Choose none, ranks or ranks:16.")
+            raise PlanError("exact", f"'{text}' is not a kind", KINDS_OF_EXACT)
         slices = parse_count("exact", number) if colon else DEFAULT_SLICES
         if slices & (slices - 1):
             below = 1 << (slices.bit_length() - 1)
@@ -144,7 +152,7 @@ class Exact:
                 f"{slices} slices make no binary tree",
                 f"Use a power of two: {below} or {2 * below}.",
             )
-        return cls(slices)
+        return cls(runs=True, slices=slices)
 
     def __str__(self) -> str:
-        return f"ranks:{self.slices}" if self.slices else "none"
+        return f"ranks:{self.slices}" if self.slices else "runs" if self.runs else "none"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from stepladder.errors import PlanError, raise_all
+from stepladder.errors import PlanError, raise_all, require_type
 
 from . import plan_text as words
 from .batch import Batch, nearest_multiples
@@ -45,7 +45,8 @@ class Plan:
     graphs: bool = False  # a step's passes are recorded once and replayed without the host
     attention: str = "auto"
     batchnorm: str = "sync"  # whose rows batch statistics are over: all ranks', or each its own
-    exact: Exact = Exact()  # whether results depend on the number of ranks
+    exact: Exact = Exact()  # whether results are the same bits each time, and on any ranks
+    recheck: int = 0  # one step in so many is taken twice and compared; 0: none
     memory_bytes: int | None = None  # a ceiling for the process on its device
     optimizer: Optimizer = Optimizer()
 
@@ -61,6 +62,8 @@ class Plan:
         return self
 
     def problems(self) -> list[PlanError]:
+        if mistyped := type_problems(self):
+            return mistyped
         found = [*self.layout.problems(), *self.batch.problems()]
         if self.zero and self.layout.shard == 1 and self.layout.replicate != 1:
             found.append(
@@ -83,6 +86,7 @@ class Plan:
     @classmethod
     def parse(cls, text: str) -> Plan:
         """A plan from its shorthand, such as `bf16 zero3 shard=8 micro=2 recompute=blocks`."""
+        require_type("plan", text, str, "Write words, such as 'bf16 zero3 micro=2'.")
         return cls(**words.parse_fields(words.split_shorthand(text))).check()
 
     @classmethod
@@ -102,6 +106,21 @@ class Plan:
 
     def _words(self) -> dict[str, str]:
         return words.plan_words(values(self), values(Plan()))
+
+
+TYPES = {"precision": Precision, "layout": Layout, "batch": Batch, "optimizer": Optimizer}
+
+
+def type_problems(plan: Plan) -> list[PlanError]:
+    """Fields that hold what no plan's text could have put there."""
+    found = [
+        PlanError(name, f"a plan holds no {type(value).__name__}", f"Give a {kind.__name__}.")
+        for name, kind in TYPES.items()
+        if not isinstance(value := getattr(plan, name), kind)
+    ]
+    if plan.zero not in (0, 1, 2, 3):
+        found.append(PlanError("zero", f"{plan.zero!r} is not a stage of ZeRO", "Use 0 to 3."))
+    return found
 
 
 def exact_problems(plan: Plan) -> list[PlanError]:

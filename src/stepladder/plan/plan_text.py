@@ -17,7 +17,16 @@ from stepladder.errors import PlanError, nearest, raise_all
 from .batch import Batch
 from .layout import AXES, REST, Layout
 from .optimizer import Optimizer
-from .options import Compress, Exact, Recompute, Schedule, format_bytes, parse_bytes, parse_count
+from .options import (
+    Compress,
+    Exact,
+    Recompute,
+    Schedule,
+    format_bytes,
+    parse_bytes,
+    parse_count,
+    parse_recheck,
+)
 from .precision import PRECISIONS, Precision
 from .typed_values import toml_value, word_of, writable
 
@@ -103,6 +112,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
     "attention": ("attention", parse_attention),
     "batchnorm": ("batchnorm", parse_batchnorm),
     "exact": ("exact", Exact.parse),
+    "recheck": ("recheck", parse_recheck),
     "memory": ("memory_bytes", lambda text: parse_bytes("memory", text)),
     "optimizer": ("optimizer", Optimizer.parse),
 }

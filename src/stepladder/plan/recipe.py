@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from stepladder.errors import PlanError, nearest, raise_all
+from stepladder.errors import PlanError, nearest, raise_all, require_type
 
 from .learning_rate import Rate
 from .optimizer import Optimizer
@@ -241,6 +241,7 @@ def convert(value: Any, kind: type) -> Any:
 
 def read_recipe(what: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe from a file, of a model's name, or the default, with `--section.key value` words."""
+    require_type("recipe", what, (str, Path, type(None)), "Name a RUN.toml or a model.")
     return override(recipe_table(what), overrides)
 
 
@@ -281,7 +282,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def pairs(words: Iterable[str]) -> Iterable[tuple[str, str, str]]:
     """(section, key, value) from `--section.key value` or `--section.key=value`."""
-    rest = list(words)
+    require_type("settings", words, (list, tuple), "Give a list: ['--train.steps', '50'].")
+    rest = [str(word) for word in words]
     while rest:
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")

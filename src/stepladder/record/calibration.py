@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from stepladder.errors import RecordError
+from stepladder.errors import RecordError, require_type
 
 from .time_by_cause import Time
 from .user_cache import cache_path, write_atomically
@@ -99,6 +99,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
+        require_type("calibration", path, (str, Path), "Name what 'stepladder calibrate' wrote.")
         try:
             table: Any = json.loads(Path(path).read_text())
         except (OSError, ValueError) as broken:

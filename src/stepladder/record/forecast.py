@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .cost import WORLD_GRAMS_PER_KWH, Cost, cost_of
+from .html_table import html_table
 from .memory_by_owner import Memory
 from .time_by_cause import Time
 
@@ -77,6 +78,28 @@ class Forecast:
             self.seconds_for(tokens), self.num_devices, watts=self.watts,
             dollars_per_hour=self.dollars_per_hour, grams_per_kwh=grams_per_kwh,
         )  # fmt: skip
+
+    def figures(self) -> dict[str, str]:
+        """The numbers people look at, those that are known."""
+        gib = 2**30
+        limit = self.memory_limit_bytes
+        room = f" of {limit / gib:.1f}" if limit else ""
+        fits = "fits" if self.fits else "does not fit"
+        found = {"memory": f"{self.memory.peak_bytes / gib:.2f}{room} GiB, {fits}"}
+        if self.time is not None:
+            span = self.step_seconds
+            often = f", {span.low:.3g} to {span.high:.3g} nine times in ten" if span else ""
+            found["step"] = f"{self.time.step_seconds:.3g} s{often}"
+            found["throughput"] = f"{self.tokens_per_second_per_device:,.0f} {self.unit}/s a device"
+        if self.mfu is not None:
+            found["MFU"] = f"{self.mfu:.1%}"
+        return {**found, **({"because": " ".join(self.reasons)} if self.reasons else {})}
+
+    def __str__(self) -> str:
+        return "\n".join([self.plan, *(f"  {name}: {x}" for name, x in self.figures().items())])
+
+    def _repr_html_(self) -> str:
+        return html_table(self.plan, self.figures().items())
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and derived values as plain values."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
+
+from stepladder.errors import RecordError
 
 
 class JournalWriter(Protocol):
@@ -16,3 +20,16 @@ class NullJournal:
 
     def write(self, kind: str, **entry: Any) -> None:
         pass
+
+
+@contextmanager
+def note_end(journal: JournalWriter) -> Iterator[None]:
+    """Context whose end is written to the journal: by itself, or by which failure."""
+    try:
+        yield
+    except BaseException as failed:
+        said = f"{type(failed).__name__}: {failed}".strip().splitlines()[0].rstrip(": ")
+        with suppress(RecordError):  # the first error is the reason
+            journal.write("end", failure=said[:300])
+        raise
+    journal.write("end")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .html_table import html_table
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -39,6 +41,7 @@ class Report:
     length: int = 0  # of the longest sample in the batch, where samples have one
     data_seconds: float = 0.0  # of `seconds`, waiting for the batch
     rank_memory_bytes: int = 0  # peak on this rank
+    unit: str = "tokens"  # what `tokens` count: samples where each has one target, or targets
     # Of the loss by name, where it has several; their sum is `loss`.
     terms: Mapping[str, float] = field(default_factory=dict, hash=False)
 
@@ -46,6 +49,28 @@ class Report:
         """Every field by name; `terms` where there are some."""
         numbers = {name: getattr(self, name) for name in NUMBERS}  # no copies
         return {**numbers, "terms": dict(self.terms)} if self.terms else numbers
+
+    def figures(self) -> dict[str, str]:
+        """The numbers people look at, those that are known."""
+        found = {
+            "step": f"{self.step:,}",
+            "loss": f"{self.loss:.4f}",
+            **{name: f"{value:.4f}" for name, value in self.terms.items()},
+            "gradient norm": f"{self.grad_norm:.4g}",
+            "learning rate": f"{self.lr:.4g}",
+            f"{self.unit}/s": f"{self.tokens_per_second:,.0f}",
+            "step time": f"{1e3 * self.seconds:,.4g} ms",
+            "peak memory": f"{self.memory_bytes / 2**30:.2f} GiB",
+        }
+        if self.mfu is not None:
+            found["MFU"] = f"{self.mfu:.1%}"
+        return {**found, "update": "skipped"} if self.skipped else found
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.figures().items())
+
+    def _repr_html_(self) -> str:
+        return html_table(f"step {self.step:,}", list(self.figures().items())[1:])
 
     def line(self, *, memory_limit_bytes: int | None = None) -> str:
         """The log line of this step."""
@@ -59,7 +84,7 @@ class Report:
         return (
             f"step {self.step:>6}  loss {self.loss:8.4f}{terms}  grad_norm {self.grad_norm:8.4f}  "
             f"memory {self.memory_bytes / 2**30:.2f} GiB{share}  "
-            f"tokens/s {self.tokens_per_second:,.0f}  TFLOP/s {flops}  MFU {mfu}"
+            f"{self.unit}/s {self.tokens_per_second:,.0f}  TFLOP/s {flops}  MFU {mfu}"
             + ("  skipped" if self.skipped else "")
         )
 

@@ -182,7 +182,8 @@ class Accumulate:
         if torch.is_grad_enabled() and not self.leaves_checked and self.loss.kind == "other":
             module = self.gradient_sync.module
             module = module.module if isinstance(module, DistributedDataParallel) else module
-            check_leaves(loss, tensors_in(outputs), module, self.loss_module)
+            cut = self.micro is not None or self.world.layout.data_ranks > 1
+            check_leaves(loss, tensors_in(outputs), module, self.loss_module, cut=cut)
             self.leaves_checked = True
         self.terms.compute(terms)
         if terms and self.loss.with_module:  # out of which nothing but their sum would come
@@ -209,9 +210,8 @@ class Accumulate:
         micro = self.micro or batch.num_rows
         if micro >= batch.num_rows:
             return [batch]
-        return [
-            batch.rows(slice(first, first + micro)) for first in range(0, batch.num_rows, micro)
-        ]
+        firsts = range(0, batch.num_rows, micro)
+        return [batch.rows(slice(first, first + micro)) for first in firsts]
 
     def padded_micro_batches(self, batch: Batch, mine: Batch) -> list[tuple[Batch, bool]]:
         """Every micro-batch, and whether it counts.

@@ -241,6 +241,7 @@ def cut_for_rank(
     # Before anything else: FLOPs of a stage are counted on the module as it was given.
     piped = plan.layout.pipeline > 1
     ordered = find_stages(module, anatomy, settled, world, inputs) if piped else (None, anatomy)
+    costs = in_order(costs, anatomy, ordered[1])
     stages, anatomy = ordered
     # Before anything cuts or shards: every rank must cut the same model.
     broadcast_parameters(module, world)
@@ -271,6 +272,14 @@ def cut_for_rank(
         cut_matrices(module, anatomy, loss, world, proof, inputs)
     on_meta = on_meta and not whole
     return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
+
+
+def in_order(
+    costs: Sequence[BlockCost] | None, listed: Anatomy, run: Anatomy
+) -> Sequence[BlockCost] | None:
+    """What blocks cost, in the order a pipeline runs them; None where nobody measured them all."""
+    known = dict(zip(listed.blocks, costs or ()))
+    return [known[name] for name in run.blocks] if known and known.keys() >= {*run.blocks} else None
 
 
 def one_stage(

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from stepladder.errors import ModelError
 
+from .data_parallel.renormalised_rows import renormalised
 from .loss_module import LossModule
 from .parameter_shards import has_shards
 
@@ -25,9 +26,19 @@ CLIMBED: WeakSet[nn.Module] = WeakSet()  # modules of every run in this process
 
 
 def check_leaves(
-    value: Tensor, outputs: Iterable[Tensor], module: nn.Module, loss: LossModule | None
+    value: Tensor,
+    outputs: Iterable[Tensor],
+    module: nn.Module,
+    loss: LossModule | None,
+    *,
+    cut: bool,
 ) -> None:
-    """Refuse a loss that reads parameters which this plan shards, or which nobody trains."""
+    """Refuse a loss that reads parameters which this plan shards, or which nobody trains.
+
+    Args:
+        cut: a batch is computed in parts, each of which shortens only the rows it looks up.
+    """
+    shortened = {id(table.weight) for table in renormalised(module)} if cut else set()
     own = {id(parameter) for _, parameter in loss.trained} if loss else set()
     model = {id(parameter): name for name, parameter in module.named_parameters()}
     for parameter in parameters_beyond(value, outputs):
@@ -36,6 +47,8 @@ def check_leaves(
         if id(parameter) in model:
             if isinstance(module, FSDPModule) or isinstance(parameter, DTensor):
                 raise reads_shards(f"'{model[id(parameter)]}'")
+            if id(parameter) in shortened:
+                raise reads_shortened(model[id(parameter)])
         elif not trained_elsewhere(parameter, module):
             raise untrained(parameter)
 
@@ -88,6 +101,16 @@ def reads_shards(what: str) -> ModelError:
         f"reads the module's parameters ({what}), of which this plan gives a rank only a part",
         "Use weight decay (wd=...) instead of a penalty, compute the term in the module's forward, "
         "or use ddp or zero1.",
+    )
+
+
+def reads_shortened(name: str) -> ModelError:
+    return ModelError(
+        "loss",
+        f"reads '{name}', whose rows max_norm shortens in forward, and this plan computes a batch "
+        "in parts, each of which shortens its own rows",
+        "Use weight decay (wd=...) instead of a penalty, leave max_norm out, or compute a batch at "
+        "once on one rank.",
     )
 
 

@@ -9,7 +9,6 @@ try the same rows, so that all decide alike.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -46,7 +45,7 @@ from stepladder.world import World
 
 from .loss_module import ModuleAndLoss, changed_buffer
 from .parameter_shards import local, reshard
-from .trial_copy import ConstantDraws
+from .trial_copy import ConstantDraws, draws, noise
 from .trial_rows import gather_rows, shorten
 
 DRAWS = 2  # of parameters
@@ -129,7 +128,7 @@ class LossTrial:
         ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
         parts = [rows.rows(slice(end - size, end)) for end, size in zip(ends, sizes)]
         whole, *pieces = (
-            output_gradients(self.loss.mean, self.outputs_of(part), part) for part in (rows, *parts)
+            output_gradients(self.mean, self.outputs_of(part), part) for part in (rows, *parts)
         )
         return [gradient_error(whole, pieces, parts, one) for one in fitting]
 
@@ -150,17 +149,17 @@ class LossTrial:
             drawing = torch.Generator().manual_seed(draw)
             seen += observe_all(self.value, rows, sizes, drawing, classes, outside)
             proposed += [] if proposed else propose(rows, called.tables)
-            if not draw and not all_fits(proposed, seen, self.epsilon):
+            if not draw and not any(all_fits(proposed, seen, self.epsilon)):
                 table = weigh_values(self.value, rows, num_classes, outside=self.harmless)
                 if table:
                     proposed += [by_class(table, shifted=s, measured=True) for s in (False, True)]
-        return all_fits(proposed, seen, self.epsilon), seen
+        return list(all_fits(proposed, seen, self.epsilon)), seen
 
     def check_statistics(self, rows: Batch) -> None:
         """Refuse a loss that changes its buffers in every call, of which each piece needs one."""
         if isinstance(self.module, ModuleAndLoss):
             outputs = self.outputs_of(rows)
-            called = partial(self.loss.mean, outputs, rows)
+            called = partial(self.mean, outputs, rows)
             if name := changed_buffer(self.module.loss, self.modes, called):
                 raise changes_buffer(name)
 
@@ -195,7 +194,15 @@ class LossTrial:
             if tensor.is_floating_point():
                 self.epsilon = max(self.epsilon, torch.finfo(tensor.dtype).eps)
         self.num_classes = count_classes(logits, part.targets)
-        return local(self.loss.mean(outputs, part)).double().item()
+        return local(self.mean(outputs, part)).double().item()
+
+    def mean(self, outputs: Any, part: Batch) -> Tensor:
+        with ConstantDraws():
+            return self.loss.mean(outputs, part)
+
+    def run_module(self, part: Batch) -> Any:
+        with ConstantDraws():
+            return self.outputs(part)
 
     @torch.no_grad()
     def outputs_of(self, part: Batch) -> Any:
@@ -205,11 +212,11 @@ class LossTrial:
         """
         targets = {id(tensor) for tensor in iter_tensors(part.targets)}
         if self.loss.kind == "own" or any(id(t) in targets for t in iter_tensors(part.inputs)):
-            return self.perform("outputs", part)
+            return self.perform("run_module", part)
         key = tuple((tensor.data_ptr(), tensor.shape) for tensor in iter_tensors(part.inputs))
         if key not in self.known:
             # With the inputs, whose memory must not become that of others.
-            self.known[key] = part.inputs, self.perform("outputs", part)
+            self.known[key] = part.inputs, self.perform("run_module", part)
         return self.known[key][1]
 
     def devices(self) -> list[int]:
@@ -218,7 +225,7 @@ class LossTrial:
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:
-        """A context in which the module draws nothing, learns no statistics and is not compiled.
+        """A context in which the module learns no statistics and is not compiled.
 
         It stays in training mode where that alone draws nothing: some losses are computed there
         only. Buffers and attributes are restored.
@@ -237,7 +244,7 @@ class LossTrial:
             part.training = part.training and not draws(part)
         try:
             eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-            with eager, state_restored(self.module), ConstantDraws():
+            with eager, state_restored(self.module):
                 yield
         finally:
             for part, mode in modes:
@@ -283,18 +290,3 @@ class LossTrial:
 
     def stop_drawing(self) -> None:
         self.module.eval()
-
-
-def noise(name: str, parameter: Tensor, draw: int) -> Tensor:
-    """Noise of the size that keeps activations near 1; the same for copies on other ranks."""
-    device = parameter.device
-    generator = torch.Generator(device).manual_seed(zlib.crc32(f"{name}/{draw}".encode()))
-    size = (parameter[0].numel() ** -0.5) if parameter.dim() > 1 and parameter.numel() else 0.2
-    drawn = torch.randn(parameter.shape, generator=generator, device=device)
-    return (drawn * size).to(parameter.dtype)
-
-
-def draws(part: nn.Module) -> bool:
-    """Whether a module is random, or keeps statistics of a batch, in training mode only."""
-    random = getattr(part, "dropout", 0) if isinstance(part, nn.RNNBase) else 0
-    return bool(random) or "Dropout" in type(part).__name__ or "BatchNorm" in type(part).__name__

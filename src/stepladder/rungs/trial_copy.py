@@ -7,6 +7,7 @@ before it. So trials run on copies with random weights, of the initial weights' 
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -105,6 +106,21 @@ def randomise(module: nn.Module, spreads: dict[str, Spread], seed: int) -> None:
         dtype = parameter.dtype if parameter.is_complex() else torch.float32
         values = torch.randn(parameter.shape, generator=draw, dtype=dtype)
         parameter.copy_(mean + max(std, least) * values)
+
+
+def noise(name: str, parameter: Tensor, draw: int) -> Tensor:
+    """Noise of the size that keeps activations near 1; the same for copies on other ranks."""
+    device = parameter.device
+    generator = torch.Generator(device).manual_seed(zlib.crc32(f"{name}/{draw}".encode()))
+    size = (parameter[0].numel() ** -0.5) if parameter.dim() > 1 and parameter.numel() else 0.2
+    drawn = torch.randn(parameter.shape, generator=generator, device=device)
+    return (drawn * size).to(parameter.dtype)
+
+
+def draws(part: nn.Module) -> bool:
+    """Whether a module is random, or keeps statistics of a batch, in training mode only."""
+    random = getattr(part, "dropout", 0) if isinstance(part, nn.RNNBase) else 0
+    return bool(random) or "Dropout" in type(part).__name__ or "BatchNorm" in type(part).__name__
 
 
 class WithoutDropout(TorchFunctionMode):

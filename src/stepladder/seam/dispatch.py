@@ -15,6 +15,8 @@ from .lookup import find
 MODE = "torch.utils._python_dispatch.TorchDispatchMode"
 FAKE = "torch._subclasses.fake_tensor.FakeTensorMode"
 TASK = "torch._C._current_graph_task_id"
+WRAPPER = "torch.Tensor._make_wrapper_subclass"
+PLAIN_CALLS = "torch._C.DisableTorchFunctionSubclass"
 
 
 class DispatchMode:
@@ -100,6 +102,20 @@ def wraps_tensors(kind: type) -> bool:
     """Whether a type of tensor is made of plain ones inside, by torch's public protocol."""
     inner = hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
     return inner and issubclass(kind, Tensor) and kind is not Tensor
+
+
+def without_storage(kind: type, like: Tensor, device: Any) -> Any:
+    """A tensor of a class of ours, with the shape and type of another, on a device, but no numbers.
+
+    Args:
+        kind: answers every operation by its `__torch_dispatch__`.
+    """
+    return find(WRAPPER)(kind, like.size(), strides=like.stride(), dtype=like.dtype, device=device)
+
+
+def plain_calls() -> Any:
+    """A block in which functions of torch do not ask a tensor's class first."""
+    return find(PLAIN_CALLS)()
 
 
 def operator_name(op: Any) -> str:

@@ -38,6 +38,17 @@ def listed(
     )
 
 
+def needed(
+    home: str, words: str, use: str, refusal: tuple[str, str, str]
+) -> tuple[PrivateName, ...]:
+    """Names without which a feature is refused: the field, the feature, the remedy."""
+    field, feature, remedy = refusal
+    return tuple(
+        PrivateName(f"{home}.{word}", use, field=field, feature=feature, remedy=remedy)
+        for word in words.split()
+    )
+
+
 UPGRADE = "Use torch 2.11 to 2.13."
 PYTREE = listed(
     "torch.utils._pytree",
@@ -46,12 +57,11 @@ PYTREE = listed(
     "dictionaries, lists, tuples and named tuples are walked by our own code",
 )
 DISPATCH = (
-    PrivateName(
-        "torch.utils._python_dispatch.TorchDispatchMode",
+    *needed(
+        "torch.utils._python_dispatch",
+        "TorchDispatchMode",
         "seeing every operation with its tensors",
-        field="torch",
-        feature="counting operations (FLOPs, activations, memory by owner, traces)",
-        remedy=UPGRADE,
+        ("torch", "counting operations (FLOPs, activations, memory by owner, traces)", UPGRADE),
     ),
     PrivateName(
         "torch._subclasses.fake_tensor.FakeTensorMode",
@@ -60,12 +70,17 @@ DISPATCH = (
         feature="describing a module without running it",
         remedy="Run it instead: describe(module, sample=batch, probe=True).",
     ),
-    PrivateName(
-        "torch._C._current_graph_task_id",
+    *needed(
+        "torch._C",
+        "_current_graph_task_id",
         "telling a backward pass from a forward pass",
-        field="torch",
-        feature="measuring memory by owner",
-        remedy=UPGRADE,
+        ("torch", "measuring memory by owner", UPGRADE),
+    ),
+    *needed(
+        "torch",
+        "Tensor._make_wrapper_subclass _C.DisableTorchFunctionSubclass",
+        "activations of another pipeline stage: a shape, a type and a device without numbers",
+        ("layout.pipeline", "pipeline parallelism", "Use pipeline=1."),
     ),
     *listed(
         "torch._ops.OpOverload",
@@ -79,9 +94,11 @@ OPERATORS = (
     *listed(
         "torch.ops.aten",
         "_autocast_to_full_precision _autocast_to_reduced_precision _convolution _grouped_mm"
-        " _safe_softmax _scaled_mm _softmax _to_copy _unsafe_view",
-        "recognising operators in a trace",
-        "the operator is never met",
+        " _safe_softmax _scaled_mm _softmax _to_copy _unsafe_view"
+        " _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention"
+        " _scaled_dot_product_flash_attention_backward",
+        "recognising operators in a trace, and attention in exact runs",
+        "the operator is never met; exact runs attend by torch's own kernels",
     ),
     *listed(
         "torch.ops._c10d_functional",
@@ -89,26 +106,16 @@ OPERATORS = (
         "keeping the results of collectives in selective activation checkpointing",
         "the operator is never met",
     ),
-    *(
-        PrivateName(
-            f"torch.ops._c10d_functional.{word}",
-            "collectives of context parallelism that torch.compile can trace",
-            field="layout.context",
-            feature="context parallelism",
-            remedy="Use context=1.",
-        )
-        for word in ("all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor")
+    *needed(
+        "torch.ops._c10d_functional",
+        "all_gather_into_tensor reduce_scatter_tensor wait_tensor",
+        "collectives of context parallelism that torch.compile can trace",
+        ("layout.context", "context parallelism", "Use context=1."),
     ),
     PrivateName("torch._foreach_norm", "all gradients' norms in one call", "one call a tensor"),
     PrivateName("torch._foreach_div_", "clipping in one call", "one call a tensor"),
     PrivateName("torch._foreach_lerp_", "averaging weights in one call", "one call a tensor"),
-    PrivateName(
-        "torch._scaled_mm",
-        "matmuls of float8 matrices",
-        field="precision",
-        feature="fp8",
-        remedy="Use bf16.",
-    ),
+    *needed("torch", "_scaled_mm", "matmuls of float8 matrices", ("precision", "fp8", "Use bf16.")),
 )
 COMPILER = (
     PrivateName(
@@ -129,12 +136,11 @@ CUDA = (
         "the allocator's own history beside the memory timeline",
         "the timeline has no allocator history",
     ),
-    PrivateName(
-        "torch.cuda._sleep",
+    *needed(
+        "torch.cuda",
+        "_sleep",
         "timing kernels without launch gaps",
-        field="bench kernels",
-        feature="timing kernels on a GPU",
-        remedy=UPGRADE,
+        ("bench kernels", "timing kernels on a GPU", UPGRADE),
     ),
 )
 STORAGES = (
@@ -174,12 +180,7 @@ MODULES = (
         "compiling modules of torch's own classes, and putting a compiled call away",
         "such modules run uncompiled, and no module counts as compiled",
     ),
-    *listed(
-        "torch.nn.Module",
-        "_apply",
-        "keeping rotary tables in float32 when a module is converted",
-        "the tables are converted with the module",
-    ),
+    *listed("torch.nn.Module", "_apply", "rotary tables that stay float32", "they are converted"),
     *listed("torch.nn.Conv2d", "_conv_forward", "folding images of few channels", "none is folded"),
     *listed(
         "torch._dynamo.eval_frame.OptimizedModule",
@@ -191,12 +192,11 @@ MODULES = (
 )
 C10D = "torch.distributed.distributed_c10d"
 GROUPS = (
-    PrivateName(
-        f"{C10D}._get_default_store",
+    *needed(
+        C10D,
+        "_get_default_store",
         "notes between ranks, and the hang watchdog",
-        field="ranks",
-        feature="training on several ranks",
-        remedy=UPGRADE,
+        ("ranks", "training on several ranks", UPGRADE),
     ),
     *listed(C10D, "_set_pg_timeout", "time-outs of every group", "torch's own time-outs stand"),
     *listed(C10D, "_world", "the list of this rank's groups", "a hang is explained without counts"),
@@ -221,15 +221,11 @@ GROUPS = (
     ),
 )
 SHARDING = (
-    *(
-        PrivateName(
-            f"torch.distributed.device_mesh.DeviceMesh.{word}",
-            "one group of ranks along several axes of the layout",
-            field="layout",
-            feature="a layout that joins axes (replicate, shard and context)",
-            remedy="Use one of these axes alone.",
-        )
-        for word in ("_flatten", "_concatenate")
+    *needed(
+        "torch.distributed.device_mesh.DeviceMesh",
+        "_flatten _concatenate",
+        "one group of ranks along several axes of the layout",
+        ("layout", "a layout that joins axes (replicate, shard and context)", "Use one of them."),
     ),
     PrivateName(
         "torch.distributed.tensor.placement_types._StridedShard",

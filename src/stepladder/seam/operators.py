@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,10 @@ NORM, DIVIDE, LERP = "torch._foreach_norm", "torch._foreach_div_", "torch._forea
 SCALED = "torch._scaled_mm"
 GATHER = "torch.ops._c10d_functional.all_gather_into_tensor"
 SCATTER = "torch.ops._c10d_functional.reduce_scatter_tensor"
+CUDNN_ATTENTION = "aten._scaled_dot_product_cudnn_attention"
+FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention"
+FLASH_ATTENTION_BACKWARD = "aten._scaled_dot_product_flash_attention_backward"
+OVERRIDES: list[torch.library.Library] = []  # a library that is collected takes its kernels along
 WAIT = "torch.ops._c10d_functional.wait_tensor"
 
 
@@ -49,6 +54,24 @@ def operator(name: str) -> Any | None:
     else:
         packet = getattr(getattr(torch.ops, namespace), word, None)
     return getattr(packet, overload[0], None) if overload else packet
+
+
+def override_kernel(name: str, device: str, make: Callable[[Any], Any]) -> bool:
+    """Have an operator run another kernel on a device; whether this torch has the operator.
+
+    Args:
+        make: given torch's own kernel, makes the other; both take the dispatcher's keys first.
+    """
+    if operator(name) is None:
+        return False
+    word = name.removeprefix("aten.")
+    torchs = torch.library.get_kernel(f"aten::{word}", device)
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():  # that there was a kernel is known
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        library.impl(word, make(torchs.call_boxed), device, with_keyset=True)
+    OVERRIDES.append(library)
+    return True
 
 
 def foreach_norm(tensors: list[Tensor], *, dtype: torch.dtype | None = None) -> list[Tensor]:

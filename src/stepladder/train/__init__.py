@@ -3,6 +3,7 @@
 from .in_loop.best_checkpoint import BestCheckpoint
 from .in_loop.early_stopping import EarlyStopping
 from .in_loop.ema import EMA
+from .in_loop.notebook_progress import NotebookProgress
 from .in_loop.save_together import resume_together, save_together
 from .lightning import from_lightning
 from .loop import fit
@@ -15,6 +16,7 @@ __all__ = [
     "EMA",
     "BestCheckpoint",
     "EarlyStopping",
+    "NotebookProgress",
     "Run",
     "as_batch",
     "climb",

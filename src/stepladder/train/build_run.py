@@ -56,7 +56,6 @@ def build(
     rate: Any,
     seed: int,
     health: Health,
-    exact: bool,
     because: str,
     given: GivenOptimizer | None = None,
 ) -> Run:
@@ -93,7 +92,6 @@ def build(
         ),
         seed=seed,
         health=health,
-        exact=exact,
         evaluated=kept_in_evaluation(model),
         because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
     )
@@ -165,7 +163,7 @@ def measure_costs(
         raise PlanError(
             "recompute",
             f"a budget ({recompute}) is fitted to a batch and none was given",
-            "Pass sample=batch, or choose recompute=selective or recompute=blocks.",
+            "Give climb sample=batch, or choose recompute=selective or recompute=blocks.",
         )
     batch = as_batch(sample, 0)
     blocks = find_anatomy(model).blocks_of(model)

@@ -18,7 +18,6 @@ from stepladder.data import Batch
 from stepladder.errors import TrainingError
 from stepladder.model.training_mode import start_training
 from stepladder.plan import Plan, Rate, SettledPlan
-from stepladder.planner.out_of_memory_advice import explain_out_of_memory
 from stepladder.record import Report
 from stepladder.rungs import (
     Climbed,
@@ -26,7 +25,6 @@ from stepladder.rungs import (
     float32_matmul_mode,
     is_out_of_memory,
 )
-from stepladder.rungs.exact_ranks.accumulate_slices import rows_of_slice
 from stepladder.train.checkpointing.async_copy import Copying
 from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
@@ -35,25 +33,27 @@ from stepladder.train.health.locate_nonfinite import Scene, answer
 from stepladder.train.health.nonfinite import Health, Mark
 from stepladder.train.health.out_of_memory import (
     drop_gradients,
+    explain_failure,
     heard,
     held_memory,
     release,
     tell_all,
 )
 from stepladder.train.health.plan_errors import raise_explained
+from stepladder.train.health.recheck import Recheck
 from stepladder.train.health.running_statistics import Statistics
 from stepladder.train.optimizer.build_optimizer import set_rate, set_rate_by_hand, update
 from stepladder.train.optimizer.gradient_norm import measure_in_order, measure_norms
 from stepladder.train.optimizer.schedules import RateFunction, Scheduler
 from stepladder.train.reporting.step_clock import Clock
-from stepladder.train.reporting.step_report import Taken, read_report
+from stepladder.train.reporting.step_report import Applied, Taken, read_report
 from stepladder.world import World, deterministic, device_memory_bytes, seed_generators
 from stepladder.world.seed import host_generator_kept, one_thread
 
 from .flop_rate import FlopRate
 from .peak_memory import PeakMemory
 from .pending_report import PendingReport
-from .step_batch import Rows, rank_batch
+from .step_batch import Rows, rank_batch, set_micro_batch
 
 
 @dataclass(slots=True)
@@ -69,13 +69,13 @@ class Engine:
     flops: FlopRate
     scheduler: Scheduler | None = None  # torch's, in place of `rate`
     seed: int = 0
-    exact: bool = False  # only deterministic algorithms
     evaluated: tuple[str, ...] = ()  # submodules that stay in evaluation mode while others train
     health: Health = field(default_factory=Health)
     index: int = 0  # steps taken
     position: int = 0  # samples consumed
     clock: Clock = field(default_factory=Clock)
     peak: PeakMemory = field(default_factory=PeakMemory)
+    recheck: Recheck = field(default_factory=Recheck)  # steps that are taken twice
     statistics: Statistics | None = None  # of the layers, where a bad step does not end the run
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
     reading: LoaderPosition = field(default_factory=LoaderPosition)  # where it is in a DataLoader
@@ -134,8 +134,9 @@ class Engine:
         if self.statistics is None and self.health.policy != "stop":
             self.statistics = Statistics(self.module)
         try:
-            loss = self.gradients(taken)
-            return self.update(taken, loss)
+            if self.recheck.due(self.plan.recheck, self.index):
+                return self.record(taken, *self.recheck.take(self, taken))
+            return self.update(taken, self.gradients(taken))
         except RuntimeError as cut:
             # Before a rank is called lost: it may have said that its memory ran out.
             if told := heard(self.world):
@@ -173,19 +174,19 @@ class Engine:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
             start_training(self.module, self.evaluated)
-        self.cut(batch)
+        set_micro_batch(self.climbed.forward_backward, self.settled, batch)
         with (
             host_generator_kept(),
-            deterministic(self.exact or bool(self.settled.slices)),
+            deterministic(self.settled.deterministic),
             one_thread(bool(self.settled.slices) and self.world.device.type == "cpu"),
             float32_matmul_mode(self.plan.precision, self.world.device),
             # On this thread: one for each device would find nothing of Python's work in its own
             # core's cache, and a step that waits for its host would wait longer.
             torch.autograd.set_multithreading_enabled(False),
         ):
-            self.climbed.forward_backward.settle_loss(batch)
             while True:
                 try:
+                    self.climbed.forward_backward.settle_loss(batch)
                     return self._passes(batch)
                 except Exception as error:
                     if not is_out_of_memory(error):
@@ -199,22 +200,13 @@ class Engine:
                 release(self.climbed.shards, self.world.device)
                 several = not self.settled.one_rank
                 if several or not self._shrink(batch.num_rows):
-                    blocks = len(self.climbed.anatomy.blocks) or None
-                    short = explain_out_of_memory(held, limit, self.plan, num_blocks=blocks)
+                    short = explain_failure(self, held, limit, batch)
                     if several:
                         raise tell_all(
                             self.world, self.index, self.micro, batch.num_rows, short,
                             shrinks=not self.settled.slices,
                         )  # fmt: skip
                     raise short
-
-    def cut(self, batch: Batch) -> None:
-        """Have micro-batches be as large as the plan and the batch say, alike on every rank."""
-        parts, ranks = self.climbed.forward_backward, self.settled.data_ranks
-        if self.settled.slices:
-            parts.micro = rows_of_slice(batch, self.settled.slices, ranks)
-        elif parts.micro is None and self.settled.micro_batches:  # the first batch says it
-            parts.micro = self.settled.rows_per_micro_batch(batch.rows_of_fullest(ranks))
 
     def _shrink(self, rows: int) -> bool:
         """Halve the micro-batch; False at one row, where graphs take it whole, and for a slice."""
@@ -243,13 +235,16 @@ class Engine:
 
     def update(self, batch: Batch, loss: torch.Tensor) -> PendingReport:
         """Let the optimizer use the gradients, then clear them."""
+        return self.record(batch, loss, self.apply(loss))
+
+    def apply(self, loss: torch.Tensor) -> Applied:
+        """What `update` does to parameters; the step is not counted yet."""
         self.hold()
         for shard in self.climbed.shards:
             shard.take_gradient()
         measure = measure_in_order if self.settled.slices else measure_norms
         norms = measure(self.climbed.shards, self.world)
-        bad, lr = norms.bad(loss), self.lr
-        clip = self.plan.optimizer.clip
+        bad, lr, clip = norms.bad(loss), self.lr, self.plan.optimizer.clip
         # Nothing to divide by saves a pass that writes every gradient back.
         divided = clip is not None or self.scale.enabled
         divisor = norms.divisor(self.scale.scale, clip) if divided else None
@@ -258,14 +253,18 @@ class Engine:
         self.climbed.publish()
         self.scale.update(bad)
         drop_gradients(self.climbed.shards)
+        return Applied(norms, lr, scale)
+
+    def record(self, batch: Batch, loss: torch.Tensor, applied: Applied) -> PendingReport:
+        """Count the step, and leave on the device what is to be read of it."""
         tokens = self.climbed.forward_backward.total
         fullest = self.peak.exchange(self.world)
         terms = self.climbed.forward_backward.terms.sums
+        norms, lr, scale = applied.norms, applied.lr, applied.scale
         taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest, terms)
         parts, self.climbed.forward_backward.parts = self.climbed.forward_backward.parts, []
-        self.health.note(
-            Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)
-        )
+        mark = Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)
+        self.health.note(mark)
         self.index += 1
         self.position += batch.size
         if self.scheduler is not None:

@@ -76,6 +76,14 @@ def from_lightning(
     >>> str(run.plan.optimizer).split()[0]
     'adamw'
     """
+    if not isinstance(module, nn.Module) or not hasattr(module, "training_step"):
+        what = (
+            f"the class {module.__name__}"
+            if isinstance(module, type)
+            else f"a {type(module).__name__}"
+        )
+        problem = f"{what} is not a module with a training_step"
+        raise ModelError("module", problem, "Give a LightningModule; climb takes any other.")
     if not getattr(module, "automatic_optimization", True):
         problem = f"{type(module).__name__} takes its steps by hand (automatic_optimization=False)"
         raise ModelError("training_step", problem, "Have it return the loss instead.")

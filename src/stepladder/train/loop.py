@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -13,7 +14,7 @@ import numpy as np
 
 from stepladder.data import Prefetcher, ReadPolicy
 from stepladder.data import batches as batches_of
-from stepladder.errors import PlanError
+from stepladder.errors import DataError, PlanError, require_count, require_type
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
 from stepladder.train.data_loader.loader_position import is_loader
@@ -67,9 +68,22 @@ def fit(
         try:
             batch = next(source)
         except StopIteration:
+            if steps is not None:
+                tell_shortfall(run.index, steps, batches)
             return
         run.clock.wait(time.perf_counter() - asked)
         yield run.step(batch, rows=rows)
+
+
+def tell_shortfall(taken: int, steps: int, batches: Any) -> None:
+    """Say that batches ended before the run did: a loader has had its epoch, others are spent."""
+    problem = f"the batches ended at step {taken} of {steps}"
+    if is_loader(batches):
+        again = f"while run.index < {steps}: for report in sl.fit(run, loader, steps={steps})"
+        warnings.warn(f"fit: {problem}. For another epoch call it again: {again}.", stacklevel=3)
+    else:
+        remedy = "Give more, or run.batches(data, size=32), which begins again; or leave steps out."
+        raise DataError("batches", problem, remedy)
 
 
 def check_loop(run: Any, batches: Any, steps: Any) -> None:
@@ -77,7 +91,7 @@ def check_loop(run: Any, batches: Any, steps: Any) -> None:
     if not hasattr(run, "climbed"):
         problem = f"was given a {type(run).__name__}, and trains a run"
         raise PlanError("fit", problem, "Give it what climb returned.")
-    if steps is not None and not isinstance(steps, Integral):
+    if steps is not None and (not isinstance(steps, Integral) or steps < 1):
         problem = f"{steps!r} is not a whole number of steps"
         raise PlanError("steps", problem, "Write one, or leave it out to take all batches.")
     check_series(batches, OF_SAMPLES)
@@ -98,6 +112,12 @@ def feed(
     reading: ReadPolicy | None,
 ) -> Prefetcher:
     """This rank's part of the global batches, from where the run stands: see `Run.batches`."""
+    if size is not None:
+        require_count("size", size, "a number of samples")
+    if stop is not None:
+        require_count("stop", stop, "a number of samples to end before", least=0)
+    require_count("seed", seed, "a seed", least=0)
+    require_type("uneven", uneven, bool, "Use True or False.")
     ways = run.settled.data_ranks
     planned = run.plan.batch
     micro_batches = planned.micro_batches if planned.micro is None else None

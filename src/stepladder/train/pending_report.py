@@ -127,6 +127,11 @@ class PendingReport:
         """Tokens of the longest sample in the batch; 0 where samples are not sequences."""
         return self.read().length
 
+    @property
+    def unit(self) -> str:
+        """What `tokens` count: tokens, samples where each has one target, or targets."""
+        return self.read().unit
+
     def line(self, *, memory_limit_bytes: int | None = None) -> str:
         """The log line of this step."""
         return self.read().line(memory_limit_bytes=memory_limit_bytes)
@@ -138,6 +143,12 @@ class PendingReport:
     def __reduce__(self) -> tuple[Callable[[Report], PendingReport], tuple[Report]]:
         # What waits on the device belongs to this process and this run: a copy holds its numbers.
         return known_report, (self.read(),)
+
+    def __str__(self) -> str:
+        return str(self.read())
+
+    def _repr_html_(self) -> str:
+        return self.read()._repr_html_()
 
     def __repr__(self) -> str:
         if self._report is None:

@@ -33,7 +33,7 @@ def prepare_module(module: nn.Module, settled: SettledPlan, sample: Batch | None
             raise ModelError(
                 f"model.{lazy[0]}",
                 "has no parameters until it reads a batch",
-                "Pass sample=batch, or call the module once before.",
+                "Give climb sample=batch, or call the module once before.",
             )
         make_lazy_parameters(module, sample)
     if not any(parameter.requires_grad for parameter in module.parameters()):

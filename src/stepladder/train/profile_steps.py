@@ -18,7 +18,7 @@ import torch
 from torch.profiler import record_function
 
 from stepladder.data import Batch
-from stepladder.errors import DataError, RecordError
+from stepladder.errors import DataError, RecordError, require_count
 from stepladder.hardware import recognise_device
 from stepladder.model import uncompiled
 from stepladder.plan import Batch as BatchPlan
@@ -36,7 +36,7 @@ from stepladder.trace.step_lane import step_lane
 from stepladder.world import World, device_memory_bytes, synchronize
 
 from .engine import Engine
-from .step_batch import Rows
+from .step_batch import Rows, check_series
 from .tuning.planner_inputs import cluster_for, facts_for
 
 WARMUP = 2
@@ -60,6 +60,8 @@ def profile(
         folder: where the trace, for Perfetto or Chrome, is kept; None: nowhere.
         rows: as in `run.step`.
     """
+    require_count("steps", steps, "a number of steps to profile")
+    check_series(batches, "Give run.batches(data, size=32), or DataLoader(data, batch_size=32).")
     shards = run.shard(batches, rows, start=run.position)
     own = (run.own_batch(batch, rows) for batch in shards)
     source = CountedBatches(own, 2 * steps + WARMUP + 1)

@@ -15,10 +15,10 @@ from stepladder.checkpoint.best import read_ranking
 from stepladder.checkpoint.commit import checkpoint_folder
 from stepladder.checkpoint.find import as_folder
 from stepladder.data import ReadPolicy
-from stepladder.errors import TrainingError
+from stepladder.errors import DataError, TrainingError
 from stepladder.plan import AXES
 from stepladder.record import Profile
-from stepladder.record.journal_writer import JournalWriter, NullJournal
+from stepladder.record.journal_writer import JournalWriter, NullJournal, note_end
 from stepladder.track import open_journal
 from stepladder.train.checkpointing.registry import Stateful
 from stepladder.train.checkpointing.resume import load, resume
@@ -28,6 +28,7 @@ from stepladder.train.evaluation.evaluation import Evaluation
 from stepladder.train.evaluation.metrics import Metric
 from stepladder.train.evaluation.observer import Keep
 from stepladder.train.health.replica_check import check_replicas
+from stepladder.train.reporting.logged_samples import write_sample
 from stepladder.train.reporting.logged_values import check_name, check_step, read_number
 
 from .engine import Engine
@@ -133,6 +134,9 @@ class Run(Engine):
             rows: as in `step`.
         """
         if metrics is None:
+            if keep is not None:
+                problem = "picks what metrics are given, and there are none"
+                raise DataError("keep", problem, "Give metrics, or leave it out.")
             return mean_loss(self, data, rows)
         return evaluate_metrics(self, data, metrics, keep, rows)
 
@@ -170,7 +174,8 @@ class Run(Engine):
             )
             before, self.journal = self.journal, journal
             try:
-                yield journal
+                with note_end(journal):
+                    yield journal
             finally:
                 self.journal = before
 
@@ -190,6 +195,19 @@ class Run(Engine):
         self.logged.setdefault(name, []).append((step, number))
         if self.journal is not None and self.world.is_rank_zero:
             self.journal.write("logged", step=step, name=name, value=number)
+
+    def log_sample(self, name: str, sample: Any, step: int | None = None) -> None:
+        """Keep a text, a picture or a batch of pictures in the run's journal, for its page.
+
+        Args:
+            sample: a string; or pixels, shaped (height, width), (channels, height, width) or a
+                batch of these: bytes, numbers from 0 to 1, or others, which are stretched to that.
+            step: as in `log`.
+        """
+        step = max(self.index - 1, 0) if step is None else step
+        check_name(name)
+        check_step(name, step)
+        write_sample(self.journal, name, step, sample)
 
     def save(self, folder: str | Path, *, wait: bool = True) -> Path:
         """Write a checkpoint into `folder/step-NNNNNN`; every rank calls it.

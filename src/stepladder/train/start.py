@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from stepladder.errors import PlanError
+from stepladder.errors import ModelError, PlanError, require_count, require_type
 from stepladder.plan import Optimizer, Plan, Rate
+from stepladder.plan.options import Exact
 from stepladder.plan.refit import spread
 from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
@@ -21,6 +23,7 @@ from stepladder.train.optimizer.given_optimizer import (
     words_of_given,
 )
 from stepladder.world import Place, join_world
+from stepladder.world.seed import fix_library_algorithms
 from stepladder.world.world import connect
 
 from .build_run import build, settle_here
@@ -74,8 +77,8 @@ def climb(
             skipped: "stop" raises when a report is read (on several ranks, at the next step of
             those that do not read it), "skip" goes on, "backoff" goes on with half the learning
             rate.
-        exact: only algorithms that give the same bits each time; the plan's word `exact=ranks`
-            gives them on any number of ranks too.
+        exact: only algorithms that give the same bits each time, as the plan's word `exact=runs`;
+            its word `exact=ranks` gives them on any number of ranks too.
         timeout_seconds: how long ranks wait for each other before the missing one is named.
 
     >>> import torch, stepladder as sl
@@ -86,18 +89,18 @@ def climb(
     (0, 8)
     """
     health, device = Health(nonfinite), str(device)
-    check_state(model)
+    check_arguments(model, clip, seed, exact, timeout_seconds)
     place = Place.from_environment()
     code = None if optimizer is None else read_given(optimizer, model, loss)
     given = read_optimizer(optimizer, code, clip)
     if isinstance(plan, Plan):
-        choice = Choice(plan)
+        choice = Choice(plan.check())
     else:
         choice = choose_plan(plan, device, place, model=model, sample=sample, optimizer=given)
     if not isinstance(plan, Plan) and place.num_ranks > 1 and is_automatic(plan.split()):
         connect(device, timeout_seconds=timeout_seconds, facts={"plan": plan})
         choice = Choice(*agree(choice.plan, choice.because))
-    choice = spread_choice(choice, place.num_ranks)
+    choice = spread_choice(exact_choice(choice, exact), place.num_ranks)
     if given is not None:
         choice = replace(choice, plan=replace(choice.plan, optimizer=given))
     elif clip is not None:
@@ -107,19 +110,53 @@ def climb(
     world = join_world(
         settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan)
     )
-    tuning = make_tuning(plan, world, device, loss, seed, exact=exact, given=code)
+    tuning = make_tuning(plan, world, device, loss, seed, exact=choice.plan.exact.runs, given=code)
     if tuning is not None and sample is not None:
         choice = tuning.choose(choice, model, sample)
         settled = settle_here(choice.plan, device, place)
     run = build(
         model, settled, world,
         loss=loss, sample=sample, rate=rate, seed=seed,
-        health=health, exact=exact, because=choice.because, given=code,
+        health=health, because=choice.because, given=code,
     )  # fmt: skip
     if tuning is not None:
         run.events += tuning.tuner.told
         run.retune = tuning.retune if sample is None else None
     return run
+
+
+def exact_choice(choice: Choice, exact: bool) -> Choice:
+    """The choice with the same bits each time, where that is asked for."""
+    if exact and not choice.plan.exact.runs:
+        choice = replace(choice, plan=replace(choice.plan, exact=Exact(runs=True)))
+    if choice.plan.exact.runs:
+        fix_library_algorithms()
+    return choice
+
+
+def check_arguments(model: Any, clip: Any, seed: Any, exact: Any, timeout_seconds: Any) -> None:
+    """Refuse what would lead to errors far from here, or to none: other types, lost state."""
+    if not isinstance(model, nn.Module):
+        what = "the class" if isinstance(model, type) else "a"
+        name = model.__name__ if isinstance(model, type) else type(model).__name__
+        remedy = "Give an object of it." if isinstance(model, type) else "Give a torch.nn.Module."
+        raise ModelError("model", f"{what} {name} is not a module", remedy)
+    # On the object: a scripted module's class cannot be asked, and an object may have its own.
+    if getattr(model.forward, "__func__", None) is nn.Module.forward:
+        raise ModelError(type(model).__name__, "has no forward", "Define forward(self, inputs).")
+    require_count("seed", seed, "a seed", least=0)
+    require_type("exact", exact, bool, "Use True or False.")
+    if clip is not None and (not is_number(clip) or not clip > 0):
+        problem = f"{clip!r} is not a norm to clip to"
+        raise PlanError("clip", problem, "Use a number above 0, such as 1.0, or leave it out.")
+    if not is_number(timeout_seconds) or not timeout_seconds > 0:
+        problem = f"{timeout_seconds!r} is not a number of seconds"
+        raise PlanError("timeout_seconds", problem, "Use a number above 0, such as 600.")
+    check_state(model)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def spread_choice(choice: Choice, ranks: int) -> Choice:

@@ -13,7 +13,9 @@ from stepladder.data import Batch, iter_tensors
 from stepladder.data.batch import is_by_row, map_tensors
 from stepladder.data.lengthen import lengthen
 from stepladder.errors import DataError
-from stepladder.plan import Plan
+from stepladder.plan import Plan, SettledPlan
+from stepladder.rungs.accumulate import Accumulate
+from stepladder.rungs.exact_ranks.accumulate_slices import rows_of_slice
 
 from .batch_rows import rows_of
 
@@ -167,10 +169,25 @@ def count_rows(made: Any) -> int:
             f"a {type(made).__name__} holds no tensor",
             "Give step a tensor, a pair (inputs, targets) or a dict of tensors.",
         )
+    if any(tensor.is_meta for tensor in tensors):
+        remedy = "Give tensors with values, on the CPU or the run's device."
+        raise DataError("batch", "a tensor of it is on the meta device and has no values", remedy)
     rows = {len(tensor) for tensor in tensors if tensor.dim()}
+    if not rows:
+        problem = "its tensors are single numbers, and the first dimension counts the rows"
+        raise DataError("batch", problem, "Give a batch of one row: tensor.reshape(1, -1).")
     if len(rows) > 1:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise DataError(
             "batch", f"its tensors have different numbers of rows: {shapes}", "Give all the same."
         )
-    return rows.pop() if rows else 1
+    return rows.pop()
+
+
+def set_micro_batch(parts: Accumulate, settled: SettledPlan, batch: Batch) -> None:
+    """Have micro-batches be as large as the plan and the batch say, alike on every rank."""
+    ranks = settled.data_ranks
+    if settled.slices:
+        parts.micro = rows_of_slice(batch, settled.slices, ranks)
+    elif parts.micro is None and settled.micro_batches:  # the first batch says it
+        parts.micro = settled.rows_per_micro_batch(batch.rows_of_fullest(ranks))

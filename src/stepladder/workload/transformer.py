@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 
-from stepladder.errors import PlanError
+from stepladder.errors import require_count
 
 from .facts import Attention, Cut, ElementsByType, Facts, Launches, MatmulFacts, MemoryTraffic, Part
 from .mixture_of_experts import with_experts
@@ -39,8 +39,8 @@ LLAMA_TENSORS, GPT_TENSORS = 9, 16  # of parameters, in one block
 
 def facts_of_shape(shape: Shape, sequence: int | None = None, *, name: str = "") -> Facts:
     """Count what a transformer of this shape costs on sequences of that length."""
-    if sequence is not None and sequence < 1:
-        raise PlanError("sequence", f"{sequence} is not a length", "Use 1 or more.")
+    if sequence is not None:
+        require_count("sequence", sequence, "a length")
     length = sequence or shape.sequence
     return Facts(
         name=name or shape.family,

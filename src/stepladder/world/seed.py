@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -60,6 +61,15 @@ def one_thread(enabled: bool) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
+def fix_library_algorithms() -> None:
+    """Have cuBLAS and NCCL add up in one order; each reads its switch once, when it starts.
+
+    NCCL's tree adds in another order where the network answers in another, its ring does not.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("NCCL_ALGO", "Ring")
+
+
 @contextmanager
 def deterministic(enabled: bool) -> Iterator[None]:
     """Context in which torch uses only deterministic algorithms."""
@@ -69,12 +79,16 @@ def deterministic(enabled: bool) -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled()
     warned = torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
-    # cuBLAS reads this when its first handle is made; it has no other switch.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    fill: Any = torch.utils.deterministic  # a module whose class has the setting as a property
+    filled = fill.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
+    # The fill finds kernels that read what nobody wrote. It writes all memory once more, and
+    # changes nothing else.
+    fill.fill_uninitialized_memory = False
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warned)
         torch.backends.cudnn.benchmark = benchmark
+        fill.fill_uninitialized_memory = filled

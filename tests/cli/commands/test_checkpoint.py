@@ -232,8 +232,10 @@ def test_a_conversion_holds_a_fraction_of_the_model(tmp_path):
          "--names", "same", "--json"]
         for there, here, *words in legs
     ]  # fmt: skip
+    script = tmp_path / "watched.py"
+    script.write_text(WATCHED)
     done = subprocess.run(
-        [sys.executable, "-c", WATCHED, json.dumps(commands)],
+        [sys.executable, script, json.dumps(commands)],
         capture_output=True, text=True, check=True, timeout=200,
     )  # fmt: skip
     peaks = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("PEAK")]

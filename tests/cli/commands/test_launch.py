@@ -137,8 +137,9 @@ def test_ray_is_given_a_script(here, capsys):
          "the same on every machine; HOST is one of them."),
         ("--nodes 2 --dry-run", "rendezvous: missing, while --nodes is given. "
          "Write both on every machine: --nodes 1:2 --rendezvous HOST:29400."),
-        ("RUN.toml --plan tensor=2 --dry-run", "layout: needs 2 processes (tensor=2); 1 started. "
-         "Start 2, or leave one axis open with -1."),
+        ("RUN.toml --plan tensor=2 --dry-run",
+         "layout: is for 2 ranks (tensor=2), and there is 1 rank. "
+         "Use 2, or leave one axis open with -1."),
         ("--on slurm --sweep lr", "sweep: 'lr' is not a key and its values. "
          "Write --sweep optimizer.lr=1e-3,3e-3."),
         ("--on slurm --sweep train.stps=1,2",
@@ -151,8 +152,8 @@ def test_ray_is_given_a_script(here, capsys):
         ("RUN.toml --arguments=x",
          "arguments: are for a script, and this is a recipe. Set keys instead: --train.steps 50."),
         ("--on slurm RUN.toml --plan tensor=2",
-         "layout: needs 2 processes (tensor=2); 1 started. "
-         "Start 2, or leave one axis open with -1."),
+         "layout: is for 2 ranks (tensor=2), and there is 1 rank. "
+         "Use 2, or leave one axis open with -1."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line_before_anything_is_submitted(here, capsys, words, said):

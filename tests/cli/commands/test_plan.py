@@ -29,8 +29,8 @@ def test_a_search_shows_the_best_plan_and_why_others_lose(capsys) -> None:
         "Next rung",
     ):
         assert words in shown, words
-    assert "1e+12 tokens: " in shown and " MWh" in shown
-    assert "Price of 1e+12 tokens, CO2 at 445 g/kWh" in shown
+    assert "1 trillion tokens: " in shown and " MWh" in shown
+    assert "Price of 1 trillion tokens, CO2 at 445 g/kWh" in shown
 
 
 def test_json_holds_every_ranked_forecast(capsys) -> None:
@@ -61,9 +61,54 @@ def test_one_plan_is_forecast(capsys) -> None:
     assert " GiB, fits" in shown and "nine times in ten" in shown
 
 
+def test_a_forecast_whose_upper_end_passes_the_limit_says_so(capsys) -> None:
+    words = ("llama3-8b", "--on", "8 H100", "--batch", "64", "--plan")
+    assert run(*words, "bf16 zero2 micro=1 recompute=selective compile=on") == 0
+    tight = capsys.readouterr().out
+    high = float(re.search(r"between [\d.]+ and ([\d.]+) nine", tight)[1])
+    limit = float(re.search(r" of ([\d.]+) GiB, fits", tight)[1])
+    assert ("passes the limit" in tight) == (high > limit) is True
+    assert run(*words, "bf16 zero3 micro=1 recompute=blocks") == 0
+    assert "passes the limit" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("llama2-7b", "--on", "8 x A100-80GB", "--plan", "bf16 zero3 micro=1 recompute=blocks"),
+         "stepladder train llama2-7b --plan 'bf16 zero3 shard=8 batch=8 micro=1 accumulate=1 "
+         "recompute=blocks' --model.sequence 4096 --ranks 8"),
+        (("gpt2", "--on", "2 nodes x 8 H100", "--plan", "bf16 ddp micro=1"),
+         "stepladder train gpt2 --plan 'bf16 replicate=16 batch=16 micro=1 accumulate=1' "
+         "--model.sequence 1024 --ranks 8 --nodes 2:2 --rendezvous HOST:29400"),
+        (("gpt2", "--on", "1 H100", "--plan", "bf16 micro=1"),
+         "stepladder train gpt2 --plan 'bf16 batch=1 micro=1 accumulate=1' --model.sequence 1024"),
+        (("resnet50", "--on", "1 H100", "--plan", "bf16 micro=8"),
+         "stepladder train resnet50 --plan 'bf16 batch=8 micro=8 accumulate=1' "
+         "--data.source FOLDER"),
+    ],
+)  # fmt: skip
+def test_the_command_that_trains_with_a_plan_is_one_line(capsys, words, command) -> None:
+    assert run(*words) == 0
+    assert f"\n  {command}\n" in capsys.readouterr().out
+
+
+def test_nothing_is_said_to_be_started() -> None:
+    with pytest.raises(PlanError) as refused:
+        run("gpt2", "--on", "8 H100", "--plan", "bf16 zero3 shard=4 micro=1")
+    assert str(refused.value) == (
+        "layout: is for 4 ranks (shard=4), and there are 8 ranks. "
+        "Use 4, or leave one axis open with -1."
+    )
+
+
 def test_a_plan_that_does_not_fit_exits_with_one(capsys) -> None:
     assert run("llama2-70b", "--on", "8 x A100-80GB", "--plan", "bf16 ddp micro=1") == 1
-    assert "DOES NOT FIT" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "DOES NOT FIT" in shown and "What to change, cheapest first" in shown
+    assert run("gpt2", "--on", "A100-40GB", "--plan", "fp32 micro=32 batch=32", "--json") == 1
+    first = json.loads(capsys.readouterr().out)["remedies"][0]
+    assert first["change"] == "bf16" and first["fits"] and first["peak_bytes"] and first["plan"]
     words = ("llama2-70b", "--on", "8 x A100-80GB", "--plan", "bf16 ddp micro=1", "--json")
     assert run(*words) == 1 and not json.loads(capsys.readouterr().out)["fits"]
 
@@ -100,7 +145,7 @@ def test_images_are_no_tokens_and_a_little_energy_is_not_none(capsys) -> None:
     words = ("resnet50", "--on", "1 H100-80GB", "--plan", "bf16 micro=8 batch=8", "--grid", "50")
     assert run(*words, "--samples", "1e6") == 0
     shown = capsys.readouterr().out
-    assert "samples/s a device" in shown and "1e+06 samples: " in shown
+    assert "samples/s a device" in shown and "1 million samples: " in shown
     assert "token" not in shown and re.search(r" [1-9][\d.]* Wh, [1-9][\d.]* g CO2, \$0\.", shown)
     assert run(*words, "--json") == 0
     priced = json.loads(capsys.readouterr().out)

@@ -19,6 +19,7 @@ def folder(tmp_path):
 
 
 def test_a_folder_without_a_run_is_a_users_mistake(tmp_path, capsys):
+    (tmp_path / "notes.txt").touch()  # an empty folder would be waited for
     assert main(["watch", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
         f"run folder: {tmp_path} holds no run: no journal.jsonl in it or one folder below. "

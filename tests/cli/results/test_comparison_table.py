@@ -23,7 +23,9 @@ def test_numbers_have_their_units_and_the_error_its_sign():
 
 
 def test_next_to_nothing_measured_has_no_percentage():
-    assert cells(ComparisonRow("activations", 1e6, 20.0, "bytes"))[-1] == "over 10 ×"
+    assert cells(ComparisonRow("activations", 1e6, 20.0, "bytes"))[-1] == ""
+    assert cells(ComparisonRow("activations", 1e8, 1e6, "bytes"))[-1] == "over 10 ×"
+    assert cells(ComparisonRow("tokens/s", None, 16608.9, "tokens/s"))[2] == "16,609"
     assert cells(ComparisonRow("activations", 1e6, 2e5, "bytes"))[-1] == "+400.0%"
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepladder.cli.results.tables import as_json, cell, gib, percent, plain, table
+from stepladder.cli.results.tables import as_json, cell, digits, gib, percent, plain, size, table
 
 
 @dataclass
@@ -34,6 +34,29 @@ class Pair:
 )
 def test_a_cell_is_short_and_never_blank(value, text):
     assert cell(value) == text
+
+
+def test_what_is_to_be_typed_is_not_broken_at_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    plan = "bf16 zero2 pipeline=2 shard=4 batch=64 micro=1 accumulate=16 schedule=interleaved:2"
+    table("Plans", ["plan", "reason"], [[plan, "some words that may be broken"]], ["plan"])
+    assert plan in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4070.0, "4,070"), (16608.9, "16,609"), (0.5, "0.5"), (999.6, "1,000"), (0, "0")],
+)
+def test_digits_are_written_as_people_write_them(value, text):
+    assert digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (8192, "8 KiB"), (1.5 * 2**30, "1.5 GiB")]
+)
+def test_a_size_has_the_unit_that_suits_it(num_bytes, text):
+    assert size(num_bytes) == text
 
 
 def test_a_table_holds_its_title_its_columns_and_its_cells(capsys):

@@ -10,6 +10,7 @@ import torch
 
 from stepladder.data import Batch, Prefetcher, Workers
 from stepladder.errors import DataError
+from tests.soak import soak_after
 
 
 def reading():
@@ -147,12 +148,15 @@ INTERRUPT = (
 
 @pytest.mark.parametrize(
     ("then", "last", "code"),
-    [
-        ("time.sleep(0.01)", "", 0),
-        ("time.sleep(0.01)", "raise SystemExit(3)", 3),
-        ("time.sleep(0.5)", INTERRUPT, -2),
-    ],
-    ids=["left open", "exit", "ctrl-c"],
+    soak_after(
+        [
+            ("time.sleep(0.01)", "", 0),
+            ("time.sleep(0.5)", INTERRUPT, -2),
+            ("time.sleep(0.01)", "raise SystemExit(3)", 3),
+        ],
+        gate=2,
+    ),
+    ids=["left open", "ctrl-c", "exit"],
 )
 def test_a_script_ends_at_once_however_it_ends(then, last, code):
     script = SCRIPT.format(then=then, last=last)

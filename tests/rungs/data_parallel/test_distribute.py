@@ -25,7 +25,7 @@ def test_an_odd_module_learns_the_same_on_two_ranks(plan, optimizer):
         same(found, expected)
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAM])
+@pytest.mark.parametrize("optimizer", soak_after([SGD, ADAM]))
 @pytest.mark.parametrize(
     "plan",
     [
@@ -117,13 +117,16 @@ def sequences(plan, optimizer):
 @pytest.mark.parametrize("optimizer", soak_after([SGD, ADAM]))
 @pytest.mark.parametrize(
     "plan",
-    [
-        "fp32 ddp replicate=2 tensor=2",  # cut parameters, which DDP does not take
-        "fp32 zero1 shard=2 tensor=2",
-        "fp32 zero3 shard=2 tensor=2",
-        "fp32 zero3 shard=2 context=2",
-        "fp32 zero1 shard=2 context=2",
-    ],
+    soak_after(
+        [
+            "fp32 ddp replicate=2 tensor=2",  # cut parameters, which DDP does not take
+            "fp32 zero3 shard=2 tensor=2",
+            "fp32 zero1 shard=2 context=2",
+            "fp32 zero1 shard=2 tensor=2",
+            "fp32 zero3 shard=2 context=2",
+        ],
+        gate=3,
+    ),
 )
 def test_copies_and_slices_of_what_other_axes_cut(plan, optimizer):
     losses, norms = sequences("fp32", optimizer)

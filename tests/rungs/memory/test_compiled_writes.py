@@ -64,11 +64,22 @@ def plain_loop(module, batches):
     return made
 
 
+BLOCKS, WHOLE = "recompute=blocks compile=on", "recompute=selective compile=whole"
+
+
 @pytest.mark.parametrize(
-    "plan", ["recompute=blocks compile=on", "recompute=selective compile=whole"]
-)
-@pytest.mark.parametrize(
-    "write, normed", [(add_in_place, False), (assign, False), (read_only, True)]
+    ("plan", "write", "normed"),
+    soak_after(
+        [
+            (BLOCKS, add_in_place, False),
+            (BLOCKS, read_only, True),
+            (WHOLE, assign, False),
+            (BLOCKS, assign, False),
+            (WHOLE, add_in_place, False),
+            (WHOLE, read_only, True),
+        ],
+        gate=3,
+    ),
 )
 def test_a_block_that_writes_is_recomputed_without_the_compiler(plan, write, normed):
     torch.manual_seed(0)

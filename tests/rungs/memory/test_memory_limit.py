@@ -34,10 +34,10 @@ print(torch.ones(room // 2).numel() == room // 2, "after")
 """
 
 
-def test_an_allocation_over_the_ceiling_is_refused_and_one_under_it_is_not():
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100
-    )
+def test_an_allocation_over_the_ceiling_is_refused_and_one_under_it_is_not(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
     assert run.returncode == 0, run.stderr
     refused, after = run.stdout.splitlines()
     assert (

@@ -14,6 +14,7 @@ from stepladder.model.tracing.selective_checkpoint import has_dropout
 from stepladder.plan import Recompute
 from stepladder.rungs import measure_blocks
 from stepladder.rungs.memory.recompute import recompute
+from tests.soak import soak_after
 
 torch.set_num_threads(1)
 aten = torch.ops.aten
@@ -103,7 +104,7 @@ def test_losses_and_updates_are_the_same_to_the_bit_with_dropout(how, autocast):
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
 
 
-@pytest.mark.parametrize("how", ["blocks", "selective"])
+@pytest.mark.parametrize("how", soak_after(["selective", "blocks"]))
 def test_a_compiled_model_recomputes_the_same(how):
     plain = train(
         torch.compile(build("none", num_blocks=2, dropout=0.0), backend="aot_eager"), steps=2

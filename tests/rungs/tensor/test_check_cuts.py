@@ -31,7 +31,7 @@ def untried(sample, proved: bool):
 def test_a_block_that_cannot_be_tried_is_refused_by_name_unless_its_model_will_be():
     (raised, _), (returned, _) = (run(untried, 2, None, proved, init=False) for proved in (0, 1))
     assert raised.startswith("raised layers.0: a Placed, cannot be tried on one tensor of shape")
-    assert "Pass sample=batch." in raised and raised == f"raised {returned}"
+    assert "Give climb sample=batch." in raised and raised == f"raised {returned}"
 
 
 def test_a_block_of_more_arguments_is_tried_as_its_model_calls_it():

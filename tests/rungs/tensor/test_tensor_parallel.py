@@ -10,6 +10,7 @@ from stepladder.errors import ModelError, PlanError
 from stepladder.model import describe
 from stepladder.train import climb
 from tests.ranks import run
+from tests.soak import soak_after
 from tests.train.toys import ragged
 
 from . import cut_models as models
@@ -131,7 +132,9 @@ def held(name: str):
     return local, seen[0], all(isinstance(p, DTensor) for p in parameters)
 
 
-@pytest.mark.parametrize(("name", "length"), [("gpt", 8), ("hf_llama", 8), ("foreign", 16)])
+@pytest.mark.parametrize(
+    ("name", "length"), soak_after([("gpt", 8), ("foreign", 16), ("hf_llama", 8)], gate=2)
+)
 def test_a_rank_holds_what_the_planner_forecasts(name, length):
     facts = describe(getattr(models, name)(), sequence=16)
     cut = sum(

@@ -7,6 +7,7 @@ import pytest
 from stepladder.errors import RecordError
 from stepladder.train import climb
 from tests.ranks import run
+from tests.soak import soak_after
 from tests.train.toys import llama, ragged, share_of
 
 BATCHES = ragged(8)
@@ -70,19 +71,22 @@ def straight(tmp_path_factory):
     return run(learn, 1, "fp32 micro=6", CLIPPED, 0, 8, str(folder), init=False)[0]
 
 
-@pytest.mark.parametrize("legs", RELAYS)
+@pytest.mark.parametrize("legs", soak_after(RELAYS, gate=2))
 def test_other_ranks_and_layouts_go_on_as_if_nothing_had_happened(tmp_path, legs, straight):
     assert relay(legs, CLIPPED, tmp_path) == pytest.approx(straight, rel=1e-5)
 
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        "fp32 ddp",
-        "fp32 zero1 micro=3",
-        "fp32 zero3 micro=3",
-        "fp32 replicate=2 tensor=2 micro=3",
-    ],
+    soak_after(
+        [
+            "fp32 zero1 micro=3",
+            "fp32 zero3 micro=3",
+            "fp32 ddp",
+            "fp32 replicate=2 tensor=2 micro=3",
+        ],
+        gate=2,
+    ),
 )
 def test_the_same_ranks_go_on_bit_for_bit(tmp_path, plan):
     """Four of them: two numbers add up to the same in either order, four do not."""

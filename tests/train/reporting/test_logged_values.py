@@ -63,7 +63,7 @@ def test_every_rank_calls_and_rank_0_writes(tmp_path):
     found = on_ranks(journalled, 2, str(tmp_path), init=False)
     assert found == [{"rank": [(0, rank), (1, rank)]} for rank in (0.0, 1.0)]
     kinds = [entry["kind"] for entry in read_journal(tmp_path)]
-    assert kinds == ["start", "step", "logged", "step", "logged"]
+    assert kinds == ["start", "step", "logged", "step", "logged", "end"]
     start, *_ = read_journal(tmp_path)
     assert (start["plan"], start["step"], start["ranks"]) == ("fp32 replicate=2", 0, 2)
     assert [entry["value"] for entry in read_journal(tmp_path, kind="logged")] == [0.0, 0.0]

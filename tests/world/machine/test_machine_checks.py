@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -51,10 +50,9 @@ def test_one_failing_rank_of_two_fails_the_check(tmp_path):
 
 
 def test_a_probe_that_hangs_is_ended_at_the_limit(tmp_path, fresh_python):
-    started = time.monotonic()
     check = run_probes([("gloo", "0", "2", str(tmp_path / "alone"))], 3, "fix")
+    # Not by gloo itself, which would give up after a minute and say so.
     assert check == MachineCheck(FAILED, "not finished after 3 s", "fix")
-    assert time.monotonic() - started < 50  # of the 60 in which gloo itself would give up
     # Asked for as an attribute, the line of a process that ends meanwhile is None, not an error.
     lines = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if str(tmp_path) in line]
@@ -63,14 +61,15 @@ def test_a_probe_that_hangs_is_ended_at_the_limit(tmp_path, fresh_python):
 def test_a_wrong_sum_is_not_taken_for_a_right_one(tmp_path):
     # The peer adds 5 where rank 1 should add 2; only the arithmetic can notice.
     meeting = str(tmp_path / "meeting")
-    wrong = (
-        f"import sys; sys.path[:] = {sys.path!r}\nimport torch, torch.distributed as dist\n"
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "import torch, torch.distributed as dist\n"
         "print('ready', flush=True)\n"
         f"dist.init_process_group('gloo', store=dist.FileStore({meeting!r}, 2), rank=1, "
         "world_size=2)\ndist.all_reduce(torch.full((1024,), 5.0))\n"
     )
     peer = subprocess.Popen(
-        [sys.executable, "-c", wrong], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, wrong], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         peer.stdout.readline()  # the probe does not wait for ever

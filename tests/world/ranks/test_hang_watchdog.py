@@ -138,6 +138,7 @@ def start(script, ranks, tmp_path):
     return [process.returncode for process in processes], errors
 
 
+@pytest.mark.soak
 def test_two_survivors_name_the_same_dead_rank(tmp_path):
     codes, errors = start(SCRIPT, 3, tmp_path)
     assert codes == [1, 7, 1]

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.results.tables import as_json, gib, table
+from stepladder.errors import PlanError
 
 if TYPE_CHECKING:
     from stepladder.world import MachineCheck
@@ -50,6 +51,9 @@ def run(options: argparse.Namespace) -> int:
 
     machine = detect_machine()
     precisions = precision_support(machine)
+    if not options.limit > 0:
+        problem = f"{options.limit:g} is not a time for each check"
+        raise PlanError("limit", problem, "Use a number of seconds above 0, such as 180.")
     checks = make_checks(quick=options.quick, limit_seconds=options.limit)
     if options.json:
         as_json(report(machine, precisions, checks))

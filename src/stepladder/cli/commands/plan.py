@@ -9,8 +9,9 @@ one batch.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ from stepladder.cli.plan_from_other_projects import (
     read_foreign,
     show_left,
 )
-from stepladder.cli.results.price import Priced, configure_price, read_price
-from stepladder.cli.results.tables import GIB, as_json, percent, table
-from stepladder.cli.user_code_options import (
-    MODEL,
-    announce,
-    configure_user_code,
-    read_user_code,
+from stepladder.cli.planner_page.open_page import configure_page, open_page, require_both
+from stepladder.cli.results.plan_command import (
+    one_json,
+    show_forecast,
+    show_remedies,
+    to_run,
 )
+from stepladder.cli.results.plan_plots import plot_forecasts
+from stepladder.cli.results.price import Priced, configure_price, read_price
+from stepladder.cli.results.tables import GIB, as_json, digits, percent, table
+from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
 from stepladder.plan import Batch, Plan
@@ -36,22 +40,22 @@ from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
 from stepladder.planner import check_plan, forecast, search
 from stepladder.planner.explain import Explanation, explain
+from stepladder.planner.remedies import find_remedies
 from stepladder.planner.search_result import Choices
 from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
 from stepladder.workload import Facts, find_facts
 from stepladder.workload.shape import FAMILIES
 
-BAR = 60  # characters of a bar
-MARKS = "█▓▒░▚▞▤▥▦▧"
+AMOUNTS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 DOES_NOT_FIT = NOT_WHOLE = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=f"resnet50, a config.json, {MODEL}")
-    configure_user_code(parser)
     parser.add_argument(
-        "--on", required=True, metavar="CLUSTER", help="'8 nodes x 8 H100', or here"
+        "model", nargs="?", metavar="MODEL", help=f"resnet50, a config.json, {MODEL}"
     )
+    configure_user_code(parser)
+    parser.add_argument("--on", metavar="CLUSTER", help="'8 nodes x 8 H100', or here")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences in one step")
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)
@@ -61,9 +65,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--save", metavar="FILE.toml", help="keep the plan for 'stepladder train'")
     parser.add_argument("--plot", metavar="FILE.png", help="draw memory and time")
+    configure_page(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.page:
+        return open_page(options)
+    require_both(options)
     facts = facts_of(options)
     cluster = Cluster.detect() if options.on == "here" else Cluster.parse(options.on)
     calibration = measured_speeds(options, cluster)
@@ -86,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 def facts_of(options: argparse.Namespace) -> Facts:
     """The model as numbers: by its name, or traced where it is the user's own."""
-    if Reference.parse(options.model, taken=FAMILIES) is None:
+    if is_named(options):
         if given := [name for name in ("sample", "data", "loss") if getattr(options, name)]:
             problem = f"is for a model of your own, and {options.model} is known by its name"
             raise PlanError(given[0], problem, "Leave it out, or name file.py:make.")
@@ -97,6 +105,11 @@ def facts_of(options: argparse.Namespace) -> Facts:
     code = read_user_code(options, options.model).complete(loss=False)
     announce(code.taken)
     return trace_user_model(code, options.sequence)
+
+
+def is_named(options: argparse.Namespace) -> bool:
+    """Whether the model is known by a name, and is no code of the user's."""
+    return Reference.parse(options.model, taken=FAMILIES) is None
 
 
 def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibration | None:
@@ -127,16 +140,24 @@ def run_one(
         plan = replace(plan, batch=Batch(options.batch, plan.batch.micro, plan.batch.micro_batches))
     plan = check_plan(facts, plan, cluster)
     found = forecast(facts, plan, cluster, calibration)
+    shorter = partial(find_facts, options.model) if is_named(options) else None
+    remedies = (
+        [] if found.fits else find_remedies(facts, plan, cluster, calibration, shorter=shorter)
+    )
     keep(options, plan, (found,))
     if options.json:
         said = left_json(carried) if carried else {}
-        as_json({**found.to_dict(), **priced.record(found), **said})
+        as_json({**one_json(found, priced, remedies), **said})
     else:
         show_head(facts, cluster)
         print(f"\n{found.plan}\n")
         if carried:
             show_left(carried)
         show_forecast(found, priced)
+        if found.fits:
+            print(to_run(options, facts, cluster, found.plan, plan.layout.num_ranks))
+        else:
+            show_remedies(remedies)
     if carried and not carried.complete:
         return NOT_WHOLE
     return 0 if found.fits else DOES_NOT_FIT
@@ -150,7 +171,7 @@ def keep(options: argparse.Namespace, plan: Plan, forecasts: Iterable[Forecast])
             problem = f"{options.save} cannot be written ({refused.strerror})"
             raise RecordError("save", problem, "Name another file.") from refused
     if options.plot:
-        plot(list(forecasts)[:8], options.plot)
+        plot_forecasts(options.plot, list(forecasts)[:8])
 
 
 def show_search(
@@ -164,17 +185,24 @@ def show_search(
         f"{choices.num_plans:,} plans for a batch of {choices.batch:,}; {len(choices.ranked):,} fit"
     )
     rate = f"{priced.unit}/s/device"
-    table(title, ["plan", rate, "MFU", "step s", "memory GiB", "fits to"], rows)
+    table(title, ["plan", rate, "MFU", "step s", "memory GiB", "fits to"], rows, ["plan"])
     priced.show(shown)
     if not seconds:
         remedy = "'stepladder calibrate' there measures one"
         print(f"Time is unknown: the table has no peak for {choices.cluster.device}; {remedy}.\n")
     print(f"Best: {choices.forecasts[0].plan}\n")
     show_forecast(choices.forecasts[0], priced)
+    ranks = choices.best.plan.layout.num_ranks
+    print(to_run(options, choices.facts, choices.cluster, choices.forecasts[0].plan, ranks), "\n")
     verdicts = explanation.families if options.all else explanation.families[:6]
     if verdicts:
         lost = [[v.family, lost_by(v.slower), v.reason, str(v.plan)] for v in verdicts]
-        table("Why the others lose", ["family", "slower", "reason", "its best plan"], lost)
+        table(
+            "Why the others lose",
+            ["family", "slower", "reason", "its best plan"],
+            lost,
+            ["its best plan"],
+        )
     if explanation.next_rungs:
         print("Next rung")
         print("\n".join(f"  {line}" for line in explanation.next_rungs))
@@ -186,13 +214,19 @@ def show_search(
 def show_head(facts: Facts, cluster: Cluster) -> None:
     per, flops = facts.unit.removesuffix("s"), facts.flops_per_token
     active = facts.active_parameters
-    meets = f" ({active / 1e9:.3g} B active)" if active < facts.parameters else ""
-    size = f"{facts.parameters / 1e9:.3g} B parameters{meets}"
-    work = f"{flops / 1e9:.3g} GFLOP a {per}" if flops else "FLOPs unknown"
+    meets = f" ({amount(active)} active)" if active < facts.parameters else ""
+    size = f"{amount(facts.parameters)} parameters{meets}"
+    work = f"{digits(flops / 1e9)} GFLOP a {per}" if flops else "FLOPs unknown"
     print(f"{facts.name}: {size}, {work}")
     print(f"{cluster}")
     for assumption in cluster.assumptions:
         print(f"  assumed: {assumption}")
+
+
+def amount(number: float) -> str:
+    """A count of parameters, as people say it."""
+    unit, name = next((each for each in AMOUNTS if number >= each[0]), (1, ""))
+    return f"{digits(number / unit)} {name}".rstrip()
 
 
 def ranked_row(found: Forecast) -> list[object]:
@@ -210,37 +244,6 @@ def ranked_row(found: Forecast) -> list[object]:
 
 def lost_by(share: float | None) -> str:
     return "does not fit" if share is None else f"{share:.1%}"
-
-
-def show_forecast(found: Forecast, priced: Priced) -> None:
-    """Two bars and the numbers that follow from them."""
-    limit = found.memory_limit_bytes
-    room = f" of {limit / GIB:.1f}" if limit else ""
-    owners = {owner: size / GIB for owner, size in found.memory.by_owner().items()}
-    fits = "fits" if found.fits else "DOES NOT FIT"
-    span = ""
-    if found.peak_bytes is not None and found.memory.reserved:
-        span = f", between {found.peak_bytes.low / GIB:.1f} and {found.peak_bytes.high / GIB:.1f}"
-        span += " nine times in ten"
-    bar(f"memory  {found.memory.peak_bytes / GIB:.1f}{room} GiB, {fits}{span}", owners, "GiB")
-    if found.time is not None and found.step_seconds is not None:
-        low, high = found.step_seconds.low, found.step_seconds.high
-        span = f"between {low:.3g} and {high:.3g} nine times in ten"
-        bar(f"time    {found.time.step_seconds:.3g} s a step, {span}", found.time.by_cause(), "s")
-        rate = found.tokens_per_second_per_device or 0.0
-        print(f"{rate:,.0f} {priced.unit}/s a device, MFU {percent(found.mfu)}")
-    for reason in found.reasons:
-        print(reason)
-    print(f"{priced.line(found)}\n")
-
-
-def bar(title: str, parts: Mapping[str, float], unit: str) -> None:
-    """One stacked bar and its legend, largest first."""
-    whole = sum(parts.values()) or 1.0
-    seen = sorted(((n, s) for n, s in parts.items() if s / whole >= 0.005), key=lambda p: -p[1])
-    drawn = "".join(mark * round(size / whole * BAR) for (_, size), mark in zip(seen, MARKS))
-    legend = [f"{m} {n.replace('_', ' ')} {s:.3g} {unit}" for (n, s), m in zip(seen, MARKS)]
-    print(f"{title}\n  {drawn}\n  {'  '.join(legend)}")
 
 
 def search_json(
@@ -266,33 +269,3 @@ def search_json(
         "next_rungs": list(explanation.next_rungs),
         **({"rejected": rejected} if options.all else {}),
     }
-
-
-def plot(forecasts: list[Forecast], path: str) -> None:
-    """Memory by owner and time by cause, one bar a plan."""
-    from stepladder.cli.results.plots import figure, store
-
-    drawn, (memory, time) = figure(14.0, 1.5 + 0.6 * len(forecasts), 2)
-    plans = [found.plan for found in forecasts]
-    owners = [{o: s / GIB for o, s in f.memory.by_owner().items()} for f in forecasts]
-    stack(memory, plans, owners)
-    limit = forecasts[0].memory_limit_bytes
-    if limit:
-        memory.axvline(limit / GIB, color="black", linewidth=1)
-    memory.set_xlabel("GiB on the fullest rank")
-    stack(time, [""] * len(plans), [f.time.by_cause() if f.time else {} for f in forecasts])
-    time.set_xlabel("seconds of a step")
-    store(drawn, path)
-
-
-def stack(axes: Any, names: list[str], bars: list[dict[str, float]]) -> None:
-    positions = range(len(names))
-    left = [0.0] * len(names)
-    for part in bars[0]:
-        sizes = [each.get(part, 0.0) for each in bars]
-        if any(sizes):
-            axes.barh(positions, sizes, left=left, label=part.replace("_", " "))
-        left = [start + size for start, size in zip(left, sizes)]
-    axes.set_yticks(positions, names, fontsize=7)
-    axes.invert_yaxis()
-    axes.legend(fontsize=7)

@@ -42,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     page = Path(options.output or index.folder / "report.html")
     plots = draw_plots(index, Path(options.png or index.folder / "report"))
     said = run_facts(index)
-    write(page, build_page(index.folder.resolve().name, said, plots))
+    name = index.folder.resolve().name
+    write(page, build_page(name, said, plots, index.samples.picture))
     if options.json:
         as_json({"report": str(page), "plots": [str(plot.path) for plot in plots], **said})
     else:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .tables import table
+from .tables import digits, size, table
 
 if TYPE_CHECKING:
     from stepladder.job import TrainResult
     from stepladder.job.summary.forecast_comparison import ComparisonRow
 
 MANY = 10  # times too much: no percentage says more
+NOTHING = 2**10  # bytes, of which a share says nothing
 SCALES = {
-    "bytes": (2**-20, "MiB"),
     "seconds": (1e3, "ms"),
     "run seconds": (1.0, "s"),
     "tokens/s": (1.0, ""),
@@ -40,17 +40,23 @@ def is_cause(row: ComparisonRow) -> bool:
 
 
 def cells(row: ComparisonRow) -> list[object]:
-    scale, unit = SCALES[row.unit]
-    return [row.name, shown(row.forecast, scale, unit), shown(row.measured, scale, unit), off(row)]
+    return [row.name, shown(row.forecast, row.unit), shown(row.measured, row.unit), off(row)]
 
 
 def off(row: ComparisonRow) -> str:
     """The forecast's error in percent."""
     if row.error is None:
         return "unknown"
+    if row.unit == "bytes" and min(row.forecast or 0, row.measured or 0) < NOTHING:
+        return ""  # a ratio of next to nothing
     # Memory is by owner at the peak; an owner whose own peak is elsewhere has next to nothing.
     return f"{row.error:+.1%}" if row.error < MANY - 1 else f"over {MANY} ×"
 
 
-def shown(value: float | None, scale: float, unit: str) -> str:
-    return "unknown" if value is None else f"{value * scale:,.4g} {unit}".rstrip()
+def shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    if unit == "bytes":
+        return size(value)
+    scale, name = SCALES[unit]
+    return f"{digits(value * scale, 4)} {name}".rstrip()

@@ -8,7 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .plots import COLOURS, figure, store
+from stepladder.palette import series_colours
+
+from .plots import figure, store
 from .tables import as_json, progress, table
 
 if TYPE_CHECKING:
@@ -77,13 +79,14 @@ def plot_timelines(path: str | Path, rows: Sequence[ScheduleTimeline]) -> Path:
 
 def draw_timeline(axis: Any, row: ScheduleTimeline) -> None:
     case = row.case
+    colours = series_colours(1 + max(event.micro for events in row.events for event in events))
     for rank, events in enumerate(row.events):
         first = min(event.stage for event in events)
         for event in events:
             left, width = event.start * 1e3, (event.end - event.start) * 1e3
             if width < 0.2:  # what the first stage has instead of an input's gradient
                 continue
-            colour = COLOURS[event.micro % len(COLOURS)]
+            colour = colours[event.micro]
             axis.barh(
                 rank, width, left=left, height=0.86, color=(*rgb(colour), SHADES[event.kind]),
                 edgecolor="white", linewidth=0.6, hatch="///" if event.stage != first else None,

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder import palette
 from stepladder.errors import RecordError
+
+from .tables import digits
 
 if TYPE_CHECKING:
     from stepladder.bench import CollectiveRow, LatencyBandwidthFit
     from stepladder.bench.ring_all_reduce import RingRow
-
-COLOURS = ("#2458a6", "#d1603d", "#3a8f5c", "#8a5fa8", "#a38a2f", "#5a6672")
 
 
 def figure(
@@ -35,7 +36,9 @@ def figure(
         "axes.spines.right": False,
         "axes.grid": True,
         "grid.alpha": 0.25,
-        "axes.prop_cycle": matplotlib.rcsetup.cycler(color=COLOURS),
+        "axes.prop_cycle": matplotlib.rcsetup.cycler(color=palette.COLOURS),
+        "axes.formatter.limits": (-5, 7),  # as people write numbers, without a power of ten
+        "axes.formatter.useoffset": False,
         "font.size": 10,
     }
     with pyplot.rc_context(look):
@@ -43,6 +46,12 @@ def figure(
             1, panels, figsize=(width, height), layout="constrained", width_ratios=widths
         )
     return drawn, axes
+
+
+def place_legend(axes: Any, **look: Any) -> None:
+    """The legend beside the plot, where it covers no data."""
+    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
+    axes.legend(**{"frameon": False, "fontsize": 8, **place, **look})
 
 
 def store(drawn: Any, path: str | Path) -> Path:
@@ -69,11 +78,13 @@ def plot_losses(
 ) -> Path:
     """Training and validation loss over the steps."""
     drawn, axes = figure()
-    axes.plot(*zip(*losses), label="training", linewidth=1.2)
+    run = palette.COLOURS[0]
+    axes.plot(*zip(*losses), label="training", linewidth=1.2, color=run)
     if evaluations:
-        axes.plot(*zip(*evaluations), "o-", label="validation", markersize=4)
-    axes.set(xlabel="step", ylabel="loss (nats a token)")
-    axes.legend(frameon=False)
+        look = {"color": palette.tone(run, 1), "linestyle": "--", "marker": "o", "markersize": 4}
+        axes.plot(*zip(*evaluations), label="validation", **look)
+    axes.set(xlabel="step", ylabel="loss")
+    place_legend(axes)
     return store(drawn, path)
 
 
@@ -84,8 +95,9 @@ def plot_bars(
     drawn, axes = figure(3.6 * len(panels), 3.6, panels=len(panels))
     for axis, (title, values) in zip([axes] if len(panels) == 1 else axes, panels.items()):
         heights = [0.0 if value is None else value for value in values]
-        bars = axis.bar(range(len(names)), heights, color=COLOURS[0])
-        axis.bar_label(bars, labels=["unknown" if v is None else f"{v:.3g}" for v in values])
+        bars = axis.bar(range(len(names)), heights, color=palette.COLOURS[0])
+        axis.bar_label(bars, labels=["unknown" if v is None else digits(v) for v in values])
+        axis.margins(y=0.12)  # for the numbers
         axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axis.set_title(title)
         axis.grid(axis="x", visible=False)
@@ -99,18 +111,18 @@ def plot_collectives(
 ) -> Path:
     """Time and bus bandwidth by size, a colour a collective, the fitted line dashed."""
     drawn, (left, right) = figure(11, 4.2, panels=2)
-    for index, (key, line) in enumerate(lines.items()):
+    for (key, line), colour in zip(lines.items(), palette.series_colours(len(lines))):
         some = [row for row in rows if (row.collective, row.axes) == key]
-        colour, sizes = COLOURS[index % len(COLOURS)], [row.bytes for row in some]
+        sizes = [row.bytes for row in some]
         label = f"{key[0]} over {key[1]} ({some[0].ways})"
         left.loglog(sizes, [row.seconds * 1e6 for row in some], "o-", color=colour, label=label)
         if line is not None:
             left.loglog(sizes, [line.seconds(row) * 1e6 for row in some], "--", color=colour)
         rates = [row.bus_bytes_per_second / 1e9 for row in some]
-        right.loglog(sizes, rates, "o-", color=colour)
+        right.loglog(sizes, rates, "o-", color=colour, label=label)
     left.set(xlabel="bytes", ylabel="µs", title="time; dashed: hops x latency + bytes / rate")
     right.set(xlabel="bytes", ylabel="GB/s", title="bus bandwidth")
-    left.legend(frameon=False, fontsize=8)
+    place_legend(right)
     return store(drawn, path)
 
 
@@ -125,7 +137,7 @@ def plot_ring(path: str | Path, ranks: int, rows: Sequence[RingRow]) -> Path:
     right.loglog(sizes, [row.ring_ms for row in even], "o-", label="ring on send and receive")
     right.loglog(sizes, [row.backend_ms for row in even], "s--", label="the backend's all-reduce")
     right.set(xlabel="bytes", ylabel="ms", title=f"time on {ranks} ranks")
-    right.legend(frameon=False)
+    place_legend(right, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     return store(drawn, path)
 
 
@@ -145,7 +157,7 @@ def draw_steps(axes: Any, ranks: int) -> None:
     for hop in hops:
         start = place(hop.step, hop.source, hop.chunk, box)
         end = place(hop.step + 1, hop.target, hop.chunk, box)
-        look = {"arrowstyle": "-|>", "color": COLOURS[1 if hop.adds else 2], "shrinkA": 9,
+        look = {"arrowstyle": "-|>", "color": palette.COLOURS[1 if hop.adds else 2], "shrinkA": 9,
                 "shrinkB": 9, "linewidth": 1.3}  # fmt: skip
         axes.annotate("", xy=end, xytext=start, arrowprops=look)
     if ranks > 1:

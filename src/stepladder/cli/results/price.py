@@ -17,6 +17,7 @@ from .tables import table
 
 UNKNOWN = "unknown"
 USUAL = {"tokens": 1e9, "samples": 1e6}  # priced where nobody says how many
+LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 TIMES = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "s"))
 ENERGIES = ((1000.0, "MWh"), (1.0, "kWh"), (0.001, "Wh"))  # in kWh
 MASSES = ((1000.0, "t"), (1.0, "kg"), (0.001, "g"))  # in kg
@@ -53,7 +54,7 @@ class Priced:
         """The price of one plan as a sentence."""
         time, hours, energy, co2, rent = self.cells(found)
         if time == UNKNOWN:
-            return f"{self.amount:.3g} {self.unit}: unknown time, so unknown price"
+            return f"{spoken(self.amount)} {self.unit}: unknown time, so unknown price"
         said = [
             time,
             f"{hours} {self.devices}-hours",
@@ -61,15 +62,15 @@ class Priced:
             "unknown CO2" if co2 == UNKNOWN else f"{co2} CO2",
             "unknown rent" if rent == UNKNOWN else rent,
         ]
-        return f"{self.amount:.3g} {self.unit}: {', '.join(said)}"
+        return f"{spoken(self.amount)} {self.unit}: {', '.join(said)}"
 
     def show(self, forecasts: Sequence[Forecast]) -> None:
         """The price of every plan, one a row."""
         if forecasts[0].time is None:
             return
-        title = f"Price of {self.amount:.3g} {self.unit}, CO2 at {self.grams_per_kwh:g} g/kWh"
+        title = f"Price of {spoken(self.amount)} {self.unit}, CO2 at {self.grams_per_kwh:g} g/kWh"
         columns = ["plan", "time", f"{self.devices}-hours", "energy", "CO2", "rent"]
-        table(title, columns, [[found.plan, *self.cells(found)] for found in forecasts])
+        table(title, columns, [[found.plan, *self.cells(found)] for found in forecasts], ["plan"])
 
 
 def configure_price(parser: argparse.ArgumentParser) -> None:
@@ -87,14 +88,20 @@ def configure_price(parser: argparse.ArgumentParser) -> None:
 
 def read_price(options: argparse.Namespace, facts: Facts, cluster: Cluster) -> Priced:
     """What is to be priced, from the options."""
-    if options.tokens is not None and not 0 < options.tokens < float("inf"):
-        raise PlanError("tokens", f"{options.tokens} is not a number to train on", "Use 1e12.")
-    if not 0 <= options.grid < float("inf"):
-        problem = f"{options.grid} is not a number of grams of CO2 per kWh"
+    amount = USUAL[facts.unit] if options.tokens is None else options.tokens
+    return price_of(amount, options.grid, facts, cluster)
+
+
+def price_of(amount: float, grams_per_kwh: float, facts: Facts, cluster: Cluster) -> Priced:
+    """So many tokens or samples of the workload, on the cluster, with that electricity."""
+    if not 0 < amount < float("inf"):
+        raise PlanError("tokens", f"{amount} is not a number to train on", "Use 1e12.")
+    if not 0 <= grams_per_kwh < float("inf"):
+        problem = f"{grams_per_kwh} is not a number of grams of CO2 per kWh"
         raise PlanError("grid", problem, f"The world's average is {WORLD_GRAMS_PER_KWH:g}.")
     device = cluster.device
     kind = "CPU" if device.is_cpu else "TPU" if device.name.startswith("TPU") else "GPU"
-    return Priced(options.tokens or USUAL[facts.unit], facts.unit, kind, options.grid)
+    return Priced(amount, facts.unit, kind, grams_per_kwh)
 
 
 def in_unit(value: float | None, units: Sequence[tuple[float, str]]) -> str:
@@ -103,6 +110,12 @@ def in_unit(value: float | None, units: Sequence[tuple[float, str]]) -> str:
         return UNKNOWN
     size, unit = next((each for each in units if value >= each[0]), units[-1])
     return f"{number(value / size)} {unit}"
+
+
+def spoken(amount: float) -> str:
+    """A large number in words, such as 15 trillion."""
+    size, word = next((each for each in LARGE if amount >= each[0]), (1.0, ""))
+    return f"{number(amount / size)} {word}".rstrip()
 
 
 def number(value: float | None) -> str:

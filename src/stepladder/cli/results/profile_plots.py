@@ -6,24 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .plots import COLOURS, figure, store
+from stepladder.palette import CAUSES, OWNERS, REFERENCE, cause_colour, owner_colour
+
+from .plots import figure, place_legend, store
+from .tables import digits
 
 if TYPE_CHECKING:
     from stepladder.measure import MemoryTimeline
     from stepladder.record import Forecast, Memory, Profile
 
 MIB = 2**20
-CAUSE_COLOURS = {
-    "matrix": COLOURS[0], "attention": "#5b8fd9", "memory_bound": COLOURS[2],
-    "communication": COLOURS[1], "bubble": "#e6a58f", "optimizer": COLOURS[3],
-    "data": COLOURS[4], "launch": "#c7b26a", "host": COLOURS[5],
-}  # fmt: skip
-OWNER_COLOURS = {
-    "parameters": COLOURS[0], "gradients": "#5b8fd9", "optimizer": COLOURS[3],
-    "working": "#9cc0ee", "activations": COLOURS[1], "logits": "#e6a58f",
-    "communication": COLOURS[4], "temporary": COLOURS[2], "context": COLOURS[5],
-    "reserved": "#b9c0c7",
-}  # fmt: skip
+CAUSE_COLOURS = {cause: cause_colour(cause) for cause in CAUSES}
+OWNER_COLOURS = {owner: owner_colour(owner) for owner in OWNERS}
 
 
 def plot_causes(path: str | Path, found: Profile, said: Forecast | None) -> Path:
@@ -38,7 +32,7 @@ def plot_causes(path: str | Path, found: Profile, said: Forecast | None) -> Path
             width = causes.get(cause, 0.0) * 1e3
             axes.barh(line, width, left=left, height=0.6, color=colour, edgecolor="white")
             if width > 0.06 * found.step_seconds * 1e3:
-                text = f"{cause.replace('_', ' ')}\n{width:.3g}"
+                text = f"{cause.replace('_', ' ')}\n{digits(width)}"
                 axes.text(left + width / 2, line, text, ha="center", va="center", fontsize=8,
                           color="white")  # fmt: skip
             left += width
@@ -77,7 +71,7 @@ def plot_memory(
     left.set(xlabel="from the step's start to its end, by births and deaths of tensors",
              ylabel="MiB", title="measured", ylim=(0, 1.15 * top), xlim=(0, 1))  # fmt: skip
     draw_moments(right, moments, top)
-    right.legend(*left.get_legend_handles_labels(), frameon=False, fontsize=8, loc="upper right")
+    place_legend(right, handles=left.get_legend_handles_labels()[0])
     return store(drawn, path)
 
 
@@ -85,7 +79,7 @@ def draw_marks(axes: Any, memory: MemoryTimeline, top: float) -> None:
     for name, at in memory.marks.items():
         if name == "start":
             continue
-        axes.axvline(at, color="#333333", linestyle=":", linewidth=0.9)
+        axes.axvline(at, color=REFERENCE, linestyle=":", linewidth=0.9)
         height = 1.1 if name == "peak" else 1.04
         axes.text(at, height * top, f" {name}", fontsize=8, va="center")
 

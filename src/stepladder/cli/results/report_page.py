@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any
 
+from stepladder.palette import style_sheet
+
 from .report_plots import Plot
-from .tables import cell
+from .tables import cell, digits, size
 
 STYLE = """
 :root { color-scheme: light dark; --back: #f6f6f3; --card: #fff; --line: #e2e2dc; --text: #1d2125; --soft: #5c646d;
-  --good: #2f7d4f; --warn: #9a5b00; --bad: #b3382c; --c0: #2458a6; --c1: #d1603d; --c2: #3a8f5c; --c3: #8a5fa8; --c4: #a38a2f; --c5: #5a6672; }
+  --good: #2f7d4f; --warn: #9a5b00; --bad: #b3382c; }
 @media (prefers-color-scheme: dark) { :root { --back: #111417; --card: #181c20; --line: #2a3036; --text: #e6e9ec;
-  --soft: #9aa4ae; --good: #6cc493; --warn: #e0a74a; --bad: #f08a7d;
-  --c0: #73a9ff; --c1: #f08a66; --c2: #6cc493; --c3: #bd9ade; --c4: #d3b75c; --c5: #a3b0bd; } }
+  --soft: #9aa4ae; --good: #6cc493; --warn: #e0a74a; --bad: #f08a7d; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1180px; padding: 28px 20px 60px; background: var(--back); color: var(--text);
   font: 14.5px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; font-variant-numeric: tabular-nums; }
@@ -26,22 +28,35 @@ figcaption { font-weight: 600; font-size: 13.5px; } figure svg { width: 100%; he
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 400; color: var(--soft); }
 td, th { padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; } tr:last-child td { border: 0; }
 .n { text-align: right; white-space: nowrap; } .good { color: var(--good); } .warn { color: var(--warn); } .bad { color: var(--bad); }
+img.sample { image-rendering: pixelated; min-width: min(100%, 192px); max-width: 100%; display: block; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
 @media print { figure, .card { break-inside: avoid; } }
 """  # noqa: E501 - a style sheet has its own measure
 EVENTS = 200  # of the newest
+MANY = 10  # times too much: no percentage says more
 
 
-def build_page(name: str, facts: dict[str, Any], plots: Sequence[Plot]) -> str:
-    """The whole file."""
+def build_page(
+    name: str,
+    facts: dict[str, Any],
+    plots: Sequence[Plot],
+    pictures: Callable[[str, int], bytes | None],
+) -> str:
+    """The whole file.
+
+    Args:
+        pictures: the PNG that was kept under a name at a step.
+    """
     parts = [
         f"<header><h1>{escape(name)}</h1><p>{escape(lead(facts))}</p></header>",
+        section("What ended it", text_card(facts.get("failure") or "")),
         section("Result", pairs(facts.get("summary"), leave_out=("kind", "sample"))),
         section("Plan", text_card(plan_text(facts))),
         section("Forecast against measured", comparison(facts["comparison"])),
         section("Where a step's time goes", verdict(facts.get("profile"))),
         section("Curves", gallery(plots)),
-        section("Ranks", ranks(facts["ranks"])),
+        section("Samples", samples(facts["samples"], pictures)),
+        section("Ranks", ranks(facts["ranks"], facts["ranks_verdict"])),
         section("Events", events(facts["events"])),
         section("Environment", pairs(facts.get("environment"))),
         section("Recipe", text_card(facts.get("recipe") or "")),
@@ -50,8 +65,8 @@ def build_page(name: str, facts: dict[str, Any], plots: Sequence[Plot]) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(name)} · stepladder</title><style>{STYLE}</style></head>\n"
-        f"<body>{''.join(parts)}</body></html>\n"
+        f"<title>{escape(name)} · stepladder</title><style>{style_sheet()}{STYLE}</style></head>\n"
+        f"<body>{parts[0]}<main>{''.join(parts[1:])}</main></body></html>\n"
     )
 
 
@@ -101,13 +116,13 @@ def pairs(values: Any, leave_out: Sequence[str] = ()) -> str:
         (
             f"<tr><td>{escape(str(name))}</td><td>{escape(cell(value))}</td></tr>"
             for name, value in known.items()
-            if name not in leave_out and value is not None
+            if name not in leave_out and value not in (None, "nan", "")
         ),
     )
 
 
 def comparison(rows: Sequence[dict[str, Any]]) -> str:
-    return table(("", "forecast", "measured", "off"), map(compared, rows))
+    return table(("what", "forecast", "measured", "off"), map(compared, rows))
 
 
 def compared(row: dict[str, Any]) -> str:
@@ -115,7 +130,7 @@ def compared(row: dict[str, Any]) -> str:
     look = (
         "" if off is None else "good" if abs(off) <= 0.1 else "warn" if abs(off) <= 0.25 else "bad"
     )
-    said = "unknown" if off is None else f"{off:+.1%}"
+    said = "–" if off is None else f"{off:+.1%}" if off < MANY - 1 else f"× {off + 1:,.0f}"
     values = "".join(
         f'<td class="n">{escape(amount(row[name], row["unit"]))}</td>'
         for name in ("forecast", "measured")
@@ -125,10 +140,10 @@ def compared(row: dict[str, Any]) -> str:
 
 def amount(value: float | None, unit: str) -> str:
     if value is None:
-        return "unknown"
+        return "–"
     if unit == "B":
-        return f"{value / 2**30:,.3g} GiB" if value >= 2**30 / 10 else f"{value / 2**20:,.3g} MiB"
-    return f"{value * 1e3:,.4g} ms" if unit == "s" else cell(value)
+        return size(value)
+    return f"{digits(value * 1e3, 4)} ms" if unit == "s" else cell(value)
 
 
 def verdict(profile: Any) -> str:
@@ -158,11 +173,31 @@ def gallery(plots: Sequence[Plot]) -> str:
     return f'<div class="grid">{"".join(figures)}</div>' if plots else ""
 
 
-def ranks(rows: Sequence[dict[str, Any]]) -> str:
+def samples(rows: Sequence[dict[str, Any]], pictures: Callable[[str, int], bytes | None]) -> str:
+    """The newest picture or text of each name."""
+    newest = {row["name"]: row for row in reversed(rows)}
+    return "".join(
+        f"<figure><figcaption>{escape(name)}, step {row['step']:,}</figcaption>"
+        + (picture(pictures(name, row["step"])) if row["text"] is None else preformatted(row))
+        + "</figure>"
+        for name, row in newest.items()
+    )
+
+
+def picture(png: bytes | None) -> str:
+    data = b64encode(png or b"").decode()
+    return f'<img class="sample" alt="" src="data:image/png;base64,{data}">'
+
+
+def preformatted(row: dict[str, Any]) -> str:
+    return f"<pre>{escape(row['text'])}</pre>"
+
+
+def ranks(rows: Sequence[dict[str, Any]], said: str) -> str:
     if len(rows) < 2:
         return ""
-    columns = ("rank", "own time", "waiting", "memory", "")
-    return table(columns, (rank_row(row) for row in rows))
+    columns = ("rank", "own time", "waiting", "memory", "verdict")
+    return f"<p>{escape(said)}</p>" + table(columns, (rank_row(row) for row in rows))
 
 
 def rank_row(row: dict[str, Any]) -> str:
@@ -173,7 +208,7 @@ def rank_row(row: dict[str, Any]) -> str:
         amount(row["memory_bytes"], "B"),
     ]
     inside = "".join(f'<td class="n">{escape(one)}</td>' for one in cells)
-    return f'<tr><td>{row["rank"]}</td>{inside}<td class="n bad">{slow}</td></tr>'
+    return f'<tr><td>{row["rank"]}</td>{inside}<td class="bad">{slow}</td></tr>'
 
 
 def events(rows: Sequence[dict[str, Any]]) -> str:

@@ -13,7 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .plots import COLOURS, figure, store
+from stepladder.palette import (
+    COLLECTIVES,
+    COLOURS,
+    HUES,
+    LIMIT,
+    OWNERS,
+    STROKES,
+    hue_on_circle,
+    in_css,
+    owner_colour,
+    tone,
+)
+
+from .plots import figure, place_legend, store
 
 if TYPE_CHECKING:
     from stepladder.dashboard import JournalIndex
@@ -41,12 +54,13 @@ class Curve:
 
 
 PICTURES: dict[str, tuple[str, str, tuple[Curve, ...]]] = {
-    "loss": ("Loss", "nats a token",
+    "loss": ("Loss", "loss",
              (Curve("step", "loss", "training"), Curve("evaluation", "loss", "validation"))),
-    "gradient-norm": ("Gradient norm", "", (Curve("step", "grad_norm", "gradient norm"),)),
-    "learning-rate": ("Learning rate", "", (Curve("step", "lr", "learning rate"),)),
-    "loss-scale": ("Loss scale", "", (Curve("step", "loss_scale", "loss scale"),)),
-    "tokens": ("Tokens a second", "", (Curve("step", "tokens_per_second", "tokens/s"),)),
+    "gradient-norm": ("Gradient norm", "norm", (Curve("step", "grad_norm", "gradient norm"),)),
+    "learning-rate": ("Learning rate", "rate", (Curve("step", "lr", "learning rate"),)),
+    "loss-scale": ("Loss scale", "scale", (Curve("step", "loss_scale", "loss scale"),)),
+    "throughput": ("Throughput", "{unit}/s",
+                   (Curve("step", "tokens_per_second", "throughput"),)),
     "mfu": ("Share of the peak", "%",
             (Curve("step", "mfu", "MFU", 100), Curve("step", "hfu", "with recomputation", 100))),
     "step-time": ("Step time and data wait", "s",
@@ -61,22 +75,27 @@ PICTURES: dict[str, tuple[str, str, tuple[Curve, ...]]] = {
 }  # fmt: skip
 
 
-FROM_ZERO = {"tokens", "mfu", "step-time", "ranks", "memory", "utilisation", "power"}
+FROM_ZERO = {"throughput", "mfu", "step-time", "ranks", "memory", "utilisation", "power"}
 
 
 def draw_plots(index: JournalIndex, folder: Path) -> list[Plot]:
     """Every picture there are numbers for."""
+    from stepladder.dashboard.run_facts import unit as unit_of
+
     windows = index.windows(0, FAR, POINTS)
     made = []
     for name, (title, unit, curves) in PICTURES.items():
         known = [curve for curve in curves if curve.column in windows[curve.kind]["columns"]]
         if known:
-            drawn = lines(windows, known, unit, from_zero=name in FROM_ZERO)
+            shown = unit.format(unit=unit_of(index))
+            drawn = lines(windows, known, shown, from_zero=name in FROM_ZERO)
             made.append(keep(folder / f"{name}.png", title, drawn))
-    owners = {n: c for n, c in windows["memory"]["columns"].items() if n != "peak"}
+    columns = windows["memory"]["columns"]
+    owners = {name: columns[name] for name in sorted(columns, key=owner_place) if name != "peak"}
     if owners:
         limit = index.latest.get("memory", {}).get("limit_bytes")
-        drawn = stacked(windows["memory"]["steps"], owners, limit)
+        end = max([*windows["step"]["steps"][-1:], *windows["memory"]["steps"][-1:]])
+        drawn = stacked([*windows["memory"]["steps"], end], owners, limit)
         made.append(keep(folder / "memory-by-owner.png", "Memory by owner", drawn))
     collectives = windows["collectives"]["columns"]
     if collectives:
@@ -86,9 +105,14 @@ def draw_plots(index: JournalIndex, folder: Path) -> list[Plot]:
     for kind in windows:
         if kind.startswith(LOGGED) and windows[kind]["columns"]:
             name = kind.removeprefix(LOGGED)
-            drawn = lines(windows, [Curve(kind, "value", name)], "")
+            drawn = lines(windows, [Curve(kind, "value", name)], name)
             made.append(keep(folder / f"logged-{file_name(name)}.png", name, drawn))
     return made
+
+
+def owner_place(owner: str) -> int:
+    """From what stays to what passes."""
+    return [*OWNERS, owner].index(owner)
 
 
 def file_name(name: str) -> str:
@@ -106,34 +130,47 @@ def lines(
         for index, curve in enumerate(curves):
             window = windows[curve.kind]
             column, steps = window["columns"][curve.column], window["steps"]
-            colour = COLOURS[index % len(COLOURS)]
+            colour, stroke = look_of(curve, index)
             low, mean, high = (
                 scaled(column.get(part, column["mean"]), curve.scale)
                 for part in ("low", "mean", "high")
             )
             if window["rows_per_point"] > 1:
                 axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
-            mark = "o-" if len(steps) < 30 else "-"
             axes.plot(
-                steps, mean, mark, color=colour, label=curve.label, linewidth=1.2, markersize=3
-            )
+                steps, mean, linestyle=stroke, color=colour, label=curve.label, linewidth=1.4,
+                marker="o" if len(steps) < 30 else None, markersize=3,
+            )  # fmt: skip
         axes.set(xlabel="step", ylabel=unit)
         if from_zero:
             axes.set_ylim(bottom=0)
         if len(curves) > 1:
-            axes.legend(frameon=False)
+            place_legend(axes)
 
     return draw
 
 
+def look_of(curve: Curve, place: int) -> tuple[str, str]:
+    """Colour and stroke: a collective's own, else the run's, and tones of it."""
+    if curve.kind == "collectives":
+        known = COLLECTIVES.get(curve.column)
+        return HUES[known].light if known else hue_on_circle(place / 7), "-"
+    return tone(COLOURS[0], place), STROKES[place % len(STROKES)]
+
+
 def stacked(steps: Sequence[int], owners: dict[str, Any], limit: Any) -> Draw:
+    """Each owner on the others; a peak lasts until another is recorded, or to the last step."""
+
     def draw(axes: Any) -> None:
-        heights = [[(value or 0) / GIB for value in column["mean"]] for column in owners.values()]
-        axes.stackplot(steps, heights, labels=list(owners), colors=COLOURS, alpha=0.85)
-        if isinstance(limit, int | float):
-            axes.axhline(limit / GIB, color="#b3382c", linestyle="--", linewidth=1, label="limit")
+        peaks = ([*column["mean"], column["mean"][-1]] for column in owners.values())
+        heights = [[(value or 0) / GIB for value in each] for each in peaks]
+        colours = [owner_colour(owner) for owner in owners]
+        axes.stackplot(steps, heights, labels=list(owners), colors=colours)
+        if isinstance(limit, int | float) and limit < 2.5 * GIB * max(map(sum, zip(*heights))):
+            axes.axhline(limit / GIB, color=LIMIT, linestyle="--", linewidth=1, label="limit")
         axes.set(xlabel="step", ylabel="GiB")
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        axes.set_ylim(bottom=0)
+        place_legend(axes, reverse=True)
 
     return draw
 
@@ -158,6 +195,4 @@ def for_page(svg: str) -> str:
     """Without what only a file of its own needs, and in the page's own colours."""
     bare = svg[svg.index("<svg") :]
     bare = re.sub(r"<metadata>.*?</metadata>", "", bare, flags=re.DOTALL)
-    for index, colour in enumerate(COLOURS):
-        bare = bare.replace(colour, f"var(--c{index})")
-    return bare.replace("#000000", "currentColor")
+    return in_css(bare).replace(LIMIT, "var(--bad)").replace("#000000", "currentColor")

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from .plots import figure, plot_bars, store
+from stepladder.palette import REFERENCE
+
+from .plots import figure, place_legend, plot_bars, store
 from .tables import as_json, progress, table
 
 RANKS = 2
@@ -98,9 +100,9 @@ def plot_scaling(path: str, rows: list[Any]) -> None:
     for kind in dict.fromkeys(row.kind for row in rows):
         some = [row for row in rows if row.kind == kind]
         axes.plot([row.ranks for row in some], [row.efficiency for row in some], "o-", label=kind)
-    axes.axhline(1.0, linestyle="--", linewidth=0.8, color="#5a6672")
+    axes.axhline(1.0, linestyle="--", linewidth=0.8, color=REFERENCE)
     axes.set(xlabel="ranks", ylabel="efficiency", ylim=(0, 1.15))
-    axes.legend(frameon=False)
+    place_legend(axes)
     store(drawn, path)
 
 
@@ -143,7 +145,7 @@ def plot_curves(path: str, rows: list[Any]) -> None:
             linewidth=2.5 - 2 * index / len(rows),
         )
     axes.set(xlabel="step", ylabel="loss")
-    axes.legend(frameon=False)
+    place_legend(axes)
     store(drawn, path)
 
 

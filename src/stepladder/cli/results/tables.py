@@ -13,11 +13,21 @@ from dataclasses import asdict, is_dataclass
 from typing import Any, TypeVar
 
 GIB = 2**30
+SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 Item = TypeVar("Item")
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Draw a table; numbers to the right, words to the left."""
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    typed: Sequence[str] = (),
+) -> None:
+    """Draw a table; numbers to the right, words to the left.
+
+    Args:
+        typed: columns whose words people type again: they are never broken into lines.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -26,13 +36,18 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     drawn = Table(title=Text(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float) or row[index] is None for row in rows)
+        whole = max((len(cell(row[index])) for row in rows), default=0)
         drawn.add_column(
-            Text(column), justify="right" if rows and numeric else "left", overflow="fold"
-        )
+            Text(column), justify="right" if rows and numeric else "left", overflow="fold",
+            min_width=whole if column in typed else None,
+        )  # fmt: skip
     for row in rows:
         drawn.add_row(*(Text(cell(value)) for value in row))  # Text: a [ is only a bracket
     # A pipe has no width: give it room rather than fold every line at 80.
-    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(drawn)
+    screen = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    least = drawn.__rich_measure__(screen, screen.options.update(max_width=10_000)).minimum
+    screen.width = max(screen.width, least)
+    screen.print(drawn)
 
 
 def cell(value: object) -> str:
@@ -43,6 +58,17 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
     return str(value)
+
+
+def digits(value: float, places: int = 3) -> str:
+    """A number with so many digits, or all in front of the point, and never as 4.07e+03."""
+    return f"{value:,.0f}" if abs(value) >= 10**places - 0.5 else f"{value:,.{places}g}"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in the largest unit of which there is one at least."""
+    unit, name = next((each for each in SIZES if abs(num_bytes) >= each[0]), (1, "B"))
+    return f"{digits(num_bytes / unit)} {name}"
 
 
 def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:

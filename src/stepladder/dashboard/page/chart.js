@@ -2,8 +2,9 @@
 import { byteTicks, bytes, logTicks, short, ticks, whole } from "./format.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
-const EDGE = { left: 58, right: 14, top: 10, bottom: 22 };
+const EDGE = { left: 58, right: 14, top: 10, bottom: 34 };
 const NAMED = 5; // lines that carry their names at their ends; more have a legend
+const LONGEST = 20; // letters of such a name
 const ROOMY = 420; // px: a narrower chart has no place for names
 
 export function shape(name, attributes = {}, text) {
@@ -23,6 +24,15 @@ export const swatch = (color) => {
   made.style.background = color;
   return made;
 };
+// The key of a line, with its stroke and dots, as it is drawn.
+export function key(line) {
+  const made = shape("svg", { class: "key", viewBox: "0 0 22 8", width: 22, height: 8, "aria-hidden": "true" });
+  const stroke = shape("line", { x1: 0, x2: 22, y1: 4, y2: 4, stroke: line.color, "stroke-width": 2 });
+  if (line.dash) stroke.setAttribute("stroke-dasharray", line.dash);
+  made.append(stroke);
+  if (line.dots) made.append(shape("circle", { cx: 11, cy: 4, r: 2.6, fill: line.color }));
+  return made;
+}
 
 export class Chart {
   constructor(spec, hub) {
@@ -30,28 +40,30 @@ export class Chart {
     this.hub = hub; // hears of cursors and of ranges to look at
     this.lines = [];
     this.now = element("span", { class: "now" });
+    this.title = element("span", {}, spec.title);
     this.plot = shape("svg", { class: "plot", tabindex: "0", role: "img", "aria-label": spec.title });
     this.legend = element("ul", { class: "legend" });
     this.root = element("figure", { class: `card ${spec.size ?? ""} ${spec.stack ? "stacked" : ""}`, id: `chart-${spec.id}`, hidden: "" },
-      element("h3", {}, element("span", {}, spec.title), this.now), this.plot, this.legend);
+      element("h3", {}, this.title, this.now), this.plot, this.legend);
     new ResizeObserver(() => this.paint()).observe(this.plot);
     this.listen();
   }
 
   draw(lines, view) {
-    this.lines = this.spec.stack ? stacked(lines) : lines;
+    this.lines = this.spec.stack ? stacked(lines.map((line) => held(line, view.end))) : lines;
     this.view = view;
+    this.title.textContent = this.spec.title + (this.spec.unit ? `, ${this.spec.unit()}` : "");
     this.root.hidden = !this.lines.some((line) => line.steps.length);
     if (this.root.hidden) return;
-    this.names = !this.spec.stack && lines.length > 1 && lines.length <= NAMED;
-    this.legend.replaceChildren(...(lines.length > 1 ? lines.map((line) => element("li", {}, swatch(line.color), line.label)) : []));
+    this.names = !this.spec.stack && lines.length > 1 && lines.length <= NAMED && nameable(lines, view);
+    this.legend.replaceChildren(...(lines.length > 1 ? lines.map((line) => element("li", {}, this.spec.stack ? swatch(line.color) : key(line), line.label)) : []));
     this.tellNow(null);
     this.paint();
   }
 
   tellNow(step) {
     const parts = this.lines.slice(0, this.spec.stack ? 0 : 3).map((line) => {
-      const at = step === null ? lastKnown(line.mean) : nearest(line.steps, step);
+      const at = step === null ? lastKnown(line.mean) : valueAt(line, step);
       return at < 0 ? "–" : this.spec.format(line.mean[at]);
     });
     if (this.spec.stack && this.lines.length) {
@@ -71,7 +83,7 @@ export class Chart {
     this.height = height;
     const named = this.names && width >= ROOMY;
     this.legend.hidden = named;
-    this.right = named ? 20 + 6.2 * Math.max(...this.lines.map((line) => cropped(line.label).length)) : EDGE.right;
+    this.right = named ? 20 + 6.2 * Math.max(...this.lines.map((line) => line.label.length)) : EDGE.right;
     this.setScales();
     const parts = [...this.axes(), ...this.lines.flatMap((line) => this.curve(line)), ...this.limit(), ...this.marks(), ...(named ? this.endNames() : [])];
     this.plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -103,14 +115,16 @@ export class Chart {
   axes() {
     const rows = Math.max(2, Math.floor(this.height / 42));
     const values = this.log ? logTicks(this.low, this.high) : (this.spec.format === bytes ? byteTicks : ticks)(this.low, this.high, rows);
-    const made = values.flatMap((value) => [
+    const text = distinct(values, this.spec.format);
+    const made = values.flatMap((value, index) => [
       shape("line", { class: "gridline", x1: EDGE.left, x2: this.width - this.right, y1: this.y(value), y2: this.y(value) }),
-      shape("text", { x: EDGE.left - 8, y: this.y(value) + 4, "text-anchor": "end" }, this.spec.format(value)),
+      shape("text", { x: EDGE.left - 8, y: this.y(value) + 4, "text-anchor": "end" }, text[index]),
     ]);
     const bottom = this.height - EDGE.bottom;
     made.push(shape("line", { class: "axis", x1: EDGE.left, x2: this.width - this.right, y1: bottom, y2: bottom }));
     for (const step of ticks(this.view.first, this.view.last, Math.max(2, this.width / 110)).filter((one) => Number.isInteger(one)))
-      made.push(shape("text", { x: this.x(step), y: this.height - 6, "text-anchor": "middle" }, step >= 1e5 ? short(step) : whole(step)));
+      made.push(shape("text", { x: this.x(step), y: bottom + 15, "text-anchor": "middle" }, step >= 1e5 ? short(step) : whole(step)));
+    made.push(shape("text", { class: "unit", x: (EDGE.left + this.width - this.right) / 2, y: this.height - 4, "text-anchor": "middle" }, "step"));
     return made;
   }
 
@@ -134,7 +148,7 @@ export class Chart {
     ends.forEach((one, index) => { if (index) one.y = Math.max(one.y, ends[index - 1].y + 13); });
     const over = ends.length ? Math.max(0, ends[ends.length - 1].y - (this.height - EDGE.bottom)) : 0;
     return ends.map(({ line, y }) => {
-      const made = shape("text", { class: "name", x: this.width - this.right + 7, y: y - over }, cropped(line.label));
+      const made = shape("text", { class: "name", x: this.width - this.right + 7, y: y - over }, line.label);
       made.style.fill = line.color;
       return made;
     });
@@ -166,12 +180,13 @@ export class Chart {
   // The rows of a tooltip: each curve's value at a step.
   values(step) {
     const rows = this.lines.map((line) => {
-      const at = nearest(line.steps, step);
-      if (at < 0 || line.mean[at] === null) return null;
+      const at = valueAt(line, step);
+      if (at < 0) return null;
       const wide = line.band && line.low[at] !== null && line.high[at] > line.low[at];
       const range = wide ? `  (${this.spec.format(line.low[at])} – ${this.spec.format(line.high[at])})` : "";
       const value = this.spec.stack ? line.high[at] - line.low[at] : line.mean[at];
-      return { color: line.color, label: line.label, text: this.spec.format(value) + range };
+      const where = line.steps[at] === step ? "" : ` at ${whole(line.steps[at])}`;
+      return { line, stack: this.spec.stack, label: line.label + where, text: this.spec.format(value) + range };
     });
     return (this.spec.stack ? rows.reverse() : rows).filter(Boolean);
   }
@@ -207,13 +222,19 @@ export class Chart {
     this.hub.look([Math.floor(first), Math.ceil(last)]);
   }
 
+  // Steps at which some line has a value, in the range that is shown.
+  steps() {
+    const { first, last } = this.view;
+    return [...new Set(this.lines.flatMap((line) => line.steps))].filter((one) => one >= first && one <= last).sort((a, b) => a - b);
+  }
+
   snap(step) {
-    const line = this.lines.find((one) => one.steps.length);
-    return line ? line.steps[nearest(line.steps, step)] : Math.round(step);
+    const steps = this.steps();
+    return steps.length ? steps[nearest(steps, step)] : Math.round(step);
   }
 
   key(event) {
-    const steps = this.lines.find((one) => one.steps.length)?.steps ?? [];
+    const steps = this.steps();
     const at = this.hub.step === null ? steps.length - 1 : nearest(steps, this.hub.step);
     const jump = event.shiftKey ? 20 : 1;
     const moves = { ArrowLeft: at - jump, ArrowRight: this.hub.step === null ? at : at + jump, Home: 0, End: steps.length - 1 };
@@ -252,6 +273,13 @@ function outline(line, at) {
   close();
   return drawn;
 }
+// A peak lasts until another is recorded: on to the last step of the run.
+function held(line, end) {
+  const last = line.steps.length - 1;
+  if (last < 0 || line.steps[last] >= end) return line;
+  const on = (values) => [...values, values[last]];
+  return { ...line, steps: [...line.steps, end], mean: on(line.mean), low: on(line.low), high: on(line.high) };
+}
 // One owner on top of the other; a hole counts as nothing held.
 function stacked(lines) {
   const floor = new Map();
@@ -276,7 +304,24 @@ function lastKnown(values) {
   for (let index = values.length - 1; index >= 0; index -= 1) if (values[index] !== null) return index;
   return -1;
 }
-const cropped = (text) => (text.length > 20 ? `${text.slice(0, 19)}…` : text);
+// Where a line is read at a step: at its nearest point; -1 where it began later, or ended before.
+export function valueAt(line, step) {
+  const at = nearest(line.steps, step);
+  const inside = at >= 0 && step >= line.steps[0] && step <= line.steps[line.steps.length - 1];
+  return inside && line.mean[at] !== null ? at : -1;
+}
+// Numbers beside an axis, with as many digits as tell them apart.
+function distinct(values, format) {
+  for (const digits of [3, 4, 5, 6]) {
+    const text = values.map((value) => format(value, digits));
+    if (new Set(text).size === text.length || digits === 6) return text;
+  }
+}
+// Whether names have room beside the ends of lines, and the lines end there.
+function nameable(lines, view) {
+  const near = view.last - 0.05 * (view.last - view.first);
+  return lines.every((line) => line.label.length <= LONGEST && line.steps.at(-1) >= near);
+}
 export function nearest(steps, step) {
   let low = 0, high = steps.length - 1;
   if (high < 0) return -1;

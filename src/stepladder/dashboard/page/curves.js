@@ -1,4 +1,5 @@
 // Which curves there are, in which order, and where their numbers come from.
+import { meaning, tone } from "./colours.js";
 import { bytes, seconds, share, short, unit } from "./format.js";
 
 export const SECTIONS = [
@@ -11,14 +12,14 @@ export const SECTIONS = [
   ] },
   { title: "Logged", charts: [] }, // by names that a training loop chose: see loggedCharts
   { title: "Speed", charts: [
-    { id: "tokens", title: "Tokens a second", format: short, zero: true, lines: [["step", "tokens_per_second", "tokens/s"]] },
+    { id: "tokens", title: "Throughput", format: short, zero: true, unit: () => `${settings.unit}/s`, lines: [["step", "tokens_per_second", "throughput"]] },
     { id: "mfu", title: "Share of the peak (MFU)", format: share, zero: true, lines: [["step", "mfu", "MFU"], ["step", "hfu", "with recomputation", { dash: "5 4" }]] },
     { id: "seconds", title: "Step time and data wait", format: seconds, zero: true, lines: [["step", "seconds", "step"], ["step", "data_seconds", "waiting for data", { dash: "5 4" }]] },
-    { id: "collectives", title: "Collectives, seconds a step", format: seconds, zero: true, lines: [["collectives", "*"]] },
+    { id: "collectives", title: "Collectives, seconds a step", format: seconds, zero: true, means: ["collective"], lines: [["collectives", "*"]] },
     { id: "ranks", title: "Ranks: own time", format: seconds, zero: true, lines: [["ranks", "slowest", "slowest rank"], ["ranks", "mean", "mean"], ["ranks", "quickest", "quickest"]] },
   ] },
   { title: "Memory", charts: [
-    { id: "owners", title: "Memory by owner", size: "wide", format: bytes, zero: true, stack: true, limit: () => settings.memoryLimit, lines: [["memory", "*", null, { leaveOut: ["peak"] }]] },
+    { id: "owners", title: "Memory by owner", size: "wide", format: bytes, zero: true, stack: true, means: ["owner"], limit: () => settings.memoryLimit, lines: [["memory", "*", null, { leaveOut: ["peak"] }]] },
     { id: "memory", title: "Peak memory", format: bytes, zero: true, limit: () => settings.memoryLimit, lines: [["step", "memory_bytes", "fullest rank"]] },
     { id: "held", title: "Memory held on the device", format: bytes, zero: true, limit: () => settings.memoryLimit, lines: [["device", "memory_bytes", "held"]] },
   ] },
@@ -29,8 +30,7 @@ export const SECTIONS = [
   ] },
 ];
 
-export const settings = { log: false, smooth: 0, memoryLimit: null, device: null };
-export const color = (index) => `var(--c${index % 10})`;
+export const settings = { log: false, smooth: 0, memoryLimit: null, device: null, unit: "tokens", lastStep: 0 };
 const OWNERS = ["parameters", "working", "gradients", "optimizer", "activations", "logits", "communication", "temporary", "context", "reserved"];
 const rank = (owner) => (OWNERS.includes(owner) ? OWNERS.indexOf(owner) : OWNERS.length); // from what stays to what passes
 const STROKES = [undefined, "5 4", "2 3"];
@@ -43,17 +43,17 @@ export const loggedCharts = (runs) => [...new Set(runs.flatMap((run) => Object.k
 // The last step that has a curve of the loop's own: its reports', or what it logged.
 export const lastStep = (runs) => Math.max(1, ...runs.flatMap((run) => Object.entries(run.series).filter(([kind]) => kind === "step" || kind.startsWith(LOGGED)).map(([, table]) => table.steps.at(-1) ?? 0)));
 
-// The lines of one chart over the chosen runs: a colour a run, or a colour a line where there is one.
+// The lines of one chart over the chosen runs. What has a meaning has its colour, and is of one run; else a run has
+// its own, and several lines of it are told apart by tones and strokes.
 export function linesOf(spec, runs) {
-  const several = runs.length > 1;
-  const shown = spec.stack ? runs.slice(0, 1) : runs;
+  const shown = spec.means ? runs.slice(0, 1) : runs;
   return shown.flatMap((run) => {
     const found = spec.lines.flatMap((wanted) => take(run.series, wanted));
     return found.map((line, index) => ({
       ...line,
-      label: several && !spec.stack ? (found.length > 1 ? `${run.name} · ${line.label}` : run.name) : line.label,
-      color: several && !spec.stack ? run.color : color(index),
-      dash: several && !spec.stack ? STROKES[index % 3] : line.dash,
+      label: shown.length > 1 ? (found.length > 1 ? `${run.name} · ${line.label}` : run.name) : line.label,
+      color: spec.means ? meaning(spec.means, line.key, index) : tone(run.color, index),
+      dash: spec.means ? undefined : line.dash ?? STROKES[index % 3],
     }));
   });
 }
@@ -65,7 +65,7 @@ function take(series, [kind, column, label, look = {}]) {
   return names.filter((name) => table.columns[name]).map((name) => {
     const { mean, low = mean, high = mean } = table.columns[name];
     const band = table.rows_per_point > 1 || settings.smooth > 0;
-    return { label: (label ?? name.replaceAll("_", " ")) + (kind === "device" && settings.device ? ` of the ${settings.device}` : ""), steps: table.steps, mean: smoothed(mean, look), low, high, band, ...look };
+    return { key: name, label: (label ?? name.replaceAll("_", " ")) + (kind === "device" && settings.device ? ` of the ${settings.device}` : ""), steps: table.steps, mean: smoothed(mean, look), low, high, band, ...look };
   });
 }
 

@@ -3,30 +3,30 @@ export function short(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value;
   const size = Math.abs(value);
-  if (size >= 1e5) return scaled(value, 1000, ["", "k", "M", "G", "T", "P"], 3);
+  if (size >= 1e5) return scaled(value, 1000, ["", "k", "M", "G", "T", "P"], Math.max(3, digits - 1));
   if (size >= 1000) return Math.round(value).toLocaleString("en");
-  if (size !== 0 && size < 1e-3) return value.toExponential(2).replace("e-0", "e-");
+  if (size !== 0 && size < 1e-3) return value.toExponential(Math.max(0, digits - 2)).replace(/\.?0*e([+-])0?/, "e$1");
   return trimmed(value, digits);
 }
-export function bytes(value) {
-  return value === null || value === undefined ? "–" : scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], 3, " ");
+export function bytes(value, digits = 3) {
+  return value === null || value === undefined ? "–" : scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], digits, " ");
 }
-export function share(value) {
-  return value === null || value === undefined ? "–" : `${trimmed(value * 100, 3)} %`;
+export function share(value, digits = 3) {
+  return value === null || value === undefined ? "–" : `${trimmed(value * 100, digits)} %`;
 }
-export function seconds(value) {
+export function seconds(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   if (value >= 86400) return `${Math.floor(value / 86400)} d ${Math.round((value % 86400) / 3600)} h`;
   if (value >= 3600) return `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`;
   if (value >= 100) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
-  if (value >= 1) return `${trimmed(value, 3)} s`;
-  if (value >= 1e-3) return `${trimmed(value * 1e3, 3)} ms`;
-  return value === 0 ? "0 s" : `${trimmed(value * 1e6, 3)} µs`;
+  if (value >= 1) return `${trimmed(value, digits)} s`;
+  if (value >= 1e-3) return `${trimmed(value * 1e3, digits)} ms`;
+  return value === 0 ? "0 s" : `${trimmed(value * 1e6, digits)} µs`;
 }
 export function whole(value) {
   return value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en");
 }
-export const unit = (name) => (value) => (value === null || value === undefined ? "–" : `${short(value, 3)} ${name}`);
+export const unit = (name) => (value, digits = 3) => (value === null || value === undefined ? "–" : `${short(value, digits)} ${name}`);
 
 function scaled(value, base, names, digits, gap = "") {
   let power = 0;

@@ -1,6 +1,7 @@
 // The page: which runs are looked at, over which steps, and what the server is asked for when.
-import { Chart, element } from "./chart.js";
-import { color, lastStep, linesOf, loggedCharts, SECTIONS, settings } from "./curves.js";
+import { Chart, element, key, swatch } from "./chart.js";
+import { series as seriesColour } from "./colours.js";
+import { lastStep, linesOf, loggedCharts, SECTIONS, settings } from "./curves.js";
 import { whole } from "./format.js";
 import * as panels from "./panels.js";
 
@@ -8,7 +9,7 @@ const get = (id) => document.getElementById(id);
 const EVERY = 1000; // ms between questions
 const FEW = 4; // runs that are compared without being asked for
 let listings = [];
-let chosen = null; // names, in the order they were chosen
+let chosen = null; // names; the first is the one whose numbers and details are shown
 let range = null; // [first, last], or all
 const held = new Map(); // name -> {series, facts, revision, asked}
 let answered = true;
@@ -22,6 +23,7 @@ const hub = {
   },
   look(next) {
     range = next;
+    this.point(null); // a cursor from before would stand at another step
     remember();
     refresh(true);
   },
@@ -32,11 +34,17 @@ function build() {
   for (const section of SECTIONS) {
     const made = section.charts.map((spec) => new Chart(spec, hub));
     charts.push(...made);
-    section.root = element("section", { class: "section", "aria-label": section.title }, element("h2", {}, section.title), element("div", { class: "grid" }, ...made.map((one) => one.root)));
+    section.root = element("section", { class: "section", "aria-label": section.title, hidden: "" }, element("h2", {}, section.title), element("div", { class: "grid" }, ...placed(made)));
     section.made = made;
     get("curves").append(section.root);
   }
   get("details").append(element("h2", {}, "The run"), element("div", { class: "grid", id: "cards" }));
+}
+
+// A wide chart has the next two beside it, one above the other.
+function placed(made) {
+  const roots = made.map((one) => one.root);
+  return made[0]?.spec.size === "wide" ? [roots[0], element("div", { class: "side" }, ...roots.slice(1, 3)), ...roots.slice(3)] : roots;
 }
 
 function addLogged(runs) {
@@ -54,11 +62,7 @@ function showTip(step, chart, event) {
   if (step === null || !chart) { tip.hidden = true; return; }
   const rows = chart.values(step);
   const near = chart.spec.events ? chart.view.events.filter((one) => Math.abs(chart.x(one.step) - chart.x(step)) < 5).slice(-3) : [];
-  const parts = rows.map((row) => {
-    const dot = element("span", { class: "swatch" });
-    dot.style.background = row.color;
-    return element("div", {}, dot, element("span", {}, row.label), element("span", {}, row.text));
-  });
+  const parts = rows.map((row) => element("div", {}, row.stack ? swatch(row.line.color) : key(row.line), element("span", {}, row.label), element("span", {}, row.text)));
   tip.replaceChildren(element("b", {}, `step ${whole(step)}`), ...parts, ...near.map((one) => element("em", {}, `${whole(one.step)}: ${one.text}`)));
   get("readout").textContent = event ? "" : `step ${step}: ${rows.map((row) => `${row.label} ${row.text}`).join(", ")}`;
   tip.hidden = false;
@@ -110,8 +114,16 @@ function choose() {
   chosen = wanted.getAll("run").filter((name) => names.includes(name));
   if (wanted.get("steps") && range === null) range = wanted.get("steps").split("-").map(Number);
   if (!range?.every(Number.isFinite)) range = null;
-  const newest = [...listings].sort((a, b) => b.changed - a.changed).map((one) => one.name);
-  if (!chosen.length) chosen = names.length <= FEW ? names : newest.slice(0, 1);
+  const live = (one) => (one.state === "live" ? 1 : 0);
+  const newest = [...listings].sort((a, b) => live(b) - live(a) || b.changed - a.changed).map((one) => one.name);
+  if (!chosen.length) chosen = newest.slice(0, names.length <= FEW ? FEW : 1);
+}
+
+// Show a run's numbers and details; it is compared with the others as before.
+function select(name) {
+  chosen = [name, ...chosen.filter((one) => one !== name)];
+  remember();
+  show();
 }
 
 function remember() {
@@ -120,25 +132,44 @@ function remember() {
   history.replaceState(null, "", `#${kept}`);
 }
 
-const colorOf = (name) => color(listings.findIndex((one) => one.name === name));
+const colorOf = (name) => seriesColour(listings.findIndex((one) => one.name === name));
 
 function show() {
   const runs = chosen?.filter((name) => held.has(name)).map((name) => ({ name, color: colorOf(name), ...held.get(name) })) ?? [];
   showChips();
   showNotice(runs);
+  showEmpty(runs);
   if (!runs.length) return;
   const main = runs[0];
+  settings.unit = main.facts.unit;
   settings.memoryLimit = main.facts.memory?.limit_bytes ?? null;
   settings.device = main.facts.device?.source ?? null;
-  const view = { first: range?.[0] ?? 0, last: range?.[1] ?? lastStep(runs), events: main.facts.events.filter((one) => one.step !== null).map((one) => ({ ...one, color: panels.markColor(one.sort) })) };
+  const last = range?.[1] ?? lastStep(runs);
+  const view = { first: range?.[0] ?? 0, last, end: Math.min(last, lastStep([main])), events: main.facts.events.filter((one) => one.step !== null).map((one) => ({ ...one, color: panels.markColor(one.sort) })) };
   addLogged(runs);
   drawFrom(0, runs, view);
-  const listing = listings.find((one) => one.name === main.name) ?? {};
-  get("headline").replaceChildren(...panels.headline(main.facts, listing, runs.length > 1));
+  get("headline").replaceChildren(...panels.headline(main.facts, runs.length > 1 ? main.name : "Run"));
   get("compare").hidden = runs.length < 2;
-  if (runs.length > 1) get("compare").replaceChildren(panels.comparison(runs, listings));
+  if (runs.length > 1) showComparison(runs, main);
   document.title = `${main.name} · stepladder`;
   showRange(main);
+}
+
+// What there is to see, where there are no curves: nothing here, or nothing yet.
+function showEmpty(runs) {
+  const steps = runs.some((run) => Object.values(run.series).some((table) => table.steps?.length));
+  const said = !listings.length && answered ? ["No run here yet.", "The page looks for one every few seconds. Start one with:", "stepladder train --run.folder FOLDER/first"]
+    : runs.length && !steps ? [`${runs[0].name} has not reported a step yet.`, runs[0].facts.state === "silent" ? "It wrote its last line a while ago, and may have been ended." : "Curves appear with the first report."] : null;
+  get("empty").hidden = !said;
+  get("details").hidden = get("headline").hidden = !runs.length;
+  if (said) get("empty").replaceChildren(element("h2", {}, said[0]), element("p", {}, said[1]), said[2] ? element("pre", {}, said[2]) : null);
+}
+
+function showComparison(runs, main) {
+  const focused = document.activeElement?.dataset?.select;
+  const shown = [...runs].sort((a, b) => listings.findIndex((one) => one.name === a.name) - listings.findIndex((one) => one.name === b.name));
+  get("compare").replaceChildren(panels.comparison(shown, main.name, select));
+  if (focused) [...get("compare").querySelectorAll("[data-select]")].find((one) => one.dataset.select === focused)?.focus({ preventScroll: true });
 }
 
 // Section by section, the browser painting in between: what is on top is seen first.
@@ -147,6 +178,8 @@ function drawFrom(place, runs, view) {
   const section = SECTIONS[place];
   section.made.forEach((chart) => chart.draw(linesOf(chart.spec, runs), view));
   section.root.hidden = section.made.every((chart) => chart.root.hidden);
+  const side = section.root.querySelector(".side");
+  if (side) side.hidden = [...side.children].every((one) => one.hidden);
   if (place + 1 < SECTIONS.length) drawFrom.next = setTimeout(() => drawFrom(place + 1, runs, view));
   else {
     showCards(runs[0]);
@@ -159,7 +192,7 @@ function showCards(main) {
   showCards.shown = main.facts;
   const opened = new Map([...document.querySelectorAll("details[id]")].map((one) => [one.id, one.open]));
   const { facts } = main;
-  const cards = [panels.forecast(facts.comparison), panels.events(facts.events), panels.ranks(facts.ranks), panels.profile(facts.profile), panels.timeline(facts.timeline), ...panels.texts(facts)];
+  const cards = [panels.samples(main.name, facts.samples), panels.forecast(facts.comparison), panels.events(facts.events), panels.ranks(facts.ranks, facts.ranks_verdict), panels.profile(facts.profile), panels.timeline(facts.timeline), ...panels.texts(facts)];
   const focused = document.activeElement?.getAttribute?.("aria-label");
   get("cards").replaceChildren(...cards.filter(Boolean));
   get("details").querySelector("h2").textContent = chosen.length > 1 ? `The run: ${main.name}` : "The run";
@@ -182,6 +215,7 @@ function showNotice(runs) {
     if (listing.read < 0.999) said.push(`${run.name}: ${Math.floor(100 * listing.read)} % of the journal is read.`);
     if (run.facts.bad_lines) said.push(`${run.name}: ${run.facts.bad_lines} line${run.facts.bad_lines > 1 ? "s" : ""} of the journal could not be read and ${run.facts.bad_lines > 1 ? "were" : "was"} passed over.`);
     if (run.facts.state === "empty") said.push(`${run.name}: nothing is written yet.`);
+    if (run.facts.failure) said.push(`${run.name} ended by ${run.facts.failure}`);
   }
   get("notice").hidden = !said.length;
   get("notice").textContent = said.join(" ");

@@ -19,7 +19,8 @@ from starlette.types import ASGIApp
 
 from stepladder.dashboard.journal_index import JournalIndex
 from stepladder.dashboard.run_facts import headline, run_facts
-from stepladder.dashboard.run_list import RunList
+from stepladder.dashboard.run_list import RunList, glimpse
+from stepladder.palette import style_sheet
 from stepladder.record import journal_path
 from stepladder.record.journal import to_json_safe
 
@@ -55,6 +56,7 @@ def build_application(run_list: RunList, token: str | None = None) -> ASGIApp:
         Route("/api/runs", runs),
         Route("/api/facts", run_endpoint(run_list, lambda index, request: run_facts(index))),
         Route("/api/series", run_endpoint(run_list, series)),
+        Route("/api/picture", picture_endpoint(run_list)),
     ]
     return Guard(Starlette(routes=routes), token)
 
@@ -62,11 +64,12 @@ def build_application(run_list: RunList, token: str | None = None) -> ASGIApp:
 def read_page() -> dict[str, bytes]:
     """The page's files by name, from the installed package."""
     folder = files("stepladder.dashboard").joinpath("page")
-    return {
+    found = {
         one.name: one.read_bytes()
         for one in folder.iterdir()
         if one.name.rpartition(".")[2] in TYPES
     }
+    return {**found, "palette.css": style_sheet().encode()}
 
 
 def listing(run_list: RunList, name: str) -> dict[str, Any]:
@@ -76,7 +79,8 @@ def listing(run_list: RunList, name: str) -> dict[str, Any]:
         changed: float | None = journal_path(folder).stat().st_mtime
     except OSError:  # the folder was deleted; what was read is still shown
         changed = None
-    return {"name": name, "changed": changed, **(headline(index) if index else {})}
+    known = headline(index) if index else {"state": glimpse(folder)}
+    return {"name": name, "changed": changed, **known}
 
 
 def run_endpoint(
@@ -89,6 +93,20 @@ def run_endpoint(
         if index is None:
             return PlainTextResponse("There is no such run.", 404)
         return json_response(tell(index, request))
+
+    return endpoint
+
+
+def picture_endpoint(run_list: RunList) -> Callable[[Request], Response]:
+    """The endpoint of a picture that a run's loop kept."""
+
+    def endpoint(request: Request) -> Response:
+        index = run_list.open(request.query_params.get("run", ""))
+        name = request.query_params.get("name", "")
+        kept = index and index.samples.picture(name, integer_parameter(request, "step", -1))
+        if not kept:
+            return PlainTextResponse("There is no such picture.", 404)
+        return Response(kept, media_type="image/png")
 
     return endpoint
 

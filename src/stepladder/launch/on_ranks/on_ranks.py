@@ -50,6 +50,12 @@ def on_ranks(
     [0, 1]
     """
     refuse_inside_a_rank(ranks)
+    if not callable(function):
+        problem = f"a {type(function).__name__} cannot be called"
+        raise WorldError("function", problem, "Give a function; its arguments follow the ranks.")
+    if timeout_seconds is not None and not timeout_seconds > 0:
+        problem = f"{timeout_seconds} is not a number of seconds"
+        raise WorldError("timeout_seconds", problem, "Use a number above 0, or none.")
     seconds = math.inf if timeout_seconds is None else timeout_seconds
     # Torch is left to the function: one that needs none starts at once.
     pool = Ranks(ranks, import_torch=False, show_output=True, grace_seconds=GRACE_SECONDS)

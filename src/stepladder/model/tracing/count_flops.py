@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,16 +44,17 @@ def count_flops(
     *,
     targets: Any = None,
     loss: Callable[..., Any] | None = None,
+    parts: Sequence[str] | None = None,
 ) -> Flops:
     """The FLOPs of one forward and backward pass on inputs like these.
 
     Args:
         inputs: one tensor, a tuple of arguments, or a mapping of named ones; on any device.
         loss: counted too if given, as loss(output, targets).
+        parts: whose forward FLOPs are counted apart; by default the ends and the blocks.
     """
-    anatomy = find_anatomy(module)
     fake_forward = FakeForward(module)
-    names = (*anatomy.entry, *anatomy.blocks, *anatomy.exit)
+    names = parts_of(module) if parts is None else parts
     with running_parts(module, names) as inside, fake_forward.fake, torch.enable_grad():
         counter = FlopCounter(inside)
         with FusedAttentionCounter(counter), MatmulCounter(counter):
@@ -68,3 +69,8 @@ def count_flops(
         elementwise=counter.elementwise,
         uncounted=tuple(sorted(counter.uncounted)),
     )
+
+
+def parts_of(module: nn.Module) -> tuple[str, ...]:
+    anatomy = find_anatomy(module)
+    return (*anatomy.entry, *anatomy.blocks, *anatomy.exit)

@@ -265,10 +265,10 @@ def trace_pass(
 
 
 def with_rows(rows: int, value: Any) -> Any:
-    """The first row repeated; only its shape matters to a fake tensor."""
+    """The first row repeated, in the memory of one: a fake tensor needs no more than its shape."""
     if not isinstance(value, Tensor) or not value.dim():
         return value
-    return value[:1].expand(rows, *value.shape[1:]).clone()
+    return value[:1].expand(rows, *value.shape[1:])
 
 
 def length_of(inputs: Any) -> int:

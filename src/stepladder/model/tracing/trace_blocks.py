@@ -263,5 +263,6 @@ def untraceable(recorder: OperationRecorder, module: nn.Module, problem: Excepti
         name,
         f"{operation} cannot be traced without numbers ({type(problem).__name__}: "
         f"{str(problem).splitlines()[0] if str(problem) else 'no reason given'})",
-        "Measure it instead: describe(module, sample=batch, probe=True).",
+        "Check that the sample is what its forward takes, or measure it instead: "
+        "describe(module, sample=batch, probe=True).",
     )

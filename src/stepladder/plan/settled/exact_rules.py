@@ -1,4 +1,4 @@
-"""Legality rules: what cannot give the same bits on any number of ranks (`exact=ranks`).
+"""Legality rules: what cannot give the same bits on any number of ranks (`exact=ranks`), or twice.
 
 Each rule looks at a plan without open axes and answers with the problem or with None.
 """
@@ -59,3 +59,11 @@ def exact_sends_whole_gradients(plan: Plan) -> PlanError | None:
         return PlanError("offload", f"{problem}; exact=ranks asks for the same bits", LEAVE_OUT)
     problem = f"{plan.compress} rounds what travels between ranks, and one rank sends nothing"
     return PlanError("compress", problem, LEAVE_OUT)
+
+
+def recheck_needs_exact(plan: Plan) -> PlanError | None:
+    """Without it two tries of a step may differ by rounding, and nothing would be wrong."""
+    if not plan.recheck or plan.exact.runs:
+        return None
+    problem = f"recheck={plan.recheck} compares bits, and without exact a step may round otherwise"
+    return PlanError("recheck", problem, "Add exact=runs or exact=ranks, or leave recheck out.")

@@ -75,6 +75,10 @@ def context_needs_attention(plan: Plan, model: ModelLimits) -> PlanError | None:
 
 
 def stages_have_blocks(plan: Plan, model: ModelLimits) -> PlanError | None:
+    if plan.layout.pipeline > 1 and not model.num_blocks:
+        problem = f"{model.name} has no list of blocks, and only a run sees between which parts"
+        remedy = "Use 1 to forecast it; climb takes the plan."
+        return PlanError("layout.pipeline", f"{problem} it can be cut", remedy)
     return empty_stages(SettledPlan(plan), model.num_blocks)
 
 

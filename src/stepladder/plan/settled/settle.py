@@ -139,5 +139,6 @@ RULES = (
     Rule("exact ranks run the same kernels", of_plan(exact.exact_runs_the_same_kernels)),
     Rule("exact ranks store float32", of_plan(exact.exact_stores_float32)),
     Rule("exact ranks send whole gradients", of_plan(exact.exact_sends_whole_gradients)),
+    Rule("rechecked steps repeat", of_plan(exact.recheck_needs_exact)),
     Rule("the ceiling is below the device", with_device(on_device.ceiling_below_device)),
 )

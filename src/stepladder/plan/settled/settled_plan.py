@@ -88,6 +88,11 @@ class SettledPlan:
         return self.plan.batch.micro_batches
 
     @property
+    def deterministic(self) -> bool:
+        """Whether every run gives the same bits."""
+        return self.plan.exact.runs
+
+    @property
     def slices(self) -> int:
         """Slices of the global batch whose gradients are added up in a fixed tree; 0: none."""
         return self.plan.exact.slices

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stepladder.checkpoint import as_bytes
 from stepladder.errors import ModelError
 from stepladder.model import Anatomy
 from stepladder.model.builtin.initialise import initialise
@@ -41,13 +42,6 @@ def broadcast_parameters(module: nn.Module, world: World) -> None:
         dist.broadcast(flat, src=0)
         for tensor, value in zip(bucket, flat.split([part.numel() for part in sent])):
             tensor.copy_(value.to(tensor.device).clone().view(tensor.dtype).view(tensor.shape))
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    flat = tensor.reshape(-1).contiguous()
-    if flat.stride(0) != 1:  # one number that was expanded counts as contiguous
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8)
 
 
 def is_strided(tensor: Tensor) -> bool:

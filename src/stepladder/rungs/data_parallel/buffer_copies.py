@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from stepladder.checkpoint import as_bytes
 from stepladder.plan.layout import COPIES
 from stepladder.seam.modules import persistent_buffers
 from stepladder.world import World
@@ -20,23 +21,64 @@ from stepladder.world import World
 from .broadcast_parameters import is_strided, stored
 
 ALIKE = (*COPIES, "tensor")  # axes along which ranks hold the same buffers
-PRIME = 1_000_003  # weighs each number by its place, so that two that changed places are seen
-WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+PRIME = 1_000_003  # between the sizes of a shape
+LANES = 1024  # words of a row, of which sums over rows and over columns are taken
+SMALL_BYTES = 2**20  # tensors below this are read together
+FACTORS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 @torch.no_grad()
 def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
-    """64 bits that change when any bit of any tensor does."""
-    total: Tensor | None = None
+    """64 bits that change when any bit of any tensor does, or numbers change places.
+
+    Memory is read as words of 64 bits in rows, and added up over rows and over columns; sums of
+    whole numbers have no order. Each of these sums is then hashed with its place. So all of it
+    costs two passes over memory, and nothing as large as the tensors is written.
+    """
+    found: list[Tensor] = []
+    for flat in flat_bytes(tensors):
+        sums = sums_of_words(flat)
+        found.append(sums if not found else sums.to(found[0].device))
+    if not found:
+        return torch.zeros((), dtype=torch.int64)
+    every = torch.cat(found)
+    places = torch.arange(1, every.numel() + 1, device=every.device)
+    return scatter_bits(every + scatter_bits(places)).sum()
+
+
+def scatter_bits(words: Tensor) -> Tensor:
+    """Other words for each word, of which about half of the bits change when one bit of it does.
+
+    The finalizer of SplitMix64 (Steele, Lea, Flood 2014), but that shifts keep the sign here.
+    """
+    for shift, factor in FACTORS:
+        words = (words ^ (words >> shift)) * factor
+    return words ^ (words >> 31)
+
+
+def flat_bytes(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The bytes of every large tensor, and of the small ones together."""
+    small: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
-        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        flat = real.detach().resolve_neg().contiguous().reshape(-1)
-        words = flat.view(WORDS[flat.element_size()])
-        places = torch.arange(1, words.numel() + 1, device=words.device)
-        one = (words.long() * (places * PRIME)).sum()
-        total = one if total is None else total * 31 + one.to(total.device)
-    assert total is not None
-    return total
+        flat = as_bytes(tensor)
+        if flat.numel() >= SMALL_BYTES:
+            yield flat
+        else:
+            small.setdefault(flat.device, []).append(flat)
+    for together in small.values():
+        yield torch.cat(together)
+
+
+def sums_of_words(flat: Tensor) -> Tensor:
+    """What is left of bytes when rows and columns of words are added up."""
+    if flat.numel() % 8 or flat.storage_offset() % 8:
+        flat = torch.cat([flat, flat.new_zeros(-flat.numel() % 8)])
+    words = flat.view(torch.int64)
+    rows = words.numel() // LANES
+    if rows <= 2:
+        return words
+    table = words[: rows * LANES].view(rows, LANES)
+    return torch.cat([table.sum(0), table.sum(1), words[rows * LANES :]])
 
 
 @torch.no_grad()

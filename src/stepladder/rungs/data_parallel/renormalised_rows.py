@@ -26,11 +26,7 @@ class RenormalisedRows:
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.device = group, device
-        self.tables: list[Any] = [
-            part
-            for part in module.modules()
-            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
-        ]
+        self.tables = renormalised(module)
         self.used = [torch.zeros(table.num_embeddings, dtype=torch.uint8) for table in self.tables]
         for index, table in enumerate(self.tables):
             table.register_forward_pre_hook(partial(self.note, index), with_kwargs=True)
@@ -52,6 +48,15 @@ class RenormalisedRows:
             if len(rows):
                 torch.embedding_renorm_(mine.detach(), rows, table.max_norm, table.norm_type)
             used.zero_()
+
+
+def renormalised(module: nn.Module) -> list[Any]:
+    """A module's embeddings with `max_norm`."""
+    return [
+        part
+        for part in module.modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
+    ]
 
 
 def first_row(weight: Tensor) -> int:

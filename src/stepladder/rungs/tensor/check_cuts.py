@@ -160,7 +160,7 @@ def prepare(
         name,
         f"a {type(block).__name__}, cannot be tried on one tensor of shape "
         f"{(ROWS, LENGTHS[-1], width)}, and its cuts are a guess ({why})",
-        f"Pass sample=batch. {REMEDY}",
+        f"Give climb sample=batch. {REMEDY}",
     )
 
 

@@ -45,7 +45,7 @@ class Registry:
     left_out: dict[str, str] = field(default_factory=dict)  # by name: the checkpoint that holds it
 
     def add(self, name: str, stateful: Stateful) -> None:
-        if not name or "/" in name:
+        if not isinstance(name, str) or not name or "/" in name:
             raise PlanError("name", f"'{name}' cannot name an object to save", "Use one word.")
         if name in self.objects:
             raise PlanError(

@@ -17,6 +17,7 @@ from stepladder.checkpoint.safetensors_file import METADATA
 from stepladder.model import builtin_shape
 from stepladder.model.huggingface.saved_settings import model_settings
 from stepladder.rungs import ParameterShard, local
+from stepladder.rungs.data_parallel.renormalised_rows import renormalised
 from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.engine import Engine
 from stepladder.train.optimizer.build_optimizer import own_rates
@@ -90,11 +91,7 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
 def changed_in_passes(module: nn.Module) -> set[int]:
     """Where tensors lie that a forward pass changes: buffers, and embeddings that it rescales."""
     buffers = {b.data_ptr() for b in module.buffers() if b.layout == torch.strided}
-    rescaled = {
-        local(part.weight).data_ptr()
-        for part in module.modules()
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
-    }
+    rescaled = {local(table.weight).data_ptr() for table in renormalised(module)}
     return buffers | rescaled
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+from stepladder.checkpoint import as_bytes
 from stepladder.data import Batch, iter_tensors
 from stepladder.data.loading.sample_seeds import SampleSeeds
 from stepladder.errors import DataError
@@ -202,7 +203,7 @@ def content(made: Any) -> int:
     parts = []
     for tensor in iter_tensors(made):
         ends = tensor[[0, -1]] if tensor.dim() and len(tensor) else tensor
-        data = ends.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        data = as_bytes(ends.cpu())
         parts += [str((tuple(tensor.shape), tensor.dtype)).encode(), data.numpy().tobytes()]
     return hash_of(*parts)
 

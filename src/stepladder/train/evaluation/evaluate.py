@@ -17,6 +17,7 @@ from stepladder.rungs.observe_outputs import without_loss
 from stepladder.train.data_loader.shard_loader import distributed_sampler
 from stepladder.train.engine import Engine
 from stepladder.train.feed import Feed
+from stepladder.train.health.batch_errors import explain_batch
 from stepladder.train.step_batch import Rows, check_series
 
 from .between_ranks import first_that, gather_to, send_to_all
@@ -114,10 +115,15 @@ def evaluate_batches(
     forward_backward = run.climbed.forward_backward
     for given in run.shard(data, rows):
         batch = run.own_batch(given, rows).to(run.world.device, non_blocking=True)
-        forward_backward.settle_loss(batch)
         if observer:
             observer.start(batch)
-        loss, weight = forward_backward.evaluate(batch, observer)
+        try:
+            forward_backward.settle_loss(batch)
+            loss, weight = forward_backward.evaluate(batch, observer)
+        except Exception as error:
+            if refused := explain_batch(error, run.module, batch):
+                raise refused from error
+            raise
         total, count, seen = total + loss.item() * weight, count + weight, True
     forward_backward.gradient_sync.after_evaluation()
     if not seen:

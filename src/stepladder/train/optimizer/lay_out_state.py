@@ -28,12 +28,27 @@ def lay_out(
     }
     for group, members in zip(optimizer.param_groups, names):
         group["params"] = [shards[name].owned for name in members if name in shards]
+    counts = counting_keys(kept, shards)
     loose = loose_state(optimizer)
     optimizer.state.clear()
     optimizer.state.update(loose)
     for name, state in kept.items():
         shard = shards[name]
-        optimizer.state[shard.owned] = {k: laid_out(value, shard) for k, value in state.items()}
+        optimizer.state[shard.owned] = {
+            key: value if key in counts else laid_out(value, shard) for key, value in state.items()
+        }
+
+
+def counting_keys(
+    kept: Mapping[str, Mapping[str, Any]], shards: Mapping[str, ParameterShard]
+) -> set[str]:
+    """What is one number whatever the parameter's size: see `counting_keys` of optimizer_state."""
+    return {"step"} | {
+        key
+        for name, state in kept.items()
+        for key, value in state.items()
+        if isinstance(value, Tensor) and not value.dim() and shards[name].parameter.dim()
+    }
 
 
 def laid_out(value: Any, shard: ParameterShard) -> Any:

@@ -44,6 +44,7 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
     """
     on_device = bool(run.optimizer.defaults.get("fused"))  # else torch reads `step` on the host
     kept = saved_keys(manifest, run)
+    counts = counting_keys(manifest, run, kept)
     whole: dict[Tensor, Any] = {}
     taken: set[str] = set()
     for shard in run.climbed.shards:
@@ -64,7 +65,8 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
                 continue
             shape = manifest.tensors[full].shape
             check_shape(path, full, shape, shard, free=run.plan.optimizer.is_code)
-            made = empty_state(shard, key, shape, on_device or key != "step")
+            sliced = key not in counts and shape == tuple(shard.parameter.shape)
+            made = empty_state(shard, shape, sliced, on_device or key != "step")
             if run.plan.optimizer.is_code:  # it may count in whole numbers
                 made = made.to(DTYPES[manifest.tensors[full].dtype])
             there = own.get(key)
@@ -101,6 +103,20 @@ def saved_keys(manifest: Manifest, run: Engine) -> dict[str, list[str]]:
     known = {"adafactor": {"step", "variance", *FACTORS}, "sgd": {"momentum_buffer"}}
     mine = known.get(how.name, {*ADAM, MASTER}) if how.name != "sgd" or how.momentum else set()
     return kept if set().union(*kept.values()) <= mine else {}
+
+
+def counting_keys(manifest: Manifest, run: Engine, kept: dict[str, list[str]]) -> set[str]:
+    """What is one number whatever the parameter's size, as a count of steps is.
+
+    A parameter without dimensions does not tell it from a moment, so the others do.
+    """
+    named = ((saved_name(shard.name, run.climbed), shard.parameter) for shard in run.climbed.shards)
+    return {"step"} | {
+        key
+        for name, parameter in named
+        for key in kept.get(name, ())
+        if parameter.dim() and not manifest.tensors[f"optimizer/{name}/{key}"].shape
+    }
 
 
 def of_this_code(manifest: Manifest, run: Engine) -> bool:
@@ -147,8 +163,10 @@ def check_shape(
     )
 
 
-def empty_state(shard: ParameterShard, key: str, shape: tuple[int, ...], on_device: bool) -> Tensor:
-    if key != "step" and shape == tuple(shard.parameter.shape):
+def empty_state(
+    shard: ParameterShard, shape: tuple[int, ...], sliced: bool, on_device: bool
+) -> Tensor:
+    if sliced:
         return torch.empty_like(shard.owned)
     device = shard.owned.device if on_device else torch.device("cpu")
     return torch.empty(shape, device=device)

@@ -18,6 +18,15 @@ from .step_clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
+class Applied:
+    """What an update went by."""
+
+    norms: Norms
+    lr: float
+    scale: torch.Tensor | None  # of the loss; None where there is no scaling
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """What a step leaves behind on the device until its report is read."""
 
@@ -64,6 +73,7 @@ def read_report(
         length=longest(taken.batch),
         data_seconds=waited,
         rank_memory_bytes=memory,
+        unit=unit_of(taken.batch, tokens),
         terms={name: term.item() for name, term in taken.terms.items()},
     )
 
@@ -72,3 +82,10 @@ def longest(batch: Batch) -> int:
     """Tokens of a row, where rows are sequences of whole numbers."""
     first = batch.tensors()[0]
     return first.shape[1] if first.dim() == 2 and not first.is_floating_point() else 0
+
+
+def unit_of(batch: Batch, targets: int) -> str:
+    """What so many targets of a global batch are: its samples, their tokens, or others."""
+    if targets <= batch.size:
+        return "samples"
+    return "tokens" if longest(batch) else "targets"

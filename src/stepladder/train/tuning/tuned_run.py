@@ -42,7 +42,7 @@ class Tuning:
             return build(
                 module, self.settle(plan), self.world,
                 loss=loss, sample=sample, rate="constant", seed=self.seed,
-                health=Health("skip"), exact=False, because="",
+                health=Health("skip"), because="",
                 given=self.given.for_trial() if self.given else None,
             )  # fmt: skip
 

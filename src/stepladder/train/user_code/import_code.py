@@ -127,7 +127,22 @@ def module_name(path: Path) -> str:
 
 
 def not_imported(place: str, field: str, broken: BaseException) -> ModelError:
-    return ModelError(field, f"{place} cannot be imported ({error_line(broken)})", "Mend it.")
+    remedy = "Mend it."
+    if isinstance(broken, ImportError) and "relative import" in str(broken):
+        remedy = (
+            f"Name it as part of its package: {dotted(Path(place))}:NAME, from the folder that "
+            "holds the package; or import without the dot."
+        )
+    return ModelError(field, f"{place} cannot be imported ({error_line(broken)})", remedy)
+
+
+def dotted(path: Path) -> str:
+    """The name by which a package's file is imported: its packages are folders with an __init__."""
+    names, folder = [path.stem], path.resolve().parent
+    while (folder / "__init__.py").exists():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names) if len(names) > 1 else f"package.{path.stem}"
 
 
 def error_line(error: BaseException) -> str:

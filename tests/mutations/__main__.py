@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "benchmarks" / "results" / "mutations.md"
 
 
@@ -34,8 +34,8 @@ class Mutation:
 
 MUTATIONS = (
     Mutation("engine: micro-batches are not weighted by their targets", "rungs/accumulate.py",
-             "times(mean, self.weight(part) if counts else 0.0)",
-             "times(mean, 1.0 / len(padded) if counts else 0.0)", "tests/train/test_engine.py"),
+             "weight := self.weight(part) if counts else 0.0",
+             "weight := 1.0 / len(padded) if counts else 0.0", "tests/train/test_engine.py"),
     Mutation("engine: the mean over ranks is not made a sum", "rungs/accumulate.py",
              "scale(times(weighted, self.gradient_sync.ways))", "scale(weighted)",
              "tests/parity/test_plans.py -k sgd"),
