@@ -67,6 +67,14 @@ def test_waiting_costs_no_processor_time_and_is_no_loop(tmp_path):
     assert next(iter(found)).passed
 
 
+@pytest.mark.soak  # torch is imported once more
+def test_importing_torch_is_none_of_the_files_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("stepladder.labs.grading.own_session.METHOD", "spawn")
+    path = tmp_path / "mine.py"
+    path.write_text(GOOD)
+    assert all(finding.passed for finding in judge(LAB, path, limit_seconds=1))
+
+
 @pytest.mark.soak  # what is idle is told by a clock
 def test_what_waits_for_ever_is_told_apart_from_a_loop(tmp_path, monkeypatch):
     monkeypatch.setattr("stepladder.labs.grading.processor_time.Budget.begin", impatient)

@@ -19,7 +19,7 @@ from typing import Any
 from stepladder.labs.lab import Lab
 
 from .finding import Finding
-from .grade import IDLE, OVER, grade
+from .grade import IDLE, OVER, checks_of, grade
 from .own_session import own_session
 from .processor_time import Budget
 
@@ -82,8 +82,9 @@ def examine(
     """Run in the other process: grade the file and send back each finding."""
     if quiet:
         os.dup2(2, 1)
+    checks = checks_of(lab)  # they import torch, which is none of the file's time
     connection.send(("begun", limit_seconds))
-    for finding in grade(lab, path):
+    for finding in grade(lab, path, checks):
         sys.stdout.flush()  # what the file printed: this process is ended, not left to end
         connection.send(("finding", finding))
     sys.stdout.flush()

@@ -11,7 +11,7 @@ import importlib.util
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -41,11 +41,10 @@ def stop(number: int, _: Any) -> None:
     raise TooLong(REASONS[signal.Signals(number)])
 
 
-def grade(lab: Lab, path: Path) -> Iterator[Finding]:
+def grade(lab: Lab, path: Path, checks: Sequence[Check]) -> Iterator[Finding]:
     """Yield each check's finding as soon as it is known."""
     for number in REASONS:
         signal.signal(number, stop)
-    checks = checks_of(lab)
     lesson: list[ModuleType] = []
     opened = attempt(
         "Your file can be run.", lambda: lesson.append(compose_lesson(lab, load(path))), path
