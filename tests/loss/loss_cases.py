@@ -89,6 +89,11 @@ def with_spread(outputs, targets):
     return functional.mse_loss(outputs, targets) + outputs.std(0, correction=0).mean()
 
 
+def with_penalty(outputs, targets):
+    """A mean over targets, and one over rows."""
+    return functional.cross_entropy(outputs, targets) + 0.1 * outputs.square().mean()
+
+
 def positives(outputs, targets):
     """As detectors do: a sum over all, divided by how many are positive."""
     each = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
@@ -170,6 +175,7 @@ SAME = {  # however a batch is cut
     "sample weights": (sample_weights, (CLASSES, FLOATS[:, 0])),
     "mask in a dict": (masked_error, {"y": FLOATS, "mask": FLOATS.flip(0) > 0.4}),
     "unknown targets": (where_known, FLOATS.masked_fill(FLOATS < 0.3, float("nan"))),
+    "penalty": (with_penalty, CLASSES),
     "metric": (with_metric, CLASSES),
     "triplet": (triplet, CLASSES),
     "cosine": (cosine, SIGNS),
@@ -179,6 +185,7 @@ REFUSED = {  # where a batch is cut
     "contrastive": (contrastive, CLASSES),
     "dice": (dice, BINARY),
     "two means": (two_means, CLASSES),
+    "penalty, ignored": (with_penalty, IGNORED),
     "by positives": (positives, BINARY * (torch.arange(16) % 3 > 0)[:, None]),
     "batch statistics": (with_spread, FLOATS),
 }

@@ -67,6 +67,25 @@ def test_a_loss_whose_gradient_alone_differs_in_pieces_is_refused():
     )
 
 
+def test_means_over_targets_and_over_rows_are_cut_until_a_target_is_left_out():
+    loss = SAME["penalty"][0]
+    run = climb(net(), loss=loss, optimizer="sgd lr=0.1", plan="fp32 micro=4", device="cpu")
+    run.step((INPUTS, CLASSES)).read()
+    assert [str(event) for event in run.events] == [
+        "loss: is cut into pieces, because every target counts; a batch with a target of -100 will "
+        "be refused"
+    ]
+    before = [p.clone() for p in run.module.parameters()]
+    with pytest.raises(ModelError) as raised:
+        run.step((INPUTS, CLASSES.index_fill(0, torch.tensor([5]), -100)))
+    assert str(raised.value).startswith(
+        "loss: has parts that are means over different things where a target is -100, so no "
+        "weighting of pieces of such a batch is right. Do not cut the batch: one rank, "
+    )
+    assert all(map(torch.equal, before, run.module.parameters()))
+    assert run.step((INPUTS, CLASSES)).loss > 0
+
+
 def test_a_loss_that_changes_a_buffer_in_every_call_is_refused_unless_it_evaluates():
     loss = Centered()
     assert refused(loss, FLOATS).startswith(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from stepladder.data import IGNORED, Batch
+from stepladder.errors import ModelError
 
 Path = tuple[Any, ...]  # ("targets",), ("inputs", "mask"), ("targets", 1)
 Kind = Literal["rows", "sum", "values", "total", "positive", "nonzero", "not_nan"]
@@ -31,6 +32,7 @@ class Weighting:
     shifted: bool = False  # the first target of each row does not count
     once: bool = False  # a row counts once if any of its targets counts
     measured: bool = False  # what targets weigh was computed from losses, and is rounded
+    unless: tuple[int, ...] = ()  # values of targets with which it would be wrong
 
     @property
     def sums(self) -> bool:
@@ -45,6 +47,7 @@ class Weighting:
 
     def by_row(self, batch: Batch) -> tuple[float, ...]:
         """What each row weighs."""
+        self.check(batch)
         if self.kind in ("rows", "sum"):
             return (1.0,) * batch.num_rows
         counted = tensor_at(batch, self.path)
@@ -53,6 +56,18 @@ class Weighting:
             by_row = by_row[:, 1:]
         weighed = self._weigh(by_row).sum(1)
         return tuple(((weighed > 0).double() if self.once else weighed).tolist())
+
+    def check(self, batch: Batch) -> None:
+        """Refuse targets of values that the weighting is not right for."""
+        for value in self.unless:
+            if bool((batch.targets == value).any()):
+                raise ModelError(
+                    "loss",
+                    f"has parts that are means over different things where a target is {value}, "
+                    "so no weighting of pieces of such a batch is right",
+                    "Do not cut the batch: one rank, without micro= and accumulate=; or leave such "
+                    "rows out.",
+                )
 
     def _weigh(self, values: Tensor) -> Tensor:
         match self.kind:
@@ -82,6 +97,21 @@ def by_class(weights: Mapping[int, float], **where: Any) -> Weighting:
     """By the value of each target; values that are not named have the same weight as most."""
     by_value = {value: weight for value, weight in weights.items() if weight != 1}
     return Weighting("values", weights=tuple(sorted(by_value.items())), **where)
+
+
+def weighting_events(weighting: Weighting | None, untried: str) -> list[str]:
+    """What to say of a weighting that was not found, or is not right for every batch."""
+    if untried:
+        return [
+            f"loss: could not be tried in pieces ({untried}), so pieces of a batch are weighted by "
+            "their targets other than -100; compare with `verify parity`"
+        ]
+    if weighting is None or not weighting.unless:
+        return []
+    return [
+        "loss: is cut into pieces, because every target counts; a batch with a target of "
+        f"{' or '.join(map(str, weighting.unless))} will be refused"
+    ]
 
 
 def tensors_of(batch: Batch) -> Iterator[tuple[Path, Tensor]]:

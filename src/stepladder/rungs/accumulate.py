@@ -21,6 +21,7 @@ from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
 from stepladder.loss.loss_terms import LossTerms, times
+from stepladder.loss.weighting import weighting_events
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
 from stepladder.plan.layout import COPIES
@@ -248,11 +249,7 @@ class Accumulate:
         smallest = min(piece.num_rows for piece in pieces)
         trial = self.loss_trial()
         self.loss = trial.find(batch, smallest)
-        if trial.untried:
-            self.notes.append(
-                f"loss: could not be tried in pieces ({trial.untried}), so pieces of a batch are "
-                "weighted by their targets other than -100; compare with `verify parity`"
-            )
+        self.notes += weighting_events(self.loss.weighting, trial.untried)
 
     def loss_trial(self) -> LossTrial:
         module = with_loss(self.gradient_sync.module, self.loss_module)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from stepladder.loss import (
     propose,
     weigh_values,
 )
+from stepladder.loss.left_out_targets import left_out, without
 from stepladder.loss.piece_gradients import ALLOWED, gradient_error, output_gradients
 from stepladder.loss.piece_refusals import cannot_cut, changes_buffer, other_gradient
 from stepladder.model.forward_state import state_restored
@@ -136,8 +137,8 @@ class LossTrial:
         self, rows: Batch, sizes: Sequence[int]
     ) -> tuple[list[Weighting], list[Observation]]:
         whole, rows = rows, self.shortened(rows)
-        seen: list[Observation] = []
-        proposed: list[Weighting] = []
+        seen, proposed = list[Observation](), list[Weighting]()
+        outside, num_classes = tuple[int, ...](), 0
         for draw in range(DRAWS):
             self.randomise(rows, draw)
             self.check_statistics(rows)
@@ -153,7 +154,13 @@ class LossTrial:
                 table = weigh_values(self.value, rows, num_classes, outside=self.harmless)
                 if table:
                     proposed += [by_class(table, shifted=s, measured=True) for s in (False, True)]
-        return list(all_fits(proposed, seen, self.epsilon)), seen
+        fitting = list(all_fits(proposed, seen, self.epsilon))
+        if not fitting and (values := left_out(seen, outside, num_classes)):
+            # Means over targets and over rows are one where every target counts.
+            rest = without(seen, values)
+            fitting = [replace(w, unless=values) for w in all_fits(proposed, rest, self.epsilon)]
+            seen = rest if fitting else seen
+        return fitting, seen
 
     def check_statistics(self, rows: Batch) -> None:
         """Refuse a loss that changes its buffers in every call, of which each piece needs one."""
