@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 import stepladder as sl
 from stepladder.data import SampleOrder
-from stepladder.errors import DataError, ModelError, PlanError
+from stepladder.errors import ModelError, PlanError
 from stepladder.train.lightning import Stepped, Whole, configured
 from stepladder.verify import Subject
 from tests.parity.pool import compare
+from tests.ranks import run as on_ranks
 
 lightning = pytest.importorskip("pytorch_lightning", reason="its modules are taken as they are")
 
@@ -64,9 +65,9 @@ def rows():
     return TensorDataset(x, torch.randint(0, CLASSES, (ROWS,), generator=draw))
 
 
-def classifier(make=None):
+def classifier(make=None, kind=Classifier):
     torch.manual_seed(0)
-    return Classifier(make) if make else Classifier()
+    return kind(make) if make else kind()
 
 
 def decayed(self):
@@ -118,11 +119,36 @@ def test_a_copy_runs_its_own_parameters():
     assert run(batch=batch).item() != other(batch=batch).item()
 
 
-def test_a_batch_that_was_told_apart_is_refused():
-    run = sl.from_lightning(classifier(), plan="fp32", device="cpu")
-    with pytest.raises(DataError, match="a training_step reads whole samples"):
-        run.step(rows()[:8])
-    run.step({"batch": rows()[:8]}).read()
+def as_dict(batch):
+    return {"x": batch[0], "y": batch[1]}
+
+
+class OfDicts(Classifier):
+    def training_step(self, batch, index):
+        return super().training_step((batch["x"], batch["y"]), index)
+
+
+def losses_of_loaders(plan):
+    """Batches as a DataLoader has them: pairs, which a run tells apart, and dicts."""
+    loader = DataLoader(rows(), batch_size=8)
+    dicts = DataLoader(rows(), batch_size=8, collate_fn=lambda rows: as_dict(default_collate(rows)))
+    found = []
+    for kind, data in ((Classifier, loader), (OfDicts, dicts)):
+        run = sl.from_lightning(classifier(kind=kind), plan=plan, device="cpu")
+        found.append([report.loss for report in sl.fit(run, data)])
+    run = sl.from_lightning(classifier(), plan=plan, device="cpu")
+    with run.batches(rows(), size=8, shuffle=False) as batches:
+        found.append([report.loss for report in sl.fit(run, batches, steps=len(loader))])
+    return found
+
+
+def test_batches_of_a_data_loader_reach_the_training_step_whole():
+    pairs, dicts, batches = losses_of_loaders("fp32")
+    assert pairs == dicts == batches
+    found, other = on_ranks(losses_of_loaders, 2, "fp32", init=False)
+    assert found == other
+    for each in found:
+        assert each == pytest.approx(pairs, rel=1e-5)
 
 
 def test_a_source_keeps_what_else_it_offers():
@@ -171,6 +197,11 @@ def test_a_scheduler_takes_a_step_after_each_of_the_runs():
     run = sl.from_lightning(classifier(scheduled_by_step), plan="fp32", device="cpu")
     rates = [run.step({"batch": rows()[:8]}).lr for _ in range(6)]
     assert rates == pytest.approx([1e-2 * (1 / 3 + 2 / 15 * step) for step in range(6)])
+
+
+def test_a_configure_optimizers_without_an_optimizer_is_refused():
+    with pytest.raises(PlanError, match="^configure_optimizers: returned None, and no optimizer"):
+        sl.from_lightning(classifier(lambda self: None), plan="fp32", device="cpu")
 
 
 def test_a_scheduler_of_epochs_needs_words():
@@ -224,6 +255,11 @@ class Annealed(Classifier):
         return self(batch[0]).sum() * 0.9**self.current_epoch
 
 
+class Mute(Classifier):
+    def training_step(self, batch):
+        self(batch[0]).sum()
+
+
 class Silent(Classifier):
     def training_step(self, batch):
         return {"accuracy": self(batch[0]).sum()}
@@ -233,6 +269,7 @@ class Silent(Classifier):
     ("kind", "said"),
     [
         (Annealed, r"Annealed asks for its Trainer \(current_epoch\), and there is none"),
+        (Mute, "training_step: returns None and no loss. Return the loss."),
         (Silent, "training_step: returns accuracy and no loss. Return it under the key 'loss'."),
     ],
 )

@@ -254,8 +254,8 @@ def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _count_valid(inputs: Any, targets: Any) -> RowCounts:
-    if not isinstance(targets, torch.Tensor):
-        return RowCounts.alike(1, len(next(iter_tensors(inputs))))
+    if not isinstance(targets, torch.Tensor) or not targets.dim():  # one number judges every row
+        return RowCounts.alike(1, _rows_of(inputs))
     by_row = targets.reshape(len(targets), -1)
     if targets.dtype.is_floating_point:  # -100 marks ignored targets only among integers
         return RowCounts.alike(by_row.shape[1], len(targets))
@@ -265,7 +265,11 @@ def _count_valid(inputs: Any, targets: Any) -> RowCounts:
     return RowCounts((~ignored).sum(dim=1).tolist())
 
 
+def _rows_of(inputs: Any) -> int:
+    return next((len(tensor) for tensor in iter_tensors(inputs) if tensor.dim()), 0)
+
+
 def _count_leading(inputs: Any, targets: Any) -> RowCounts:
     if not isinstance(targets, torch.Tensor) or targets.dim() != 2:
-        return RowCounts.alike(0, len(next(iter_tensors(inputs))))
+        return RowCounts.alike(0, _rows_of(inputs))
     return RowCounts((targets[:, 0] != IGNORED).int().tolist())

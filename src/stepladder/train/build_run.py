@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stepladder.data import Batch
 from stepladder.errors import ModelError, PlanError
 from stepladder.hardware import recognise_device
 from stepladder.loss import make_loss
@@ -31,9 +32,9 @@ from stepladder.train.optimizer.unsaved_state import explain_unsaved
 from stepladder.world import Place, World, device_memory_bytes, pick_device
 
 from .flop_rate import FlopRate
+from .module_inputs import ModuleInputs, arranged_sample
 from .prepare_module import check_loss_module, prepare_module
 from .run import Run
-from .step_batch import as_batch
 
 
 def settle_here(plan: Plan, device: str, place: Place) -> SettledPlan:
@@ -62,17 +63,18 @@ def build(
     """The run of a settled plan in a joined world; `given` is its optimizer where that is code."""
     plan = settled.plan
     schedule = read_rate(rate)
+    sample = arranged_sample(sample, model, loss)
     if given is not None:
         check_trials(given, settled)
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
-    prepare_module(model, settled, None if sample is None else as_batch(sample, 0))
+    prepare_module(model, settled, sample)
     check_loss_module(loss)
     costs = measure_costs(model, settled, sample)
     drawn = copy_for_counting(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
     masters = take_masters(model, loss) if settled.masters else None
-    criterion, row = make_loss(loss, model), one_row(sample)
+    criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     optimizer = make_optimizer(plan, climbed, masters, given)
     return Run(
@@ -83,6 +85,7 @@ def build(
         optimizer=optimizer,
         scale=loss_scale(plan, climbed, world),
         rate=schedule,
+        inputs=ModuleInputs.of(model, loss),
         scheduler=make_scheduler(rate, optimizer),
         flops=FlopRate(
             drawn,
@@ -139,11 +142,6 @@ def copy_for_counting(model: nn.Module) -> nn.Module:
         return nn.Module()
 
 
-def one_row(sample: Any) -> Any:
-    """The inputs of a sample's first row; None where no sample was given."""
-    return None if sample is None else as_batch(sample, 0).rows(slice(0, 1)).inputs
-
-
 def peak_flops(plan: Plan, device: torch.device) -> float | None:
     """The device's peak in the plan's compute type; None for a device nobody has looked up."""
     if device.type != "cuda":
@@ -153,19 +151,18 @@ def peak_flops(plan: Plan, device: torch.device) -> float | None:
 
 
 def measure_costs(
-    model: nn.Module, settled: SettledPlan, sample: Any
+    model: nn.Module, settled: SettledPlan, batch: Batch | None
 ) -> tuple[BlockCost, ...] | None:
     """What each block keeps for backward, from one forward of one row; only a budget asks."""
     recompute = settled.plan.recompute
     if recompute.kind != "budget":
         return None
-    if sample is None:
+    if batch is None:
         raise PlanError(
             "recompute",
             f"a budget ({recompute}) is fitted to a batch and none was given",
             "Give climb sample=batch, or choose recompute=selective or recompute=blocks.",
         )
-    batch = as_batch(sample, 0)
     blocks = find_anatomy(model).blocks_of(model)
     with state_restored(model):
         # Statistics of a batch need two rows.

@@ -19,12 +19,7 @@ from stepladder.errors import TrainingError
 from stepladder.model.training_mode import start_training
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.record import Report
-from stepladder.rungs import (
-    Climbed,
-    LossScale,
-    float32_matmul_mode,
-    is_out_of_memory,
-)
+from stepladder.rungs import Climbed, LossScale, float32_matmul_mode, is_out_of_memory
 from stepladder.train.checkpointing.async_copy import Copying
 from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
@@ -42,8 +37,9 @@ from stepladder.train.health.out_of_memory import (
 from stepladder.train.health.plan_errors import raise_explained
 from stepladder.train.health.recheck import Recheck
 from stepladder.train.health.running_statistics import Statistics
-from stepladder.train.optimizer.build_optimizer import set_rate, set_rate_by_hand, update
+from stepladder.train.optimizer.build_optimizer import update
 from stepladder.train.optimizer.gradient_norm import measure_in_order, measure_norms
+from stepladder.train.optimizer.learning_rates import set_rate, set_rate_by_hand
 from stepladder.train.optimizer.schedules import RateFunction, Scheduler
 from stepladder.train.reporting.step_clock import Clock
 from stepladder.train.reporting.step_report import Applied, Taken, read_report
@@ -51,6 +47,7 @@ from stepladder.world import World, deterministic, device_memory_bytes, seed_gen
 from stepladder.world.seed import host_generator_kept, one_thread
 
 from .flop_rate import FlopRate
+from .module_inputs import ModuleInputs
 from .peak_memory import PeakMemory
 from .pending_report import PendingReport
 from .step_batch import Rows, rank_batch, set_micro_batch
@@ -68,6 +65,7 @@ class Engine:
     rate: Rate | RateFunction
     flops: FlopRate
     scheduler: Scheduler | None = None  # torch's, in place of `rate`
+    inputs: ModuleInputs = field(default_factory=ModuleInputs)
     seed: int = 0
     evaluated: tuple[str, ...] = ()  # submodules that stay in evaluation mode while others train
     health: Health = field(default_factory=Health)
@@ -161,6 +159,7 @@ class Engine:
         made = rank_batch(
             batch, self.position, self.plan, self.world.data_index, rows, self.world.gather_counts
         )
+        made = self.inputs.arrange(made, self.events)
         made = made.narrow() if self.climbed.narrows else made
         return self.climbed.forward_backward.loss.weigh(made)
 

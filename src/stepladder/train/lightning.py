@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from stepladder.data import iter_tensors
-from stepladder.errors import DataError, ModelError, PlanError
+from stepladder.errors import ModelError, PlanError
 from stepladder.plan import Optimizer, Plan, Rate
 from stepladder.plan.optimizer import Group
 from stepladder.seam.modules import state_of
+from stepladder.train.optimizer.given_optimizer import is_optimizer
 
 from .run import Run
 from .start import climb
@@ -115,6 +116,7 @@ class Stepped(nn.Module):
     """A Lightning module's parts; their answer to a batch is its training_step's loss."""
 
     inner: Any  # the Lightning module
+    whole_batch = WHOLE  # how it takes what a training_step does: see `ModuleInputs`
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -127,13 +129,7 @@ class Stepped(nn.Module):
             inner._trainer = NoTrainer(type(inner).__name__)
         self.takes_index = len(inspect.signature(inner.training_step).parameters) > 1
 
-    def forward(self, *parts: Any, batch: Any = None) -> Tensor:
-        if parts:
-            raise DataError(
-                "batch",
-                "a training_step reads whole samples and was given a part of one",
-                f"Take batches from run.batches, or give step {{'{WHOLE}': batch}}.",
-            )
+    def forward(self, batch: Any) -> Tensor:
         self.lend(batch)
         index = (self.passes,) if self.takes_index else ()
         self.passes += 1
@@ -143,6 +139,8 @@ class Stepped(nn.Module):
                 problem = f"returns {', '.join(map(str, made))} and no loss"
                 raise ModelError("training_step", problem, "Return it under the key 'loss'.")
             return made["loss"]
+        if made is None:
+            raise ModelError("training_step", "returns None and no loss", "Return the loss.")
         return made
 
     def lend(self, batch: Any) -> None:
@@ -217,7 +215,10 @@ def step_scheduler(module: Any, given: Any) -> LRScheduler:
     every = f"{held.get('frequency', 1)} {held.get('interval', 'epoch')}"
     if not isinstance(held.get("scheduler"), LRScheduler) or every != "1 step":
         problem = f"the scheduler of {type(module).__name__} takes a step every {every}"
-        remedy = "Return it with 'interval': 'step', or give rate='cosine warmup=100 steps=1000'."
+        remedy = (
+            "Return it with 'interval': 'step'; give rate='cosine warmup=100 steps=1000'; or give "
+            "rate='constant' and have a scheduler of run.optimizer take its steps in your loop."
+        )
         raise PlanError("configure_optimizers", problem, remedy)
     return held["scheduler"]
 
@@ -234,6 +235,9 @@ def apart(made: Any) -> tuple[Any, Any]:
             problem = f"returned {len(made)} optimizers, and a run has one"
             raise PlanError("configure_optimizers", problem, "Give optimizer= in words.")
         made = made[0]
+    if not is_optimizer(made):
+        problem = f"returned {'None' if made is None else type(made).__name__}, and no optimizer"
+        raise PlanError("configure_optimizers", problem, "Return one, or give optimizer= in words.")
     return made, scheduler
 
 

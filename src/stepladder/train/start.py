@@ -17,16 +17,14 @@ from stepladder.plan.options import Exact
 from stepladder.plan.refit import spread
 from stepladder.train.checkpointing.rank_state import check_state
 from stepladder.train.health.nonfinite import Health
-from stepladder.train.optimizer.given_optimizer import (
-    GivenOptimizer,
-    read_given,
-    words_of_given,
-)
+from stepladder.train.optimizer.given_optimizer import GivenOptimizer, words_of_given
+from stepladder.train.optimizer.read_given import read_given
 from stepladder.world import Place, join_world
 from stepladder.world.seed import fix_library_algorithms
 from stepladder.world.world import connect
 
 from .build_run import build, settle_here
+from .module_inputs import arranged_sample
 from .run import Run
 from .tuning.auto_plan import Choice, choose_plan, is_automatic
 from .tuning.rank_plan import agree
@@ -90,6 +88,7 @@ def climb(
     """
     health, device = Health(nonfinite), str(device)
     check_arguments(model, clip, seed, exact, timeout_seconds)
+    sample = arranged_sample(sample, model, loss)
     place = Place.from_environment()
     code = None if optimizer is None else read_given(optimizer, model, loss)
     given = read_optimizer(optimizer, code, clip)
@@ -104,12 +103,11 @@ def climb(
     if given is not None:
         choice = replace(choice, plan=replace(choice.plan, optimizer=given))
     elif clip is not None:
-        words = choice.plan.optimizer.change([f"clip={clip}"])
-        choice = replace(choice, plan=replace(choice.plan, optimizer=words))
+        clipped = choice.plan.optimizer.change([f"clip={clip}"])
+        choice = replace(choice, plan=replace(choice.plan, optimizer=clipped))
     settled = settle_here(choice.plan, device, place)
-    world = join_world(
-        settled.layout, device, timeout_seconds=timeout_seconds, plan=str(settled.plan)
-    )
+    words = str(settled.plan)
+    world = join_world(settled.layout, device, timeout_seconds=timeout_seconds, plan=words)
     tuning = make_tuning(plan, world, device, loss, seed, exact=choice.plan.exact.runs, given=code)
     if tuning is not None and sample is not None:
         choice = tuning.choose(choice, model, sample)

@@ -172,6 +172,7 @@ def count_rows(made: Any) -> int:
     if any(tensor.is_meta for tensor in tensors):
         remedy = "Give tensors with values, on the CPU or the run's device."
         raise DataError("batch", "a tensor of it is on the meta device and has no values", remedy)
+    refuse_sample(made)
     rows = {len(tensor) for tensor in tensors if tensor.dim()}
     if not rows:
         problem = "its tensors are single numbers, and the first dimension counts the rows"
@@ -182,6 +183,17 @@ def count_rows(made: Any) -> int:
             "batch", f"its tensors have different numbers of rows: {shapes}", "Give all the same."
         )
     return rows.pop()
+
+
+def refuse_sample(made: Any) -> None:
+    """Refuse one sample with its class, whose numbers would be taken for rows."""
+    inputs, target = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    whole = isinstance(target, torch.Tensor) and not target.dim() and not target.is_floating_point()
+    rows = next((len(one) for one in iter_tensors(inputs) if one.dim()), 0)
+    if whole and rows > 1:
+        problem = f"its target is one integer for inputs of {rows} rows"
+        remedy = "Give batches of samples, such as DataLoader(data, batch_size=32)."
+        raise DataError("batch", problem, remedy)
 
 
 def set_micro_batch(parts: Accumulate, settled: SettledPlan, batch: Batch) -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from stepladder.plan import Optimizer
-from stepladder.train.optimizer.build_optimizer import build_optimizer, set_rate, update
+from stepladder.train.optimizer.build_optimizer import build_optimizer, update
+from stepladder.train.optimizer.learning_rates import set_rate
 from tests.train.toys import net
 
 TEXTS = [

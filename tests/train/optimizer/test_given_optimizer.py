@@ -430,6 +430,26 @@ def test_parameters_that_are_left_out_stay_and_are_told():
     assert any(told in event for event in taken.events)
 
 
+def vectors_alone(parameters):
+    """A function that chooses by shape, as one that leaves matrices to another rule would."""
+    return torch.optim.SGD([p for p in parameters if p.dim() < 2], lr=0.1)
+
+
+def learned_in_slices(make):
+    taken = start(make, "fp32 zero1", deep())
+    for batch in pairs(STEPS):
+        taken.step(batch, rows="global").read()
+    return taken.module.state_dict()
+
+
+@pytest.mark.parametrize("make", [grouped, vectors_alone])
+def test_a_function_groups_whole_parameters_where_ranks_hold_slices(make):
+    found, _ = run(learned_in_slices, 2, make, init=False)
+    wanted = plain(make, module=deep()).state_dict()
+    for name, value in wanted.items():
+        assert torch.allclose(found[name], value, atol=1e-5), name
+
+
 def bad_optimizers():
     module = net(1)
     yield module, torch.optim.LBFGS, "LBFGS.step needs 'closure', and a run computes gradients"

@@ -1,5 +1,8 @@
 """A torch scheduler on `run.optimizer` sets the learning rate of the next step, and is resumed."""
 
+from fractions import Fraction
+
+import numpy
 import pytest
 import torch
 from torch.optim import lr_scheduler
@@ -58,6 +61,14 @@ def test_a_rate_set_by_hand_stays_until_it_is_set_again():
                 group["lr"] = 0.25
         rates.append(taken.step(batch).lr)
     assert rates == [0.5, 0.25, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("given", [numpy.float32(0.25), torch.tensor(0.25), Fraction(1, 4)])
+def test_the_rate_may_be_any_number(given):
+    taken = learn("sgd lr=0.5")
+    taken.lr = given
+    assert taken.lr == 0.25 and type(taken.lr) is float
+    assert taken.step(pairs(1)[0]).lr == 0.25
 
 
 def resumed(folder, plan):

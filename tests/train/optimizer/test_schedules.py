@@ -109,6 +109,7 @@ def test_a_function_of_the_step_is_a_share_of_the_rate(tmp_path):
         (partial(lr_scheduler.LambdaLR, lr_lambda=lambda _: float("nan")), "rate: nan was set for"),
         (partial(lr_scheduler.StepLR), r"rate: StepLR\(optimizer\) raised TypeError: .*step_size"),
         (lr_scheduler.ReduceLROnPlateau, "rate: ReduceLROnPlateau needs a measure at each step"),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o), "rate: ReduceLROnPlateau needs a measure at"),
         (lr_scheduler.ExponentialLR(sgd(net()), 0.5), "rate: ExponentialLR is a scheduler of ano"),
     ],
 )

@@ -28,9 +28,9 @@ from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.data_loader.loader_position import KEY
 from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
-from stepladder.train.optimizer.build_optimizer import set_own_rates
 from stepladder.train.optimizer.error_feedback import set_owed
 from stepladder.train.optimizer.group_settings import compare_settings, set_counted
+from stepladder.train.optimizer.learning_rates import set_own_rates
 from stepladder.train.optimizer.loose_state import set_loose_state
 from stepladder.train.optimizer.optimizer_state import (
     begin_anew,

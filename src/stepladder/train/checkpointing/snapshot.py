@@ -20,9 +20,9 @@ from stepladder.rungs import ParameterShard, local
 from stepladder.rungs.data_parallel.renormalised_rows import renormalised
 from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.engine import Engine
-from stepladder.train.optimizer.build_optimizer import own_rates
 from stepladder.train.optimizer.error_feedback import read_owed
 from stepladder.train.optimizer.group_settings import counted_settings, given_settings
+from stepladder.train.optimizer.learning_rates import own_rates
 from stepladder.train.optimizer.loose_state import read_loose_state
 from stepladder.version import VERSION
 

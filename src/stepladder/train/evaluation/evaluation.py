@@ -18,7 +18,7 @@ class Evaluation:
     """
 
     loss: float
-    metrics: dict[str, Any]  # a float, a tensor of one dimension, or several of them by name
+    metrics: dict[str, Any]  # a float, a tensor, or several of them by name
 
     def __getitem__(self, name: str) -> Any:
         return self.loss if name == "loss" else self.metrics[name]

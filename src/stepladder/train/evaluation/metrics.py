@@ -175,25 +175,16 @@ def moved(value: Any, device: torch.device) -> Any:
 
 
 def read_value(name: str, value: Any) -> Any:
-    """A metric's value on the host: a float, or a tensor of one dimension, or several by name."""
+    """A metric's value on the host: a float, a tensor, or several of them by name."""
     if isinstance(value, Mapping):
         return {key: read_value(f"{name}.{key}", one) for key, one in value.items()}
     if isinstance(value, Real):
         return float(value)
     if isinstance(value, Tensor | np.ndarray):
         found = torch.as_tensor(value).detach().cpu()
-        if found.numel() == 1:
-            return found.item() * 1.0
-        if found.dim() == 1:
-            return found
-        raise DataError(
-            f"metrics.{name}",
-            f"returned a tensor of shape {tuple(found.shape)}, which is no single number or row "
-            "of numbers",
-            "Reduce it, for example with .mean().",
-        )
+        return found.item() * 1.0 if found.numel() == 1 else found
     raise DataError(
         f"metrics.{name}",
         f"returned a {type(value).__name__}, which is no number",
-        "Return a number, or a tensor of one dimension.",
+        "Return a number, a tensor, or a dict of them.",
     )

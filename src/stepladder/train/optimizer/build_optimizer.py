@@ -8,7 +8,6 @@ fused kernels get the same arithmetic in separate passes, and wait for one numbe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -17,20 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.errors import ModelError, PlanError, RecordError, first_line
-from stepladder.plan import Optimizer, Rate
+from stepladder.errors import ModelError, PlanError, first_line
+from stepladder.plan import Optimizer
 from stepladder.rungs import is_out_of_memory
 from stepladder.seam.operators import foreach_divide_
 
 from .master_weights import MasterAdam
 
 Named = tuple[str, nn.Parameter]
-CONSTANT = Rate()
 FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
-SCHEDULED = (  # what torch's schedulers keep in a group
-    *("lr", "initial_lr", "max_lr", "min_lr"),
-    *("momentum", "betas", "base_momentum", "max_momentum"),
-)
 
 
 def build_optimizer(
@@ -132,107 +126,6 @@ def depth_below_top(name: str, blocks: Sequence[str]) -> int:
             return len(blocks) - index
     above_first = any(word in name for word in ("embed", "position", "stem", "patch"))
     return len(blocks) + 1 if blocks and above_first else 0
-
-
-def set_rate(
-    optimizer: torch.optim.Optimizer, lr: float, share: float = 1.0, rate: object = CONSTANT
-) -> float:
-    """Give every group its learning rate; what the first one has without its factor comes back.
-
-    A group whose rate was changed since this last set it, by a torch scheduler or by hand, is the
-    user's from then on.
-
-    Args:
-        lr: the top rate, without a group's factor.
-        share: of every group's top rate.
-        rate: the schedule that says so.
-    """
-    for group in optimizer.param_groups:
-        if "lr_factor" not in group:
-            raise ModelError(
-                "optimizer",
-                "a group of parameters was added to run.optimizer, which no gradient reaches",
-                "Make them part of the module before climb.",
-            )
-        changed = bool(group["lr"] != group.get("scheduled_lr", group["lr"]))
-        group["own_lr"] = group.get("own_lr", False) or changed  # an optimizer put in may have none
-        if (group["own_lr"] or "initial_lr" in group) and rate != CONSTANT:
-            raise PlanError(
-                "rate",
-                f"'{rate}' and a scheduler on run.optimizer both set the learning rate",
-                "Leave one of them out.",
-            )
-        if not group["own_lr"]:
-            group["lr"] = group["scheduled_lr"] = share * group.get("top_lr", group["lr"])
-        if isinstance(group["lr"], float) and not 0 <= group["lr"] < math.inf:
-            problem = f"{group['lr']} was set for the next step"
-            raise PlanError("rate", problem, "Set a finite number of 0 or more.")
-    first = next((g for g in optimizer.param_groups if g["lr_factor"]), optimizer.param_groups[0])
-    return float(first["lr"]) / (first["lr_factor"] or 1.0) if first["own_lr"] else lr * share
-
-
-def set_rate_by_hand(optimizer: torch.optim.Optimizer, lr: float, rate: object) -> None:
-    """Have every group learn at this rate times its factor from now on."""
-    if rate != CONSTANT:
-        problem = f"'{rate}' sets the learning rate of every step"
-        raise PlanError("run.lr", problem, "Leave rate= out, and set run.lr before each step.")
-    if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 <= lr < math.inf:
-        raise PlanError("run.lr", f"{lr!r} is not a number of 0 or more", "Set one.")
-    for group in optimizer.param_groups:
-        put_rate(group, lr * group["lr_factor"])
-
-
-def put_rate(group: dict[str, Any], lr: float) -> None:
-    """Have a group learn at a rate that no schedule sets."""
-    if isinstance(group["lr"], torch.Tensor):
-        group["lr"].fill_(lr)
-    else:
-        group["lr"] = lr
-    group["own_lr"] = True
-
-
-def own_rates(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
-    """What the user or a scheduler has set, by group; empty where the plan's schedule rules."""
-    if not any(group["own_lr"] for group in optimizer.param_groups):
-        return {}
-    return {
-        group["label"]: {
-            key: float(group[key]) if key == "lr" else group[key]
-            for key in SCHEDULED
-            if key in group
-        }
-        for group in optimizer.param_groups
-    }
-
-
-def set_own_rates(
-    optimizer: torch.optim.Optimizer, saved: dict[str, dict[str, Any]], *, trained: bool = False
-) -> None:
-    """Put back what `own_rates` found.
-
-    Args:
-        trained: a rate that was set since belongs to steps that are undone; before the first step a
-            scheduler may have set it for what comes.
-    """
-    if not saved and trained:
-        for group in optimizer.param_groups:
-            if "top_lr" in group:
-                put_rate(group, group["top_lr"])
-                group["scheduled_lr"] = group["top_lr"]  # which nobody has changed
-                group["own_lr"] = isinstance(group["lr"], torch.Tensor)
-    for group in optimizer.param_groups if saved else ():
-        if group["label"] not in saved:
-            raise RecordError(
-                "checkpoint",
-                f"its learning rates were set by hand for {', '.join(saved)}, and none for "
-                f"the parameters with {group['label']}",
-                "Use the groups that the run was saved with.",
-            )
-        rates = dict(saved[group["label"]])
-        put_rate(group, rates.pop("lr"))
-        group |= {
-            k: tuple(value) if isinstance(value, list) else value for k, value in rates.items()
-        }
 
 
 def update(

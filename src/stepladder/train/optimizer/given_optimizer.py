@@ -23,7 +23,6 @@ from stepladder.errors import PlanError, first_line
 from stepladder.plan import Optimizer
 from stepladder.plan.optimizer import PYTHON
 from stepladder.rungs import ParameterShard
-from stepladder.rungs.loss_module import PREFIX as LOSS
 from stepladder.seam.gradient_hooks import copy_step_hooks
 from stepladder.train.checkpointing.sharded_state import with_plain
 
@@ -121,31 +120,6 @@ class GivenOptimizer:
         return built
 
 
-def read_given(given: Any, model: nn.Module, loss: Any) -> GivenOptimizer | None:
-    """Code that was given for an optimizer; None where it is none."""
-    if isinstance(given, str | Optimizer):
-        return None
-    if not is_optimizer(given):
-        if not callable(given):
-            problem = f"{type(given).__name__} is neither an optimizer nor the text of one"
-            remedy = 'Write optimizer="adamw lr=3e-4", or give a torch.optim.Optimizer.'
-            raise PlanError("optimizer", problem, remedy)
-        return GivenOptimizer(name_of(given), given)
-    check_settings(given)
-    known = names_of_parameters(model, loss)
-    for number, group in enumerate(given.param_groups):
-        foreign = sum(id(p) not in known for p in group["params"])
-        if foreign:
-            raise PlanError(
-                "optimizer",
-                f"{foreign} of {len(group['params'])} parameters in group {number} of "
-                f"{name_of(given)} belong neither to the module nor to its loss",
-                "Make it of this module's parameters.",
-            )
-    names = tuple(tuple(known[id(p)] for p in group["params"]) for group in given.param_groups)
-    return GivenOptimizer(name_of(given), None, given, names)
-
-
 def words_of_given(given: GivenOptimizer) -> Optimizer:
     """How a plan writes it: its class, its rate, and how much it keeps for a parameter."""
     small = nn.Parameter(torch.ones(4, 3))
@@ -203,17 +177,6 @@ def name_of(given: Any) -> str:
         given = given.func
     name = getattr(given, "__name__", type(given).__name__)
     return "function" if name == "<lambda>" else str(name)
-
-
-def names_of_parameters(model: nn.Module, loss: Any) -> dict[int, str]:
-    """Each parameter's first name, those of a loss that is a module as groups see them."""
-    named = list(model.named_parameters())
-    if isinstance(loss, nn.Module):
-        named += [(f"{LOSS}{name}", p) for name, p in loss.named_parameters()]
-    found: dict[int, str] = {}
-    for name, parameter in named:
-        found.setdefault(id(parameter), name)
-    return found
 
 
 def check_settings(optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,8 @@ import torch
 
 from stepladder.train.checkpointing.plain_values import from_data, storable
 
-from .build_optimizer import SCHEDULED, rate_of_group
+from .build_optimizer import rate_of_group
+from .learning_rates import SCHEDULED
 
 LEFT_OUT = {*rate_of_group(0.0, 1.0, ""), *SCHEDULED, "params", "param_names", "as_given"}
 

@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from stepladder.errors import PlanError, first_line
 from stepladder.plan import Rate
 
-from .build_optimizer import CONSTANT, SCHEDULED
 from .given_optimizer import name_of
+from .learning_rates import CONSTANT, SCHEDULED
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ def make_scheduler(given: Any, optimizer: torch.optim.Optimizer) -> Scheduler | 
         return None
     else:
         name, made = name_of(given), made_scheduler(given, optimizer, failure)
-    if "ReduceLROnPlateau" in name:
-        problem = f"{name} needs a measure at each step, which a run does not have"
+    if "ReduceLROnPlateau" in (name, type(made).__name__):
+        problem = "ReduceLROnPlateau needs a measure at each step, which a run does not have"
         remedy = "Make it for run.optimizer and call its step(value) in your loop."
         raise PlanError("rate", problem, remedy)
     if made is None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from stepladder.data import SampleOrder, load_batch
+from stepladder.data import Batch, SampleOrder, load_batch
 from stepladder.errors import ModelError
 from stepladder.model import describe
 from stepladder.plan.reference import Reference
+from stepladder.train.module_inputs import arranged_sample
 from stepladder.workload import Facts
 
 from .user_code import UserCode
@@ -25,13 +25,13 @@ def trace_user_model(code: UserCode, sequence: int | None = None) -> Facts:
     assert reference is not None
     sample = first_row(code)
     module = build_without_values(reference, sequence)
-    return describe(module, sequence=sequence, sample=sample)
+    return describe(module, sequence=sequence, sample=arranged_sample(sample, module, None))
 
 
-def first_row(code: UserCode) -> Any:
+def first_row(code: UserCode) -> Batch | None:
     """A batch of one row; None where the user's code has none."""
     named = code.samples()
-    return named and load_batch(named[0], SampleOrder(len(named[0])), np.arange(1))
+    return load_batch(named[0], SampleOrder(len(named[0])), np.arange(1)) if named else None
 
 
 def build_without_values(reference: Reference, sequence: int | None) -> nn.Module:
