@@ -22,7 +22,7 @@ from stepladder.measure import record_timeline
 from stepladder.model import build
 from stepladder.planner import forecast, forecast_moments
 from stepladder.train import climb
-from stepladder.train.profile_steps import outlook_of
+from stepladder.train.profile_steps import suggestion_context
 
 GPU = torch.cuda.is_available()
 MODEL = (
@@ -40,12 +40,12 @@ def case(words: str, pictures: Path | None) -> dict[str, Any]:
     length = int(MODEL.rpartition("=")[2])
     tokens = torch.randint(0, 256, (ROWS, length), device=run.world.device)
     found = run.profile(repeat((tokens, tokens)), steps=5)
-    outlook = outlook_of(run)
+    context = suggestion_context(run)
     said = moments = None
-    if outlook.facts and outlook.cluster:
+    if context.facts and context.cluster:
         settled = run.plan.settle(1)
-        said = forecast(outlook.facts, settled, outlook.cluster, outlook.calibration)
-        moments = forecast_moments(outlook.facts, settled, outlook.cluster, outlook.calibration)
+        said = forecast(context.facts, settled, context.cluster, context.calibration)
+        moments = forecast_moments(context.facts, settled, context.cluster, context.calibration)
     entry = {
         **found.to_dict(),
         "unexplained_share": found.unexplained_seconds / found.step_seconds,
