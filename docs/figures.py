@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepladder.cli.results.plots import draw_steps, figure, place_legend, store
+from stepladder.cli.results.communication_plots import draw_steps
+from stepladder.cli.results.plot_axes import count_whole, label_bars
+from stepladder.cli.results.plots import figure, place_legend, store
 from stepladder.palette import COLOURS, LIMIT, REFERENCE, cause_colour, owner_colour
 from stepladder.plan import Schedule
 from stepladder.planner import bubble_share, forecast
@@ -23,6 +25,7 @@ from stepladder.record import Forecast
 
 DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures"
+SEEN = 500  # pixels of the longest bar
 
 
 def load_tables() -> Any:
@@ -35,7 +38,13 @@ def load_tables() -> Any:
     return sys.modules["docs_tables"]
 
 
-def stacked(axes: Any, rows: Sequence[dict[str, float]], colour: Callable[[str], str]) -> None:
+def stacked(
+    axes: Any,
+    rows: Sequence[dict[str, float]],
+    colour: Callable[[str], str],
+    limit: float | None = None,
+) -> None:
+    """A bar a row; the legend has all that is as wide as a pixel, and the limit."""
     for place, row in enumerate(rows):
         left = 0.0
         for kind, amount in row.items():
@@ -44,13 +53,16 @@ def stacked(axes: Any, rows: Sequence[dict[str, float]], colour: Callable[[str],
             left += amount
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
+    if limit:
+        axes.axvline(limit, color=LIMIT, linestyle="--", linewidth=1, label="usable")
     seen = dict(zip(*reversed(axes.get_legend_handles_labels())))
     most = max(sum(row.values()) for row in rows)
-    large = {k.replace("_", " ") for row in rows for k, amount in row.items() if amount > most / 99}
-    shown = {name: handle for name, handle in seen.items() if name in large}
+    wide = (name for row in rows for name, amount in row.items() if amount > most / SEEN)
+    named = {"usable", *(name.replace("_", " ") for name in wide)}
+    shown = {name: handle for name, handle in seen.items() if name in named}
     axes.legend(
-        shown.values(), shown.keys(), loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3,
-        frameon=False, fontsize=8, handlelength=1, columnspacing=1,
+        shown.values(), shown.keys(), loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4,
+        frameon=False, fontsize=8, handlelength=1.4, columnspacing=1,
     )  # fmt: skip
 
 
@@ -65,17 +77,13 @@ def draw_forecasts(path: Path, found: Sequence[tuple[str, Forecast]], where: str
     """Memory by owner, with the device's limit, beside step time by cause."""
     drawn, (memory, seconds) = figure(11, 1.7 + 0.46 * len(found), panels=2)
     owners = [{k: v / 2**30 for k, v in f.memory.by_owner().items()} for _, f in found]
-    stacked(memory, owners, owner_colour)
+    limit = (found[0][1].memory_limit_bytes or 0) / 2**30
+    stacked(memory, owners, owner_colour, limit)
     memory.set_yticks(range(len(found)), shorten([plan for plan, _ in found]), fontsize=9)
     memory.set_xlabel("GiB on the fullest device")
-    if limit := found[0][1].memory_limit_bytes:
-        memory.axvline(limit / 2**30, color=LIMIT, linestyle="--", linewidth=1)
-        memory.text(
-            limit / 2**30, -0.5, " limit", fontsize=8, va="top", ha="left",
-            color=LIMIT,
-        )  # fmt: skip
+    if limit:
         widest = max(sum(row.values()) for row in owners)
-        memory.set_xlim(0, 1.08 * max(widest, limit / 2**30))
+        memory.set_xlim(0, 1.08 * max(widest, limit))
     causes = [f.time.by_cause() if f.time else {} for _, f in found]
     stacked(seconds, causes, cause_colour)
     seconds.set_yticks(range(len(found)), [""] * len(found))
@@ -99,11 +107,12 @@ def draw_precision(path: Path) -> None:
             [rows[0]["step_ms"] / row["step_ms"] for row in rows],
             color=[COLOURS[0] if row["name"] != "fp32" else COLOURS[-1] for row in rows],
         )
-        axis.bar_label(bars, fmt="%.1f ×", fontsize=8)
+        label_bars(axis, bars, [f"{bar.get_height():.1f} ×" for bar in bars], 8)
+        axis.margins(y=0.1)
         axis.tick_params(axis="x", labelsize=7)
         axis.grid(visible=False, axis="x")
         axis.set_title(f"{table['model']}, batch {table['batch']}, {kept['machine']}", fontsize=10)
-    axes[0].set_ylabel("times as fast as fp32")
+        axis.set_ylabel("times as fast as fp32")
     store(drawn, path)
 
 
@@ -116,17 +125,17 @@ def draw_accumulation(path: Path) -> None:
         loss.plot(
             row["losses"],
             linewidth=width,
-            alpha=0.75,
             label=f"{row['micro_batches']} of {row['micro']}",
         )
     loss.set(xlabel="step", ylabel="loss")
+    count_whole(loss.xaxis)
     place_legend(loss)
     bars = held.bar(
         [str(row["micro_batches"]) for row in rows],
         [row["activation_bytes"] / 2**20 for row in rows],
         color=COLOURS[1],
     )
-    held.bar_label(bars, fmt="%.1f", fontsize=8)
+    label_bars(held, bars, [f"{bar.get_height():.1f}" for bar in bars], 8)
     held.grid(visible=False, axis="x")
     held.set(xlabel="micro-batches a step", ylabel="activations, MiB")
     store(drawn, path)
@@ -144,7 +153,7 @@ def draw_compression(path: Path) -> None:
         ]
         places = [place + 0.2 * (index - (len(ways) - 1) / 2) for place in range(len(links))]
         bars = axes.bar(places, heights, width=0.18, label=way, color=COLOURS[index])
-        axes.bar_label(bars, fmt="%.1f", fontsize=7)
+        label_bars(axes, bars, [f"{height:.1f}" for height in heights], 7)
     axes.axhline(1, color=REFERENCE, linewidth=0.8)
     axes.set_xticks(range(len(links)), links)
     axes.grid(visible=False, axis="x")
@@ -185,7 +194,7 @@ def draw_kernels(path: Path) -> None:
         bars = axes.barh(
             places, gains, height=0.36, label=f"against {against}", color=COLOURS[index]
         )
-        axes.bar_label(bars, fmt="%.2f ×", fontsize=7, padding=2)
+        label_bars(axes, bars, [f"{gain:.2f} ×" for gain in gains], 7)
     names = [f"{row['kernel']}  {' × '.join(map(str, row['shape']))}" for row in rows]
     axes.set_yticks(range(len(rows)), names, fontsize=8)
     axes.invert_yaxis()
@@ -214,9 +223,8 @@ def draw_climb(path: Path) -> None:
     found = [forecast("llama3-8b", plan, f"{count} x H100-80GB") for _, count, plan in CLIMB]
     drawn, axes = figure(10, 4.6)
     owners = [{k: v / 2**30 for k, v in one.memory.by_owner().items()} for one in found]
-    stacked(axes, owners, owner_colour)
     limit = (found[0].memory_limit_bytes or 0) / 2**30
-    axes.axvline(limit, color=LIMIT, linestyle="--", linewidth=1)
+    stacked(axes, owners, owner_colour, limit)
     axes.set_ylim(len(found) - 0.05, -0.5)  # room for the limit's name below the bars
     axes.text(limit, len(found) - 0.1, f" {limit:.0f} GiB usable", fontsize=8, va="bottom")
     for place, (one, row) in enumerate(zip(found, owners)):

@@ -4,7 +4,9 @@
 """
 
 import shutil
+import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ needs_chromium = pytest.mark.skipif(
     not CHROMIUM, reason="no chromium here: apt-get install chromium"
 )
 PATIENCE_MS = 60_000  # the machine may be busy
+AXE = Path(__file__).parents[1] / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @contextmanager
@@ -26,3 +29,26 @@ def started_browser():
         )
         yield started
         started.close()
+
+
+def serious_findings(page):
+    """What axe calls serious or worse, everything on the page unfolded."""
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.evaluate(axe_script())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        (one["id"], one["nodes"][0]["html"][:120])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def axe_script():
+    """axe-core's script, which npm brings; it is in no wheel and no lock."""
+    npm = shutil.which("npm")
+    if not AXE.is_file() and npm:
+        words = [npm, "install", "--no-audit", "--no-fund", "--prefix", AXE.parents[2], "axe-core"]
+        subprocess.run(words, capture_output=True, timeout=300, check=False)
+    if not AXE.is_file():
+        pytest.skip("no axe-core here: npm install --prefix build/axe axe-core")
+    return AXE.read_text()

@@ -41,7 +41,8 @@ CAUSES = {
 }  # fmt: skip
 COLLECTIVES = {
     "all_reduce": "orange", "all_gather": "blue", "reduce_scatter": "green", "all_to_all": "violet",
-    "broadcast": "teal", "send": "pink", "recv": "brown",
+    "broadcast": "teal", "send": "pink", "recv": "brown", "send_recv": "lime", "gather": "gold",
+    "scatter": "slate",
 }  # fmt: skip
 PASSES = {"F": "blue", "B": "orange", "W": "green"}  # of a pipeline: forward, backward, weights
 EVENTS = {
@@ -63,6 +64,12 @@ def owner_colour(owner: str) -> str:
 def cause_colour(cause: str) -> str:
     """The colour of a cause of time on a light ground."""
     return HUES[CAUSES.get(cause.replace(" ", "_"), "slate")].light
+
+
+def collective_colour(name: str) -> str:
+    """The colour of a collective on a light ground."""
+    plain = {"send_receive": "send_recv"}.get(name, name)
+    return HUES[COLLECTIVES.get(plain, "slate")].light
 
 
 def series_colours(count: int) -> list[str]:

@@ -1,20 +1,19 @@
 """Which of several runs is looked at, and what the cursor reads, in a real browser."""
 
-import shutil
-import subprocess
-from pathlib import Path
+import os
+import time
 
 import pytest
 
-from stepladder.record import Journal
-from tests.browser import needs_chromium
+from stepladder.record import Journal, journal_path
+from tests.browser import needs_chromium, serious_findings
 from tests.dashboard.web.servers import serving
 
 from .browsing import DESKTOP, PHONE, opened
 from .runs import write_run
 
 pytestmark = needs_chromium
-AXE = Path(__file__).parents[2] / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+MIB = 2**20
 
 
 def write_short(folder, steps, loss, **ending):
@@ -36,6 +35,8 @@ def three(tmp_path_factory):
     folder = tmp_path_factory.mktemp("three")
     write_short(folder / "a-long", 200, 1.0, failure="")
     write_short(folder / "b-live", 80, 3.0)
+    later = time.time() + 3600  # live for as long as this takes, however busy the machine is
+    os.utime(journal_path(folder / "b-live"), (later, later))
     write_short(folder / "c-failed", 40, 2.0, failure="RuntimeError: no more")
     with serving(folder) as address:
         yield address
@@ -143,34 +144,10 @@ RIGHT_EDGES = """() => [...document.querySelectorAll('.grid')].filter((one) => o
   })"""
 
 
-@pytest.fixture(scope="module")
-def axe():
-    """axe-core's script, which npm brings; it is in no wheel and no lock."""
-    npm = shutil.which("npm")
-    if not AXE.is_file() and npm:
-        words = [npm, "install", "--no-audit", "--no-fund", "--prefix", AXE.parents[2], "axe-core"]
-        subprocess.run(words, capture_output=True, timeout=300, check=False)
-    if not AXE.is_file():
-        pytest.skip("no axe-core here: npm install --prefix build/axe axe-core")
-    return AXE.read_text()
-
-
-def findings(page, axe):
-    """What axe calls serious or worse, everything on the page unfolded."""
-    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-    page.evaluate(axe)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [
-        (one["id"], one["nodes"][0]["html"][:120])
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 420])
-def test_axe_has_no_serious_finding_on_the_page(browser, tmp_path, axe, width, scheme):
+def test_axe_has_no_serious_finding_on_the_page(browser, tmp_path, width, scheme):
     write_run(tmp_path / "full", steps=60)
     write_short(tmp_path / "short", 20, 1.0, failure="RuntimeError: no more")
     view = {"width": width, "height": 900}
@@ -181,4 +158,86 @@ def test_axe_has_no_serious_finding_on_the_page(browser, tmp_path, axe, width, s
         page.wait_for_selector("#comparison tbody tr:nth-child(2)")
         page.get_by_role("button", name="full", exact=True).last.click()
         page.wait_for_selector("#headline:has-text('full')")
-        assert findings(page, axe) == []
+        assert serious_findings(page) == []
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A short run on a CPU beside one whose throughput counts something else."""
+    folder = tmp_path_factory.mktemp("small")
+    with Journal(folder / "text") as journal:
+        journal.write("start", plan="fp32 pipeline=2", step=0)
+        for step in range(40):
+            journal.write(
+                "step", step=step, loss=3 - step / 50, seconds=0.02, lr=0.0015 - step * 3e-5,
+                memory_bytes=454 * MIB, tokens_per_second=6e4, unit="tokens",
+            )  # fmt: skip
+        owners = {"parameters": 3 * MIB, "activations": MIB, "context": 450 * MIB}
+        journal.write("memory", step=0, owners=owners)
+        journal.write("collectives", step=10, seconds={"send_recv": 0.01})
+        journal.write("collectives", step=20, seconds={"send_recv": 0.02})
+        journal.write("device", step=40, utilisation=0.8)
+        journal.write("ranks", step=10, own_seconds=[0.02, 0.02], wait_seconds=[0.0, 0.0])
+        journal.write("forecast", memory={"parameters": 3 * MIB, "activations": MIB})
+        journal.write("summary", steps=40)
+    write_short(folder / "images", 20, 1.0, failure="")
+    with serving(folder) as address:
+        yield address
+
+
+@pytest.mark.soak
+def test_runs_that_count_other_things_are_not_in_one_plot_of_throughput(browser, small):
+    with opened(browser, small + "#run=text&run=images") as page:
+        assert page.locator("#chart-tokens h3").inner_text().startswith("Throughput, tokens/s")
+        assert page.locator("#chart-tokens path.mean").count() == 1
+        assert page.locator("#chart-seconds path.mean").count() == 2
+
+
+@pytest.mark.soak
+def test_what_a_process_takes_does_not_hide_the_owners_of_memory(browser, small):
+    with opened(browser, small + "#run=text") as page:
+        legend = page.locator("#chart-owners .legend").inner_text().split("\n")
+        assert legend == ["parameters", "activations", "and 450 MiB of context, which is not drawn"]
+        assert page.locator("#chart-owners .area").count() == 2
+
+
+@pytest.mark.soak
+def test_a_colour_with_a_meaning_has_a_key_and_one_reading_has_no_plot(browser, small):
+    with opened(browser, small + "#run=text") as page:
+        assert page.locator("#chart-collectives .legend").inner_text() == "send recv"
+        colour = page.locator("#chart-collectives path.mean").get_attribute("stroke")
+        assert colour == "var(--collective-send_recv)"
+        assert page.locator("#chart-utilisation").is_hidden()
+
+
+@pytest.mark.soak
+def test_numbers_beside_an_axis_have_all_a_power_or_none(browser, small):
+    with opened(browser, small + "#run=text") as page:
+        said = page.locator("#chart-lr .plot text[text-anchor=end]").all_text_contents()
+        assert len(said) > 2 and all("e-" in one for one in said if one != "0")
+
+
+BLANK = """() => [...document.querySelectorAll('.columns > .card')].map((card) => {
+  const inner = [...card.children].map((one) => one.getBoundingClientRect().bottom);
+  return card.getBoundingClientRect().bottom - Math.max(...inner);
+})"""
+
+
+@pytest.mark.soak
+def test_cards_are_as_high_as_what_is_in_them(browser, small):
+    with opened(browser, small + "#run=text") as page:
+        blank = page.evaluate(BLANK)
+        assert len(blank) > 3 and max(blank) < 20
+
+
+@pytest.mark.soak
+def test_the_chosen_of_many_runs_is_in_sight_on_a_phone_and_its_tile_names_it(browser, tmp_path):
+    for name in ("a-long-name-of-a-run", "another-long-name", "third-of-the-runs", "z-last"):
+        write_short(tmp_path / name, 5, 1.0, failure="")
+    with (
+        serving(tmp_path) as address,
+        opened(browser, address + "#run=z-last", viewport=PHONE) as page,
+    ):
+        box = page.get_by_role("button", name="z-last finished").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
+        assert tiles(page).startswith("z-last finished")

@@ -81,14 +81,14 @@ def test_every_curve_and_panel_of_a_full_run_is_there(browser, runs, tmp_path):
         assert shown == [
             "Loss", "Gradient norm", "Learning rate", "Loss scale", "val/<b>accuracy",
             "Throughput, tokens/s", "Share of the peak (MFU)", "Step time and data wait",
-            "Collectives, seconds a step", "Ranks: own time", "Memory by owner", "Peak memory",
+            "Collectives of a step", "Ranks: own time", "Memory by owner", "Peak memory",
             "Utilisation", "Temperature", "Power",
         ]  # fmt: skip
         assert page.locator("#chart-owners .area").count() == 5
         assert "limit 80 GiB" in page.locator("#chart-owners").inner_text()
         text = page.locator("#cards").inner_text()
         for words in (
-            "Forecast against measured", "rank 2 holds the others up: up to 39% more work",
+            "Forecast against measured", "rank 2 holds the others up: 39% more work",
             "Timeline of step 599",
             "out of memory: half the micro-batch <b>now</b>", "went on from step 590",
             "bound by compute", "bf16 zero3", "because: it fits",

@@ -109,7 +109,7 @@ def test_the_rank_that_holds_the_others_up_is_told(tmp_path):
             )
     ranks = run_facts(read(tmp_path))["ranks"]
     assert [rank["straggles"] for rank in ranks] == [False, False, True, False]
-    assert ranks[2]["own_seconds"] == pytest.approx(1.4)
+    assert ranks[2]["own_seconds"] == pytest.approx(1.45)  # the first step does not count
     assert [rank["memory_bytes"] for rank in ranks] == [5, 6, 7, None]
 
 
@@ -118,7 +118,7 @@ def test_the_rank_that_holds_the_others_up_is_told(tmp_path):
     [
         ([1.0], ""),
         ([1.0, 1.05, 1.0], "no rank holds the others up"),
-        ([1.0, 0.7], "rank 0 holds the others up: up to 18% more work than the median"),
+        ([1.0, 0.7], "rank 0 holds the others up: 18% more work than the median"),
         ([1.0, 1.0, 1.0, 2.0, 1.5, 1.0],
          "rank 3 and rank 4 hold the others up: up to 100% more work than the median"),
     ],

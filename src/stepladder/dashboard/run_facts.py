@@ -199,25 +199,39 @@ def is_number(value: Any) -> bool:
 
 
 def rank_rows(index: JournalIndex) -> list[dict[str, Any]]:
-    """Each rank's own time, waiting time and memory over the last reports, and who straggles."""
-    if not index.recent_ranks:
+    """Each rank's usual own time, waiting time and memory of late, and who straggles."""
+    reports = usual_reports(list(index.recent_ranks))
+    if not reports:
         return []
-    newest = index.recent_ranks[-1]
-    count = len(numbers(newest.get("own_seconds")))
-    alike = [e for e in index.recent_ranks if len(numbers(e.get("own_seconds"))) == count]
-    own = [mean([numbers(e.get("own_seconds"))[rank] for e in alike]) for rank in range(count)]
+    own, wait = (median_by_rank(reports, name) for name in ("own_seconds", "wait_seconds"))
+    memory = numbers(reports[-1].get("memory_bytes"))
     usual = statistics.median(own) if own else 0.0
-    wait, memory = numbers(newest.get("wait_seconds")), numbers(newest.get("memory_bytes"))
     return [
         {
             "rank": rank,
             "own_seconds": seconds,
             "wait_seconds": wait[rank] if rank < len(wait) else None,
             "memory_bytes": memory[rank] if rank < len(memory) else None,
-            "straggles": count > 1 and seconds > STRAGGLER_FACTOR * usual,
+            "straggles": len(own) > 1 and seconds > STRAGGLER_FACTOR * usual,
         }
         for rank, seconds in enumerate(own)
     ]
+
+
+def usual_reports(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of as many ranks as the newest, in which every rank worked.
+
+    The first step of a run, which builds and compiles, is none of them once there is another.
+    """
+    ranks = len(numbers(reports[-1].get("own_seconds"))) if reports else 0
+    alike = [one for one in reports if len(numbers(one.get("own_seconds"))) == ranks]
+    worked = [one for one in alike if min(numbers(one.get("own_seconds")), default=0.0) > 0]
+    return [one for one in worked if one.get("step") != 0] or worked
+
+
+def median_by_rank(reports: list[dict[str, Any]], name: str) -> list[float]:
+    """The median over the reports, of each rank."""
+    return [statistics.median(each) for each in zip(*(numbers(one.get(name)) for one in reports))]
 
 
 def rank_verdict(rows: list[dict[str, Any]]) -> str:
@@ -231,9 +245,6 @@ def rank_verdict(rows: list[dict[str, Any]]) -> str:
     names = " and ".join(f"rank {row['rank']}" for row in slow[:3])
     more = f" and {len(slow) - 3} more" if len(slow) > 3 else ""
     worst = max(row["own_seconds"] for row in slow) / usual - 1 if usual else 0.0
-    share = f": up to {worst:.0%} more work than the median" if usual else ""
+    most = "up to " if len(slow) > 1 else ""
+    share = f": {most}{worst:.0%} more work than the median" if usual else ""
     return f"{names}{more} {'hold' if len(slow) > 1 else 'holds'} the others up{share}"
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -4,9 +4,22 @@ import json
 
 import pytest
 
+from stepladder.bench.device import operations, roofline
 from stepladder.cli.main import main
 
 TINY = ["gpt:layers=2,hidden=16,heads=2,vocab=256", "--sequence", "16", "--steps", "2"]
+
+
+@pytest.fixture
+def small_operations(monkeypatch):
+    """A roofline of operations that take no time; what is asserted of it is its form."""
+    for function in (roofline.time_operations, roofline.place_operations):
+        monkeypatch.setattr(function, "__defaults__", (0.0,))
+    for name, size in (
+        ("SQUARES", (16,)), ("STREAM", 1024), ("COPIED_BYTES", 1024), ("ROWS", (8, 16)),
+        ("ATTENTION", (1, 2, 16, 8)), ("PARAMETERS", 1024),
+    ):  # fmt: skip
+        monkeypatch.setitem(getattr(operations, name), "cpu", size)
 
 
 def bench(capsys, *words, code=0):
@@ -66,6 +79,7 @@ def test_kernels_without_a_gpu_are_refused_in_one_line(capsys):
     [
         (["precision", "gtp2"], "Did you mean 'gpt2'?"),
         (["recompute", "--plan", "bf17"], "'bf17' is not a word of a plan"),
+        (["precision", "--seeds", "2"], "--seeds: the table 'precision' does not read it"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, words, said):
@@ -77,3 +91,47 @@ def test_a_mistake_is_one_line(capsys, words, said):
 def test_an_unknown_table_lists_the_known(capsys):
     assert main(["bench", "presicion"]) == 2
     assert "Did you mean 'precision'?" in capsys.readouterr().err
+
+
+LEARNER = ["gpt:layers=1,hidden=16,heads=2,vocab=256", "--sequence", "16", "--steps", "2",
+           "--seeds", "1"]  # fmt: skip
+
+
+def test_rules_for_the_learning_rate_are_compared_with_the_base_batch(capsys, tmp_path):
+    plot = tmp_path / "rates.png"
+    words = (*LEARNER, "--batch", "1", "--times", "4")
+    rows = json.loads(bench(capsys, "learning-rate", *words, "--json", "--plot", str(plot)))
+    rules = [row["case"]["rule"] for row in rows]
+    assert rules == 2 * ["base", "none", "none", "linear", "linear", "sqrt", "sqrt"]
+    assert len(rows) == 14 and len(rows[0]["losses"]) == 8 and len(rows[1]["losses"]) == 2
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    shown = bench(capsys, "learning-rate", *words, "--optimizer", "sgd lr=1e30", code=1)
+    assert "sgd lr=1e30: too high a rate to compare; lower it with --optimizer." in shown
+    assert "diverged in step" in shown
+    shown = bench(capsys, "learning-rate", *words, "--optimizer", "sgd lr=0.01")
+    assert "ends lowest" in shown and "lowest in 1 of 1 seed." in shown
+
+
+def test_the_roofline_is_measured_and_drawn(capsys, tmp_path, small_operations):
+    plot = tmp_path / "roof.png"
+    found = json.loads(bench(capsys, "roofline", "--json", "--plot", str(plot)))
+    assert found["roofs"]["bytes_per_second"] > 0 and found["roofs"]["peaks"]["fp32"] > 0
+    assert {row["bound"] for row in found["operations"]} <= {"compute", "memory"}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    shown = bench(capsys, "roofline")
+    assert "matmul fp32" in shown and "AdamW update" in shown and "Furthest from its roof" in shown
+
+
+@pytest.mark.soak
+def test_compressed_trainings_are_drawn_beside_the_plain_one(capsys, tmp_path):
+    plot = tmp_path / "curves.png"
+    words = (*LEARNER, "--batch", "2", "--seeds", "2")
+    rows = json.loads(bench(capsys, "compression-curves", *words, "--json", "--plot", str(plot)))
+    assert [row["case"]["compress"] for row in rows] == 2 * [
+        "none", "bf16", "powersgd:4", "powersgd:4", "powersgd:1", "powersgd:1",
+    ]  # fmt: skip
+    assert [row["seed"] for row in rows] == [0] * 6 + [1] * 6
+    assert all(len(row["losses"]) == 2 for row in rows)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    shown = bench(capsys, "compression-curves", *words, "--optimizer", "sgd lr=0.1")
+    assert "times smaller" in shown and "powersgd:1: without error feedback" in shown

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from stepladder.cli.main import main
-from tests.browser import PATIENCE_MS, needs_chromium
+from tests.browser import PATIENCE_MS, needs_chromium, serious_findings
 
 from .test_server import planner_page
 
@@ -22,9 +22,12 @@ def address():
 
 
 @contextmanager
-def opened(browser, address, viewport=DESKTOP, scheme="light"):
-    """The page with a forecast drawn; whatever the console complains of fails the test."""
-    context = browser.new_context(viewport=viewport, color_scheme=scheme)
+def opened(browser, address, viewport=DESKTOP, scheme="light", lax=False):
+    """The page with a forecast drawn; whatever the console complains of fails the test.
+
+    Where `lax`, a test may run scripts of its own in it.
+    """
+    context = browser.new_context(viewport=viewport, color_scheme=scheme, bypass_csp=lax)
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     complaints = []
@@ -100,6 +103,7 @@ def test_it_says_whether_it_fits_and_what_is_wrong(browser, address, capsys):
         with redrawn(page):
             page.get_by_label("Data parallel").select_option("ddp")
         assert page.locator("#verdict b").inner_text() == "does not fit"
+        assert page.locator(".command").count() == 1, "no command trains what does not fit"
         assert "can be used. Largest owner" in page.locator("#notes").inner_text()
         rows = page.locator("#remedies tr").all_inner_texts()
         expected = [one["change"] for one in shown_forecast(page, capsys)["remedies"]]
@@ -155,3 +159,18 @@ def test_it_fits_a_phone_by_day_and_night_and_all_is_reached_by_keyboard(browser
             reached.add(page.evaluate("document.activeElement.id"))
         shown = {one.get_attribute("id") for one in page.locator("input[id]:visible").all()}
         assert shown | {"field-model", "fastest", "theme"} <= reached
+
+
+def test_a_forecast_whose_upper_end_passes_the_limit_says_so(browser, address):
+    tight = "#model=llama3-8b&data=zero3&recompute=none&compile=off"
+    with opened(browser, address + tight) as page:
+        assert page.locator("#verdict b").inner_text() == "fits, and may run out"
+        assert "passes the limit of 78.8 GiB" in page.locator("#notes").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_axe_has_no_serious_finding_on_the_planner(browser, address, view, scheme):
+    with opened(browser, f"{address}#model=llama3-70b&data=ddp", view, scheme, lax=True) as page:
+        assert page.locator("#remedies").is_visible()
+        assert serious_findings(page) == []

@@ -31,7 +31,7 @@ def sized() -> SizedRun:
 def test_the_forecast_has_memory_time_and_the_probe_it_comes_from():
     first, second, third = forecast_lines(start(PLANNED, sized()))
     assert first == (
-        "Forecast: 0.5 GiB of tensors, 100 ms a step, 20,480 tokens/s, MFU 33%; "
+        "Forecast: 512 MiB of tensors, 100 ms a step, 20,480 tokens/s, MFU 33%; "
         "500 steps in 51 s, about a minute of this machine in all."
     )
     assert second == (

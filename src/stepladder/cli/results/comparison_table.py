@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .tables import digits, size, table
+from .tables import digits, signed_percent, size, table
 
 if TYPE_CHECKING:
     from stepladder.job import TrainResult
@@ -50,7 +50,7 @@ def off(row: ComparisonRow) -> str:
     if row.unit == "bytes" and min(row.forecast or 0, row.measured or 0) < NOTHING:
         return ""  # a ratio of next to nothing
     # Memory is by owner at the peak; an owner whose own peak is elsewhere has next to nothing.
-    return f"{row.error:+.1%}" if row.error < MANY - 1 else f"over {MANY} ×"
+    return signed_percent(row.error) if row.error < MANY - 1 else f"over {MANY} ×"
 
 
 def shown(value: float | None, unit: str) -> str:

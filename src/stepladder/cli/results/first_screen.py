@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .tables import GIB
+from .tables import size
 
 if TYPE_CHECKING:
     from stepladder.job import JobStart, TrainResult
@@ -51,7 +51,7 @@ def quantities(planned: Forecast) -> str:
 def memory_text(memory: Memory) -> str:
     """The peak; on a CPU, whose runtime is not counted, a log line shows more than the tensors."""
     whole = "of memory" if memory.context else "of tensors"
-    return f"{memory.peak_bytes / GIB:.3g} GiB {whole}"
+    return f"{size(memory.peak_bytes)} {whole}"
 
 
 def probe_rates(start: JobStart) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stepladder import palette
 from stepladder.errors import RecordError
 
+from .plot_axes import count_whole, label_bars, mark_thousands
 from .tables import digits
-
-if TYPE_CHECKING:
-    from stepladder.bench import CollectiveRow, LatencyBandwidthFit
-    from stepladder.bench.ring_all_reduce import RingRow
 
 
 def figure(
@@ -35,6 +32,7 @@ def figure(
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
+        "axes.axisbelow": True,  # no line of the grid crosses a bar and its number
         "grid.alpha": 0.25,
         "axes.prop_cycle": matplotlib.rcsetup.cycler(color=palette.COLOURS),
         "axes.formatter.limits": (-5, 7),  # as people write numbers, without a power of ten
@@ -84,108 +82,52 @@ def plot_losses(
         look = {"color": palette.tone(run, 1), "linestyle": "--", "marker": "o", "markersize": 4}
         axes.plot(*zip(*evaluations), label="validation", **look)
     axes.set(xlabel="step", ylabel="loss")
+    count_whole(axes.xaxis)
     place_legend(axes)
     return store(drawn, path)
 
 
 def plot_bars(
-    path: str | Path, names: Sequence[str], panels: Mapping[str, Sequence[float | None]]
-) -> Path:
-    """One panel a quantity, one bar a row: the way two settings are compared."""
-    drawn, axes = figure(3.6 * len(panels), 3.6, panels=len(panels))
-    for axis, (title, values) in zip([axes] if len(panels) == 1 else axes, panels.items()):
-        heights = [0.0 if value is None else value for value in values]
-        bars = axis.bar(range(len(names)), heights, color=palette.COLOURS[0])
-        axis.bar_label(bars, labels=["unknown" if v is None else digits(v) for v in values])
-        axis.margins(y=0.12)  # for the numbers
-        axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        axis.set_title(title)
-        axis.grid(axis="x", visible=False)
-    return store(drawn, path)
-
-
-def plot_collectives(
     path: str | Path,
-    rows: Sequence[CollectiveRow],
-    lines: Mapping[tuple[str, str], LatencyBandwidthFit | None],
+    names: Sequence[str],
+    panels: Mapping[str, Sequence[float | None]],
+    what: str = "",
 ) -> Path:
-    """Time and bus bandwidth by size, a colour a collective, the fitted line dashed."""
-    drawn, (left, right) = figure(11, 4.2, panels=2)
-    for (key, line), colour in zip(lines.items(), palette.series_colours(len(lines))):
-        some = [row for row in rows if (row.collective, row.axes) == key]
-        sizes = [row.bytes for row in some]
-        label = f"{key[0]} over {key[1]} ({some[0].ways})"
-        left.loglog(sizes, [row.seconds * 1e6 for row in some], "o-", color=colour, label=label)
-        if line is not None:
-            left.loglog(sizes, [line.seconds(row) * 1e6 for row in some], "--", color=colour)
-        rates = [row.bus_bytes_per_second / 1e9 for row in some]
-        right.loglog(sizes, rates, "o-", color=colour, label=label)
-    left.set(xlabel="bytes", ylabel="µs", title="time; dashed: hops x latency + bytes / rate")
-    right.set(xlabel="bytes", ylabel="GB/s", title="bus bandwidth")
-    place_legend(right)
-    return store(drawn, path)
+    """One panel a quantity, one bar a row: the way settings are compared.
+
+    Args:
+        what: the names are of.
+    """
+    return store(bar_panels(names, panels, what), path)
 
 
-def plot_ring(path: str | Path, ranks: int, rows: Sequence[RingRow]) -> Path:
-    """The ring step by step, and its times beside the backend's."""
-    steps = 2 * (ranks - 1)
-    width = max(2.2 * (steps + 1), 5.0)
-    drawn, (left, right) = figure(width + 5, max(1.1 * ranks + 1.6, 4), 2, (width, 5))
-    draw_steps(left, ranks)
-    even = [row for row in rows if row.bytes % 1024 == 0]  # the odd one lies on its neighbour
-    sizes = [row.bytes for row in even]
-    right.loglog(sizes, [row.ring_ms for row in even], "o-", label="ring on send and receive")
-    right.loglog(sizes, [row.backend_ms for row in even], "s--", label="the backend's all-reduce")
-    right.set(xlabel="bytes", ylabel="ms", title=f"time on {ranks} ranks")
-    place_legend(right, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    return store(drawn, path)
+def bar_panels(
+    names: Sequence[str], panels: Mapping[str, Sequence[float | None]], what: str
+) -> Any:
+    wide = max(3.6, 1.0 + 0.62 * len(names))  # for a number above each bar
+    drawn, axes = figure(wide * len(panels), 3.6, panels=len(panels))
+    for axis, (title, values) in zip([axes] if len(panels) == 1 else axes, panels.items()):
+        draw_bars(axis, *legible(title, values))
+        axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        axis.set_xlabel(what)
+        axis.grid(axis="x", visible=False)
+    return drawn
 
 
-def draw_steps(axes: Any, ranks: int) -> None:
-    """A row a rank, a column a step, a box a chunk: darker the more ranks are added up in it."""
-    from stepladder.bench.ring_all_reduce import ring_hops, ring_states
-
-    hops, states = ring_hops(ranks), ring_states(ranks)
-    box = 0.72 / ranks
-    for step, held in enumerate(states):
-        for chunk in range(ranks):
-            across, _ = place(step, 0, chunk, box)
-            axes.text(across, -0.3, f"c{chunk}", ha="center", fontsize=7, color="#777777")
-        for rank in range(ranks):
-            for chunk in range(ranks):
-                draw_chunk(axes, place(step, rank, chunk, box), box, held[rank][chunk], ranks)
-    for hop in hops:
-        start = place(hop.step, hop.source, hop.chunk, box)
-        end = place(hop.step + 1, hop.target, hop.chunk, box)
-        look = {"arrowstyle": "-|>", "color": palette.COLOURS[1 if hop.adds else 2], "shrinkA": 9,
-                "shrinkB": 9, "linewidth": 1.3}  # fmt: skip
-        axes.annotate("", xy=end, xytext=start, arrowprops=look)
-    if ranks > 1:
-        axes.axvline(ranks - 1 + 0.5, color="#999999", linestyle=":")
-    axes.set(
-        xlim=(-0.5, len(states) - 0.5),
-        ylim=(ranks - 0.5, -0.6),
-        title="box: a chunk (c0, c1 …), and how many ranks are added up in it. "
-        "Orange: sent and added (reduce-scatter). Green: sent and kept (all-gather).",
-    )
-    names = ["start", *(f"after step {step}" for step in range(1, len(states)))]
-    axes.set_xticks(range(len(states)), names)
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-    axes.title.set_fontsize(9)
-    axes.grid(visible=False)
+def draw_bars(axes: Any, title: str, values: Sequence[float | None]) -> None:
+    """Bars with their numbers; an owner of memory in its colour."""
+    heights = [0.0 if value is None else value for value in values]
+    owner = title.partition(" ")[0]
+    colour = palette.owner_colour(owner) if owner in palette.OWNERS else palette.COLOURS[0]
+    bars = axes.bar(range(len(heights)), heights, color=colour)
+    label_bars(axes, bars, ["unknown" if v is None else digits(v) for v in values], 8)
+    axes.margins(y=0.12)  # for the numbers
+    mark_thousands(axes.yaxis, max(heights, default=0.0))
+    axes.set_title(title)
 
 
-def place(step: int, rank: int, chunk: int, box: float) -> tuple[float, float]:
-    """The middle of a chunk's box."""
-    return step - 0.36 + box * (chunk + 0.5), float(rank)
-
-
-def draw_chunk(axes: Any, middle: tuple[float, float], box: float, added: int, ranks: int) -> None:
-    from matplotlib.patches import Rectangle
-
-    share = added / ranks
-    corner = (middle[0] - box / 2, middle[1] - 0.16)
-    face = (1 - 0.86 * share, 1 - 0.65 * share, 1 - 0.35 * share)
-    axes.add_patch(Rectangle(corner, box, 0.32, facecolor=face, edgecolor="white", linewidth=1))
-    colour = "white" if share > 0.6 else "black"
-    axes.text(*middle, str(added), ha="center", va="center", fontsize=8, color=colour)
+def legible(title: str, values: Sequence[float | None]) -> tuple[str, Sequence[float | None]]:
+    """MiB for GiB where no value reaches one."""
+    if not title.endswith("GiB") or max(filter(None, values), default=1.0) >= 1:
+        return title, values
+    return title.replace("GiB", "MiB"), [None if v is None else 1024 * v for v in values]

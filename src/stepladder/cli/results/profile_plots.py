@@ -16,23 +16,30 @@ if TYPE_CHECKING:
     from stepladder.record import Forecast, Memory, Profile
 
 MIB = 2**20
+LETTER = 0.0095  # of a bar's name, where the longest bar is 1
 CAUSE_COLOURS = {cause: cause_colour(cause) for cause in CAUSES}
 OWNER_COLOURS = {owner: owner_colour(owner) for owner in OWNERS}
 
 
 def plot_causes(path: str | Path, found: Profile, said: Forecast | None) -> Path:
     """One bar measured, and one forecast where there is one, in the colours of their causes."""
+    return store(draw_causes(found, said), path)
+
+
+def draw_causes(found: Profile, said: Forecast | None) -> Any:
     bars = {"measured": dict(found.causes)}
     if said and said.time:
         bars["forecast"] = said.time.by_cause()
     drawn, axes = figure(9, 1.6 + 0.7 * len(bars))
+    widest = 1e3 * max(sum(causes.values()) for causes in bars.values())
     for line, causes in enumerate(bars.values()):
         left = 0.0
         for cause, colour in CAUSE_COLOURS.items():
             width = causes.get(cause, 0.0) * 1e3
             axes.barh(line, width, left=left, height=0.6, color=colour, edgecolor="white")
-            if width > 0.06 * found.step_seconds * 1e3:
-                text = f"{cause.replace('_', ' ')}\n{digits(width)}"
+            name = cause.replace("_", " ")
+            if width > LETTER * max(len(name), 5) * widest:
+                text = f"{name}\n{digits(width)}"
                 axes.text(left + width / 2, line, text, ha="center", va="center", fontsize=8,
                           color="white")  # fmt: skip
             left += width
@@ -46,7 +53,7 @@ def plot_causes(path: str | Path, found: Profile, said: Forecast | None) -> Path
     axes.set(xlabel="ms of a step", title=f"{found.plan}: {found.bound.partition(';')[0]}")
     axes.title.set_fontsize(9)
     axes.grid(axis="y", visible=False)
-    return store(drawn, path)
+    return drawn
 
 
 def plot_memory(

@@ -10,7 +10,7 @@ from typing import Any
 from stepladder.palette import style_sheet
 
 from .report_plots import Plot
-from .tables import cell, digits, size
+from .tables import cell, digits, signed_percent, size
 
 STYLE = """
 :root { color-scheme: light dark; --back: #f6f6f3; --card: #fff; --line: #e2e2dc; --text: #1d2125; --soft: #5c646d;
@@ -24,9 +24,10 @@ h1 { font-size: 24px; letter-spacing: -.02em; margin: 0; } h2 { font-size: 15px;
 header p { color: var(--soft); margin: 4px 0 0; }
 .grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 12px; }
 figure, .card { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: 11px; padding: 12px 16px; overflow-x: auto; }
+figure + figure { margin-top: 12px; } .grid figure { margin: 0; }
 figcaption { font-weight: 600; font-size: 13.5px; } figure svg { width: 100%; height: auto; display: block; } figure text { fill: currentColor; }
 table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 400; color: var(--soft); }
-td, th { padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; } tr:last-child td { border: 0; }
+td, th { padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; } tr:last-child td { border: 0; }
 .n { text-align: right; white-space: nowrap; } .good { color: var(--good); } .warn { color: var(--warn); } .bad { color: var(--bad); }
 img.sample { image-rendering: pixelated; min-width: min(100%, 192px); max-width: 100%; display: block; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
@@ -106,7 +107,7 @@ def table(columns: Sequence[str], rows: Iterable[str]) -> str:
         f'<th class="{"n" if i else ""}">{escape(c)}</th>' for i, c in enumerate(columns)
     )
     top = f"<thead><tr>{head}</tr></thead>" if columns else ""
-    return f'<div class="card"><table>{top}<tbody>{body}</tbody></table></div>'
+    return f'<div class="card" tabindex="0"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
 def pairs(values: Any, leave_out: Sequence[str] = ()) -> str:
@@ -130,7 +131,7 @@ def compared(row: dict[str, Any]) -> str:
     look = (
         "" if off is None else "good" if abs(off) <= 0.1 else "warn" if abs(off) <= 0.25 else "bad"
     )
-    said = "–" if off is None else f"{off:+.1%}" if off < MANY - 1 else f"× {off + 1:,.0f}"
+    said = "–" if off is None else signed_percent(off) if off < MANY - 1 else f"× {off + 1:,.0f}"
     values = "".join(
         f'<td class="n">{escape(amount(row[name], row["unit"]))}</td>'
         for name in ("forecast", "measured")
@@ -178,15 +179,15 @@ def samples(rows: Sequence[dict[str, Any]], pictures: Callable[[str, int], bytes
     newest = {row["name"]: row for row in reversed(rows)}
     return "".join(
         f"<figure><figcaption>{escape(name)}, step {row['step']:,}</figcaption>"
-        + (picture(pictures(name, row["step"])) if row["text"] is None else preformatted(row))
+        + (picture(name, pictures(name, row["step"])) if row["text"] is None else preformatted(row))
         + "</figure>"
         for name, row in newest.items()
     )
 
 
-def picture(png: bytes | None) -> str:
+def picture(name: str, png: bytes | None) -> str:
     data = b64encode(png or b"").decode()
-    return f'<img class="sample" alt="" src="data:image/png;base64,{data}">'
+    return f'<img class="sample" alt="{escape(name)}" src="data:image/png;base64,{data}">'
 
 
 def preformatted(row: dict[str, Any]) -> str:

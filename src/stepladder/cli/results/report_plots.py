@@ -26,16 +26,27 @@ from stepladder.palette import (
     tone,
 )
 
+from .plot_axes import count_whole, mark_thousands
 from .plots import figure, place_legend, store
+from .report_curves import (
+    FROM_ZERO,
+    GIB,
+    MIB,
+    PICTURES,
+    Curve,
+    Window,
+    curve_is_known,
+    highest,
+    smaller,
+    without_context,
+)
 
 if TYPE_CHECKING:
     from stepladder.dashboard import JournalIndex
 
 POINTS = 800
 FAR = 2**62
-GIB = 2**30
 LOGGED = "logged "  # before the name of values that a training loop logged
-Window = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,39 +56,6 @@ class Plot:
     svg: str
 
 
-@dataclass(frozen=True)
-class Curve:
-    kind: str  # of the journal's entries
-    column: str
-    label: str
-    scale: float = 1.0
-
-
-PICTURES: dict[str, tuple[str, str, tuple[Curve, ...]]] = {
-    "loss": ("Loss", "loss",
-             (Curve("step", "loss", "training"), Curve("evaluation", "loss", "validation"))),
-    "gradient-norm": ("Gradient norm", "norm", (Curve("step", "grad_norm", "gradient norm"),)),
-    "learning-rate": ("Learning rate", "rate", (Curve("step", "lr", "learning rate"),)),
-    "loss-scale": ("Loss scale", "scale", (Curve("step", "loss_scale", "loss scale"),)),
-    "throughput": ("Throughput", "{unit}/s",
-                   (Curve("step", "tokens_per_second", "throughput"),)),
-    "mfu": ("Share of the peak", "%",
-            (Curve("step", "mfu", "MFU", 100), Curve("step", "hfu", "with recomputation", 100))),
-    "step-time": ("Step time and data wait", "s",
-                  (Curve("step", "seconds", "step"), Curve("step", "data_seconds", "data"))),
-    "ranks": ("Ranks: own time", "s",
-              (Curve("ranks", "slowest", "slowest"), Curve("ranks", "mean", "mean"),
-               Curve("ranks", "quickest", "quickest"))),
-    "memory": ("Peak memory", "GiB", (Curve("step", "memory_bytes", "fullest rank", 1 / GIB),)),
-    "utilisation": ("Device utilisation", "%", (Curve("device", "utilisation", "device", 100),)),
-    "temperature": ("Device temperature", "°C", (Curve("device", "temperature_c", "device"),)),
-    "power": ("Device power", "W", (Curve("device", "power_w", "device"),)),
-}  # fmt: skip
-
-
-FROM_ZERO = {"throughput", "mfu", "step-time", "ranks", "memory", "utilisation", "power"}
-
-
 def draw_plots(index: JournalIndex, folder: Path) -> list[Plot]:
     """Every picture there are numbers for."""
     from stepladder.dashboard.run_facts import unit as unit_of
@@ -85,22 +63,24 @@ def draw_plots(index: JournalIndex, folder: Path) -> list[Plot]:
     windows = index.windows(0, FAR, POINTS)
     made = []
     for name, (title, unit, curves) in PICTURES.items():
-        known = [curve for curve in curves if curve.column in windows[curve.kind]["columns"]]
+        known = [curve for curve in curves if curve_is_known(windows[curve.kind], curve)]
         if known:
-            shown = unit.format(unit=unit_of(index))
-            drawn = lines(windows, known, shown, from_zero=name in FROM_ZERO)
+            shown, scale = smaller(unit.format(unit=unit_of(index)), windows, known)
+            drawn = lines(windows, known, shown, scale=scale, from_zero=name in FROM_ZERO)
             made.append(keep(folder / f"{name}.png", title, drawn))
     columns = windows["memory"]["columns"]
     owners = {name: columns[name] for name in sorted(columns, key=owner_place) if name != "peak"}
     if owners:
         limit = index.latest.get("memory", {}).get("limit_bytes")
         end = max([*windows["step"]["steps"][-1:], *windows["memory"]["steps"][-1:]])
+        owners, title = without_context(owners)
         drawn = stacked([*windows["memory"]["steps"], end], owners, limit)
-        made.append(keep(folder / "memory-by-owner.png", "Memory by owner", drawn))
+        made.append(keep(folder / "memory-by-owner.png", title, drawn))
     collectives = windows["collectives"]["columns"]
     if collectives:
-        named = [Curve("collectives", name, name) for name in collectives]
-        drawn = lines(windows, named, "s a step", from_zero=True)
+        named = [Curve("collectives", name, name.replace("_", " ")) for name in collectives]
+        shown, scale = smaller("s a step", windows, named)
+        drawn = lines(windows, named, shown, scale=scale, from_zero=True)
         made.append(keep(folder / "collectives.png", "Collectives", drawn))
     for kind in windows:
         if kind.startswith(LOGGED) and windows[kind]["columns"]:
@@ -124,7 +104,12 @@ Draw = Callable[[Any], None]
 
 
 def lines(
-    windows: dict[str, Window], curves: Sequence[Curve], unit: str, *, from_zero: bool = False
+    windows: dict[str, Window],
+    curves: Sequence[Curve],
+    unit: str,
+    *,
+    scale: float = 1.0,
+    from_zero: bool = False,
 ) -> Draw:
     def draw(axes: Any) -> None:
         for index, curve in enumerate(curves):
@@ -132,7 +117,7 @@ def lines(
             column, steps = window["columns"][curve.column], window["steps"]
             colour, stroke = look_of(curve, index)
             low, mean, high = (
-                scaled(column.get(part, column["mean"]), curve.scale)
+                scaled(column.get(part, column["mean"]), scale * curve.scale)
                 for part in ("low", "mean", "high")
             )
             if window["rows_per_point"] > 1:
@@ -142,9 +127,12 @@ def lines(
                 marker="o" if len(steps) < 30 else None, markersize=3,
             )  # fmt: skip
         axes.set(xlabel="step", ylabel=unit)
+        count_whole(axes.xaxis)
+        most = scale * highest(windows, curves)
+        mark_thousands(axes.yaxis, most)
         if from_zero:
-            axes.set_ylim(bottom=0)
-        if len(curves) > 1:
+            axes.set_ylim(0, 1.08 * most or 1.0)
+        if len(curves) > 1 or curves[0].kind == "collectives":
             place_legend(axes)
 
     return draw
@@ -162,13 +150,17 @@ def stacked(steps: Sequence[int], owners: dict[str, Any], limit: Any) -> Draw:
     """Each owner on the others; a peak lasts until another is recorded, or to the last step."""
 
     def draw(axes: Any) -> None:
-        peaks = ([*column["mean"], column["mean"][-1]] for column in owners.values())
-        heights = [[(value or 0) / GIB for value in each] for each in peaks]
+        peaks = [[*column["mean"], column["mean"][-1]] for column in owners.values()]
+        most = max(sum(value or 0 for value in each) for each in zip(*peaks))
+        unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+        heights = [[(value or 0) / unit for value in each] for each in peaks]
         colours = [owner_colour(owner) for owner in owners]
-        axes.stackplot(steps, heights, labels=list(owners), colors=colours)
-        if isinstance(limit, int | float) and limit < 2.5 * GIB * max(map(sum, zip(*heights))):
-            axes.axhline(limit / GIB, color=LIMIT, linestyle="--", linewidth=1, label="limit")
-        axes.set(xlabel="step", ylabel="GiB")
+        names = [owner.replace("_", " ") for owner in owners]
+        axes.stackplot(steps, heights, labels=names, colors=colours)
+        if isinstance(limit, int | float) and limit < 2.5 * most:
+            axes.axhline(limit / unit, color=LIMIT, linestyle="--", linewidth=1, label="limit")
+        axes.set(xlabel="step", ylabel=name)
+        count_whole(axes.xaxis)
         axes.set_ylim(bottom=0)
         place_legend(axes, reverse=True)
 
@@ -183,7 +175,7 @@ def keep(path: Path, title: str, draw: Draw) -> Plot:
     """Draw once; keep the picture as a file and its lines for the page."""
     import matplotlib
 
-    drawn, axes = figure(6.4, 3.4)
+    drawn, axes = figure(5.2, 3.0)  # its letters are read on a phone too
     draw(axes)
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):

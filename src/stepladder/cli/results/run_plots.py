@@ -8,6 +8,7 @@ from typing import Any
 
 from stepladder.record import read_journal
 
+from .plot_axes import count_whole
 from .plots import figure, store
 
 PANELS = {
@@ -33,6 +34,7 @@ def plot_devices(path: str | Path, entries: Sequence[dict[str, Any]]) -> Path | 
         axis.plot(steps, values, linewidth=1.2)
         axis.set(xlabel="step", title=title)
         axis.set_ylim(0, top)
+        count_whole(axis.xaxis)
     return store(drawn, path)
 
 

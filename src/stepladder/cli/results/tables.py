@@ -71,6 +71,12 @@ def size(num_bytes: float) -> str:
     return f"{digits(num_bytes / unit)} {name}"
 
 
+def signed_percent(share: float) -> str:
+    """How far a number is off; nothing is 0.0%, and neither more nor less."""
+    text = f"{share:+.1%}"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
+
+
 def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
     """The items, with a bar on a terminal while they are made."""
     if not sys.stderr.isatty():

@@ -1,5 +1,5 @@
 // Curves over steps: a line for the mean, a band from lowest to highest, one cursor for all charts.
-import { byteTicks, bytes, logTicks, short, ticks, whole } from "./format.js";
+import { byteTicks, bytes, exponential, logTicks, short, ticks, whole } from "./format.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 const EDGE = { left: 58, right: 14, top: 10, bottom: 34 };
@@ -53,10 +53,12 @@ export class Chart {
     this.lines = this.spec.stack ? stacked(lines.map((line) => held(line, view.end))) : lines;
     this.view = view;
     this.title.textContent = this.spec.title + (this.spec.unit ? `, ${this.spec.unit()}` : "");
-    this.root.hidden = !this.lines.some((line) => line.steps.length);
+    this.root.hidden = !this.lines.some((line) => pointsIn(line, view) >= (this.spec.least ?? 1));
     if (this.root.hidden) return;
     this.names = !this.spec.stack && lines.length > 1 && lines.length <= NAMED && nameable(lines, view);
-    this.legend.replaceChildren(...(lines.length > 1 ? lines.map((line) => element("li", {}, this.spec.stack ? swatch(line.color) : key(line), line.label)) : []));
+    const told = lines.length > 1 || this.spec.means; // a colour that means something says what
+    const items = lines.map((line) => element("li", {}, this.spec.stack ? swatch(line.color) : key(line), line.label));
+    this.legend.replaceChildren(...(told ? items : []), ...(lines[0]?.note ? [element("li", {}, lines[0].note)] : []));
     this.tellNow(null);
     this.paint();
   }
@@ -85,7 +87,7 @@ export class Chart {
     this.legend.hidden = named;
     this.right = named ? 20 + 6.2 * Math.max(...this.lines.map((line) => line.label.length)) : EDGE.right;
     this.setScales();
-    const parts = [...this.axes(), ...this.lines.flatMap((line) => this.curve(line)), ...this.limit(), ...this.marks(), ...(named ? this.endNames() : [])];
+    const parts = [...this.axes(), this.within(this.lines.flatMap((line) => this.curve(line))), ...this.limit(), ...this.marks(), ...(named ? this.endNames() : [])];
     this.plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.plot.replaceChildren(...parts);
     this.cursor(this.hub.step);
@@ -125,6 +127,14 @@ export class Chart {
     for (const step of ticks(this.view.first, this.view.last, Math.max(2, this.width / 110)).filter((one) => Number.isInteger(one)))
       made.push(shape("text", { x: this.x(step), y: bottom + 15, "text-anchor": "middle" }, step >= 1e5 ? short(step) : whole(step)));
     made.push(shape("text", { class: "unit", x: (EDGE.left + this.width - this.right) / 2, y: this.height - 4, "text-anchor": "middle" }, "step"));
+    return made;
+  }
+
+  // Curves end at the edges of the plot: a device may have been read after the last step.
+  within(curves) {
+    const [left, width, height] = [EDGE.left - 3, this.width - this.right - EDGE.left + 6, this.height - EDGE.bottom + 3];
+    const made = shape("svg", { class: "within", x: left, y: 0, width, height, viewBox: `${left} 0 ${width} ${height}` });
+    made.append(...curves);
     return made;
   }
 
@@ -304,16 +314,18 @@ function lastKnown(values) {
   for (let index = values.length - 1; index >= 0; index -= 1) if (values[index] !== null) return index;
   return -1;
 }
+const pointsIn = (line, view) => line.steps.filter((step, index) => step >= view.first && step <= view.last && line.mean[index] !== null).length;
 // Where a line is read at a step: at its nearest point; -1 where it began later, or ended before.
 export function valueAt(line, step) {
   const at = nearest(line.steps, step);
   const inside = at >= 0 && step >= line.steps[0] && step <= line.steps[line.steps.length - 1];
   return inside && line.mean[at] !== null ? at : -1;
 }
-// Numbers beside an axis, with as many digits as tell them apart.
+// Numbers beside an axis, with as many digits as tell them apart, all with a power of ten or none.
 function distinct(values, format) {
+  const powers = format === short && values.some((value) => short(value).includes("e-"));
   for (const digits of [3, 4, 5, 6]) {
-    const text = values.map((value) => format(value, digits));
+    const text = values.map((value) => (powers ? exponential(value, digits) : format(value, digits)));
     if (new Set(text).size === text.length || digits === 6) return text;
   }
 }

@@ -12,6 +12,6 @@ export function meaning(kinds, name, place) {
   return kind ? `var(--${kind}-${word})` : series(HUES + place);
 }
 
-// Lines of one run: its colour, then tones of it.
+// Lines of one run: its colour, then tones of it that are still told from another run's.
 const TONES = ["", "var(--text)", "var(--soft)"];
-export const tone = (colour, place) => (place % 3 ? `color-mix(in oklab, ${colour} 50%, ${TONES[place % 3]})` : colour);
+export const tone = (colour, place) => (place % 3 ? `color-mix(in oklab, ${colour} 68%, ${TONES[place % 3]})` : colour);

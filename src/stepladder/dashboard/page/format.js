@@ -5,9 +5,10 @@ export function short(value, digits = 4) {
   const size = Math.abs(value);
   if (size >= 1e5) return scaled(value, 1000, ["", "k", "M", "G", "T", "P"], Math.max(3, digits - 1));
   if (size >= 1000) return Math.round(value).toLocaleString("en");
-  if (size !== 0 && size < 1e-3) return value.toExponential(Math.max(0, digits - 2)).replace(/\.?0*e([+-])0?/, "e$1");
+  if (size !== 0 && size < 1e-3) return exponential(value, digits);
   return trimmed(value, digits);
 }
+export const exponential = (value, digits = 4) => (value === 0 ? "0" : value.toExponential(Math.max(0, digits - 2)).replace(/\.?0*e([+-])0?/, "e$1"));
 export function bytes(value, digits = 3) {
   return value === null || value === undefined ? "–" : scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], digits, " ");
 }

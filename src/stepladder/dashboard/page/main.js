@@ -148,7 +148,7 @@ function show() {
   const view = { first: range?.[0] ?? 0, last, end: Math.min(last, lastStep([main])), events: main.facts.events.filter((one) => one.step !== null).map((one) => ({ ...one, color: panels.markColor(one.sort) })) };
   addLogged(runs);
   drawFrom(0, runs, view);
-  get("headline").replaceChildren(...panels.headline(main.facts, runs.length > 1 ? main.name : "Run"));
+  get("headline").replaceChildren(...panels.headline(main.facts, listings.length > 1 ? main.name : "Run"));
   get("compare").hidden = runs.length < 2;
   if (runs.length > 1) showComparison(runs, main);
   document.title = `${main.name} · stepladder`;
@@ -192,10 +192,12 @@ function showCards(main) {
   showCards.shown = main.facts;
   const opened = new Map([...document.querySelectorAll("details[id]")].map((one) => [one.id, one.open]));
   const { facts } = main;
-  const cards = [panels.samples(main.name, facts.samples), panels.forecast(facts.comparison), panels.events(facts.events), panels.ranks(facts.ranks, facts.ranks_verdict), panels.profile(facts.profile), panels.timeline(facts.timeline), ...panels.texts(facts)];
+  const wide = [panels.samples(main.name, facts.samples), panels.timeline(facts.timeline)];
+  const others = [panels.forecast(facts.comparison), panels.ranks(facts.ranks, facts.ranks_verdict), panels.profile(facts.profile), panels.events(facts.events), ...panels.texts(facts)];
+  const columns = element("div", { class: "columns" }, ...others); // each as high as what is in it
   const focused = document.activeElement?.getAttribute?.("aria-label");
-  get("cards").replaceChildren(...cards.filter(Boolean));
-  get("details").querySelector("h2").textContent = chosen.length > 1 ? `The run: ${main.name}` : "The run";
+  get("cards").replaceChildren(...wide.filter(Boolean), columns);
+  get("details").querySelector("h2").textContent = listings.length > 1 ? `The run: ${main.name}` : "The run";
   for (const [id, open] of opened) if (get(id)) get(id).open = open;
   if (focused) [...get("cards").querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focused)?.focus({ preventScroll: true });
 }
@@ -236,6 +238,7 @@ function showChips() {
     return chip;
   }));
   if (focused) [...row.children].find((one) => one.dataset.run === focused)?.focus();
+  else row.scrollLeft = (row.querySelector("[aria-pressed=true]")?.offsetLeft ?? 0) - row.offsetLeft - 12; // a phone shows few of many
 }
 
 function toggle(name) {

@@ -161,5 +161,5 @@ export function texts(facts) {
   const summary = Object.entries(facts.summary ?? {}).filter(([name, value]) => name !== "kind" && value !== null && value !== "nan").map(([name, value]) => `${name}: ${typeof value === "number" ? short(value) : value}`).join("\n");
   const plan = [facts.plan, facts.because ? `because: ${facts.because}` : null].filter(Boolean).join("\n");
   return [["Plan", plan, true], ["Result", summary, true], ["Environment", environment, false], ["Recipe", facts.recipe, false]]
-    .filter((part) => part[1]).map(([name, text, open]) => element("section", { class: "card half" }, element("details", open ? { open: "", id: `text-${name}` } : { id: `text-${name}` }, element("summary", {}, name), element("pre", {}, text))));
+    .filter((part) => part[1]).map(([name, text, open]) => element("section", { class: "card half" }, element("details", open ? { open: "", id: `text-${name}` } : { id: `text-${name}` }, element("summary", {}, name), element("pre", { tabindex: "0" }, text))));
 }

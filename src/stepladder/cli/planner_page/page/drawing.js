@@ -33,16 +33,20 @@ export function draw(answer) {
   showTime(forecast);
   showRemedies(forecast.remedies);
   showNotes(answer);
-  showCommands(answer.commands);
+  showCommands(answer.commands, forecast.fits);
 }
 
 function showVerdict(forecast) {
-  const word = forecast.fits ? make("b", { class: "good" }, "fits") : make("b", { class: "bad" }, "does not fit");
+  const risky = forecast.fits && mayRunOut(forecast);
+  const word = risky ? make("b", { class: "warn" }, "fits, and may run out") : forecast.fits ? make("b", { class: "good" }, "fits") : make("b", { class: "bad" }, "does not fit");
   const limit = forecast.memory_limit_bytes;
   const room = limit ? `${short(forecast.memory.peak_bytes / GIB)} of ${gib(limit)}` : gib(forecast.memory.peak_bytes);
   const step = forecast.time ? `, ${seconds(forecast.time.step_seconds)} a step` : ", time unknown";
   get("verdict").replaceChildren(word, ` · ${room}${step}`);
 }
+
+// Whether the upper end of the forecast passes the limit.
+const mayRunOut = ({ peak_bytes: span, memory_limit_bytes: limit }) => Boolean(limit && span && span.high > limit);
 
 function showHeadline({ forecast, price, parameters, active_parameters, model }) {
   const active = active_parameters < parameters ? `${short(active_parameters / 1e9)} B active` : "";
@@ -57,7 +61,7 @@ function showHeadline({ forecast, price, parameters, active_parameters, model })
     ["Energy", known(forecast.kilowatt_hours, (kwh) => (kwh >= 1000 ? `${short(kwh / 1000)} MWh` : `${short(kwh)} kWh`)), known(forecast.co2_kilograms, (kg) => (kg >= 1000 ? `${short(kg / 1000)} t CO2` : `${short(kg)} kg CO2`))],
   ];
   get("headline").title = price;
-  get("headline").replaceChildren(...rows.map(([term, value, small]) => make("dl", { class: "figure" }, make("dt", {}, term), make("dd", {}, value), make("small", {}, small))));
+  get("headline").replaceChildren(...rows.map(([term, value, small]) => make("div", { class: "figure" }, make("dl", {}, make("dt", {}, term), make("dd", {}, value)), make("small", {}, small))));
 }
 
 function showMemory(forecast) {
@@ -139,14 +143,15 @@ function showRemedies(remedies) {
 }
 
 function showNotes({ forecast, price, cluster, assumptions }) {
-  const lines = [...forecast.reasons, price, cluster, ...assumptions.map((one) => `assumed: ${one}`)];
+  const risk = forecast.fits && mayRunOut(forecast) ? [`The upper end, ${gib(forecast.peak_bytes.high)}, passes the limit of ${gib(forecast.memory_limit_bytes)}: it may run out of memory. A smaller micro-batch or recomputation leaves more room.`] : [];
+  const lines = [...risk, ...forecast.reasons, price, cluster, ...assumptions.map((one) => `assumed: ${one}`)];
   get("notes").replaceChildren(...lines.map((line) => make("p", {}, line)));
   get("notes").hidden = false;
 }
 
-function showCommands({ plan, train }) {
+function showCommands({ plan, train }, fits) {
   const rows = [["forecast this plan", plan]];
-  rows.push([train.includes("--nodes") ? "train with it, on each machine" : "train with it", train || "# there is no built-in module of this model: it is only planned"]);
+  if (fits) rows.push([train.includes("--nodes") ? "train with it, on each machine" : "train with it", train || "# there is no built-in module of this model: it is only planned"]);
   get("commands").replaceChildren(...rows.map(([what, text]) => {
     const copy = make("button", { type: "button", "aria-label": `Copy the command: ${what}` }, "copy");
     copy.addEventListener("click", async () => {

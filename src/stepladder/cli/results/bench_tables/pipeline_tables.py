@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepladder.palette import series_colours
-
-from .plots import figure, store
-from .tables import as_json, progress, table
+from stepladder.cli.results.plots import figure, store
+from stepladder.cli.results.tables import as_json, progress, table
+from stepladder.palette import TEXT, series_colours
 
 if TYPE_CHECKING:
     from stepladder.bench.pipeline_schedules import ScheduleTimeline
@@ -78,6 +77,8 @@ def plot_timelines(path: str | Path, rows: Sequence[ScheduleTimeline]) -> Path:
 
 
 def draw_timeline(axis: Any, row: ScheduleTimeline) -> None:
+    from matplotlib.patheffects import withStroke
+
     case = row.case
     colours = series_colours(1 + max(event.micro for events in row.events for event in events))
     for rank, events in enumerate(row.events):
@@ -91,9 +92,12 @@ def draw_timeline(axis: Any, row: ScheduleTimeline) -> None:
                 rank, width, left=left, height=0.86, color=(*rgb(colour), SHADES[event.kind]),
                 edgecolor="white", linewidth=0.6, hatch="///" if event.stage != first else None,
             )  # fmt: skip
-            axis.text(
-                left + width / 2, rank, str(event.micro), ha="center", va="center", fontsize=7
-            )
+            # On what it is drawn on, also where that is hatched.
+            ground = mixed(colour, SHADES[event.kind])
+            ink = "white" if SHADES[event.kind] == 1 else TEXT
+            outline = [withStroke(linewidth=2.5, foreground=ground)]
+            axis.text(left + width / 2, rank, str(event.micro), ha="center", va="center",
+                      fontsize=7, color=ink, path_effects=outline)  # fmt: skip
     axis.set_yticks(range(case.ranks), [f"rank {rank}" for rank in range(case.ranks)], fontsize=8)
     axis.set_ylim(case.ranks - 0.5, -0.5)
     axis.grid(visible=False)
@@ -101,6 +105,12 @@ def draw_timeline(axis: Any, row: ScheduleTimeline) -> None:
         f"{case.schedule}: idle {row.idle:.1%}, by formula {case.formula:.1%}",
         loc="left", fontsize=9,
     )  # fmt: skip
+
+
+def mixed(colour: str, share: float) -> tuple[float, float, float]:
+    """A colour on a white ground, through which so much of it is seen."""
+    red, green, blue = (1 - share * (1 - part) for part in rgb(colour))
+    return red, green, blue
 
 
 def rgb(colour: str) -> tuple[float, float, float]:

@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.commands.calibrate import keep
+from stepladder.cli.results.communication_plots import plot_collectives, plot_ring
+from stepladder.cli.results.plots import plot_bars
+from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.errors import PlanError, WorldError
 from stepladder.plan import Layout, Plan
 from stepladder.plan.layout import REST
 from stepladder.record import Calibration, calibration_path, load_calibration
-
-from .plots import plot_bars, plot_collectives, plot_ring
-from .tables import as_json, progress, table
 
 if TYPE_CHECKING:
     from stepladder.bench import CollectiveRow, LatencyBandwidthFit

@@ -13,7 +13,12 @@ from stepladder.bench.collectives import COLLECTIVES
 from stepladder.bench.ring_all_reduce import RingRow
 from stepladder.cli.commands.bench import configure
 from stepladder.cli.main import main
-from stepladder.cli.results.communication_tables import asked, keep_link, sizes, with_odd
+from stepladder.cli.results.bench_tables.communication_tables import (
+    asked,
+    keep_link,
+    sizes,
+    with_odd,
+)
 from stepladder.errors import PlanError, WorldError
 from stepladder.hardware import Cluster
 from stepladder.planner.time.collective_time import network_of

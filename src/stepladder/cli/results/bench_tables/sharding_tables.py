@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from stepladder.cli.results.plot_axes import count_whole
+from stepladder.cli.results.plots import figure, place_legend, plot_bars, store
+from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.palette import REFERENCE
-
-from .plots import figure, place_legend, plot_bars, store
-from .tables import as_json, progress, table
 
 RANKS = 2
 MIB = 2**20
@@ -48,7 +48,7 @@ def bench_zero(options: argparse.Namespace) -> int:
         cells.append([row.name, *sizes, *shares, f"{row.error:.2%}", row.peak_bytes / MIB])
     if options.plot:
         panels = {f"{owner} MiB": [c[i + 1] for c in cells] for i, owner in enumerate(OWNERS)}
-        plot_bars(options.plot, [row.name for row in rows], panels)
+        plot_bars(options.plot, [row.name for row in rows], panels, "stage")
     if options.json:
         as_json([{**asdict(row), "error": row.error} for row in rows])
     else:
@@ -101,7 +101,9 @@ def plot_scaling(path: str, rows: list[Any]) -> None:
         some = [row for row in rows if row.kind == kind]
         axes.plot([row.ranks for row in some], [row.efficiency for row in some], "o-", label=kind)
     axes.axhline(1.0, linestyle="--", linewidth=0.8, color=REFERENCE)
-    axes.set(xlabel="ranks", ylabel="efficiency", ylim=(0, 1.15))
+    best = max([1.0, *(row.efficiency for row in rows)])
+    axes.set(xlabel="ranks", ylabel="efficiency", ylim=(0, 1.15 * best))
+    count_whole(axes.xaxis)
     place_legend(axes)
     store(drawn, path)
 
@@ -145,6 +147,7 @@ def plot_curves(path: str, rows: list[Any]) -> None:
             linewidth=2.5 - 2 * index / len(rows),
         )
     axes.set(xlabel="step", ylabel="loss")
+    count_whole(axes.xaxis)
     place_legend(axes)
     store(drawn, path)
 
@@ -164,7 +167,7 @@ def bench_compression(options: argparse.Namespace) -> int:
     ]
     if options.plot:
         names = [f"{row.compress} {row.link}" for row in rows]
-        plot_bars(options.plot, names, {"ms a step": [row.step_ms for row in rows]})
+        plot_bars(options.plot, names, {"ms a step": [row.step_ms for row in rows]}, "link")
     if options.json:
         as_json([asdict(row) for row in rows])
     else:

@@ -1,0 +1,1 @@
+"""Measurements of one device: its roofline, and beside the processor."""

@@ -1,0 +1,1 @@
+"""Loss curves of short trainings, side by side."""

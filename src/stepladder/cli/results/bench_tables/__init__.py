@@ -1,0 +1,1 @@
+"""The tables of `stepladder bench`: one device, several ranks, loss curves."""
