@@ -88,3 +88,12 @@ def test_a_question_names_the_number_that_answers_it():
     ]
     assert asked.answer(rows) == 5.0
     assert asked.answer([{"sum": 5}]) is None
+
+
+def test_a_lesson_whose_faults_are_to_be_found_names_none_of_them():
+    named = LESSON.replace('1]\n"""', '1]\n\nOften wrong:\n- one\n- two\n"""')
+    assert "Often wrong:\n- one" in starter(named)
+    to_find = named.replace("# >>> Add both;", "# >>>").replace("    # >>> mind the order.\n", "")
+    assert "Often" not in starter(to_find) and "- two" not in starter(to_find)
+    assert "Often wrong" in solution(to_find)
+    assert 'times = 1]\n"""\n\nSTART' in starter(to_find)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from stepladder.hardware.device_table import DEVICES
 from stepladder.labs import all_labs
+from stepladder.labs.course.syllabus import all_units
 from stepladder.plan import AXES, PRECISIONS, Optimizer, Rate
 from stepladder.plan.learning_rate import KINDS as RATES
 from stepladder.plan.optimizer import MOMENTS as OPTIMIZERS
@@ -225,6 +226,10 @@ def labs(value: str) -> list[Candidate]:
     return [Candidate(lab.name, lab.title) for lab in all_labs()]
 
 
+def units(value: str) -> list[Candidate]:
+    return [Candidate("next"), *(Candidate(unit.name, unit.title) for unit in all_units())]
+
+
 def optimizers(value: str) -> list[Candidate]:
     return [Candidate(name) for name in OPTIMIZERS]
 
@@ -240,6 +245,7 @@ READERS: dict[str, Callable[[str], list[Candidate]]] = {  # by what the parser c
     "on": devices,
     "model": models,
     "name": labs,
+    "unit": units,
     "optimizer": optimizers,
     "device": places,
 }

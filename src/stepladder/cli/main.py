@@ -28,6 +28,7 @@ COMMANDS = {
     "report": "one self-contained page of a run, and its plots",
     "watch": "a page that follows a run: curves, memory, ranks, events, forecast",
     "checkpoint": "verify, inspect or convert what a run saved",
+    "course": "the way through the labs, from the first tensor to a cluster, with graded answers",
     "lab": "lessons that run on a laptop and end in a checked number",
     "bench": "the tables people quote, measured here: precision, batch, collectives, ring …",
     "completion": "what a shell needs to complete all of these: bash, zsh or fish",

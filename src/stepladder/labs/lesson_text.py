@@ -12,7 +12,8 @@ A lesson is a file that runs. The learner's parts are marked in it:
 
 The starter has a TODO with the same words and what follows the closing marks instead of our lines;
 the solution has our lines with the words as a comment; hints are shown one at a time. So the three
-cannot drift apart.
+cannot drift apart. Where the opening mark has no words the starter says nothing: the learner is to
+find the fault, so it does not list what is often wrong either.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Part:
     """One place of a starter that is left to the learner."""
 
     name: str  # of what it stands in: a function, Class.method, a constant
-    goal: str  # the words of its TODO
+    goal: str  # the words of its TODO; none where the place is to be found, too
     hints: tuple[str, ...]  # each says a little more than the one before
 
 
@@ -57,18 +58,21 @@ class Question:
 def starter(source: str) -> str:
     """The text the learner begins with."""
     lines: list[str] = []
-    inside = first = False
+    inside = first = to_find = False
     for indent, mark, words, line in marked(source):
         if mark == OPEN:
             first, inside = not inside, True
-            lines.append(f"{indent}# {'TODO: ' if first else '      '}{words}")
+            to_find = to_find or not words
+            if words:
+                lines.append(f"{indent}# {'TODO: ' if first else '      '}{words}")
         elif mark == CLOSE:
             inside = False
             if words:
                 lines.append(indent + words)
         elif not inside:
             lines.append(line)
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return re.sub(r"\nOften wrong:\n(?:.+\n)*(?=\"\"\")", "", text) if to_find else text
 
 
 def solution(source: str) -> str:
@@ -76,7 +80,7 @@ def solution(source: str) -> str:
     lines = [
         f"{indent}# {words}" if mark == OPEN else line
         for indent, mark, words, line in marked(source)
-        if mark not in (HINT, CLOSE)
+        if mark not in (HINT, CLOSE) and (mark, words) != (OPEN, "")
     ]
     return "\n".join(lines) + "\n"
 

@@ -6,9 +6,8 @@ import re
 
 from stepladder.plan import Optimizer, Plan, Recipe
 from stepladder.plan.plan_text import ALL_WORDS, FIELDS
-
-from .blocks import ROOT
-from .site_scripts import load
+from tests.docs.blocks import ROOT
+from tests.docs.site_scripts import load
 
 PAGE = (ROOT / "docs" / "words.md").read_text()
 ROW = re.compile(r"^\| `([^|]+)` \| (.+) \| \[\w+\]\([\w/.]+\) \|$", re.MULTILINE)

@@ -33,21 +33,21 @@ def list_labs(options: argparse.Namespace) -> int:
 
 
 def next_lab(options: argparse.Namespace) -> int:
-    """The first lab that is not done, in the order of the courses."""
-    from stepladder.labs import all_labs
+    """The first lab that is not done, in the order of the course's units."""
+    from stepladder.labs.course.syllabus import labs_in_order
     from stepladder.labs.notebook import LabNotebook
 
-    book = LabNotebook()
-    left = [lab for lab in all_labs() if book.progress(lab) != "done"]
+    book, labs = LabNotebook(), labs_in_order()
+    left = [lab for lab in labs if book.progress(lab) != "done"]
     if options.json:
         found = left[0].name if left else None
         as_json({"lab": found, "command": command(left[0], book) if left else None})
         return 0
     if not left:
-        print(f"All {len(all_labs())} labs are done.")
+        print(f"All {len(labs)} labs are done.")
         return 0
     lab = left[0]
-    print(f"{lab.title} ({len(all_labs()) - len(left)} of {len(all_labs())} labs are done)")
+    print(f"{lab.title} ({len(labs) - len(left)} of {len(labs)} labs are done)")
     print(f"  {command(lab, book)}")
     return 0
 

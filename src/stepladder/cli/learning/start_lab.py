@@ -78,7 +78,8 @@ def hint(lab: Lab, options: argparse.Namespace) -> int:
         found = {"part": number, "name": part.name, "goal": part.goal}
         as_json({"lab": lab.name, **found, "hints": shown, "of": len(part.hints)})
         return 0
-    print(wrapped(f"Part {number} of {len(all_parts)}, {part.name}: {part.goal}") + "\n")
+    about = f"{part.name}: {part.goal}" if part.goal else f"somewhere in {part.name}."
+    print(wrapped(f"Part {number} of {len(all_parts)}, {about}") + "\n")
     for place, words in enumerate(shown, start=1):
         print(wrapped(words, f"  {place}. "))
     left = len(part.hints) - len(shown)

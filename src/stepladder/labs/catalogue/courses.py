@@ -5,10 +5,18 @@ from __future__ import annotations
 from stepladder.errors import StepladderError, nearest
 from stepladder.labs.lab import Lab
 
+from .capstones import CAPSTONES
 from .many_devices import MANY_DEVICES, MANY_DEVICES_BONUS
 from .one_device import FOUNDATIONS, ONE_DEVICE, ONE_DEVICE_BONUS
 
-COURSES = (FOUNDATIONS, ONE_DEVICE, ONE_DEVICE_BONUS, MANY_DEVICES, MANY_DEVICES_BONUS)
+COURSES = (
+    FOUNDATIONS,
+    ONE_DEVICE,
+    ONE_DEVICE_BONUS,
+    MANY_DEVICES,
+    MANY_DEVICES_BONUS,
+    CAPSTONES,
+)
 
 
 def all_labs() -> tuple[Lab, ...]:

@@ -1,0 +1,1 @@
+"""The way through the labs: units with a goal, reading, exercises and a graded checklist."""

@@ -1,0 +1,1 @@
+"""The units, a file for each part of the course."""
