@@ -86,6 +86,25 @@ def test_means_over_targets_and_over_rows_are_cut_until_a_target_is_left_out():
     assert run.step((INPUTS, CLASSES)).loss > 0
 
 
+def refused_on_a_rank(plan):
+    """What each step says: the last row alone, which one rank has, lacks a target."""
+    padded = CLASSES.index_fill(0, torch.tensor([15]), -100)
+    found = []
+    for targets in ((padded,), (CLASSES, padded)):
+        run = climb(net(), loss=SAME["penalty"][0], optimizer="sgd lr=0.1", plan=plan)
+        with pytest.raises(ModelError) as raised:
+            for each in targets:
+                run.step((INPUTS, each), rows="global").read()
+        found.append((run.index, str(raised.value)))
+    return found
+
+
+def test_a_target_that_one_rank_must_leave_out_is_refused_on_all():
+    one, other = on_ranks(refused_on_a_rank, 2, "fp32 replicate=2")
+    assert one == other and [index for index, _ in one] == [0, 1]
+    assert all("where a target is -100, so no weighting" in said for _, said in one)
+
+
 def test_a_loss_that_changes_a_buffer_in_every_call_is_refused_unless_it_evaluates():
     loss = Centered()
     assert refused(loss, FLOATS).startswith(

@@ -86,3 +86,24 @@ def test_a_rate_is_unknown_where_an_operator_cannot_be_counted():
     rates = FlopRate(Inverse(4, 4), peak=1e9).over(1.0, batch)
     assert rates.model is None and rates.mfu is None
     assert FlopRate(nn.Linear(4, 4), peak=1e9).over(1.0, batch).mfu is not None
+
+
+def test_a_users_hook_is_given_no_stand_in():
+    """What counts FLOPs runs a copy without numbers, which a hook that keeps things must not see."""
+    kept = []
+    module = nn.Sequential(nn.Linear(4, 3))
+    module[0].register_forward_hook(lambda part, given, made: kept.append(type(made)))
+    run = climb(module, loss="cross_entropy", plan="fp32", device="cpu")
+    report = run.step((torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])))
+    assert report.loss > 0 and kept == [torch.Tensor]
+
+
+def test_weights_that_torchs_own_hooks_compute_are_counted():
+    torch.manual_seed(0)
+    plain, normed = nn.Linear(4, 3), nn.utils.weight_norm(nn.Linear(4, 3))
+    batch = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+    found = []
+    for module in (plain, normed):
+        run = climb(nn.Sequential(module), loss="cross_entropy", plan="fp32", device="cpu")
+        found.append(run.flops.over(1.0, as_batch(batch, 0)).model)
+    assert found[0] and found[1] and found[1] >= found[0]

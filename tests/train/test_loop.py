@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from stepladder.errors import DataError, PlanError
 from stepladder.train import climb, fit
@@ -41,3 +41,20 @@ def test_what_is_no_run_and_no_number_of_steps_is_refused_in_a_line():
     assert str(refused.value) == (
         "steps: '3' is not a whole number of steps. Write one, or leave it out to take all batches."
     )
+
+
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [
+        (iter([]), "A generator is spent after one loop"),
+        ([], "A generator is spent after one loop"),
+        (
+            DataLoader(TensorDataset(*PAIR), 8, drop_last=True),
+            "The loader has drop_last=True and fewer rows than a batch",
+        ),
+    ],
+)
+def test_a_loop_without_a_batch_warns(batches, said):
+    run = climb(torch.nn.Linear(2, 2), loss="cross_entropy", plan="fp32", device="cpu")
+    with pytest.warns(UserWarning, match=f"fit: there was no batch.*{said}"):
+        assert list(fit(run, batches)) == []

@@ -43,7 +43,9 @@ def test_rows_that_do_not_agree_are_shown():
     with pytest.raises(DataError) as raised:
         as_batch((torch.zeros(3, 2), torch.zeros(4)), 0)
     assert str(raised.value) == (
-        "batch: its tensors have different numbers of rows: (3, 2), (4,). Give all the same."
+        "batch: its tensors have different numbers of rows: (3, 2), (4,). A row is one sample, "
+        "and the first dimension of every tensor counts them: put it first (batch_first=True), "
+        "and pad samples of unequal shape."
     )
 
 

@@ -7,11 +7,15 @@ refused when they come.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
+from stepladder.data import Batch
+from stepladder.errors import ModelError
+
 from .observe_pieces import Observation, is_classes
+from .weighting import Weighting
 
 
 def left_out(
@@ -32,3 +36,28 @@ def left_out(
 def without(seen: Sequence[Observation], values: Sequence[int]) -> list[Observation]:
     """The observations whose targets have none of the values."""
     return [o for o in seen if not any(bool((o.batch.targets == v).any()) for v in values)]
+
+
+def refuse_left_out(
+    weighting: Weighting | None, batch: Batch, gather: Callable[[int], list[int]]
+) -> None:
+    """Refuse a batch with targets that the weighting is not right for, on every rank alike.
+
+    Args:
+        gather: a number of this rank to those of all data ranks.
+    """
+    if weighting is None or not weighting.unless:
+        return
+    found = [
+        place for place, value in enumerate(weighting.unless) if (batch.targets == value).any()
+    ]
+    worst = max(gather(-1 if batch.idle else max(found, default=-1)))
+    if worst >= 0:
+        value = weighting.unless[worst]
+        raise ModelError(
+            "loss",
+            f"has parts that are means over different things where a target is {value}, "
+            "so no weighting of pieces of such a batch is right",
+            "Do not cut the batch: one rank, without micro= and accumulate=; or leave such "
+            "rows out.",
+        )

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from stepladder.data import IGNORED, Batch
-from stepladder.errors import ModelError
 
 Path = tuple[Any, ...]  # ("targets",), ("inputs", "mask"), ("targets", 1)
 Kind = Literal["rows", "sum", "values", "total", "positive", "nonzero", "not_nan"]
@@ -47,7 +46,6 @@ class Weighting:
 
     def by_row(self, batch: Batch) -> tuple[float, ...]:
         """What each row weighs."""
-        self.check(batch)
         if self.kind in ("rows", "sum"):
             return (1.0,) * batch.num_rows
         counted = tensor_at(batch, self.path)
@@ -56,18 +54,6 @@ class Weighting:
             by_row = by_row[:, 1:]
         weighed = self._weigh(by_row).sum(1)
         return tuple(((weighed > 0).double() if self.once else weighed).tolist())
-
-    def check(self, batch: Batch) -> None:
-        """Refuse targets of values that the weighting is not right for."""
-        for value in self.unless:
-            if bool((batch.targets == value).any()):
-                raise ModelError(
-                    "loss",
-                    f"has parts that are means over different things where a target is {value}, "
-                    "so no weighting of pieces of such a batch is right",
-                    "Do not cut the batch: one rank, without micro= and accumulate=; or leave such "
-                    "rows out.",
-                )
 
     def _weigh(self, values: Tensor) -> Tensor:
         match self.kind:

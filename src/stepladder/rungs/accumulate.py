@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
+from stepladder.loss.left_out_targets import refuse_left_out
 from stepladder.loss.loss_terms import LossTerms, times
 from stepladder.loss.weighting import weighting_events
 from stepladder.model.call_module import call
@@ -250,6 +251,7 @@ class Accumulate:
         trial = self.loss_trial()
         self.loss = trial.find(batch, smallest)
         self.notes += weighting_events(self.loss.weighting, trial.untried)
+        refuse_left_out(self.loss.weighting, batch, self.world.gather_counts)
 
     def loss_trial(self) -> LossTrial:
         module = with_loss(self.gradient_sync.module, self.loss_module)

@@ -81,6 +81,19 @@ def pre_hooks(module: nn.Module) -> list[Any]:
     return list(module._forward_pre_hooks.values())
 
 
+def remove_own_hooks(module: nn.Module) -> None:
+    """Take off hooks around forward that are not torch's, from all parts of a copy.
+
+    Those of torch.nn.utils compute weights; others look on, or keep what they see.
+    """
+    for part in module.modules():
+        for hooks in (part._forward_pre_hooks, part._forward_hooks):
+            for key, hook in list(hooks.items()):
+                home = getattr(hook, "__module__", None) or type(hook).__module__
+                if home.partition(".")[0] != "torch":
+                    del hooks[key]
+
+
 def has_pre_hooks(module: nn.Module) -> bool:
     """Whether something changes the module's inputs before its forward."""
     return bool(module._forward_pre_hooks)

@@ -169,7 +169,8 @@ STORAGES = (
 MODULES = (
     *listed(
         "torch.nn.Module",
-        "_parameters _buffers _modules _non_persistent_buffers_set _forward_pre_hooks",
+        "_parameters _buffers _modules _non_persistent_buffers_set _forward_pre_hooks "
+        "_forward_hooks",
         "replacing children and parameters in place",
         "none: torch's own `parameters()` and `state_dict()` read them",
         on_instances=True,

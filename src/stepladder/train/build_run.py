@@ -22,6 +22,8 @@ from stepladder.rungs import BlockCost, Climbed, LossScale, MemoryLimit, measure
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
 from stepladder.rungs.precision.precision import device_limits, missing_packages
+from stepladder.seam.modules import remove_own_hooks
+from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
 from stepladder.train.optimizer.given_optimizer import GivenOptimizer
@@ -61,8 +63,7 @@ def build(
     given: GivenOptimizer | None = None,
 ) -> Run:
     """The run of a settled plan in a joined world; `given` is its optimizer where that is code."""
-    plan = settled.plan
-    schedule = read_rate(rate)
+    plan, schedule = settled.plan, read_rate(rate)
     sample = arranged_sample(sample, model, loss)
     if given is not None:
         check_trials(given, settled)
@@ -95,6 +96,7 @@ def build(
         ),
         seed=seed,
         health=health,
+        frozen=frozen_parameters(climbed.module),
         evaluated=kept_in_evaluation(model),
         because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
     )
@@ -135,11 +137,16 @@ def make_optimizer(
 
 
 def copy_for_counting(model: nn.Module) -> nn.Module:
-    """A copy of the model on the meta device; an empty module where it cannot be copied."""
+    """A copy of the model on the meta device; an empty module where it cannot be copied.
+
+    Without the user's hooks: what they keep of a pass would have no numbers.
+    """
     try:
-        return meta_copy(model)
+        copied = meta_copy(model)
     except ModelError:
         return nn.Module()
+    remove_own_hooks(copied)
+    return copied
 
 
 def peak_flops(plan: Plan, device: torch.device) -> float | None:

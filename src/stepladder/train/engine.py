@@ -16,6 +16,7 @@ from torch import nn
 
 from stepladder.data import Batch
 from stepladder.errors import TrainingError
+from stepladder.loss.left_out_targets import refuse_left_out
 from stepladder.model.training_mode import start_training
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.record import Report
@@ -24,6 +25,7 @@ from stepladder.train.checkpointing.async_copy import Copying
 from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
 from stepladder.train.data_loader.shard_loader import shard_batches
+from stepladder.train.health.frozen_parameters import Frozen, refuse_unfrozen
 from stepladder.train.health.locate_nonfinite import Scene, answer
 from stepladder.train.health.nonfinite import Health, Mark
 from stepladder.train.health.out_of_memory import (
@@ -79,6 +81,7 @@ class Engine:
     reading: LoaderPosition = field(default_factory=LoaderPosition)  # where it is in a DataLoader
     registry: Registry = field(default_factory=Registry)  # objects that are saved with the run
     events: list[str] = field(default_factory=list)  # what a step's numbers do not say
+    frozen: Frozen = ()  # parameters that no optimizer has
     averaged: int = 0  # blocks, one in the other, in which its weights are averages
 
     @property
@@ -124,6 +127,7 @@ class Engine:
 
     def _step(self, batch: Any, rows: Rows | None) -> PendingReport:
         self.check_weights("step")
+        refuse_unfrozen(self.frozen)
         self.agree_on_health()
         self.set_rate()  # refused before anything is computed, where two schedules set it
         taken = self.own_batch(batch, rows)
@@ -156,12 +160,13 @@ class Engine:
 
     def own_batch(self, batch: Any, rows: Rows | None = None) -> Batch:
         """This rank's part of the global batch that comes next in the run."""
-        made = rank_batch(
-            batch, self.position, self.plan, self.world.data_index, rows, self.world.gather_counts
-        )
+        world, gather = self.world, self.world.gather_counts
+        made = rank_batch(batch, self.position, self.plan, world.data_index, rows, gather)
         made = self.inputs.arrange(made, self.events)
         made = made.narrow() if self.climbed.narrows else made
-        return self.climbed.forward_backward.loss.weigh(made)
+        loss = self.climbed.forward_backward.loss
+        refuse_left_out(loss.weighting, made, gather)
+        return loss.weigh(made)
 
     def shard(
         self, batches: Iterable[Any], rows: Rows | None = None, *, start: int = 0
@@ -186,7 +191,8 @@ class Engine:
             while True:
                 try:
                     self.climbed.forward_backward.settle_loss(batch)
-                    return self._passes(batch)
+                    self.climbed.settle_compiled(lambda: self._pass(batch))
+                    return self._pass(batch)
                 except Exception as error:
                     if not is_out_of_memory(error):
                         raise_explained(
@@ -217,10 +223,6 @@ class Engine:
         lacking = f"out of memory with micro-batches of {now}; going on with {parts.micro}"
         self.events.append(f"step {self.index}: {lacking}")
         return True
-
-    def _passes(self, batch: Batch) -> torch.Tensor:
-        self.climbed.settle_compiled(lambda: self._pass(batch))
-        return self._pass(batch)
 
     def _pass(self, batch: Batch) -> torch.Tensor:
         # From the seed and the step alone, so that a resumed or retried step draws the same.

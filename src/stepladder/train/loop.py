@@ -63,6 +63,7 @@ def fit(
     else:
         source = iter(opened(run.position))
     run.clock.restart(run.index)
+    first = run.index
     while steps is None or run.index < steps:
         asked = time.perf_counter()
         try:
@@ -70,9 +71,27 @@ def fit(
         except StopIteration:
             if steps is not None:
                 tell_shortfall(run.index, steps, batches)
+            elif run.index == first:
+                tell_nothing(batches)
             return
         run.clock.wait(time.perf_counter() - asked)
         yield run.step(batch, rows=rows)
+
+
+def tell_nothing(batches: Any) -> None:
+    """Warn of batches that were none; a loader may have been resumed where its epoch ends."""
+    try:
+        is_empty = not is_loader(batches) or len(batches) == 0
+    except TypeError:  # a stream does not know how many it will have
+        is_empty = False
+    if is_empty:
+        problem = "fit: there was no batch, and nothing was learned. "
+        remedy = (
+            "The loader has drop_last=True and fewer rows than a batch: make batches smaller."
+            if is_loader(batches)
+            else "A generator is spent after one loop: give a list, or make it again."
+        )
+        warnings.warn(problem + remedy, stacklevel=3)
 
 
 def tell_shortfall(taken: int, steps: int, batches: Any) -> None:

@@ -180,7 +180,10 @@ def count_rows(made: Any) -> int:
     if len(rows) > 1:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise DataError(
-            "batch", f"its tensors have different numbers of rows: {shapes}", "Give all the same."
+            "batch",
+            f"its tensors have different numbers of rows: {shapes}",
+            "A row is one sample, and the first dimension of every tensor counts them: put it "
+            "first (batch_first=True), and pad samples of unequal shape.",
         )
     return rows.pop()
 

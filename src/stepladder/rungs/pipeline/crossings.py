@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from stepladder.errors import ModelError
 
-from .forward_record import ForwardRecord, Operation, Passing, Port
+from .forward_record import ForwardRecord, Gate, Operation, Passing, Port
 
 EVERYWHERE = -1  # in place of a stage: all of them hold the part, and add up its gradients
 
@@ -28,6 +28,26 @@ class Crossing:
     writes: bool  # whether something after the border changes it in place
 
 
+def stage_at(chunks: Sequence[range], entered: int) -> int:
+    """The stage whose code runs once so many blocks have been entered."""
+    return next(stage for stage, blocks in enumerate(chunks) if max(entered - 1, 0) in blocks)
+
+
+def written_buffers(record: ForwardRecord) -> dict[str, int]:
+    """For each buffer that is written, how many blocks had been entered when it was last."""
+    entered, found = 0, dict[str, int]()
+    for event in record.events:
+        entered += isinstance(event, Gate)
+        for number in event.writes if isinstance(event, Operation) else ():
+            found.update(dict.fromkeys(record.buffers.get(record.storage[number], ()), entered))
+    return found
+
+
+def last_writers(record: ForwardRecord, chunks: Sequence[range]) -> dict[str, int]:
+    """For each buffer that is written in the pass, the stage whose code does so last."""
+    return {name: stage_at(chunks, entered) for name, entered in written_buffers(record).items()}
+
+
 def place_parts(
     uses: Mapping[str, Collection[int]], chunks: Sequence[range], shared: Collection[str] = ()
 ) -> dict[str, int]:
@@ -37,10 +57,9 @@ def place_parts(
         uses: for each part, how many blocks have been entered when it is used.
         shared: parts that all stages hold, wherever they are used.
     """
-    owner = {index: stage for stage, blocks in enumerate(chunks) for index in blocks}
     homes = {}
     for part, entered in uses.items():
-        stages = {owner[max(count - 1, 0)] for count in entered}
+        stages = {stage_at(chunks, count) for count in entered}
         homes[part] = EVERYWHERE if part in shared or len(stages) > 1 else stages.pop()
     return homes
 
@@ -99,7 +118,7 @@ class Flow:
 
     def read_after(self, gate: int) -> set[int]:
         """The tensors that the result, or a buffer, is computed from after a gate."""
-        live = self.storages(self.record.answer) | self.record.buffers
+        live = self.storages(self.record.answer) | self.record.buffers.keys()
         read = set(self.record.answer)
         for event in reversed(self.record.events[gate:]):
             if isinstance(event, Operation) and live & self.storages((*event.makes, *event.writes)):

@@ -18,7 +18,7 @@ from stepladder.plan.settled.model_rules import empty_stages
 from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
 from stepladder.world import World
 
-from .crossings import EVERYWHERE, Crossing, find_crossings
+from .crossings import EVERYWHERE, Crossing, find_crossings, last_writers
 from .forward_record import ForwardRecord, within
 from .stage_parts import find_parts, is_shareable
 
@@ -34,6 +34,7 @@ class Stages:
     owners: tuple[int, ...]  # each stage's rank on the pipeline axis
     index: int  # this rank's
     results: Mapping[tuple[str, int], Any] = field(default_factory=dict)  # see ForwardRecord
+    writers: Mapping[str, int] = field(default_factory=dict)  # of buffers: the stage that does last
 
     @property
     def own(self) -> list[int]:
@@ -56,6 +57,11 @@ class Stages:
             if within(part, name) and (stage := self.of_part(part)) != EVERYWHERE:
                 return {self.owners[stage]}
         return set(self.owners)  # of no part, or of all: any stage's code may read it
+
+    def keeper(self, name: str) -> int:
+        """The rank whose copy of a tensor, or of a module's extra state, is the whole model's."""
+        held, writer = self.holders(name), self.writers.get(name)
+        return min(held) if writer is None or len(held) == 1 else self.owners[writer]
 
 
 def find_stages(
@@ -83,10 +89,11 @@ def find_stages(
         raise problem
     chunks = tuple(settled.stage_split(weigh_blocks(drawn, parts, given)))
     shareable = partial(is_shareable, drawn, blocks)
-    found = [(blocks, chunks, record.uses(), find_crossings(record, blocks, chunks, shareable))]
+    crossed = find_crossings(record, blocks, chunks, shareable)
+    found = [(blocks, chunks, record.uses(), crossed, last_writers(record, chunks))]
     if world.mesh is not None:
         dist.broadcast_object_list(found, src=0)  # ranks may have been given other samples
-    blocks, chunks, uses, (homes, crossings) = found[0]
+    blocks, chunks, uses, (homes, crossings), writers = found[0]
     unused = dict.fromkeys((name for name in others if name not in homes), 0)
     owners = dict.fromkeys(range(settled.num_stages), 0)
     for rank in range(settled.layout.pipeline):
@@ -94,7 +101,7 @@ def find_stages(
     index = world.layout.place(world.place.rank)["pipeline"]
     stages = Stages(
         tuple(blocks), chunks, {**homes, **unused}, crossings, tuple(owners.values()), index,
-        record.results,
+        record.results, writers,
     )  # fmt: skip
     return stages, as_run(anatomy, stages, uses)
 

@@ -104,7 +104,7 @@ class ForwardRecord:
     storage: list[int] = field(default_factory=list)  # of each tensor
     inputs: set[int] = field(default_factory=set)  # storages of what the module was given
     parameters: dict[int, tuple[str, ...]] = field(default_factory=dict)  # storage: parts with it
-    buffers: set[int] = field(default_factory=set)  # storages
+    buffers: dict[int, list[str]] = field(default_factory=dict)  # storage: their names
     answer: tuple[int, ...] = ()  # the tensors that the module returned
     called: set[str] = field(default_factory=set)  # parts that were called themselves
     results: dict[tuple[str, int], Any] = field(default_factory=dict)  # a part's, by its call
@@ -184,7 +184,7 @@ class Recorder(DispatchMode):
             if part := next((p for p in (*self.blocks, *self.others) if within(p, name)), None):
                 owners.setdefault(where, []).append(part)
             if not isinstance(tensor, nn.Parameter):
-                self.record.buffers.add(where)
+                self.record.buffers.setdefault(where, []).append(name)
         self.record.parameters = {key: tuple(dict.fromkeys(v)) for key, v in owners.items()}
         self.record.inputs = {self.record.storage[self.number(t)] for t in tensors_in(given)}
 

@@ -6,14 +6,17 @@ of a plain CNN, the two halves of an autoencoder.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from stepladder.errors import ModelError
 from stepladder.model import Anatomy
+from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS
 
+from .crossings import written_buffers
 from .forward_record import REMEDY, ForwardRecord, record_forward
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward of their own
@@ -25,9 +28,11 @@ def find_parts(
     """One recorded pass, the blocks in the order they ran, and the other parts with parameters."""
     listed = bool(anatomy.blocks)
     opened: set[str] = set()  # parts that are taken apart
+    writing: set[nn.Module] = set()  # without parameters, and their forward writes their buffers
     while True:
         blocks = list(anatomy.blocks) if listed else pieces(module, num_stages, opened)
-        others = [n for n in parts_between(module, "", blocks, opened) if n not in blocks]
+        between = parts_between(module, "", blocks, opened, partial(has_state, writing=writing))
+        others = [name for name in between if name not in blocks]
         record = record_forward(module, blocks, others, inputs)
         idle = [name for name in (*blocks, *others) if name not in record.called]
         if listed and (never := [name for name in idle if name in blocks]):
@@ -35,16 +40,18 @@ def find_parts(
             raise ModelError("layout.pipeline", problem, REMEDY)
         # Of a part that is not called itself, code outside of it may call the children.
         further = {name for name in idle if is_divisible(module, name)}
-        if not further:
+        wrote = {module.get_submodule(name.rpartition(".")[0]) for name in written_buffers(record)}
+        if wrote <= {module, *writing, *inside(module, (*blocks, *others))} and not further:
             ran = list(record.gates())
             return record, ran, [*others, *(name for name in blocks if name not in ran)]
         opened |= further
+        writing |= wrote
 
 
 def pieces(module: nn.Module, wanted: int, opened: set[str]) -> list[str]:
     """Parts with parameters, at least so many where there are; large ones are taken apart."""
     while True:
-        found = list(parts_between(module, "", (), opened))
+        found = list(parts_between(module, "", (), opened, has_parameters))
         divisible = [name for name in found if is_divisible(module, name)]
         if len(found) >= wanted or not divisible:
             return found
@@ -52,15 +59,19 @@ def pieces(module: nn.Module, wanted: int, opened: set[str]) -> list[str]:
 
 
 def parts_between(
-    module: nn.Module, prefix: str, blocks: Sequence[str], opened: Collection[str]
+    module: nn.Module,
+    prefix: str,
+    blocks: Sequence[str],
+    opened: Collection[str],
+    counts: Callable[[nn.Module], bool],
 ) -> Iterator[str]:
-    """Names of parts with parameters that hold no block."""
+    """Names of parts that count and hold no block."""
     for word, child in module.named_children():
         name = f"{prefix}.{word}".lstrip(".")
         inside = any(block.startswith(f"{name}.") for block in blocks)
         if inside or name in opened or isinstance(child, CONTAINERS):
-            yield from parts_between(child, name, blocks, opened)
-        elif has_parameters(child):
+            yield from parts_between(child, name, blocks, opened, counts)
+        elif counts(child):
             yield name
 
 
@@ -70,6 +81,22 @@ def is_divisible(module: nn.Module, name: str) -> bool:
 
 def has_parameters(part: nn.Module) -> bool:
     return next(part.parameters(), None) is not None
+
+
+def inside(module: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
+    for name in names:
+        yield from module.get_submodule(name).modules()
+
+
+def has_state(part: nn.Module, writing: Collection[nn.Module]) -> bool:
+    """Parameters, or what a forward pass changes: buffers that it was seen to write; statistics,
+    which one row does not have; extra state."""
+    return has_parameters(part) or any(
+        one in writing
+        or (isinstance(one, BATCH_NORMS) and one.track_running_stats)
+        or type(one).get_extra_state is not nn.Module.get_extra_state
+        for one in part.modules()
+    )
 
 
 def num_parameters(part: nn.Module) -> int:

@@ -79,13 +79,13 @@ def find_tied(module: nn.Module, stages: Stages, world: World) -> TiedParameters
 
 def find_homes(module: nn.Module, stages: Stages) -> tuple[dict[str, str], dict[str, int]]:
     """For every name of a whole module's state the first name of the same state, and for each
-    first name the first pipeline rank that holds it: where several do, one saves it."""
+    first name the pipeline rank that saves it."""
     first: dict[object, str] = {}
     first_names: dict[str, str] = {}
     homes: dict[str, int] = {}
     for name, key in named_state(module):
         first_names[name] = first.setdefault(key, name)
-        rank = min(stages.holders(name))
+        rank = stages.keeper(name)
         homes[first_names[name]] = min(rank, homes.get(first_names[name], rank))
     return first_names, homes
 
