@@ -38,7 +38,52 @@ def test_a_loss_that_is_not_one_number_is_refused():
     assert (
         wide == "loss: returned a tensor of shape (8, 5), not one number. Reduce it with .mean()."
     )
-    assert "returned a float" in message(net(), loss=lambda outputs, targets: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (
+            lambda loss: loss.item(),
+            "loss: returned a float, which has no gradient. "
+            "Return the tensor that it was read from: leave out .item() or float().",
+        ),
+        (lambda loss: None, "loss: returned none, not one number. Add a return to it."),
+        (
+            lambda loss: (loss, {"accuracy": 0.5}),
+            "loss: returned a tuple, not one number. "
+            "Return the loss alone, or a dict of terms, which are added up to it.",
+        ),
+        (
+            lambda loss: [loss, loss],
+            "loss: returned a list, not one number. "
+            "Return the loss alone, or a dict of terms, which are added up to it.",
+        ),
+        (
+            lambda loss: "low",
+            "loss: returned a str, not one number. Return a tensor that torch computed.",
+        ),
+        (
+            lambda loss: {"a": loss, "b": 0.0},
+            "loss.b: returned a float, not a tensor. "
+            "Return a tensor, such as outputs.new_zeros(()).",
+        ),
+        (
+            lambda loss: {"a": loss, "b": None},
+            "loss.b: returned none, not a tensor. Return a tensor, such as outputs.new_zeros(()).",
+        ),
+        (
+            lambda loss: {"a": loss, "b": loss.item()},
+            "loss.b: returned a float, which has no gradient. "
+            "Return the tensor that it was read from: leave out .item() or float().",
+        ),
+    ],
+)
+def test_each_thing_that_is_no_loss_has_its_own_way_out(returned, told):
+    def wrong(outputs, targets):
+        return returned(nn.functional.cross_entropy(outputs, targets))
+
+    assert message(net(), loss=wrong) == told
 
 
 def test_a_loss_that_learns_nothing_is_refused():
@@ -52,6 +97,26 @@ def test_an_unknown_name_offers_the_nearest():
         ModelError, match="'cross_entrpy' is not a loss. Did you mean 'cross_entropy'"
     ):
         climb(net(), loss="cross_entrpy", plan="fp32")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("mse", "Did you mean 'squared_error'?"),
+        ("MSELoss", "Did you mean 'squared_error'?"),
+        ("ce", "Did you mean 'cross_entropy'?"),
+        ("CrossEntropyLoss", "Did you mean 'cross_entropy'?"),
+        ("l1", "Pass loss=torch.nn.functional.l1_loss."),
+        ("bce", "Pass loss=torch.nn.functional.binary_cross_entropy_with_logits."),
+        ("binary_cross_entropy", "Pass loss=torch.nn.functional.binary_cross_entropy."),
+        ("smooth_l1_loss", "Pass loss=torch.nn.functional.smooth_l1_loss."),
+        ("focal", "Choose one of: cross_entropy, squared_error."),
+    ],
+)
+def test_the_word_that_others_use_leads_to_the_name(name, remedy):
+    with pytest.raises(ModelError) as refused:
+        climb(net(), loss=name, plan="fp32")
+    assert str(refused.value) == f"loss: '{name}' is not a loss. {remedy}"
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"loss": x, "logits": x}])

@@ -170,6 +170,21 @@ def test_what_is_no_term_is_told_in_a_line(returned, message):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("plan", ["fp32", "fp32 micro=2"])
+def test_a_term_without_a_gradient_is_an_event_once(plan):
+    def with_accuracy(outputs, targets):
+        right = (outputs.argmax(1) == targets).float().mean()
+        return {"ce": functional.cross_entropy(outputs, targets), "accuracy": right}
+
+    run = sl.climb(torch.nn.Linear(4, 3), loss=with_accuracy, plan=plan, device="cpu")
+    for _ in range(2):
+        run.step((torch.randn(6, 4), torch.randint(0, 3, (6,)))).read()
+    assert [event for event in run.events if "gradient" in event] == [
+        "loss.accuracy: has no gradient in the first step and is added to the reported loss; "
+        "to see it alone, leave it out and log it with run.log"
+    ]
+
+
 def test_names_that_change_are_refused():
     names = iter(["a", "b"])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from stepladder.errors import ModelError
+from stepladder.errors import DataError, ModelError
 from stepladder.train import climb
 from stepladder.verify.reference import whole_parameters
 from tests.ranks import run as on_ranks
@@ -76,11 +76,11 @@ def test_means_over_targets_and_over_rows_are_cut_until_a_target_is_left_out():
         "be refused"
     ]
     before = [p.clone() for p in run.module.parameters()]
-    with pytest.raises(ModelError) as raised:
+    with pytest.raises(DataError) as raised:
         run.step((INPUTS, CLASSES.index_fill(0, torch.tensor([5]), -100)))
     assert str(raised.value).startswith(
-        "loss: has parts that are means over different things where a target is -100, so no "
-        "weighting of pieces of such a batch is right. Do not cut the batch: one rank, "
+        "batch: has a target of -100, for which the loss adds means over different things, so no "
+        "weighting of its pieces is right. Do not cut the batch: one rank, "
     )
     assert all(map(torch.equal, before, run.module.parameters()))
     assert run.step((INPUTS, CLASSES)).loss > 0
@@ -92,7 +92,7 @@ def refused_on_a_rank(plan):
     found = []
     for targets in ((padded,), (CLASSES, padded)):
         run = climb(net(), loss=SAME["penalty"][0], optimizer="sgd lr=0.1", plan=plan)
-        with pytest.raises(ModelError) as raised:
+        with pytest.raises(DataError) as raised:
             for each in targets:
                 run.step((INPUTS, each), rows="global").read()
         found.append((run.index, str(raised.value)))
@@ -102,7 +102,7 @@ def refused_on_a_rank(plan):
 def test_a_target_that_one_rank_must_leave_out_is_refused_on_all():
     one, other = on_ranks(refused_on_a_rank, 2, "fp32 replicate=2")
     assert one == other and [index for index, _ in one] == [0, 1]
-    assert all("where a target is -100, so no weighting" in said for _, said in one)
+    assert all(said.startswith("batch: has a target of -100, for which") for _, said in one)
 
 
 def test_a_loss_that_changes_a_buffer_in_every_call_is_refused_unless_it_evaluates():

@@ -83,7 +83,7 @@ CLIMB = {
     "cannot be called with two (too many positional arguments)": lambda: climb(
         loss=lambda outputs: outputs.sum()
     ),
-    "loss: returned none, not one number. Reduce": lambda: step(PAIR, loss=lambda o, t: None),
+    "loss: returned none, not one number. Add": lambda: step(PAIR, loss=lambda o, t: None),
     "loss: returned a tensor of shape (8, 3)": lambda: step(PAIR, loss=lambda o, t: o),
     "loss: does not depend on any trainable": lambda: step(
         PAIR, loss=lambda o, t: o.detach().sum()

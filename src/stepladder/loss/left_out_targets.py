@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from stepladder.data import Batch
-from stepladder.errors import ModelError
+from stepladder.errors import DataError
 
 from .observe_pieces import Observation, is_classes
 from .weighting import Weighting
@@ -54,10 +54,10 @@ def refuse_left_out(
     worst = max(gather(-1 if batch.idle else max(found, default=-1)))
     if worst >= 0:
         value = weighting.unless[worst]
-        raise ModelError(
-            "loss",
-            f"has parts that are means over different things where a target is {value}, "
-            "so no weighting of pieces of such a batch is right",
+        raise DataError(
+            "batch",
+            f"has a target of {value}, for which the loss adds means over different things, so no "
+            "weighting of its pieces is right",
             "Do not cut the batch: one rank, without micro= and accumulate=; or leave such "
             "rows out.",
         )

@@ -24,11 +24,10 @@ from stepladder.data import IGNORED, Batch
 from stepladder.errors import DataError, ModelError, nearest
 from stepladder.model import Anatomy, base_model
 
+from .returned_loss import describe, one_number, read_terms
 from .sliced_cross_entropy import is_sliced, sliced_cross_entropy
 from .weighting import BY_SHIFTED_TARGETS, BY_TARGETS, Weighting
 
-TERM = re.compile(r"[A-Za-z0-9_.-]{1,80}")  # what every tracker takes
-TOTAL = re.compile(r"total|^(loss|sum)$", re.IGNORECASE)  # which would be counted twice
 OF_TWO = "Give a name such as 'cross_entropy', or a function of (outputs, targets)."
 SHIFTING = ("ForCausalLM", "LMHeadModel")  # they compare position i with label i + 1 themselves
 
@@ -100,31 +99,6 @@ class Loss:
         return replace(self, known=True, shifted=False, weighting=weighting)
 
 
-def one_number(field: str, found: Any) -> torch.Tensor:
-    if not isinstance(found, torch.Tensor) or found.numel() != 1:
-        problem = f"returned {describe(found)}, not one number"
-        raise ModelError(field, problem, "Reduce it with .mean().")
-    return found.reshape(())
-
-
-def read_terms(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    """The terms by name, each one number."""
-    if not found:
-        raise ModelError("loss", "returned no terms", "Return at least one, or a number.")
-    for name in found:
-        if not isinstance(name, str) or not TERM.fullmatch(name) or TOTAL.search(name):
-            raise ModelError(
-                "loss",
-                f"returned a term called {name!r}, and terms are added up to the loss",
-                "Leave a total out; use letters, digits and _ . - in a term's name.",
-            )
-    terms = {name: one_number(f"loss.{name}", term) for name, term in found.items()}
-    return {
-        name: term.to(torch.promote_types(term.dtype, torch.float32))
-        for name, term in terms.items()
-    }
-
-
 # Of batches whose outputs alone are wanted, and which may have no targets.
 NO_LOSS = Loss(lambda outputs, targets: torch.zeros(()), known=True)
 
@@ -137,7 +111,7 @@ def make_loss(loss: str | Callable[[Any, Any], torch.Tensor] | None, module: nn.
         return Loss(lambda outputs, targets: takes(outputs), shifted, "own", takes=takes)
     if isinstance(loss, str):
         if loss not in NAMED:
-            raise ModelError("loss", f"'{loss}' is not a loss", nearest(loss, NAMED))
+            raise ModelError("loss", f"'{loss}' is not a loss", nearest_loss(loss))
         kind: Literal["cross_entropy", "other"]
         kind = "cross_entropy" if loss == "cross_entropy" else "other"
         function = NAMED[loss]
@@ -291,10 +265,30 @@ NAMED: dict[str, Callable[..., torch.Tensor]] = {
     "squared_error": squared_error,
 }
 
+# Words of the field for them, and for losses of torch's that have no name here; letters and digits.
+SAME = {
+    "ce": "cross_entropy",
+    "xent": "cross_entropy",
+    "mse": "squared_error",
+    "l2": "squared_error",
+}
+TORCHS = {
+    "l1": "l1_loss",
+    "mae": "l1_loss",
+    "smoothl1": "smooth_l1_loss",
+    "huber": "huber_loss",
+    "nll": "nll_loss",
+    "kldiv": "kl_div",
+    "bce": "binary_cross_entropy_with_logits",
+    "bcewithlogits": "binary_cross_entropy_with_logits",
+    "binarycrossentropy": "binary_cross_entropy",
+    "binarycrossentropywithlogits": "binary_cross_entropy_with_logits",
+}
 
-def describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if value is None:
-        return "none"
-    return f"a {type(value).__name__}"
+
+def nearest_loss(word: str) -> str:
+    """The remedy for a word that is no name of a loss."""
+    plain = re.sub(r"[^a-z0-9]", "", word.lower()).removesuffix("loss")
+    if plain in TORCHS:
+        return f"Pass loss=torch.nn.functional.{TORCHS[plain]}."
+    return nearest(SAME.get(plain, word), NAMED)

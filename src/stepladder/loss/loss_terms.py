@@ -72,6 +72,16 @@ class LossTerms:
         self.names = next(iter(found), None)
 
 
+def without_gradient(terms: dict[str, Tensor]) -> list[str]:
+    """Events: terms that nothing is learnt from, and that the reported loss holds all the same."""
+    return [
+        f"loss.{name}: has no gradient in the first step and is added to the reported loss; to see "
+        "it alone, leave it out and log it with run.log"
+        for name, term in terms.items()
+        if not term.requires_grad
+    ]
+
+
 def listed(names: tuple[str, ...]) -> str:
     return f"the terms {', '.join(names)}" if names else "one number"
 

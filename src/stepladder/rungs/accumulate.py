@@ -21,7 +21,7 @@ from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
 from stepladder.loss.left_out_targets import refuse_left_out
-from stepladder.loss.loss_terms import LossTerms, times
+from stepladder.loss.loss_terms import LossTerms, times, without_gradient
 from stepladder.loss.weighting import weighting_events
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
@@ -187,6 +187,7 @@ class Accumulate:
             cut = self.micro is not None or self.world.layout.data_ranks > 1
             check_leaves(loss, tensors_in(outputs), module, self.loss_module, cut=cut)
             self.leaves_checked = True
+            self.notes += without_gradient(terms)
         self.terms.compute(terms)
         if terms and self.loss.with_module:  # out of which nothing but their sum would come
             self.loss = replace(self.loss, with_module=None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from stepladder.errors import DataError, nearest
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation:
@@ -21,7 +23,12 @@ class Evaluation:
     metrics: dict[str, Any]  # a float, a tensor, or several of them by name
 
     def __getitem__(self, name: str) -> Any:
-        return self.loss if name == "loss" else self.metrics[name]
+        if name == "loss":
+            return self.loss
+        if name not in self.metrics:
+            remedy = nearest(str(name), ("loss", *self.metrics))
+            raise DataError("metrics", f"{name!r} was not evaluated", remedy)
+        return self.metrics[name]
 
     def __float__(self) -> float:
         return self.loss

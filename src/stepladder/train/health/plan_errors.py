@@ -23,6 +23,7 @@ from stepladder.world.mixed_devices import explain_mixed_devices
 NO_CLASS = r"Target (-?\d+) is out of bounds"
 NOT_DETERMINISTIC = r"(\S+) does not have a deterministic implementation"
 OTHER_TYPE = ("dtype", "scalar type", "same type")
+INTEGERS = re.compile(r"\b(Long|Int|Byte)\b")  # asked for or given: no precision stores them
 
 
 def raise_explained(
@@ -87,7 +88,7 @@ def explain_plan(
             "Use another operation, or leave exact out.",
         )
     mixed = isinstance(error, RuntimeError) and plan.precision.mixed
-    if mixed and any(word in line for word in OTHER_TYPE):
+    if mixed and any(word in line for word in OTHER_TYPE) and not INTEGERS.search(line):
         return PlanError(
             "precision",
             f"{type(module).__name__} mixes types under {plan.precision} ({line})",
