@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stepladder.errors import PlanError
 from stepladder.plan import Batch, Plan
 from stepladder.plan.batch import rank_positions, uneven_rank_rows
+from stepladder.plan.settled.settle import settle
 
 few = st.integers(1, 12)
 
@@ -110,3 +111,28 @@ def test_uneven_shares_are_the_batch_and_differ_by_one_row_at_most(size, ways):
     shares = [uneven_rank_rows(size, index, ways) for index in range(ways)]
     assert [row for rows in shares for row in rows] == list(range(size))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@given(micro=few, micro_batches=few, ways=few)
+def test_a_step_has_as_many_rows_as_its_micro_batches_or_fewer(micro, micro_batches, ways):
+    batch = Batch(None, micro, micro_batches)
+    most = micro * micro_batches * ways
+    for rows in (1, most - 1, most):
+        batch.check_rows(rows, ways)
+        Batch(None, None, micro_batches).check_rows(rows + most, ways)
+        Batch(None, micro, None).check_rows(rows + most, ways)
+    with pytest.raises(PlanError, match=f"make {most}, and the batch has {most + 1} rows"):
+        batch.check_rows(most + 1, ways)
+
+
+def test_three_numbers_that_disagree_are_refused_before_a_batch_is_there():
+    plan = Plan.parse("fp32 ddp batch=8 micro=2 accumulate=3")
+    with pytest.raises(PlanError) as caught:
+        settle(plan, 1, open_batch=True)
+    assert str(caught.value) == (
+        "batch.accumulate: 3 micro-batches of 2 x 1 data ranks make 6, not batch=8. "
+        "Use accumulate=4 or leave it out."
+    )
+    assert settle(Plan.parse("fp32 ddp batch=6 micro=2 accumulate=3"), 1, open_batch=True)
+    uneven = Plan.parse("fp32 ddp batch=5 micro=2 accumulate=2")
+    assert settle(uneven, 2, open_batch=True).data_ranks == 2

@@ -55,6 +55,12 @@ def test_an_optimizer_knows_how_many_moments_it_keeps(text, moments):
             "Choose one of: sgd, momentum, adamw, adam, adafactor.",
         ),
         ("adamw momentun=1", "optimizer: 'momentun' is not a setting. Did you mean 'momentum'?"),
+        ("AdamW lr=1", "optimizer: 'AdamW' is not an optimizer. Did you mean 'adamw'?"),
+        ("adamw weight_decay=.1", "optimizer: 'weight_decay' is not a setting. Did you mean 'wd'?"),
+        ("adamw weight-decay=.1", "optimizer: 'weight-decay' is not a setting. Did you mean 'wd'?"),
+        ("sgd learning_rate=1", "optimizer: 'learning_rate' is not a setting. Did you mean 'lr'?"),
+        ("adamw beta1=0.9", "optimizer: 'beta1' is not a setting. Did you mean 'betas'?"),
+        ("adamw LR=1", "optimizer: 'LR' is not a setting. Did you mean 'lr'?"),
         ("adamw name=sgd", "optimizer: 'name' is not a setting."),
         ("adamw lr=fast", "optimizer.lr: 'fast' is not a number of 0 or more. Write one."),
         ("adamw lr", "optimizer.lr: '' is not a number of 0 or more. Write one."),
@@ -86,6 +92,11 @@ def test_an_optimizer_knows_how_many_moments_it_keeps(text, moments):
             "adamw group=:wd=0",
             "optimizer.group: '' is not a pattern of parameter names. "
             "Write group=PATTERN:wd=0, the pattern without spaces.",
+        ),
+        (
+            "adamw group=bias",
+            "optimizer.group: 'bias' sets nothing for the parameters it matches. "
+            "Write group=bias:wd=0 or :lr=x0.1.",
         ),
         (
             "adamw group=\0",

@@ -89,7 +89,7 @@ def test_a_rate_is_unknown_where_an_operator_cannot_be_counted():
 
 
 def test_a_users_hook_is_given_no_stand_in():
-    """What counts FLOPs runs a copy without numbers, which a hook that keeps things must not see."""
+    """FLOPs are counted on a copy without numbers, which a hook that keeps things must not see."""
     kept = []
     module = nn.Sequential(nn.Linear(4, 3))
     module[0].register_forward_hook(lambda part, given, made: kept.append(type(made)))

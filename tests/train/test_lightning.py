@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 import stepladder as sl
 from stepladder.data import SampleOrder
-from stepladder.errors import ModelError, PlanError
-from stepladder.train.lightning import Stepped, Whole, configured
+from stepladder.errors import DataError, ModelError, PlanError
+from stepladder.train.lightning import Stepped, Whole
+from stepladder.train.optimizer.lightning_optimizer import configured
 from stepladder.verify import Subject
 from tests.parity.pool import compare
 from tests.ranks import run as on_ranks
@@ -277,3 +278,64 @@ def test_a_step_that_would_count_from_0_for_ever_or_has_no_loss_is_refused(kind,
     run = sl.from_lightning(kind(), plan="fp32", device="cpu")
     with pytest.raises(ModelError, match=said):
         run.step({"batch": rows()[:8]})
+
+
+class Predicting(Classifier):
+    def predict_step(self, batch, batch_idx):
+        return self(batch[0]).argmax(-1)
+
+    def on_train_epoch_end(self):
+        pass
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+
+def predicted(plan):
+    """Of pairs and of inputs alone, and of a predict_step."""
+    pairs, inputs = DataLoader(rows(), batch_size=50), DataLoader(rows()[:][0], batch_size=50)
+    run = sl.from_lightning(classifier(), plan=plan, device="cpu")
+    own = sl.from_lightning(classifier(kind=Predicting), plan=plan, device="cpu")
+    return run.predict(pairs), run.predict(inputs), own.predict(pairs), run.evaluate(pairs)
+
+
+def test_predictions_are_those_of_forward_and_not_the_loss():
+    module, (x, y) = classifier(), rows()[:]
+    wanted = module(x).detach()
+    for given in (predicted("fp32 micro=20"), on_ranks(predicted, 2, "fp32 zero3", init=False)[1]):
+        outputs, alone, kinds, loss = given
+        torch.testing.assert_close(outputs, wanted)
+        torch.testing.assert_close(alone, wanted)
+        assert torch.equal(kinds, wanted.argmax(-1))
+        assert loss == pytest.approx(F.cross_entropy(wanted, y).item(), rel=1e-5)
+
+
+def test_metrics_of_a_training_step_and_predictions_without_forward_are_refused():
+    run = sl.from_lightning(classifier(), plan="fp32", device="cpu")
+    said = "^metrics: a training_step does not tell its outputs and targets. Use run.predict"
+    with pytest.raises(DataError, match=said):
+        run.evaluate(DataLoader(rows(), batch_size=8), metrics={"a": lambda o, t: 0.0})
+    run = sl.from_lightning(Headless(), plan="fp32", device="cpu")
+    with pytest.raises(ModelError, match="Headless: has no forward to predict with. Define it"):
+        run.predict(DataLoader(rows(), batch_size=8))
+
+
+class Headless(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def training_step(self, batch):
+        return F.cross_entropy(self.head(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_hooks_that_nobody_calls_are_an_event():
+    run = sl.from_lightning(classifier(kind=Predicting), plan="fp32", device="cpu")
+    assert run.events == [
+        "Predicting: nobody calls its on_train_epoch_end, validation_step, since there is no "
+        "Trainer: do in your loop what they do"
+    ]
+    assert not sl.from_lightning(classifier(), plan="fp32", device="cpu").events

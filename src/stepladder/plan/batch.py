@@ -7,6 +7,7 @@ open: `settle` computes it, or says which sizes would work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from stepladder.errors import PlanError
 
@@ -31,13 +32,30 @@ class Batch:
         if sequences % together:
             raise self._misfit(sequences, micro, data_ranks)
         if micro_batches is not None and micro_batches * together != sequences:
-            raise PlanError(
-                "batch.accumulate",
-                f"{micro_batches} micro-batches of {micro} x {data_ranks} data ranks make "
-                f"{micro_batches * together}, not batch={sequences}",
-                f"Use accumulate={sequences // together} or leave it out.",
-            )
+            raise self._disagreement(sequences, f"not batch={sequences}", data_ranks)
         return Batch(sequences, micro, sequences // together)
+
+    def check_given(self, data_ranks: int) -> None:
+        """Refuse three numbers that disagree; ranks may have unequal shares of the batch."""
+        rows, micro, given = self.sequences, self.micro, self.micro_batches
+        if rows and micro and given and passes(rows, micro, data_ranks) != given:
+            raise self._disagreement(rows, f"not batch={rows}", data_ranks)
+
+    def check_rows(self, rows: int, data_ranks: int) -> None:
+        """Refuse a batch that is no step of so many micro-batches: only the last may be smaller."""
+        micro, given = self.micro, self.micro_batches
+        if micro and given and passes(rows, micro, data_ranks) > given:
+            raise self._disagreement(rows, f"and the batch has {rows} rows", data_ranks)
+
+    def _disagreement(self, rows: int, said: str, data_ranks: int) -> PlanError:
+        micro = self.micro or rows // (data_ranks * (self.micro_batches or 1))
+        made = micro * (self.micro_batches or 1) * data_ranks
+        return PlanError(
+            "batch.accumulate",
+            f"{self.micro_batches} micro-batches of {micro} x {data_ranks} data ranks make {made}, "
+            f"{said}",
+            f"Use accumulate={passes(rows, micro, data_ranks)} or leave it out.",
+        )
 
     def cut(self, slices: int) -> Batch:
         """Fill in what a cut into so many slices, each one micro-batch, says of the batch."""
@@ -73,6 +91,11 @@ class Batch:
             for name, value in named.items()
             if value is not None and value < 1
         ]
+
+
+def passes(rows: int, micro: int, data_ranks: int) -> int:
+    """Micro-batches of the rank with the most rows."""
+    return ceil(ceil(rows / data_ranks) / micro)
 
 
 def nearest_multiples(number: int, of: int) -> str:

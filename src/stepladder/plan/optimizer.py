@@ -11,15 +11,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from stepladder.errors import PlanError, nearest
+from stepladder.errors import PlanError
 
-from .typed_values import real, writable
+from .typed_values import nearest_word, real, writable
 
 # Tensors of state per parameter, in the stored type: what each algorithm remembers.
 MOMENTS = {"sgd": 0, "momentum": 1, "adamw": 2, "adam": 2, "adafactor": 0}
 # Settings that not every algorithm has, and whose they are.
 OWN = {"momentum": ("sgd",), "betas": ("adam", "adamw"), "eps": ("adam", "adamw")}
 PYTHON = "python:"  # before the class of an optimizer that is given as code
+# What torch and others call the settings.
+ELSEWHERE = {
+    **dict.fromkeys(("weight_decay", "decay", "l2"), "wd"),
+    **dict.fromkeys(("learning_rate", "rate", "eta"), "lr"),
+    **dict.fromkeys(("beta1", "beta2", "beta", "beta_1", "beta_2"), "betas"),
+    "epsilon": "eps",
+    **dict.fromkeys(("max_norm", "max_grad_norm", "grad_clip", "gradient_clip_val"), "clip"),
+}
 OF_CODE = ("lr", "clip", "state")  # what words say of such a one; the rest is set in the code
 
 
@@ -68,7 +76,8 @@ class Optimizer:
     def parse(cls, text: str) -> Optimizer:
         name, *words = text.split() or [""]
         if name not in MOMENTS and not name.startswith(PYTHON):
-            raise PlanError("optimizer", f"'{name}' is not an optimizer", nearest(name, MOMENTS))
+            remedy = nearest_word(name, MOMENTS, {})
+            raise PlanError("optimizer", f"'{name}' is not an optimizer", remedy)
         start = cls(name="sgd", momentum=0.9) if name == "momentum" else cls(name=name)
         return start.change(words)
 
@@ -90,9 +99,8 @@ class Optimizer:
         if key == "group":
             return replace(self, groups=(*self.groups, parse_group(value)))
         if key not in known:
-            raise PlanError(
-                "optimizer", f"'{key}' is not a setting", nearest(key, [*known, "group"])
-            )
+            remedy = nearest_word(key, [*known, "group"], ELSEWHERE)
+            raise PlanError("optimizer", f"'{key}' is not a setting", remedy)
         if self.name not in OWN.get(key, (self.name,)):
             problem = f"{self.name} does not read it"
             remedy = f"It is a setting of {' and '.join(OWN[key])}."
@@ -120,13 +128,16 @@ class Optimizer:
 
 
 def parse_group(text: str) -> Group:
-    pattern, _, settings = text.partition(":")
+    pattern, colon, settings = text.partition(":")
     if pattern.split() != [pattern] or not writable(pattern):
         raise PlanError(
             "optimizer.group",
             f"{pattern!r} is not a pattern of parameter names",
             "Write group=PATTERN:wd=0, the pattern without spaces.",
         )
+    if not colon:
+        problem = f"'{text}' sets nothing for the parameters it matches"
+        raise PlanError("optimizer.group", problem, f"Write group={text}:wd=0 or :lr=x0.1.")
     group = Group(pattern)
     for word in filter(None, settings.split(",")):
         key, _, value = word.partition("=")

@@ -27,8 +27,8 @@ from .options import (
     parse_count,
     parse_recheck,
 )
-from .precision import PRECISIONS, Precision
-from .typed_values import toml_value, word_of, writable
+from .precision import ELSEWHERE, PRECISIONS, Precision
+from .typed_values import nearest_word, toml_value, word_of, writable
 
 DATA_WORDS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 OFFLOADS = ("optimizer", "parameters", "activations")
@@ -179,7 +179,9 @@ def unknown(key: str, value: str) -> PlanError:
     if key == "data":
         return PlanError("data", f"'{value}' is not a data rung", nearest(value, DATA_WORDS))
     word = key or value
-    return PlanError("plan", f"'{word}' is not a word of a plan", nearest(word, ALL_WORDS))
+    return PlanError(
+        "plan", f"'{word}' is not a word of a plan", nearest_word(word, ALL_WORDS, ELSEWHERE)
+    )
 
 
 def open_data_axes(word: str, axes: dict[str, int], problems: list[PlanError]) -> dict[str, int]:

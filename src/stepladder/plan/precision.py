@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepladder.errors import PlanError, nearest
+from stepladder.errors import PlanError
+
+from .typed_values import nearest_word
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
@@ -33,7 +35,11 @@ class Precision:
     @classmethod
     def parse(cls, name: str) -> Precision:
         if name not in PRECISIONS:
-            raise PlanError("precision", f"'{name}' is not a precision", nearest(name, PRECISIONS))
+            raise PlanError(
+                "precision",
+                f"'{name}' is not a precision",
+                nearest_word(name, PRECISIONS, ELSEWHERE),
+            )
         return PRECISIONS[name]
 
     def __str__(self) -> str:
@@ -54,3 +60,10 @@ FP8_MASTER = Precision(
 )
 
 PRECISIONS = {p.name: p for p in (FP32, TF32, FP16, BF16, BF16_PURE, BF16_MASTER, FP8, FP8_MASTER)}
+# What Lightning, Accelerate and torch call them.
+ELSEWHERE = {
+    **dict.fromkeys(("32", "32_true", "float32", "float", "full"), "fp32"),
+    **dict.fromkeys(("16", "16_mixed", "fp16_mixed", "float16", "half"), "fp16"),
+    **dict.fromkeys(("bf16_mixed", "bfloat16"), "bf16"),
+    "bf16_true": "bf16-pure",
+}

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from stepladder.errors import nearest
 
 LARGEST = 2**53  # beyond it a float no longer holds every whole number
 
@@ -40,6 +42,17 @@ def real(value: str | int | float) -> float | None:
 def writable(text: str) -> bool:
     """Whether a file can hold this text and a file system this name."""
     return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def nearest_word(word: str, choices: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """The remedy for a word that is none of ours: the one that means the same, or is closest.
+
+    Args:
+        elsewhere: words of other libraries, in small letters, and ours.
+    """
+    small = word.lower()
+    ours = small if small in (known := list(choices)) else elsewhere.get(small.replace("-", "_"))
+    return f"Did you mean '{ours}'?" if ours else nearest(word, known)
 
 
 def word_of(value: Any) -> str:

@@ -29,6 +29,7 @@ from stepladder.train.optimizer.build_optimizer import build_optimizer
 from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
 from stepladder.train.optimizer.optimizer_trial import check_trials
+from stepladder.train.optimizer.read_given import check_groups
 from stepladder.train.optimizer.schedules import make_scheduler, read_rate
 from stepladder.train.optimizer.unsaved_state import explain_unsaved
 from stepladder.world import Place, World, device_memory_bytes, pick_device
@@ -71,6 +72,7 @@ def build(
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
     prepare_module(model, settled, sample)
     check_loss_module(loss)
+    check_groups(plan.optimizer, model, loss)
     costs = measure_costs(model, settled, sample)
     drawn = copy_for_counting(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
@@ -78,6 +80,7 @@ def build(
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     optimizer = make_optimizer(plan, climbed, masters, given)
+    sharing = settled.layout.num_ranks // settled.data_ranks
     return Run(
         settled=settled,
         world=world,
@@ -88,12 +91,7 @@ def build(
         rate=schedule,
         inputs=ModuleInputs.of(model, loss),
         scheduler=make_scheduler(rate, optimizer),
-        flops=FlopRate(
-            drawn,
-            peak_flops(plan, world.device),
-            sharing=settled.layout.num_ranks // settled.data_ranks,
-            again=climbed.fully_recomputed,
-        ),
+        flops=FlopRate(drawn, peak_flops(plan, world.device), sharing, climbed.fully_recomputed),
         seed=seed,
         health=health,
         frozen=frozen_parameters(climbed.module),

@@ -11,8 +11,9 @@ returns one mean and does not say over how many targets.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -20,22 +21,35 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from stepladder.data import iter_tensors
-from stepladder.errors import ModelError, PlanError
+from stepladder.errors import DataError, ModelError
+from stepladder.model.call_module import call
 from stepladder.plan import Optimizer, Plan, Rate
-from stepladder.plan.optimizer import Group
 from stepladder.seam.modules import state_of
-from stepladder.train.optimizer.given_optimizer import is_optimizer
+from stepladder.train.evaluation.evaluation import Evaluation
+from stepladder.train.evaluation.metrics import Metric
+from stepladder.train.evaluation.observer import Keep
+from stepladder.train.optimizer.lightning_optimizer import configured
 
+from .module_inputs import ModuleInputs
 from .run import Run
 from .start import climb
+from .step_batch import Rows, as_batch
 
-KINDS = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
-UNKNOWN = ("amsgrad", "maximize", "nesterov", "dampening")  # settings that words have no place for
 HOOKS = (  # a Trainer's calls that may change what a step computes
     "backward", "configure_gradient_clipping", "lr_scheduler_step", "on_after_backward",
     "on_after_batch_transfer", "on_before_backward", "on_before_batch_transfer",
     "on_before_optimizer_step", "on_before_zero_grad", "on_train_batch_start", "optimizer_step",
     "optimizer_zero_grad", "transfer_batch_to_device",
+)  # fmt: skip
+UNCALLED = (  # its other calls, whose place is the user's loop
+    "configure_callbacks", "configure_model", "on_fit_end", "on_fit_start", "on_load_checkpoint",
+    "on_predict_batch_end", "on_predict_end", "on_predict_epoch_end", "on_predict_start",
+    "on_save_checkpoint", "on_test_batch_end", "on_test_end", "on_test_epoch_end", "on_test_start",
+    "on_train_batch_end", "on_train_end", "on_train_epoch_end", "on_train_epoch_start",
+    "on_train_start", "on_validation_batch_end", "on_validation_batch_start", "on_validation_end",
+    "on_validation_epoch_end", "on_validation_epoch_start", "on_validation_start", "prepare_data",
+    "setup", "teardown", "test_dataloader", "test_step", "train_dataloader", "val_dataloader",
+    "validation_step",
 )  # fmt: skip
 WHOLE = "batch"  # the name under which a sample goes through a run in one piece
 
@@ -88,24 +102,59 @@ def from_lightning(
     if not getattr(module, "automatic_optimization", True):
         problem = f"{type(module).__name__} takes its steps by hand (automatic_optimization=False)"
         raise ModelError("training_step", problem, "Have it return the loss instead.")
-    if own := own_hooks(module):
+    if own := own_hooks(module, HOOKS):
         problem = f"of {type(module).__name__} would not be called: no Trainer takes the steps"
         raise ModelError(", ".join(own), problem, "Leave it out, or do it in training_step.")
     if optimizer is None:
         optimizer, scheduler = configured(module, scheduled=rate is not None)
         rate = scheduler if rate is None else rate
     given = None if sample is None else {WHOLE: sample}
-    return climb(
+    run = climb(
         Stepped(module), optimizer=optimizer, clip=clip, plan=plan, sample=given,
         rate="constant" if rate is None else rate, seed=seed, device=device,
         nonfinite=nonfinite, exact=exact, timeout_seconds=timeout_seconds,
     )  # fmt: skip
+    if dropped := own_hooks(module, UNCALLED):
+        run.events.append(
+            f"{type(module).__name__}: nobody calls its {', '.join(dropped)}, since there is no "
+            "Trainer: do in your loop what they do"
+        )
+    return LightningRun(**{each.name: getattr(run, each.name) for each in fields(run)})
 
 
-def own_hooks(module: Any) -> list[str]:
-    """The hooks that its author wrote, not Lightning."""
+class LightningRun(Run):
+    """A run of a Lightning module, whose predictions are those of its forward."""
+
+    __slots__ = ()
+
+    def predict(
+        self, data: Iterable[Any], *, keep: Keep | None = None, rows: Rows | None = None
+    ) -> Any:
+        """As everywhere, of predict_step where the module has its own."""
+        stepped: Any = self.module
+        with stepped.predicting():
+            return Run.predict(self, data, keep=keep, rows=rows)
+
+    def evaluate(  # type: ignore[override]
+        self,
+        data: Iterable[Any],
+        *,
+        metrics: Mapping[str, Metric] | None = None,
+        keep: Keep | None = None,
+        rows: Rows | None = None,
+    ) -> float | Evaluation:
+        """The mean loss of training_step; it does not tell outputs from targets for metrics."""
+        if metrics is not None:
+            problem = "a training_step does not tell its outputs and targets"
+            remedy = "Use run.predict(data), or sl.climb(module, loss=...) for its forward."
+            raise DataError("metrics", problem, remedy)
+        return Run.evaluate(self, data, keep=keep, rows=rows)  # type: ignore[call-overload]
+
+
+def own_hooks(module: Any, names: Iterable[str]) -> list[str]:
+    """The hooks of these that its author wrote, not Lightning."""
     found = []
-    for name in HOOKS:
+    for name in names:
         home = next((kind for kind in type(module).__mro__ if name in vars(kind)), None)
         if home is not None and not home.__module__.startswith(("lightning", "pytorch_lightning")):
             found.append(name)
@@ -124,16 +173,17 @@ class Stepped(nn.Module):
         vars(self).update(state_of(inner))
         self.logged: dict[str, Any] = {}
         self.passes = 0
+        self.predicts = False
         inner.log = self.log
         if "_trainer" in vars(inner):  # without one its global_step would be 0 for ever
             inner._trainer = NoTrainer(type(inner).__name__)
-        self.takes_index = len(inspect.signature(inner.training_step).parameters) > 1
 
-    def forward(self, batch: Any) -> Tensor:
+    def forward(self, batch: Any) -> Any:
         self.lend(batch)
-        index = (self.passes,) if self.takes_index else ()
+        if self.predicts:
+            return self.prediction(batch)
         self.passes += 1
-        made = self.inner.training_step(batch, *index)
+        made = with_index(self.inner.training_step, batch, self.passes - 1)
         if isinstance(made, Mapping):
             if "loss" not in made:
                 problem = f"returns {', '.join(map(str, made))} and no loss"
@@ -142,6 +192,26 @@ class Stepped(nn.Module):
         if made is None:
             raise ModelError("training_step", "returns None and no loss", "Return the loss.")
         return made
+
+    @contextmanager
+    def predicting(self) -> Iterator[None]:
+        """A context in which its answer is not the loss but what the Lightning module predicts."""
+        self.predicts = True
+        try:
+            yield
+        finally:
+            self.predicts = False
+
+    def prediction(self, batch: Any) -> Any:
+        """What an own predict_step returns; else forward, of a batch's inputs without targets."""
+        if own_hooks(self.inner, ("predict_step",)):
+            return with_index(self.inner.predict_step, batch, 0)
+        if not own_hooks(self.inner, ("forward",)):
+            name = type(self.inner).__name__
+            raise ModelError(name, "has no forward to predict with", "Define it, or predict_step.")
+        return call(
+            self.inner, ModuleInputs.of(self.inner, None).arrange(as_batch(batch, 0)).inputs
+        )
 
     def lend(self, batch: Any) -> None:
         """Have the Lightning module find what stands here now."""
@@ -155,6 +225,12 @@ class Stepped(nn.Module):
     def samples_of(self, source: Any) -> Any:
         """A source whose samples go through a run in one piece."""
         return source if isinstance(source, Whole) else Whole(source)
+
+
+def with_index(step: Callable[..., Any], batch: Any, index: int) -> Any:
+    """A step's answer to a batch, whose number it may ask for."""
+    asks = len(inspect.signature(step).parameters) > 1
+    return step(batch, index) if asks else step(batch)
 
 
 class NoTrainer:
@@ -192,81 +268,3 @@ class Whole:
         if name == "source":  # not there yet while this is being unpickled
             raise AttributeError(name)
         return getattr(self.source, name)  # what else a source may offer
-
-
-def configured(
-    module: Any, *, scheduled: bool
-) -> tuple[Optimizer | torch.optim.Optimizer, LRScheduler | None]:
-    """What configure_optimizers returns: an optimizer, in words where there are any, and its
-    scheduler, unless the schedule is given otherwise."""
-    made, schedulers = apart(module.configure_optimizers())
-    scheduler = None if scheduled or not schedulers else step_scheduler(module, schedulers)
-    if scheduler is not None:
-        return made, scheduler  # which sets the rates of this very object
-    for group in made.param_groups:
-        group["lr"] = group.pop("initial_lr", group["lr"])  # as before any scheduler
-    return words_of(made, {p: name for name, p in module.named_parameters()}) or made, None
-
-
-def step_scheduler(module: Any, given: Any) -> LRScheduler:
-    """The one scheduler, where it takes a step after each of the optimizer's."""
-    first = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
-    held = first if isinstance(first, Mapping) else {"scheduler": first}
-    every = f"{held.get('frequency', 1)} {held.get('interval', 'epoch')}"
-    if not isinstance(held.get("scheduler"), LRScheduler) or every != "1 step":
-        problem = f"the scheduler of {type(module).__name__} takes a step every {every}"
-        remedy = (
-            "Return it with 'interval': 'step'; give rate='cosine warmup=100 steps=1000'; or give "
-            "rate='constant' and have a scheduler of run.optimizer take its steps in your loop."
-        )
-        raise PlanError("configure_optimizers", problem, remedy)
-    return held["scheduler"]
-
-
-def apart(made: Any) -> tuple[Any, Any]:
-    """The one optimizer and the schedulers, in whichever form they were returned."""
-    scheduler: Any = None
-    if isinstance(made, Mapping):
-        made, scheduler = made.get("optimizer"), made.get("lr_scheduler")
-    elif isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], list):
-        made, scheduler = made
-    if isinstance(made, list | tuple):
-        if len(made) != 1:
-            problem = f"returned {len(made)} optimizers, and a run has one"
-            raise PlanError("configure_optimizers", problem, "Give optimizer= in words.")
-        made = made[0]
-    if not is_optimizer(made):
-        problem = f"returned {'None' if made is None else type(made).__name__}, and no optimizer"
-        raise PlanError("configure_optimizers", problem, "Return one, or give optimizer= in words.")
-    return made, scheduler
-
-
-def words_of(made: torch.optim.Optimizer, names: dict[Tensor, str]) -> Optimizer | None:
-    """A torch optimizer's settings; parameters whose rate or decay differ are named one by one.
-
-    None where words cannot say it: the optimizer itself is used then, without fused kernels.
-    """
-    groups = made.param_groups
-    if type(made) not in KINDS or any(group.get(key) for group in groups for key in UNKNOWN):
-        return None
-    if not all(any_has(groups, p) for p in names if p.requires_grad):
-        return None
-    largest = Counter({index: len(group["params"]) for index, group in enumerate(groups)})
-    base = groups[largest.most_common(1)[0][0]]
-    others = [group for group in groups if group is not base]
-    shared = ("betas", "eps", "momentum")
-    if any(group.get(key) != base.get(key) for group in others for key in shared):
-        return None
-    lr = float(base["lr"])
-    known = {key: base[key] for key in shared if key in base}
-    rules = tuple(
-        Group(names[parameter], float(group["lr"]) / (lr or 1.0), float(group["weight_decay"]))
-        for group in others
-        for parameter in group["params"]
-    )
-    name = "adamw" if base.get("decoupled_weight_decay") else KINDS[type(made)]
-    return Optimizer(name, lr=lr, wd=float(base["weight_decay"]), groups=rules, **known)
-
-
-def any_has(groups: list[dict[str, Any]], parameter: Tensor) -> bool:
-    return any(parameter is one for group in groups for one in group["params"])

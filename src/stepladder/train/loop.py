@@ -139,8 +139,7 @@ def feed(
     require_type("uneven", uneven, bool, "Use True or False.")
     ways = run.settled.data_ranks
     planned = run.plan.batch
-    micro_batches = planned.micro_batches if planned.micro is None else None
-    settled = BatchPlan(size or planned.sequences, planned.micro, micro_batches)
+    settled = BatchPlan(size or planned.sequences, planned.micro, planned.micro_batches)
     if run.settled.slices:
         settled = settled.cut(run.settled.slices)
     if not (uneven and settled.sequences and settled.sequences % ways):

@@ -204,5 +204,7 @@ def set_micro_batch(parts: Accumulate, settled: SettledPlan, batch: Batch) -> No
     ranks = settled.data_ranks
     if settled.slices:
         parts.micro = rows_of_slice(batch, settled.slices, ranks)
-    elif parts.micro is None and settled.micro_batches:  # the first batch says it
+        return
+    settled.plan.batch.check_rows(batch.size, ranks)
+    if parts.micro is None and settled.micro_batches:  # the first batch says it
         parts.micro = settled.rows_per_micro_batch(batch.rows_of_fullest(ranks))

@@ -180,6 +180,6 @@ def draw_optimizer(rng: Random, rate: float) -> Spec:
     if chance(rng, 0.25):
         spec["clip"] = rng.choice((0.1, 1.0))
     if chance(rng, 0.15):
-        spec["group"] = {"pattern": rng.choice(("*bias", "head.*", "embed*")), "factor": 0.5,
+        spec["group"] = {"pattern": rng.choice(("*bias", "head.*", "*weight")), "factor": 0.5,
                          "wd": rng.choice((0.0, 0.05))}  # fmt: skip
     return spec

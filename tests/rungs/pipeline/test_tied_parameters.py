@@ -6,7 +6,6 @@ from torch import nn
 
 from stepladder.train import climb
 from tests.ranks import run
-from tests.soak import soak_after
 
 
 class Counted(nn.Module):

@@ -455,7 +455,17 @@ def bad_optimizers():
     yield module, torch.optim.LBFGS, "LBFGS.step needs 'closure', and a run computes gradients"
     yield module, 3, "int is neither an optimizer nor the text of one"
     yield module, lambda p: None, r"function\(parameters\) returned NoneType, not an optimizer"
-    yield module, partial(Lion, beta=1), r"Lion\(parameters\) raised TypeError: .*'beta'"
+    yield (
+        module,
+        partial(Lion, beta=1),
+        r"Lion\(parameters\) raised TypeError: .*'beta'.* Give what it needs: functools.partial",
+    )
+    yield (
+        module,
+        partial(torch.optim.Muon, lr=0.1),
+        r"2D parameters.* pick them: lambda p: Muon\(\[one for one in p if one.dim\(\) == 2\]\);",
+    )
+    yield module, lambda: None, r"but 1 was given\. function is given a list of parameters: lambda"
     yield (
         module,
         torch.optim.SGD(net().parameters()),
@@ -477,7 +487,7 @@ def wrapped(optimizer):
     return optimizer
 
 
-@pytest.mark.parametrize("case", range(11))
+@pytest.mark.parametrize("case", range(13))
 def test_what_cannot_be_an_optimizer_is_refused_in_one_line(case):
     module, given, said = list(bad_optimizers())[case]
     with pytest.raises(PlanError, match=said):

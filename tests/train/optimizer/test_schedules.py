@@ -104,6 +104,7 @@ def test_a_function_of_the_step_is_a_share_of_the_rate(tmp_path):
         (7, "rate: int is no schedule"),
         (lambda step: -1, "rate: function returned -1.0"),
         (lambda step: 1 / step, "rate: function raised ZeroDivisionError for step 0: division"),
+        (lambda: 1, r"but 1 was given\. It is given the step and returns a share of the rate: la"),
         (lambda o: [o], r"rate: function raised TypeError for step 0: float\(\) argument must be"),
         (lambda step: 1 / (step - 3), "rate: function returned -0.3333"),
         (partial(lr_scheduler.LambdaLR, lr_lambda=lambda _: float("nan")), "rate: nan was set for"),

@@ -77,7 +77,10 @@ def fill_in(plan: Plan, num_ranks: int, *, open_batch: bool) -> tuple[list[PlanE
     try:
         if not open_batch:
             return found, plan.settle(num_ranks)
-        return found, replace(plan, layout=plan.layout.settle(num_ranks)).check()
+        placed = replace(plan, layout=plan.layout.settle(num_ranks)).check()
+        if not plan.exact.slices:  # which have rules of their own
+            plan.batch.check_given(placed.layout.data_ranks)
+        return found, placed
     except PlanError as problem:
         several = getattr(problem, "problems", (problem,))
         known = {str(each) for each in found}

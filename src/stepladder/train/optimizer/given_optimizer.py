@@ -74,7 +74,7 @@ class GivenOptimizer:
             raise PlanError(
                 "optimizer",
                 f"{self.name}(parameters) raised {type(error).__name__}: {first_line(error)}",
-                f"Give what it needs: functools.partial({self.name}, lr=1e-3).",
+                what_it_needs(self.make, self.name, error),
             ) from error
         if not is_optimizer(made):
             problem = f"{self.name}(parameters) returned {type(made).__name__}, not an optimizer"
@@ -159,6 +159,25 @@ def state_after_step(
     except Exception:
         return None
     return dict(optimizer.state.get(parameter, {}))
+
+
+def what_it_needs(make: Any, name: str, error: Exception) -> str:
+    """The way out where a class or a function made no optimizer of a list of parameters."""
+    if not is_class(make):
+        return f"{name} is given a list of parameters: lambda p: torch.optim.RMSprop(p, lr=1e-3)."
+    if isinstance(error, TypeError):  # of its arguments
+        return f"Give what it needs: functools.partial({name}, lr=1e-3)."
+    picked = f"lambda p: {name}([one for one in p if one.dim() == 2])"
+    return (
+        f"Where it takes only some parameters, pick them: {picked}; others then stay as they are."
+    )
+
+
+def is_class(given: Any) -> bool:
+    """Whether it is a class, or a functools.partial of one."""
+    while hasattr(given, "func"):
+        given = given.func
+    return isinstance(given, type)
 
 
 def is_optimizer(thing: Any) -> bool:

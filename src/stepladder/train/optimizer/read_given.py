@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from difflib import SequenceMatcher
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -13,12 +15,13 @@ from stepladder.errors import PlanError
 from stepladder.plan import Optimizer
 from stepladder.rungs.loss_module import PREFIX as LOSS
 
-from .given_optimizer import GivenOptimizer, check_settings, is_optimizer, name_of
+from .given_optimizer import GivenOptimizer, check_settings, is_class, is_optimizer, name_of
 
 
 def read_given(given: Any, model: nn.Module, loss: Any) -> GivenOptimizer | None:
     """Code that was given for an optimizer; None where it is none."""
     if isinstance(given, str | Optimizer):
+        check_groups(Optimizer.parse(given) if isinstance(given, str) else given, model, loss)
         return None
     known = names_of_parameters(model, loss)
     if is_optimizer(given):
@@ -31,6 +34,42 @@ def read_given(given: Any, model: nn.Module, loss: Any) -> GivenOptimizer | None
     code = GivenOptimizer(name_of(given), given)
     chosen = code if is_class(given) else with_groups(code, trainable(model, loss))
     return code if chosen.instance is None else read_instance(chosen.instance, code.name, known)
+
+
+def check_groups(how: Optimizer, model: nn.Module, loss: Any) -> None:
+    """Refuse a group that no parameter of the whole module, or of its loss, belongs to.
+
+    On a rank a pattern may match nothing, because the parameters are on other stages; frozen
+    parameters count, which another phase of a training may unfreeze.
+    """
+    first = names_of_parameters(model, loss)
+    names = list(first.values())
+    for pattern in (group.pattern for group in how.groups):
+        if any(fnmatchcase(name, pattern) for name in names):
+            continue
+        shared = [
+            (name, first[id(p)])
+            for name, p in model.named_parameters(remove_duplicate=False)
+            if fnmatchcase(name, pattern)
+        ]
+        if shared:
+            problem = f"'{pattern}' matches only '{shared[0][0]}', which is '{shared[0][1]}'"
+            raise PlanError("optimizer.group", problem, "Write the name that comes first.")
+        problem = f"'{pattern}' matches none of {len(names)} parameters"
+        near = " and ".join(f"'{name}'" for name in nearest_names(pattern, names))
+        raise PlanError("optimizer.group", problem, f"The nearest are {near}." if near else "")
+
+
+def nearest_names(pattern: str, names: Iterable[str], most: int = 2) -> list[str]:
+    """The names that a misspelt pattern is most like, at their beginning or their end."""
+    length = pattern.count(".") + 1
+
+    def likeness(name: str) -> float:
+        parts = name.split(".")
+        ends = (".".join(parts[:length]), ".".join(parts[-length:]))
+        return max(SequenceMatcher(None, pattern, end).ratio() for end in ends)
+
+    return sorted(names, key=likeness, reverse=True)[:most]
 
 
 def read_instance(
@@ -60,13 +99,6 @@ def with_groups(code: GivenOptimizer, parameters: list[nn.Parameter]) -> GivenOp
     if len(groups) == 1 and len(groups[0]) == len(parameters):
         return code
     return replace(code, instance=made)
-
-
-def is_class(given: Any) -> bool:
-    """Whether it is a class, or a functools.partial of one."""
-    while hasattr(given, "func"):
-        given = given.func
-    return isinstance(given, type)
 
 
 def names_of_parameters(model: nn.Module, loss: Any) -> dict[int, str]:

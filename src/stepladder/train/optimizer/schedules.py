@@ -18,6 +18,8 @@ from stepladder.plan import Rate
 from .given_optimizer import name_of
 from .learning_rates import CONSTANT, SCHEDULED
 
+OF_STEP = "It is given the step and returns a share of the rate: lambda step: 0.95**step."
+
 
 @dataclass(frozen=True, slots=True)
 class RateFunction:
@@ -162,8 +164,9 @@ def made_scheduler(
         made = make(optimizer)
     except Exception as error:
         problem = f"{name}(optimizer) raised {type(error).__name__}: {first_line(error)}"
-        said = f"{name} {otherwise}" if otherwise else problem
-        raise PlanError("rate", said, f"Give functools.partial({name}, …).") from error
+        if otherwise:
+            raise PlanError("rate", f"{name} {otherwise}", OF_STEP) from error
+        raise PlanError("rate", problem, f"Give functools.partial({name}, …).") from error
     if not isinstance(made, LRScheduler):
-        raise PlanError("rate", f"{name} {otherwise}", "Return a share of the rate for each step.")
+        raise PlanError("rate", f"{name} {otherwise}", OF_STEP)
     return made
