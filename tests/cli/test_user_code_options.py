@@ -99,7 +99,7 @@ def test_bench_measures_it_where_a_model_of_ones_own_makes_sense(capsys):
     assert main(["bench", "dp", HERE]) == 2
     assert capsys.readouterr().err == (
         "model: the table 'dp' trains no model of your own. Name a preset; these do: precision, "
-        "batch, recompute, data, zero, scaling, accumulation.\n"
+        "batch, recompute, data, zero, scaling, accumulation, learning-rate.\n"
     )
 
 
@@ -128,10 +128,10 @@ def test_a_preset_is_planned_by_its_name_alone(capsys):
     )
 
 
-def test_an_error_in_the_users_loss_shows_their_line_and_none_of_ours(capsys):
+def test_an_error_in_the_users_loss_is_a_line_with_theirs_and_none_of_ours(capsys):
     words = ["--loss", "own_code.py:bad_loss", "--train.steps", "1", "--plan", "fp32"]
     assert main(["train", HERE, *words]) == 2
     told = capsys.readouterr().err
-    assert told.startswith('In your code:\n  File "') and told.count('File "') == 1
-    assert 'own_code.py", line 26, in bad_loss\n    return outputs[:, 5].mean()' in told
-    assert told.splitlines()[-1].startswith("IndexError: index 5 is out of bounds")
+    assert told.startswith("loss: bad_loss does not take outputs of float32 of shape (16, 2) with")
+    assert "own_code.py:26: return outputs[:, 5].mean()" in told and told.count(".py") == 1
+    assert "IndexError" in told and told.count("\n") == 1

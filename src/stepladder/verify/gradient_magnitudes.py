@@ -33,6 +33,7 @@ from stepladder.plan import Optimizer, Precision
 from stepladder.train.optimizer.build_optimizer import settings
 
 UNDERFLOW = 2.0**-25  # ties go to even, and zero is even
+LEAST = 2.0**-133  # of bf16: the distance between its numbers around zero
 SUBNORMAL = 2.0**-14
 LARGEST = 65504.0
 TOLERATED = 0.001  # share of gradients whose loss to underflow is not worth a word
@@ -164,7 +165,7 @@ def _lost_updates(own: list[Trained], optimizer: Optimizer) -> tuple[float, floa
         return 0.0, 1.0
     lost = (weight.float() - step.float()).bfloat16() == weight
     # Half of the distance to the next bf16 number, which has 8 significant bits.
-    half = torch.exp2(torch.floor(torch.log2(weight.double().abs())) - 8)
+    half = torch.exp2(torch.floor(torch.log2(weight.double().abs())) - 8).clamp(min=LEAST / 2)
     # To be exceeded by more than half of them: a tie may go to where it was.
     needed = (half / step.abs()).kthvalue(len(step) // 2 + 1).values.item()
     return lost.float().mean().item(), 2.0 ** max(floor(log2(needed)) + 1, 0) if needed else 1.0

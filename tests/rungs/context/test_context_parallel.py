@@ -257,7 +257,7 @@ def refusals() -> dict[str, str]:
     }  # fmt: skip
     found["odd"] = refused(gpt, (tokens[:, :15], targets[:, :15]))
     found["rows"] = refused(gpt, (tokens, targets[:, 0]))
-    found["wide"] = refused(gpt, ({"tokens": tokens, "mask": tokens[:, :3]}, targets))
+    found["wide"] = refused(gpt, ({"tokens": tokens, "documents": tokens[:, :3]}, targets))
     window = hf_llama()
     window.config.sliding_window = 8
     try:

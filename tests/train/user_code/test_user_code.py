@@ -106,7 +106,8 @@ def test_a_loss_is_a_function_a_module_a_name_or_the_modules_own():
         (
             {"sample": "own.py:ragged"},
             "sample: own.py:ragged is no batch (its tensors have different numbers of rows: "
-            "(3, 4), (2,)). Give all the same.",
+            "(3, 4), (2,)). A row is one sample, and the first dimension of every tensor counts "
+            "them: put it first (batch_first=True), and pad samples of unequal shape.",
         ),
         (
             {"data": "own.py:word"},
