@@ -112,9 +112,10 @@ SAID = {  # where the parser has a few words, for a terminal's width, or none
     "bench --batch": "samples of a step; for `batch`, the largest that is tried",
     "bench --sequence": "tokens of a sample",
     "bench --plan": "words that all rows share",
-    "bench --steps": "timed steps of each row; 10 by default, and 64 for `learning-rate`",
+    "bench --steps": "timed steps of each row; 10 by default, 64 for `learning-rate`, 150 "
+    "for `compression-curves`",
     "bench --times": "learning-rate: how many times larger the batch becomes; 8 by default",
-    "bench --optimizer": "learning-rate: the optimizer; SGD and AdamW by default",
+    "bench --optimizer": "the optimizer: learning-rate (SGD and AdamW), compression-curves (SGD)",
     "bench --ranks": "local ranks; 2 by default",
     "bench --largest": "collectives and ring: the largest message; 65536 by default",
     "bench --keep": "collectives: let forecasts use the latency and rate that were measured",

@@ -214,6 +214,12 @@ def test_the_named_factor_of_the_rate_loses_less_than_half(pairs) -> None:
     assert raised.lost_bf16 < 0.5
 
 
+def test_a_weight_of_zero_loses_steps_below_the_least_number() -> None:
+    row = measure([2.0**-120], [0.0], lr=2.0**-20)
+    assert (row.lost_bf16, row.raise_bf16) == (1.0, 2.0**7)
+    assert measure([2.0**-120], [0.0], lr=2.0**-13).lost_bf16 == 0.0
+
+
 def test_the_worst_comes_first() -> None:
     rows = [measure([1e-9, 1.0, 1.0]), measure([0.0]), measure([math.nan, 1.0]), measure([1e-9, 1])]
     assert [sentence.split(";")[0] for sentence in advise(rows, FP16)] == [

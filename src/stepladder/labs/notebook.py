@@ -32,26 +32,13 @@ class LabNotebook:
     pages: Book = field(init=False)
 
     def __post_init__(self) -> None:
-        try:
-            found = json.loads(self.path.read_text())
-        except (OSError, ValueError):
-            found = {}
-        known = found.items() if isinstance(found, dict) else ()
-        self.pages = {name: page for name, page in known if isinstance(page, dict)}
+        self.pages = read_pages(self.path)
 
     def page(self, lab: Lab) -> dict[str, Any]:
         return self.pages.setdefault(lab.name, {})
 
     def save(self) -> None:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, json.dumps(self.pages, indent=1))
-        except OSError as refused:
-            raise RecordError(
-                "lab",
-                f"{self.path} cannot be written ({refused.strerror})",
-                "Name another folder with XDG_DATA_HOME.",
-            ) from refused
+        write_pages(self.path, self.pages, "lab")
 
     def note_check(self, lab: Lab, findings: Sequence[Finding]) -> None:
         """Keep how many checks a file passed; fewer than before replaces more."""
@@ -109,6 +96,29 @@ class LabNotebook:
         seen = self.page(lab).setdefault("hints", {})
         seen[str(part)] = self.hints_seen(lab, part) + 1
         self.save()
+
+
+def read_pages(path: Path) -> Book:
+    """What was kept; nothing of a file that is not there, or is no learner's."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    known = found.items() if isinstance(found, dict) else ()
+    return {name: page for name, page in known if isinstance(page, dict)}
+
+
+def write_pages(path: Path, pages: Book, field: str) -> None:
+    """Keep them; a folder that cannot be written is told under this field."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(pages, indent=1))
+    except OSError as refused:
+        raise RecordError(
+            field,
+            f"{path} cannot be written ({refused.strerror})",
+            "Name another folder with XDG_DATA_HOME.",
+        ) from refused
 
 
 def default_path(name: str = "labs.json") -> Path:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepladder.errors import RecordError
 from stepladder.labs.catalogue.courses import find_lab
-from stepladder.labs.notebook import LabNotebook, default_path
-from stepladder.record.user_cache import write_atomically
+from stepladder.labs.notebook import Book, LabNotebook, default_path, read_pages, write_pages
 
 from .grade_answer import Graded
 from .unit import Unit
@@ -40,15 +37,10 @@ class CourseNotebook:
 
     path: Path = field(default_factory=lambda: default_path("course.json"))
     labs: LabNotebook = field(default_factory=LabNotebook)
-    answers: dict[str, dict[str, Any]] = field(init=False)
+    answers: Book = field(init=False)
 
     def __post_init__(self) -> None:
-        try:
-            found = json.loads(self.path.read_text())
-        except (OSError, ValueError):
-            found = {}
-        known = found.items() if isinstance(found, dict) else ()
-        self.answers = {name: page for name, page in known if isinstance(page, dict)}
+        self.answers = read_pages(self.path)
 
     def note(self, unit: Unit, graded: Graded) -> None:
         """Keep an answer; a wrong one does not take back a right one of before."""
@@ -74,12 +66,4 @@ class CourseNotebook:
         return self.labs.progress(find_lab(name)) == "done"
 
     def save(self) -> None:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, json.dumps(self.answers, indent=1))
-        except OSError as refused:
-            raise RecordError(
-                "course",
-                f"{self.path} cannot be written ({refused.strerror})",
-                "Name another folder with XDG_DATA_HOME.",
-            ) from refused
+        write_pages(self.path, self.answers, "course")
