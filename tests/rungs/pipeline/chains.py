@@ -137,6 +137,20 @@ class Residual(Stack):
         return x
 
 
+class Repeated(Stack):
+    """The first block and the last stand in the list twice, as in models that share layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, *between, last = self.layers
+        self.layers = nn.ModuleList([first, first, *between, last, last])
+
+    def through(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class InPlace(Stack):
     """The residual stream is one tensor, written to between blocks that do not save it."""
 
@@ -419,6 +433,7 @@ SHARING = {
 # More happens between their blocks than that each takes what the one before it returned.
 BETWEEN = {
     "residual": (partial(made, Residual), numbers, "cross_entropy"),
+    "repeated": (partial(made, Repeated), numbers, "cross_entropy"),
     "in_place": (partial(made, InPlace), numbers, "cross_entropy"),
     "post_norm": (partial(made, PostNorm), numbers, "cross_entropy"),
     "pairs": (partial(made, Pairs), numbers, "cross_entropy"),

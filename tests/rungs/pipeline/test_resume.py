@@ -32,7 +32,9 @@ LEGS = [
 ]
 
 
-@pytest.mark.parametrize("name", soak_after(["post_norm", "returning", "translator"]))
+@pytest.mark.parametrize(
+    "name", soak_after(["post_norm", "repeated", "returning", "translator"], gate=2)
+)
 def test_a_pipeline_moves_to_another_layout_and_back(name, tmp_path):
     straight = learn(name, "fp32", 0, 6, str(tmp_path / "straight"))
     found = []

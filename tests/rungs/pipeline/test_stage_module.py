@@ -12,7 +12,7 @@ from stepladder.model import find_anatomy, meta_copy
 from stepladder.model.call_module import call
 from stepladder.plan.stage_split import split_blocks
 from stepladder.rungs.pipeline.crossings import find_crossings
-from stepladder.rungs.pipeline.find_stages import Stages
+from stepladder.rungs.pipeline.find_stages import Stages, names_of
 from stepladder.rungs.pipeline.stage_module import keep_own
 from stepladder.rungs.pipeline.stage_parts import find_parts
 
@@ -25,7 +25,8 @@ def stages_of(module, inputs, *, index, num_stages=2):
     chunks = tuple(split_blocks(len(blocks), num_stages))
     homes, crossings = find_crossings(record, blocks, chunks, lambda part: True)
     owners = tuple(range(num_stages))
-    return Stages(tuple(blocks), chunks, homes, crossings, owners, index, record.results)
+    names = names_of(module, (*blocks, *homes))
+    return Stages(tuple(blocks), chunks, homes, crossings, owners, index, names, record.results)
 
 
 def halves_of(make, inputs):

@@ -33,6 +33,7 @@ class Stages:
     crossings: tuple[tuple[Crossing, ...], ...]  # into every stage but the first
     owners: tuple[int, ...]  # each stage's rank on the pipeline axis
     index: int  # this rank's
+    names: Mapping[str, Sequence[str]]  # of each part: a list may hold one block in several places
     results: Mapping[tuple[str, int], Any] = field(default_factory=dict)  # see ForwardRecord
     writers: Mapping[str, int] = field(default_factory=dict)  # of buffers: the stage that does last
 
@@ -54,8 +55,9 @@ class Stages:
     def holders(self, name: str) -> set[int]:
         """The ranks that hold a parameter of this name in the whole model."""
         for part in (*self.homes, *self.blocks):
-            if within(part, name) and (stage := self.of_part(part)) != EVERYWHERE:
-                return {self.owners[stage]}
+            if any(within(other, name) for other in self.names[part]):
+                stage = self.of_part(part)
+                return set(self.owners) if stage == EVERYWHERE else {self.owners[stage]}
         return set(self.owners)  # of no part, or of all: any stage's code may read it
 
     def keeper(self, name: str) -> int:
@@ -101,9 +103,19 @@ def find_stages(
     index = world.layout.place(world.place.rank)["pipeline"]
     stages = Stages(
         tuple(blocks), chunks, {**homes, **unused}, crossings, tuple(owners.values()), index,
-        record.results, writers,
+        names_of(module, (*blocks, *homes, *unused)), record.results, writers,
     )  # fmt: skip
     return stages, as_run(anatomy, stages, uses)
+
+
+def names_of(module: nn.Module, parts: Sequence[str]) -> dict[str, list[str]]:
+    """All names of each part, its own first."""
+    names = {part: [part] for part in parts}
+    first = {id(module.get_submodule(part)): part for part in reversed(parts)}
+    for name, one in module.named_modules(remove_duplicate=False):
+        if id(one) in first and name not in names:
+            names[first[id(one)]].append(name)
+    return names
 
 
 def as_run(anatomy: Anatomy, stages: Stages, uses: Mapping[str, set[int]]) -> Anatomy:

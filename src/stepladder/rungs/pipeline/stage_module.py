@@ -71,9 +71,14 @@ class StageModule(nn.Module):
 def keep_own(module: nn.Module, anatomy: Anatomy, stages: Stages) -> list[StageModule]:
     """Leave in the module only what this rank's stages hold; those stages, ready to run."""
     chunks = [make_stage_module(module, anatomy, stages, stage) for stage in stages.own]
-    for name in (*stages.blocks, *stages.homes):
-        if stages.of_part(name) not in (*stages.own, EVERYWHERE):
-            drop(module, name)
+    names = [
+        name
+        for part in (*stages.blocks, *stages.homes)
+        if stages.of_part(part) not in (*stages.own, EVERYWHERE)
+        for name in stages.names[part]
+    ]
+    for name in names:
+        drop(module, name)
     return chunks
 
 
@@ -90,9 +95,12 @@ def make_stage_module(
     for name in (*stages.blocks, *stages.homes):
         part = module.get_submodule(name)
         if stages.of_part(name) not in (stage, EVERYWHERE):
-            others[name] = RemotePart(name, part, passage, stages.results)
+            stand_in: nn.Module = RemotePart(name, part, passage, stages.results)
         elif name in passage.ports.watched:
-            others[name] = WatchedPart(name, part, passage)
+            stand_in = WatchedPart(name, part, passage)
+        else:
+            continue
+        others.update(dict.fromkeys(stages.names[name], stand_in))
     own = [stages.blocks[index] for index in stages.chunks[stage]]
     blocks = [(name, module.get_submodule(name)) for name in own]
     return StageModule(stage, with_parts(module, others), passage, blocks, anatomy)
