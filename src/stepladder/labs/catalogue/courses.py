@@ -9,6 +9,7 @@ from .capstones import CAPSTONES
 from .many_devices import MANY_DEVICES, MANY_DEVICES_BONUS
 from .one_device import FOUNDATIONS, ONE_DEVICE, ONE_DEVICE_BONUS
 from .performance import PERFORMANCE
+from .scaling import SCALING
 
 COURSES = (
     FOUNDATIONS,
@@ -17,6 +18,7 @@ COURSES = (
     PERFORMANCE,
     MANY_DEVICES,
     MANY_DEVICES_BONUS,
+    SCALING,
     CAPSTONES,
 )
 
