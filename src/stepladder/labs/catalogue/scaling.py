@@ -8,18 +8,18 @@ SCALING = Course(
     "Scaling",
     (
         Lab(
-            "torchrun",
-            "Start ranks yourself: a script for torchrun",
-            seconds=8,
-            ranks=2,
-            library="torch.distributed.run",
-        ),
-        Lab(
             "learning-rate",
             "The learning rate of a larger batch, and warm-up",
             seconds=3,
             library="stepladder.plan.learning_rate.scale_rate",
             picture=Picture("case", ("excess loss",), log="y"),
+        ),
+        Lab(
+            "torchrun",
+            "Start ranks yourself: a script for torchrun",
+            seconds=12,
+            ranks=2,
+            library="torch.distributed.run",
         ),
         Lab(
             "data-order",

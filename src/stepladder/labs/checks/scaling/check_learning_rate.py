@@ -14,7 +14,7 @@ MISTAKES = (
         "the square root is taken for SGD, too",
         '"linear": 1.0',
         '"linear": 0.5',
-        "the linear rule multiplies the rate as often as the batch",
+        "The linear rule multiplies the rate as often as the batch",
     ),
     Mistake(
         "warm-up begins with a rate of zero",
@@ -26,7 +26,7 @@ MISTAKES = (
         "the loss is a sum over the batch",
         "errors.square().mean(dim=1).sum()",
         "errors.square().sum()",
-        "a sum over the batch is the linear rule already",
+        "A sum over the batch is the linear rule already",
     ),
     Mistake(
         "the rule with the lowest plateau is taken for the right one",

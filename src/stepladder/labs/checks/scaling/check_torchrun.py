@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -109,22 +110,28 @@ def check_the_gradients(lesson: ModuleType) -> None:
     expect_close(first, alone, "the weight on two ranks beside that on one")
 
 
+def command_text(lesson: ModuleType, num_ranks: int) -> str:
+    """The command with one way of writing an option, if it asks for so many processes."""
+    words: list[Any] = written(lesson.command(Path("train.py"), num_ranks, "out"), "command")
+    text = " ".join(map(str, words))
+    expect(
+        f"--nproc-per-node {num_ranks} " in text.replace("_", "-").replace("=", " "),
+        f"{num_ranks} processes are asked for, and the command is '{text}': say how many processes "
+        "a node has.",
+    )
+    return text
+
+
 def check_the_command(lesson: ModuleType) -> None:
     """The command starts torchrun with the script, its words and the number of processes."""
-    words: list[Any] = written(lesson.command(lesson.Path("train.py"), 4, "out"), "command")
-    text = " ".join(map(str, words))
+    text = command_text(lesson, 4)
     expect("torch.distributed.run" in text or "torchrun" in text, f"no torchrun in '{text}'.")
-    said = text.replace("_", "-").replace("=", " ")
-    expect(
-        "--nproc-per-node 4 " in said,
-        f"4 processes are asked for, and the command is '{text}': say how many processes a node "
-        "has.",
-    )
-    expect(text.endswith("train.py out"), "the script and its words come last.")
+    expect(text.endswith("train.py out"), f"the script and its words come last: '{text}'.")
 
 
 def check_torchrun_starts_it(lesson: ModuleType) -> None:
     """torchrun starts two processes of this script, and both write what they found."""
+    command_text(lesson, 2)
     found = lesson.launch(2)
     ranks = [row["rank"] for row in found]
     expect(

@@ -31,6 +31,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -122,7 +123,8 @@ def launch(num_ranks: int) -> list[dict[str, Any]]:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         ended = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
         if ended.returncode:
-            raise RuntimeError(f"torchrun ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
+            reasons = re.findall(r"^(?:\[rank\d+\]: )?\w+Error: .*", ended.stderr, re.MULTILINE)
+            raise RuntimeError(f"a rank ended: {[*reasons, ended.stderr[-500:]][0]}")
         return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
 
 
