@@ -120,8 +120,8 @@ def measure() -> list[dict[str, Any]]:
     for size in range(512, 6145, 256):
         blocks = (size // 128) ** 2
         row = {"size": size, "blocks": blocks, "blocks on an SM": blocks_per_sm(H100, MATMUL)}
-        row["occupancy"] = occupancy(H100, MATMUL)
-        rows.append({**row, "share of the waves": wave_share(H100, MATMUL, blocks)})
+        share = wave_share(H100, MATMUL, blocks)
+        rows.append({**row, "occupancy": occupancy(H100, MATMUL), "share of the waves": share})
     return rows
 
 

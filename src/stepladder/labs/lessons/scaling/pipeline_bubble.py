@@ -90,7 +90,7 @@ def pipeline(job: Job, devices: int) -> Way:
     on_their_way = min(devices, job.micro_batches)
     kept = (job.state_bytes + on_their_way * job.activation_bytes) / devices
     # <<< kept = ...
-    return Way("pipeline", computes, sent, kept)  # type: ignore[arg-type]
+    return Way("pipeline", computes, sent, kept)
 
 
 def choose(ways: list[Way], rate: float, device_bytes: float) -> str:
