@@ -17,6 +17,8 @@ OTHERS = [
     ("formats", "formats_as_dataclass"),
     ("loss-scale", "loss_scale_functional"),
     ("tensor-parallel", "tensor_parallel_hooks"),
+    ("occupancy", "occupancy_by_placing"),
+    ("data-order", "data_order_as_class"),
 ]
 
 

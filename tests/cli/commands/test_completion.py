@@ -139,7 +139,7 @@ def test_asking_needs_no_torch():
         "print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["loss-scale", "logits", "False", "False"]
+    assert done.stdout.split() == ["loss-scale", "logits", "learning-rate", "False", "False"]
 
 
 SHELLS = {  # how each is started without its user's files, and what it needs before the script

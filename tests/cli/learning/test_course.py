@@ -107,7 +107,10 @@ def test_a_bonus_lab_can_be_left_out_and_the_course_has_an_end(course):
         for item in unit.checklist:
             CourseNotebook().note(unit, Graded(item.name, "1", True))
     assert "The course is done" in course() and "The course is done" in course("next")
-    assert json.loads(course("arithmetic", "--json"))["bonus_labs"] == {"custom-kernel": False}
+    assert json.loads(course("arithmetic", "--json"))["bonus_labs"] == {
+        "occupancy": False,
+        "custom-kernel": False,
+    }
 
 
 def test_a_users_mistake_is_one_line(course):

@@ -8,13 +8,17 @@ from stepladder.labs.lab import Lab
 from .capstones import CAPSTONES
 from .many_devices import MANY_DEVICES, MANY_DEVICES_BONUS
 from .one_device import FOUNDATIONS, ONE_DEVICE, ONE_DEVICE_BONUS
+from .performance import PERFORMANCE
+from .scaling import SCALING
 
 COURSES = (
     FOUNDATIONS,
     ONE_DEVICE,
     ONE_DEVICE_BONUS,
+    PERFORMANCE,
     MANY_DEVICES,
     MANY_DEVICES_BONUS,
+    SCALING,
     CAPSTONES,
 )
 

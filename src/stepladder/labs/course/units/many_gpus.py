@@ -15,8 +15,9 @@ DATA_PARALLEL = Unit(
     "data-parallel",
     "Data parallel",
     "Make several ranks compute what one would, and say what they send.",
-    hours=6,
+    hours=8,
     exercises=(
+        Exercise("Start ranks yourself: a script for torchrun", "torchrun", page="launchers.md"),
         Exercise(
             "DDP from scratch",
             "ddp",
@@ -30,6 +31,8 @@ DATA_PARALLEL = Unit(
         ),
         Exercise("Accumulation with DDP and its convergence", "ddp-accumulation",
                  page="rungs/accumulation.md"),
+        Exercise("Scale the learning rate with the batch", "learning-rate",
+                 "stepladder bench learning-rate --steps 16", "experiments.md"),
         Exercise(
             "Find the bottleneck and hide communication behind backward",
             "overlap",
@@ -197,7 +200,7 @@ MODEL_PARALLEL = Unit(
     "model-parallel",
     "Tensor, pipeline and context parallel",
     "Cut a layer, a stack of layers or a sequence, and choose which by links and memory.",
-    hours=8,
+    hours=10,
     exercises=(
         Exercise(
             "Tensor parallel by hand",
@@ -218,6 +221,10 @@ MODEL_PARALLEL = Unit(
             "rungs/context.md",
             bonus=True,
         ),
+        Exercise("Pipeline or data parallel, at equal devices", "pipeline-bubble",
+                 page="pipeline.md"),
+        Exercise("Route tokens to experts on several ranks", "expert-routing", page="planner.md",
+                 bonus=True),
     ),
     takeaways=(
         "Tensor parallel talks in every layer: keep it inside a node.",

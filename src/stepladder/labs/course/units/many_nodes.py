@@ -14,7 +14,7 @@ MANY_NODES = Unit(
     "many-nodes",
     "Many nodes",
     "Start a run on several nodes, measure its links, and say how it scales.",
-    hours=6,
+    hours=7,
     exercises=(
         Exercise(
             "Bandwidth between nodes, and checkpoints that survive",
@@ -27,9 +27,10 @@ MANY_NODES = Unit(
             page="launchers.md",
         ),
         Exercise(
-            "Strong and weak scaling on local ranks",
-            command="stepladder bench scaling --steps 2",
-            page="recipes.md",
+            "Strong and weak scaling, Amdahl's law, and the wall that a run stands at",
+            "three-walls",
+            "stepladder bench scaling --steps 2",
+            "recipes.md",
         ),
         Exercise("Compress gradients for slow links", command="stepladder bench compression "
                  "--steps 2", page="rungs/compression.md", bonus=True),
@@ -74,7 +75,7 @@ FAULTS = Unit(
     "faults",
     "Faults: checkpoints, restarts, elastic runs",
     "Lose a node and as little work as possible.",
-    hours=5,
+    hours=6,
     exercises=(
         Exercise(
             "Elastic training through a node's failure",
@@ -82,6 +83,7 @@ FAULTS = Unit(
             'stepladder verify resume --plan "fp32"',
             "survival.md",
         ),
+        Exercise("Resume in the middle of an epoch, on fewer ranks", "data-order", page="data.md"),
         Exercise(
             "Look into what a run saved: stepladder checkpoint verify RUN",
             page="checkpoints.md",

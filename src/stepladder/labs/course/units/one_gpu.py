@@ -71,7 +71,7 @@ ARITHMETIC = Unit(
     "arithmetic",
     "Arithmetic: FLOPs, MFU and kernels",
     "Count what a step computes, say what bounds it, and what share of the hardware it uses.",
-    hours=5,
+    hours=8,
     exercises=(
         Exercise(
             "Count the FLOPs of a network and its MFU",
@@ -79,7 +79,19 @@ ARITHMETIC = Unit(
             'stepladder plan llama2-7b --on "8 x A100-80GB" --plan "bf16 zero3 micro=1"',
             "speed.md",
         ),
+        Exercise(
+            "Say of an operation whether arithmetic or memory bounds it",
+            "roofline",
+            "stepladder bench roofline",
+            "experiments.md",
+        ),
+        Exercise("Tile a matmul and count the bytes that it moves", "matmul-kernel"),
         Exercise("See what a compiler sees: graphs, breaks, shapes", "compiling"),
+        Exercise(
+            "Count the blocks on a multiprocessor, and the waves of a kernel",
+            "occupancy",
+            bonus=True,
+        ),
         Exercise(
             "Write a kernel, call it from torch, measure the bytes it moves",
             "custom-kernel",
@@ -165,7 +177,7 @@ ONE_DEVICE = Unit(
     "one-device",
     "End to end on one device",
     "Train a network on CPU, GPU and GPU with mixed precision, and say where the time goes.",
-    hours=4,
+    hours=5,
     exercises=(
         Exercise(
             "Digits, from CPU to GPU to mixed precision",
@@ -174,8 +186,9 @@ ONE_DEVICE = Unit(
             "tutorial.md",
         ),
         Exercise(
-            "Profile a step: what bounds it, what would help",
-            command="stepladder profile --steps 2",
+            "Profile a step: find the slow operator; what bounds it, what would help",
+            "torch-profiler",
+            "stepladder profile --steps 2",
             page="profiling.md",
         ),
         Exercise("Compare precisions on this machine",

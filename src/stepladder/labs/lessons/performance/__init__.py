@@ -1,0 +1,1 @@
+"""Performance: rooflines, tiles, occupancy and profiles of one device."""

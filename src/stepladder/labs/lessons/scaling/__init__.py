@@ -1,0 +1,1 @@
+"""Scaling: starting ranks, sharing data among them, and what more devices are worth."""
