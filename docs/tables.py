@@ -194,10 +194,14 @@ def zero() -> str:
             f"`{row['plan']}`",
             *(f"{row['measured'][owner] / 2**20:.2f}" for owner in ZERO_OWNERS),
             f"{row['error']:.1%}",
+            f"{row['peak_bytes'] / 2**20:.2f}",
+            f"{row['sent_bytes'] / 2**20:.2f}",
+            f"{row['samples_per_second'] / kept['rows'][0]['samples_per_second']:.2f}",
         ]
         for row in kept["rows"]
     ]
     columns = ["plan", *(f"{owner} MiB" for owner in ZERO_OWNERS), "off the forecast"]
+    columns += ["peak MiB", "sent MiB a step", "throughput, of ddp's"]
     return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
 
 

@@ -28,7 +28,6 @@ class CommunicationBuffers:
     head: float = 0.0
     block: float = 0.0
     last: float = 0.0
-    arriving: float = 0.0  # of what is beside a block, parameters on their way to the next
 
 
 def communication_buffers(facts: Facts, stage: Stage, sizes: Sizes) -> CommunicationBuffers:
@@ -57,7 +56,7 @@ def sharded_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
     arriving = block * sizes.gathered if sizes.zero == 3 else 0.0
     leaving = reduced_bytes(stage, sizes)
     return CommunicationBuffers(
-        head, head + arriving + leaving, ends * (sizes.gathered + sizes.reduce), arriving
+        head=head, block=head + arriving + leaving, last=ends * (sizes.gathered + sizes.reduce)
     )
 
 

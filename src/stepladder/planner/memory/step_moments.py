@@ -182,20 +182,12 @@ class StageMoments:
                     self.all_gradients if self.lasting else behind,
                     "blocks",
                 )
-                yield self.with_kept(moment) if run is self.runs[-1] and gone == 1 else moment
+                first = run is self.runs[-1] and gone == 1  # what stayed gathered is still there
+                more = self.kept_gathered if first else 0.0
+                yield replace(moment, working=moment.working + more)
             made += run.count * run.parameters * self.per_parameter
             kept -= run.count * run.kept
             copies -= run.count * run.saved_copies
-
-    def with_kept(self, moment: Moment) -> Moment:
-        """Backward's first block: what stayed gathered is still there, so nothing need arrive."""
-        if not self.kept_gathered:
-            return moment
-        return replace(
-            moment,
-            working=moment.working + self.kept_gathered,
-            communication=moment.communication - self.buffers.arriving,
-        )
 
     def moment(
         self, kept: float, temporary: float, copies: float, gradients: float, name: str

@@ -3,10 +3,10 @@
 Each rung hides what it really hides. Block-wise gathering runs ahead of the work and reductions one
 block behind it, so a pass exposes its first gather, its last reduction and, block by block, what is
 longer than the work beside it; gathering further ahead moves no bytes faster. With nothing gathered
-ahead in backward, a gather queues behind the reduction before it and both are exposed. Replicated gradients travel while the last
-backward pass goes on, but for the last bucket. Tensor-parallel collectives stand between products
-that need them: nothing hides those. What is hidden still costs: it takes memory bandwidth and
-processors from the work beside it (`INTERFERENCE`).
+ahead in backward, a gather queues behind the reduction before it and both are exposed. Replicated
+gradients travel while the last backward pass goes on, but for the last bucket. Tensor-parallel
+collectives stand between products that need them: nothing hides those. What is hidden still costs:
+it takes memory bandwidth and processors from the work beside it (`INTERFERENCE`).
 """
 
 from __future__ import annotations

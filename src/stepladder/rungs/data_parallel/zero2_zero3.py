@@ -197,7 +197,7 @@ def offload_policy(settled: SettledPlan, device: torch.device) -> OffloadPolicy:
 
 
 def prefetch(blocks: Sequence[nn.Module], ahead: int) -> None:
-    """Gather the parameters of so many blocks ahead of the one that computes, in either direction."""
+    """Gather so many blocks ahead of the one that computes, in either direction."""
     sliced: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
     for index, block in enumerate(sliced):
         after = sliced[index + 1 : index + 1 + ahead]
