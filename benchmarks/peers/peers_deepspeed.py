@@ -34,6 +34,8 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import date
 from functools import partial
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -199,12 +201,11 @@ def run_rank(rank: int, rounds: int, out: Path) -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed("gloo")
     found = {"deepspeed": deepspeed.__version__, "rows": {}}
-    for stage in (1, 2, 3):
-        for optimizer in OPTIMIZERS:
-            found["rows"][f"{stage} {optimizer}"] = compare(stage, optimizer, rank, rounds)
-            out.write_text(json.dumps(found))
-            if rank == 0:
-                print(f"ZeRO {stage} {optimizer}", file=sys.stderr, flush=True)
+    for stage, optimizer in product((1, 2, 3), OPTIMIZERS):
+        found["rows"][f"{stage} {optimizer}"] = compare(stage, optimizer, rank, rounds)
+        out.write_text(json.dumps(found))
+        if rank == 0:
+            print(f"ZeRO {stage} {optimizer}", file=sys.stderr, flush=True)
     torch.distributed.barrier()
     os._exit(0)  # DeepSpeed's own end waits for what is gone
 
@@ -275,6 +276,8 @@ def main() -> int:
     reader.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     reader.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = reader.parse_args()
+    if find_spec("deepspeed") is None:
+        raise SystemExit("DeepSpeed is not installed: the head of this file says how to have it.")
     if options.rank is not None:
         run_rank(options.rank, options.rounds, options.out)
     with tempfile.TemporaryDirectory() as folder:
