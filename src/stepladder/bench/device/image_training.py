@@ -7,6 +7,7 @@ run have paid for kernels and caches. Memory is that of tensors at the peak of o
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -116,6 +117,7 @@ def measure_devices(task: ImageTask, *, gpu: bool) -> Iterator[DeviceRow]:
 
 def measure_device(task: ImageTask, row: DeviceRow) -> DeviceRow:
     train(start(task, row), task, min(WARMUP_STEPS, task.steps))
+    drop_earlier_runs()
     run = start(task, row)
     device = run.world.device
     synchronize(device)
@@ -134,6 +136,13 @@ def measure_device(task: ImageTask, row: DeviceRow) -> DeviceRow:
         row, seconds=seconds, images_per_second=rate, peak_bytes=held.allocated_bytes,
         accuracy=accuracy, loss=loss, mfu=mfu,
     )  # fmt: skip
+
+
+def drop_earlier_runs() -> None:
+    """Runs lie in circles of references: on a GPU their tensors would be counted as this one's."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def start(task: ImageTask, row: DeviceRow) -> Run:
