@@ -36,9 +36,9 @@ def main() -> int:
         print(f"The machine is busy (load {load:.1f}): times below are worth little.")
     failed = 0
     for name in chosen:
-        command = [sys.executable, "-m", "stepladder.cli.main", "bench", name, "--device", "cpu"]
+        command = [sys.executable, "-m", "stepladder.cli.main", "bench", name, *TABLES[name]]
         done = subprocess.run(
-            [*command, *TABLES[name], "--json"], stdout=subprocess.PIPE, text=True
+            [*command, "--device", "cpu", "--json"], stdout=subprocess.PIPE, text=True
         )
         failed += done.returncode != 0
         kept = {

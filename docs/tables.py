@@ -194,10 +194,14 @@ def zero() -> str:
             f"`{row['plan']}`",
             *(f"{row['measured'][owner] / 2**20:.2f}" for owner in ZERO_OWNERS),
             f"{row['error']:.1%}",
+            f"{row['peak_bytes'] / 2**20:.2f}",
+            f"{row['sent_bytes'] / 2**20:.2f}",
+            f"{row['samples_per_second'] / kept['rows'][0]['samples_per_second']:.2f}",
         ]
         for row in kept["rows"]
     ]
     columns = ["plan", *(f"{owner} MiB" for owner in ZERO_OWNERS), "off the forecast"]
+    columns += ["peak MiB", "sent MiB a step", "throughput, of ddp's"]
     return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
 
 
@@ -332,6 +336,23 @@ def located_faults() -> str:
     return f"{origin(kept, 'python benchmarks/located_faults.py')} {says}"
 
 
+def peers_deepspeed() -> str:
+    """Both engines of a stage and optimizer in one row."""
+    kept = read("peers_deepspeed")
+    pairs = zip(kept["rows"][::2], kept["rows"][1::2])
+    rows = []
+    for ours, theirs in pairs:
+        cells = [f"{ours[size]:.2f} / {theirs[size]:.2f}" for size in ("held_mib", "peak_mib")]
+        off = " / ".join(f"{row['loss_difference']:.0e}" for row in (ours, theirs))
+        pace = f"{theirs['times_ours']:.2f}"
+        rows.append([str(ours["stage"]), ours["optimizer"], *cells, pace, off])
+    columns = ["ZeRO", "optimizer", "MiB between steps", "MiB at a step's peak"]
+    columns += ["DeepSpeed's step, times ours", "loss off a plain loop"]
+    command = f"python benchmarks/peers/peers_deepspeed.py`, DeepSpeed `{kept['deepspeed']}"
+    head = f"{origin(kept, command)} Ours before the slash, DeepSpeed behind it."
+    return f"{head}\n\n{lines(columns, rows)}"
+
+
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
@@ -345,6 +366,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "launchers": launchers,
     "loader": loader,
     "located_faults": located_faults,
+    "peers_deepspeed": peers_deepspeed,
 }
 
 

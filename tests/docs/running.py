@@ -57,6 +57,7 @@ ELSEWHERE = {  # started for real, with its processes, by a test of its own: fil
     "bench learning-rate": ("tests/cli/commands/test_bench.py", '"learning-rate"'),
     "bench compression-curves": ("tests/cli/commands/test_bench.py", '"compression-curves"'),
     "bench roofline": ("tests/cli/commands/test_bench.py", '"roofline"'),
+    "bench devices": ("tests/cli/results/bench_tables/test_image_tables.py", '"devices"'),
     "plan --page": ("tests/cli/planner_page/test_open_page.py", '["plan", "--page"'),
     "watch": ("tests/cli/commands/test_watch.py", '["watch"'),
     "doctor": ("tests/cli/commands/test_doctor.py", '["doctor"'),

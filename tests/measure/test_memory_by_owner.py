@@ -6,6 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 from stepladder.measure import MemoryMeter, measure_memory
 from stepladder.measure.memory_by_owner import backward_noticed, is_compiled, reconcile
+from stepladder.measure.storage_ledger import Ledger
 from stepladder.record import Memory
 
 torch.set_num_threads(1)
@@ -154,6 +155,21 @@ def test_a_storage_emptied_in_place_is_gone():
     del second
     assert 2**18 <= meter.memory.temporary < 2**19
     assert torch.ones(4).untyped_storage().resize_(0).size() == 0  # left as it was found
+
+
+def test_memory_that_storages_made_before_are_given_is_counted_while_they_have_it():
+    """As FSDP2 gathers: into storages that stay, empty between their uses."""
+    device = torch.device("cpu")
+    kept = [torch.ones(1000) for _ in range(8)]
+    for tensor in kept[1:]:
+        tensor.untyped_storage().resize_(0)
+    with Ledger(device) as ledger:
+        kept[0].untyped_storage().resize_(0)
+        for tensor in kept:
+            tensor.untyped_storage().resize_(4000)
+            tensor.add_(1.0)
+            tensor.untyped_storage().resize_(0)
+    assert (ledger.peak_bytes, ledger.live_bytes) == (4000, 0)
 
 
 def test_the_module_and_the_optimizer_are_left_as_they_were():

@@ -12,6 +12,7 @@ from stepladder.plan.options import (
     format_bytes,
     parse_bytes,
     parse_count,
+    parse_prefetch,
     parse_recheck,
 )
 
@@ -39,6 +40,15 @@ def test_schedule_reads_back(choice):
 def test_exact_reads_back_with_its_slices(text, slices):
     assert Exact.parse(text).slices == slices
     assert Exact.parse(str(Exact.parse(text))) == Exact.parse(text)
+
+
+def test_prefetch_is_a_number_of_blocks_or_none_of_them():
+    assert [parse_prefetch(text) for text in ("0", "1", "12")] == [0, 1, 12]
+    with pytest.raises(PlanError) as refused:
+        parse_prefetch("-1")
+    assert str(refused.value) == (
+        "prefetch: '-1' is not a whole number of 0 or more. Write a number."
+    )
 
 
 def test_recheck_is_a_number_of_steps_or_none():

@@ -62,6 +62,15 @@ def test_what_changed_is_one_sentence_with_its_numbers():
     assert "fused kernels left out" in refit(Plan.parse("kernels=on"), 2).said
 
 
+def test_what_counts_gathered_blocks_goes_with_the_slices_and_comes_back():
+    asked = Plan.parse("fp32 zero3 prefetch=2 gathered=4 batch=8")
+    alone = refit(asked, 1)
+    assert (alone.plan.prefetch, alone.plan.gathered) == (None, None)
+    assert "prefetch=2 left out, gathered=4 left out" in alone.said
+    again = refit(asked, 4)
+    assert (again.plan.prefetch, again.plan.gathered) == (2, 4) and not again.said
+
+
 def test_a_schedule_that_cannot_take_its_turns_makes_room_for_a_plain_one():
     plan = Plan.parse("pipeline=4 schedule=interleaved:2 replicate=1 batch=6 micro=1")
     fitted = refit(plan, 2).plan

@@ -239,6 +239,34 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "recheck: recheck=100 compares bits, and without exact a step may round otherwise. "
         "Add exact=runs or exact=ranks, or leave recheck out.",
     ),
+    "prefetching needs slices": (
+        LLAMA,
+        "bf16 ddp prefetch=2",
+        "8 x H100-80GB",
+        "prefetch: prefetch=2 gathers blocks from slices, and ddp holds them whole. "
+        "Use zero3 on several ranks, or leave prefetch out.",
+    ),
+    "a limit of whole blocks needs zero3": (
+        LLAMA,
+        "bf16 zero2 gathered=4",
+        "8 x H100-80GB",
+        "gathered: gathered=4 limits the blocks gathered from slices, and zero2 keeps every block "
+        "until the batch's last backward. Use zero3 on several ranks, or leave gathered out.",
+    ),
+    "a limit of whole blocks holds what is ahead": (
+        LLAMA,
+        "bf16 zero3 gathered=1",
+        "8 x H100-80GB",
+        "gathered: 1 whole at a time leave no room for the one that computes and 1 gathered ahead "
+        "by default. Use gathered=2 or prefetch=0.",
+    ),
+    "a limit of whole blocks needs turns": (
+        LLAMA,
+        "bf16 zero3 pipeline=2 gathered=4 micro=1 accumulate=8",
+        "8 x H100-80GB",
+        "gathered: pipeline=2 mixes forward and backward passes, so that more would be whole. "
+        "Leave gathered out, or use shard instead of pipeline.",
+    ),
     "graphs offload nothing": (
         LLAMA,
         "bf16 micro=1 graphs=on offload=activations",
@@ -265,6 +293,27 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "memory: a ceiling of 90 GiB on a device that has 80",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("plan", "cluster", "who"),
+    [
+        ("bf16 zero1 prefetch=0", "8 x H100-80GB", "zero1 holds them whole"),
+        ("bf16 prefetch=1", "1 x H100-80GB", "each rank holds them whole"),
+        ("bf16 zero3 prefetch=3", "1 x H100-80GB", "zero3 on one rank holds them whole"),
+        ("bf16 tensor=8 gathered=3", "8 x H100-80GB", "each rank holds them whole"),
+    ],
+)
+def test_where_nothing_is_gathered_there_is_nothing_to_count(plan, cluster, who) -> None:
+    (found,) = plan_problems(LLAMA, Plan.parse(f"{plan} micro=1"), Cluster.parse(cluster))
+    assert who in str(found)
+
+
+@pytest.mark.parametrize(
+    "words", ["prefetch=0", "prefetch=3", "gathered=2", "prefetch=0 gathered=1", "gathered=99"]
+)
+def test_words_about_gathering_are_legal_where_ranks_hold_slices(words) -> None:
+    assert plan_problems(LLAMA, Plan.parse(f"bf16 zero3 {words} micro=1"), NODE) == []
 
 
 def test_every_rule_has_a_case() -> None:

@@ -34,6 +34,8 @@ OTHERS = ("mlp-tiny", "resnet-tiny", "resnet18", "resnet50", "vit-tiny", "vit-sm
 TRUTH, PLACES = ("true", "false"), ("auto", "cpu", "cuda")
 PLAN_VALUES: dict[str, Iterable[str]] = {
     "precision": PRECISIONS,
+    "prefetch": ("0", "1", "2"),
+    "gathered": ("2", "4", "8"),
     "recompute": ("none", "blocks", "selective", "every:2"),
     "offload": ("none", *OFFLOADS),
     "compress": ("none", "bf16", "fp16", "powersgd:4"),

@@ -104,8 +104,7 @@ class Ledger(DispatchMode):
         if tensor.device.type != self.device.type or where in self._alive:
             return self._alive.get(where)
         life = self._begin(storage, tensor, 0)
-        self.live_bytes += life.num_bytes
-        self.peak_bytes += life.num_bytes
+        self._count_from_start(life)
         return life
 
     def claim(self, tensors: Iterable[Tensor], owner: str) -> None:
@@ -119,11 +118,13 @@ class Ledger(DispatchMode):
         """Write down that the forward pass is over."""
         self.backwards.append(self.moment)
 
-    def resize(self, storage: torch.UntypedStorage) -> None:
+    def resize(self, storage: torch.UntypedStorage, bytes_before: int) -> None:
         """End a storage's life and begin another in its new size, with the same owner."""
-        before = self._alive.pop(storage_id(storage), None)
-        if before is None:
+        if storage.device.type != self.device.type:
             return
+        before = self._alive.pop(storage_id(storage), None)
+        if before is None:  # it was there all along; what FSDP2 gathers into was there empty
+            before = self._stood(bytes_before)
         self._end(before)
         life = self._begin(storage, None, self.moment + 1)
         life.owner, life.phase, life.width = before.owner, before.phase, before.width
@@ -149,6 +150,17 @@ class Ledger(DispatchMode):
         self._alive[where] = life
         self.lives.append(life)
         return life
+
+    def _stood(self, num_bytes: int) -> StorageLife:
+        """The life, from the start, of a storage that nothing has read yet."""
+        life = StorageLife(-(-num_bytes // self.round_to) * self.round_to, 0, 1)
+        self.lives.append(life)
+        self._count_from_start(life)
+        return life
+
+    def _count_from_start(self, life: StorageLife) -> None:
+        self.live_bytes += life.num_bytes
+        self.peak_bytes += life.num_bytes
 
     def _bury(self, address: int, watch: Any) -> None:
         life = self._alive.get(address)
@@ -197,8 +209,9 @@ def resize_noticed(ledger: Ledger, resize: Callable[..., Any]) -> Callable[..., 
     """Resizing a storage dispatches nothing, so it is watched by name."""
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        before = storage.nbytes()
         result = resize(storage, size)
-        ledger.resize(storage)
+        ledger.resize(storage, before)
         return result
 
     return resize_

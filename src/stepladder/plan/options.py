@@ -27,16 +27,22 @@ def format_bytes(num_bytes: int) -> str:
     return f"{num_bytes / GIB!r}GiB".replace(".0GiB", "GiB")
 
 
-def parse_count(field: str, text: str) -> int:
+def parse_count(field: str, text: str, least: int = 1) -> int:
     count = whole(text)
-    if count is None or not 1 <= count < 2**31:
-        raise PlanError(field, f"'{text}' is not a whole number of 1 or more", "Write a number.")
+    if count is None or not least <= count < 2**31:
+        problem = f"'{text}' is not a whole number of {least} or more"
+        raise PlanError(field, problem, "Write a number.")
     return count
 
 
 def parse_recheck(text: str) -> int:
     """Steps from one that is taken twice to the next; 0 from `none` and `0`."""
     return 0 if text in ("none", "0") else parse_count("recheck", text)
+
+
+def parse_prefetch(text: str) -> int:
+    """Blocks gathered ahead of the one that computes; 0: each when its turn comes."""
+    return parse_count("prefetch", text, least=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ class Plan:
     keep: tuple[str, ...] = ()  # modules that stay in fp32, by name or its last part
     layout: Layout = Layout()
     zero: Literal[0, 1, 2, 3] = 0  # sliced along shard: 1 optimizer, 2 + gradients, 3 + parameters
+    prefetch: int | None = None  # blocks gathered ahead of the one that computes; None: one
+    gathered: int | None = None  # blocks whole at a time, at most; None: the usual few
     batch: Batch = Batch()
     recompute: Recompute = Recompute()
     offload: tuple[str, ...] = ()  # what lives in host memory

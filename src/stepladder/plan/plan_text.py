@@ -25,6 +25,7 @@ from .options import (
     format_bytes,
     parse_bytes,
     parse_count,
+    parse_prefetch,
     parse_recheck,
 )
 from .precision import ELSEWHERE, PRECISIONS, Precision
@@ -102,6 +103,8 @@ def parse_batchnorm(text: str) -> str:
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's field, its reader)
     "precision": ("precision", Precision.parse),
     "keep": ("keep", parse_keep),
+    "prefetch": ("prefetch", parse_prefetch),
+    "gathered": ("gathered", partial(parse_count, "gathered")),
     "recompute": ("recompute", Recompute.parse),
     "offload": ("offload", parse_offload),
     "compress": ("compress", Compress.parse),

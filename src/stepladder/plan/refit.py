@@ -24,6 +24,7 @@ from .options import Compress, Schedule
 from .plan import Plan
 from .settled.schedule_rules import fills, whole_rounds
 from .settled.settle import legality_problems
+from .settled.settled_plan import SettledPlan
 
 SWITCHES = {"kernels": "fused kernels", "graphs": "recorded graphs"}
 CUTS = ("tensor", "context", "pipeline")  # axes that cut the model, dearest first
@@ -99,10 +100,13 @@ def data_axes(plan: Plan, data: int) -> tuple[int, int]:
 def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
     """The plan in a layout, first with its own schedule and then with a plain one."""
     copies = plan.zero == 0 and layout.replicate > 1
+    sliced = SettledPlan(replace(plan, layout=layout)).sliced
     fitted = replace(
         plan,
         layout=layout,
         compress=plan.compress if copies else Compress(),
+        prefetch=plan.prefetch if sliced else None,
+        gathered=plan.gathered if sliced else None,
         kernels=layout.num_ranks == 1 and plan.kernels,
         graphs=plan.graphs and layout.num_ranks == 1,
     )
@@ -148,9 +152,10 @@ def describe_changes(before: Plan, after: Plan, num_ranks: int) -> str:
         was, now = getattr(before.batch, name), getattr(after.batch, name)
         if was != now and was is not None:
             changes.append(f"{word} {was} to {'open' if now is None else now}")
+    numbers = {name: f"{name}={getattr(before, name)}" for name in ("prefetch", "gathered")}
     gone = [
-        SWITCHES.get(name) or str(getattr(before, name))
-        for name in ("compress", "schedule", *SWITCHES)
+        SWITCHES.get(name) or numbers.get(name) or str(getattr(before, name))
+        for name in ("compress", "schedule", *numbers, *SWITCHES)
         if getattr(before, name) != getattr(after, name)
     ]
     changes += [f"{name} left out" for name in gone]

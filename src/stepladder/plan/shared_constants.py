@@ -27,5 +27,6 @@ DDP_BUCKET_BYTES = 25 * MIB
 # Parameters sent in one collective: broadcast at the start, and gathered after ZeRO 1's update.
 PARAMETER_BUCKET_BYTES = 64 * MIB
 
-# Blocks whose parameters ZeRO 2 and 3 gather ahead of the one that computes.
+# Blocks whose parameters ZeRO 2 and 3 gather ahead of the one that computes, where the plan names
+# no other number.
 PREFETCHED_BLOCKS = 1

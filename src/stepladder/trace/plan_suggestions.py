@@ -97,7 +97,7 @@ def less_communication(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Plan
     if layout.replicate > 1 and not plan.zero and plan.compress == Compress():
         yield "compress=bf16", replace(plan, compress=Compress("bf16"))
     if plan.zero == 3:
-        yield "zero2", replace(plan, zero=2)
+        yield "zero2", replace(plan, zero=2, gathered=None)
     inside = cluster.devices_per_node
     if plan.zero and layout.shard > inside and layout.shard % inside == 0:
         hybrid: Layout = replace(

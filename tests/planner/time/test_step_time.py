@@ -47,6 +47,28 @@ def test_one_step_in_a_hundred_taken_twice_costs_a_hundredth() -> None:
     assert twice.step_seconds == pytest.approx(1.01 * once.step_seconds)
 
 
+SLOW = Cluster.parse("4 nodes x 8 H100-80GB, 100 Gb/s")  # gathers take longer than blocks
+
+
+def test_gathering_further_ahead_moves_nothing_faster_and_nothing_ahead_costs() -> None:
+    one, three = (time(f"bf16 zero3 {words} micro=1") for words in ("prefetch=1", "prefetch=3"))
+    assert three == one == time("bf16 zero3 micro=1")
+    none = time("bf16 zero3 prefetch=0 micro=1")
+    assert none.communication > one.communication
+    assert time("bf16 zero2 prefetch=0 micro=1") == time("bf16 zero2 micro=1"), "nothing comes back"
+
+
+def test_blocks_that_stay_gathered_come_once() -> None:
+    usual, half, every = (
+        time(f"bf16 zero3 {words} micro=1", on=SLOW).communication
+        for words in ("", "gathered=17", "gathered=33")
+    )
+    assert usual - half == pytest.approx(half - every), "each block that stays spares one gather"
+    block = max(part.parameters for part in FACTS.blocks)
+    slowest = 2 * block * 31 / 32 / (100e9 / 8)  # seconds to gather it over the link
+    assert (usual - half) / 16 == pytest.approx(slowest, rel=0.5)
+
+
 def test_selective_recomputation_repeats_cheap_work_only() -> None:
     none, some = time("bf16 zero3 micro=1"), time("bf16 zero3 micro=1 recompute=selective")
     assert some.matrix == none.matrix and some.attention == none.attention

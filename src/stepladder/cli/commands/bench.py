@@ -12,6 +12,8 @@ compression: smaller gradients over links of several speeds (root, to make the l
 pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn.
 learning-rate: loss curves of a larger batch under each scaling rule, with and without warm-up.
 roofline: this device's measured peaks and bandwidth, operations of a step under them.
+devices: one convolutional net on the same images on CPU, GPU and GPU with autocast (--data FOLDER
+of MNIST's files; else digits drawn here).
 compression-curves: loss over a training with smaller gradients, error feedback on and off.
 """
 
@@ -31,6 +33,7 @@ from stepladder.cli.results.bench_tables.curve_tables import (
     bench_learning_rate,
 )
 from stepladder.cli.results.bench_tables.device_tables import bench_roofline
+from stepladder.cli.results.bench_tables.image_tables import bench_devices
 from stepladder.cli.results.bench_tables.pipeline_tables import bench_pipeline
 from stepladder.cli.results.bench_tables.plan_tables import (
     bench_batch,
@@ -61,18 +64,21 @@ if TYPE_CHECKING:
 TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation", "learning-rate")
 OWN = (*TRAINED, "data", *SHARED)
+COMPRESSED = ("compression", "compression-curves")
 READERS = {
-    "data": OWN,
+    "data": (*OWN, "devices"),
     "sample": OWN,
     "loss": (*TRAINED, *SHARED),
-    "model": (*TRAINED, "data", "dp", *SHARED, "compression", "compression-curves"),
-    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, "compression", "compression-curves"),
-    "sequence": (*TRAINED, "data", "dp", *SHARED, "compression", "compression-curves"),
-    "plan": (*TRAINED, "collectives", *SHARED),
+    "model": (*TRAINED, "data", "dp", *SHARED, *COMPRESSED),
+    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, *COMPRESSED, "devices"),
+    "sequence": (*TRAINED, "data", "dp", *SHARED, *COMPRESSED),
+    "plan": (*TRAINED, "collectives", *SHARED, "devices"),
     "ranks": ("collectives", "ring", "dp", "pipeline", "zero", "scaling", "compression-curves"),
     "largest": ("collectives", "ring"),
     "keep": ("collectives",),
-    "optimizer": ("learning-rate", "compression-curves"),
+    "optimizer": ("learning-rate", "compression-curves", "devices"),
+    "epochs": ("devices",),
+    "width": ("devices",),
     "times": ("learning-rate",),
     "seeds": ("learning-rate", "compression-curves"),
 }
@@ -107,8 +113,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--optimizer",
         metavar="WORDS",
-        help="that trains: learning-rate (SGD and AdamW), compression-curves (SGD)",
+        help="that trains: learning-rate (SGD and AdamW), compression-curves (SGD), devices",
     )
+    parser.add_argument("--epochs", type=positive, help="times through the images: devices (2)")
+    parser.add_argument("--width", type=positive, help="channels of the first layer: devices (32)")
     parser.add_argument(
         "--seeds", type=positive, help="first weights: learning-rate, compression-curves (3)"
     )
@@ -137,7 +145,7 @@ def read_model(options: argparse.Namespace) -> UserCode | str | None:
     if own and options.name not in OWN:
         problem = f"the table '{options.name}' trains no model of your own"
         raise StepladderError("model", problem, f"Name a preset; these do: {', '.join(OWN)}.")
-    if not (own or options.data or options.sample or options.loss):
+    if options.name == "devices" or not (own or options.data or options.sample or options.loss):
         return options.model
     named = read_user_code(options, options.model or "gpt-tiny")
     code = named.complete(loss=options.name != "data")
@@ -173,4 +181,5 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "learning-rate": bench_learning_rate,
     "roofline": bench_roofline,
     "compression-curves": bench_compression_curves,
+    "devices": bench_devices,
 }

@@ -17,6 +17,7 @@ from stepladder.plan.plan import Plan
 from . import composition_rules as composition
 from . import device_rules as on_device
 from . import exact_rules as exact
+from . import gathering_rules as gathering
 from . import model_rules as of_model
 from . import schedule_rules as schedule
 from .limits import DeviceLimits, ModelLimits
@@ -134,6 +135,13 @@ RULES = (
     Rule("graphs need one rank", of_plan(composition.graphs_need_one_rank)),
     Rule("graphs offload nothing", of_plan(composition.graphs_offload_nothing)),
     Rule("powersgd needs a steady scale", of_plan(composition.factors_need_a_steady_scale)),
+    Rule("prefetching needs slices", of_plan(gathering.prefetch_needs_slices)),
+    Rule("a limit of whole blocks needs zero3", of_plan(gathering.gathered_needs_zero3)),
+    Rule(
+        "a limit of whole blocks holds what is ahead",
+        of_plan(gathering.gathered_holds_what_is_ahead),
+    ),
+    Rule("a limit of whole blocks needs turns", of_plan(gathering.gathered_needs_turns)),
     Rule("adafactor needs whole matrices", of_plan(composition.adafactor_needs_whole_matrices)),
     Rule("offloading needs a device", with_device(on_device.offload_needs_device)),
     Rule("parameters leave in slices", of_plan(composition.parameters_leave_in_slices)),

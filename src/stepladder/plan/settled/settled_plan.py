@@ -15,7 +15,7 @@ from typing import Literal
 
 from stepladder.plan.layout import COPIES, SLICES, Layout
 from stepladder.plan.plan import Plan
-from stepladder.plan.shared_constants import FUSED_VOCABULARY, LARGE_BLOCK
+from stepladder.plan.shared_constants import FUSED_VOCABULARY, LARGE_BLOCK, PREFETCHED_BLOCKS
 from stepladder.plan.stage_split import chunk_indices, cut_blocks
 
 CompileScope = Literal["off", "blocks", "module"]
@@ -69,6 +69,24 @@ class SettledPlan:
     def drops_gathered(self) -> bool:
         """Whether gathered parameters are dropped after forward and gathered again for backward."""
         return self.sliced and self.plan.zero == 3
+
+    @property
+    def gathered_ahead(self) -> int:
+        """Blocks whose parameters are gathered ahead of the one that computes."""
+        return PREFETCHED_BLOCKS if self.plan.prefetch is None else self.plan.prefetch
+
+    @property
+    def kept_gathered(self) -> int:
+        """With ZeRO 3: last blocks that stay gathered from forward, since backward uses them first.
+
+        By default the very last, which is gathered whatever the limit.
+        """
+        return self.plan.gathered or 1
+
+    @property
+    def most_gathered(self) -> int:
+        """With ZeRO 3: blocks whose parameters a rank holds whole at a time, at most."""
+        return max(self.kept_gathered, 1 + self.gathered_ahead)
 
     @property
     def slices_optimizer_only(self) -> bool:

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan, Recompute
-from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
 from stepladder.planner.pipeline_stages import Stage, in_flight, rank_parameters
 from stepladder.workload import ElementsByType, Facts, Part
 
@@ -109,6 +108,7 @@ class StageMoments:
         self.exit_kept = saved_bytes(stage.exit, sizes) if stage.exit else 0.0
         self.buffers = communication_buffers(facts, stage, sizes)
         self.gathered = gathered_bytes(facts, stage, sizes) if sizes.wrapped else 0.0
+        self.kept_gathered = kept_bytes(stage, sizes) if sizes.wrapped else 0.0
         # One rank alone drops gradients after each step and makes them anew in its first pass;
         # later passes find them. Several ranks have buckets that stay.
         self.lasting = sizes.micro_batches > 1 or sizes.gradient_ranks > 1
@@ -157,9 +157,9 @@ class StageMoments:
             logits = answer, worst, last
             fresh = fresh_bytes(exit_, self.sizes) + scratch_bytes(exit_.scratch, self.sizes)
         kept, buffers = self.saved_by_all, self.buffers.head
-        working = self.gathered + saved
+        working = self.gathered + self.kept_gathered + saved
         held = Moment(kept, 0.0, buffers, 0.0, gradients, working)
-        gathered = self.gathered + every
+        gathered = self.gathered + self.kept_gathered + every
         yield replace(held, logits=logits[0], working=gathered, name="answer")
         yield replace(held, logits=logits[1], name="loss")
         yield replace(held, logits=logits[2], temporary=fresh, name="head")
@@ -175,13 +175,16 @@ class StageMoments:
             for before in sorted({run.count - 1, 0}, reverse=True):
                 gone = run.count - before
                 behind = made + (gone - 1) * run.parameters * self.per_parameter
-                yield self.moment(
+                moment = self.moment(
                     kept - gone * run.kept + run.full,
                     run.scratch + run.fresh,
                     copies - gone * run.saved_copies + run.copies,
                     self.all_gradients if self.lasting else behind,
                     "blocks",
                 )
+                first = run is self.runs[-1] and gone == 1  # what stayed gathered is still there
+                more = self.kept_gathered if first else 0.0
+                yield replace(moment, working=moment.working + more)
             made += run.count * run.parameters * self.per_parameter
             kept -= run.count * run.kept
             copies -= run.count * run.saved_copies
@@ -241,9 +244,18 @@ def fresh_bytes(part: Part, sizes: Sizes) -> float:
 
 
 def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
-    """Parameters gathered for use."""
+    """Parameters gathered for use, whichever block is at work."""
     if sizes.zero == 2:  # once, and kept until backward is done
         return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.gathered
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
-    gathered = 1 + PREFETCHED_BLOCKS  # one works, the others arrive
+    gathered = 1 + sizes.settled.gathered_ahead  # one works, the others arrive
     return (ends + gathered * largest_block(stage, sizes.tensor)) * sizes.gathered
+
+
+def kept_bytes(stage: Stage, sizes: Sizes) -> float:
+    """Blocks that stay gathered from forward to backward, beyond those gathered for use."""
+    if sizes.zero == 2:
+        return 0.0
+    most, usual = sizes.settled.most_gathered, 1 + sizes.settled.gathered_ahead
+    more = max(min(most, stage.num_blocks) - usual, 0)
+    return more * largest_block(stage, sizes.tensor) * sizes.gathered

@@ -1,11 +1,12 @@
 """The time forecast of a step, by cause, on the slowest rank.
 
-Each rung hides what it really hides. Block-wise gathering runs one block ahead of the work and
-reductions one block behind it, so a pass exposes its first gather, its last reduction and, block
-by block, what is longer than the work beside it. Replicated gradients travel while the last
-backward pass goes on, but for the last bucket. Tensor-parallel collectives stand between products
-that need them: nothing hides those. What is hidden still costs: it takes memory bandwidth and
-processors from the work beside it (`INTERFERENCE`).
+Each rung hides what it really hides. Block-wise gathering runs ahead of the work and reductions one
+block behind it, so a pass exposes its first gather, its last reduction and, block by block, what is
+longer than the work beside it; gathering further ahead moves no bytes faster. With nothing gathered
+ahead in backward, a gather queues behind the reduction before it and both are exposed. Replicated
+gradients travel while the last backward pass goes on, but for the last bucket. Tensor-parallel
+collectives stand between products that need them: nothing hides those. What is hidden still costs:
+it takes memory bandwidth and processors from the work beside it (`INTERFERENCE`).
 """
 
 from __future__ import annotations
@@ -139,13 +140,24 @@ def sharded_communication(stage: Stage, one: MicroBatchTime, setting: Setting) -
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gather, leave = shard.gather(block * sizes.gather), reduce(block)
     gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(ends)
-    again, gathers = (gather, sizes.micro_batches) if sizes.zero == 3 else (0.0, 1)
+    gathers = sizes.micro_batches if sizes.zero == 3 else 1
+    dropped = dropped_blocks(count, setting)
     came = gather_ends + gather + count * max(gather - one.block_forward, 0.0)
-    left = leave_ends + leave + count * max(again + leave - one.block_backward, 0.0)
-    every_gather, every_leave = gather_ends + count * gather, leave_ends + count * (again + leave)
+    beside = one.block_backward if sizes.settled.gathered_ahead else 0.0
+    left = leave_ends + leave + dropped * max(gather + leave - beside, 0.0)
+    left += (count - dropped) * max(leave - one.block_backward, 0.0)
+    every_gather = gather_ends + count * gather
+    every_leave = leave_ends + count * leave + dropped * gather
     hidden = gathers * max(every_gather - came, 0.0)
     hidden += sizes.micro_batches * max(every_leave - left, 0.0)
     return DataCommunication(gathers * came + sizes.micro_batches * left, hidden)
+
+
+def dropped_blocks(count: int, setting: Setting) -> int:
+    """Blocks that are gathered once more for backward; one that stays by default is counted too."""
+    if setting.sizes.zero != 3:
+        return 0
+    return max(count - (setting.settled.kept_gathered - 1), 0)
 
 
 def replicated_communication(

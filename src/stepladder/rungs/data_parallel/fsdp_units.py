@@ -22,7 +22,6 @@ Holders = dict[nn.Parameter, set[nn.Module]]
 class Unit:
     parts: list[nn.Module]  # in the order of the module
     full_width: bool = False  # gathered and reduced in float32
-    last: bool = False  # the last block to run
 
 
 def units_of(
@@ -47,7 +46,7 @@ def units_of(
         for _, block in blocks
         if block not in settled and shares_nothing(block, holders, settled)
     ]
-    inner = [Unit([block], last=block is alone[-1]) for block in alone if has_own(block, settled)]
+    inner = [Unit([block]) for block in alone if has_own(block, settled)]
     return [*kept, *inner, Unit([module])]
 
 

@@ -1,8 +1,9 @@
 """Rung ZeRO 2 and 3: parameters, gradients and optimizer state sharded by torch's FSDP2.
 
-Each block is all-gathered just before it is used, one block ahead of the one that computes, and its
-gradients are reduce-scattered as soon as its backward is done. ZeRO 3 frees the gathered block
-after forward and gathers it again for backward; ZeRO 2 keeps it until the batch's last backward.
+Each block is all-gathered just before it is used, as many blocks ahead of the one that computes as
+the plan says, and its gradients are reduce-scattered as soon as its backward is done. ZeRO 3 frees
+the gathered block after forward and gathers it again for backward, but for the last blocks, as many
+as may be whole at a time; ZeRO 2 keeps every block until the batch's last backward.
 
 Ranks may use different parameters of a block (unused_parameters.py), and run different blocks
 (skipped_blocks.py).
@@ -28,7 +29,6 @@ from torch.distributed.fsdp import (
 
 from stepladder.plan import FP32, Plan, Precision, SettledPlan
 from stepladder.plan.layout import COPIES, SLICES
-from stepladder.plan.shared_constants import PREFETCHED_BLOCKS
 from stepladder.rungs.exact_ranks.gradient_tree import keep_shards, reduce_shards_in_order
 from stepladder.rungs.forward_effects.in_place_inputs import CopiedInputs
 from stepladder.rungs.output_tensors import ShownOutputs
@@ -60,21 +60,23 @@ def shard(
     make_contiguous(module)
     replicated = ReplicatedParameters(module)
     replicated.place(world.device)
+    blocks_alone = [unit for unit in units[:-1] if not unit.full_width]
+    # What forward used last, backward uses first.
+    kept = [*blocks_alone[-settled.kept_gathered :], units[-1]]
     for unit in units:
         fully_shard(
             unit.parts,
             mesh=mesh,
             mp_policy=mixed_policy(precision, unit),
             offload_policy=offload_policy(settled, world.device),
-            # What forward used last, backward uses first.
-            reshard_after_forward=settled.drops_gathered
-            and not unit.last
-            and unit is not units[-1],
+            reshard_after_forward=settled.drops_gathered and all(unit is not one for one in kept),
             ignored_params=replicated.all,
         )
     match_norms(module, precision, world.device)
     show_outputs(module, units, settled.plan)
-    prefetch([unit.parts[0] for unit in units[:-1] if not unit.full_width])
+    prefetch([unit.parts[0] for unit in blocks_alone], settled.gathered_ahead)
+    if not settled.gathered_ahead:
+        gather_in_turn(units)
     module.register_forward_hook(reshard_after_evaluation)
     if not settled.plan.compile and not declares_anatomy(module):  # the compiler would see hooks
         refuse_outside_calls(module, [unit.parts[0] for unit in units[:-1]])
@@ -194,16 +196,24 @@ def offload_policy(settled: SettledPlan, device: torch.device) -> OffloadPolicy:
     return CPUOffloadPolicy(pin_memory=device.type == "cuda")
 
 
-def prefetch(blocks: Sequence[nn.Module]) -> None:
-    """Gather each block's parameters while the block before it computes."""
+def prefetch(blocks: Sequence[nn.Module], ahead: int) -> None:
+    """Gather so many blocks ahead of the one that computes, in either direction."""
     sliced: list[FSDPModule] = [block for block in blocks if isinstance(block, FSDPModule)]
     for index, block in enumerate(sliced):
-        after = sliced[index + 1 : index + 1 + PREFETCHED_BLOCKS]
-        before = sliced[max(index - PREFETCHED_BLOCKS, 0) : index]
+        after = sliced[index + 1 : index + 1 + ahead]
+        before = sliced[max(index - ahead, 0) : index]
         if after:
             block.set_modules_to_forward_prefetch(after)
         if before:
             block.set_modules_to_backward_prefetch(before[::-1])
+
+
+def gather_in_turn(units: Sequence[Unit]) -> None:
+    """Gather nothing ahead in backward: FSDP2 would, where a unit names no others to gather."""
+    for unit in units:
+        part = unit.parts[0]
+        assert isinstance(part, FSDPModule)
+        part.set_modules_to_backward_prefetch([part])  # itself, which is gathered already
 
 
 def reshard_after_evaluation(module: nn.Module, *_: Any) -> None:

@@ -30,32 +30,45 @@ def workload(options: argparse.Namespace, num_batches: int = 4) -> Any:
 
 
 def bench_zero(options: argparse.Namespace) -> int:
-    """Memory a rank under DDP and ZeRO; 1 where the state is not what the arithmetic says."""
-    from stepladder.bench.zero import ENOUGH, measure_zero
+    """Memory, speed and traffic under DDP and ZeRO; 1 where the state is not as in theory."""
+    from stepladder.bench.zero import ENOUGH, measure_zero, strategies
     from stepladder.launch import Ranks
 
     ranks, work = options.ranks or RANKS, workload(options)
     with Ranks(ranks) as pool:
-        found = measure_zero(pool, work, ranks=ranks, words=options.plan)
-        rows = list(progress(found, "stages", 4))
+        found = measure_zero(pool, work, ranks=ranks, words=options.plan, steps=options.steps)
+        rows = list(progress(found, "strategies", len(strategies(ranks))))
     whole = sum(getattr(rows[0].theory, owner) for owner in OWNERS)
     cells = []
     for row in rows:
         held = [getattr(row.measured, owner) for owner in OWNERS]
         expected = sum(getattr(row.theory, owner) for owner in OWNERS)
-        shares = (f"{sum(held) / whole:.1%}", f"{expected / whole:.1%}")
+        shares = (f"{sum(held) / whole:.1%}", f"{expected / whole:.1%}", f"{row.error:.2%}")
+        sent = "not counted" if row.sent_bytes is None else row.sent_bytes / MIB
+        pace = row.samples_per_second
+        speed = (pace, f"{pace / rows[0].samples_per_second:.2f}")
         sizes = [size / MIB for size in held]
-        cells.append([row.name, *sizes, *shares, f"{row.error:.2%}", row.peak_bytes / MIB])
+        cells.append([row.name, *sizes, *shares, row.peak_bytes / MIB, sent, *speed])
     if options.plot:
-        panels = {f"{owner} MiB": [c[i + 1] for c in cells] for i, owner in enumerate(OWNERS)}
-        plot_bars(options.plot, [row.name for row in rows], panels, "stage")
+        plot_strategies(options.plot, rows)
     if options.json:
         as_json([{**asdict(row), "error": row.error} for row in rows])
     else:
-        columns = ["stage", *(f"{owner} MiB" for owner in OWNERS), "of DDP's state", "in theory",
-                   "furthest", "peak MiB"]  # fmt: skip
-        table(f"Training state a rank, {ranks} ranks: {work.name}", columns, cells)
+        owners = [f"{owner} MiB" for owner in OWNERS]
+        shares_of = ["of DDP's state", "in theory", "furthest"]
+        columns = ["strategy", *owners, *shares_of, "peak MiB", "sent MiB", "samples/s", "of DDP's"]
+        table(f"Sharding strategies, a rank of {ranks}: {work.name}", columns, cells)
     return 1 if any(row.error > ENOUGH for row in rows) else 0
+
+
+def plot_strategies(path: str, rows: list[Any]) -> None:
+    panels = {f"{owner} MiB": [getattr(row.measured, owner) / MIB for row in rows]
+              for owner in OWNERS}  # fmt: skip
+    panels["peak MiB"] = [row.peak_bytes / MIB for row in rows]
+    if all(row.sent_bytes is not None for row in rows):
+        panels["sent MiB"] = [row.sent_bytes / MIB for row in rows]
+    panels["samples/s"] = [row.samples_per_second for row in rows]
+    plot_bars(path, [row.name for row in rows], panels, "strategy")
 
 
 def bench_scaling(options: argparse.Namespace) -> int:
