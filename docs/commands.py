@@ -24,6 +24,10 @@ SAID = {  # where the parser has a few words, for a terminal's width, or none
     "--restarts": "start ranks that fail again, up to K times; 3 by default",
     "doctor --limit": "the time that each check may take; 180 by default",
     "doctor --quick": "leave out torch.compile, the slowest check",
+    "doctor --device": "instead: the memory and the multiprocessors of a device of the table, such "
+    "as `H100-80GB`, or of this machine, `here`",
+    "doctor --block": "with `--device`: how many of these blocks of a kernel fit one "
+    "multiprocessor, such as `threads=256 registers=64 shared=48KiB`",
     "plan --on": "the cluster, such as `8 nodes x 8 H100-80GB`, or `here` for this machine",
     "plan --batch": "search for the fastest plan with this global batch, in sequences",
     "plan --sequence": "tokens of a sequence",

@@ -15,11 +15,13 @@ of docs/figures.py show the same rows.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from stepladder.hardware import Cluster
@@ -332,6 +334,31 @@ def located_faults() -> str:
     return f"{origin(kept, 'python benchmarks/located_faults.py')} {says}"
 
 
+def published_mfu() -> str:
+    """What others state of their runs in bf16, by device."""
+    with (RESULTS.parent / "planner" / "published.csv").open(newline="") as file:
+        kept = [
+            row for row in csv.DictReader(file) if row["mfu_pct"] and row["precision"] == "bf16"
+        ]
+    stated: dict[str, list[float]] = {}
+    for row in kept:
+        stated.setdefault(row["hardware"], []).append(float(row["mfu_pct"]))
+    rows = [
+        [
+            device,
+            str(len(each)),
+            *(f"{figure:.0f}%" for figure in (min(each), median(each), max(each))),
+        ]
+        for device, each in stated.items()
+    ]
+    sources = dict.fromkeys(row["source"].partition(" ")[0] for row in kept)
+    head = (
+        f"Published runs in bf16 that state their MFU, of {', '.join(sources)} "
+        "(`benchmarks/planner/published.csv`)."
+    )
+    return f"{head}\n\n{lines(['device', 'runs', 'lowest', 'median', 'highest'], rows)}"
+
+
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
@@ -345,6 +372,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "launchers": launchers,
     "loader": loader,
     "located_faults": located_faults,
+    "published_mfu": published_mfu,
 }
 
 

@@ -101,7 +101,15 @@ class Parsed:
         )
 
     @property
+    def computed(self) -> bool:
+        """Whether its answer is arithmetic: the same on every machine, to the last digit."""
+        named = getattr(self.options, "device_name", None)
+        return self.name == "plan" or (named is not None and named != "here")
+
+    @property
     def elsewhere(self) -> tuple[str, str] | None:
+        if self.computed and self.name == "doctor":
+            return None
         two = " ".join([self.name, *self.words[:1]])
         return ELSEWHERE.get(two, ELSEWHERE.get(self.name))
 
