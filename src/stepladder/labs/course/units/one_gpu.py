@@ -79,6 +79,11 @@ ARITHMETIC = Unit(
             'stepladder plan llama2-7b --on "8 x A100-80GB" --plan "bf16 zero3 micro=1"',
             "speed.md",
         ),
+        Exercise(
+            "Read a GPU's memory, multiprocessors and occupancy",
+            command="stepladder doctor --device H100-80GB",
+            page="gpu.md",
+        ),
         Exercise("See what a compiler sees: graphs, breaks, shapes", "compiling"),
         Exercise(
             "Write a kernel, call it from torch, measure the bytes it moves",
@@ -157,6 +162,18 @@ ARITHMETIC = Unit(
             lambda: "memory" if figures.sum_intensity(2) < figures.balance("A100-80GB") else "math",
             choices=("memory", "math"),
             traps=(Trap(lambda: "math", "It computes one FLOP for six bytes"),),
+        ),
+        Question(
+            "blocks",
+            "How many blocks of 256 threads, with 64 registers a thread and 48 KiB of shared "
+            "memory, fit one multiprocessor of an H100 at once?",
+            lambda: figures.blocks("H100-80GB", "threads=256 registers=64 shared=48KiB"),
+            traps=(
+                Trap(
+                    lambda: figures.blocks("H100-80GB", "threads=256"),
+                    "That is what its warps allow: registers and shared memory are used up sooner",
+                ),
+            ),
         ),
     ),
 )
