@@ -1,6 +1,6 @@
 """The tables people quote about sharing work, measured in one go and kept with date and machine.
 
-    python benchmarks/sharding_tables.py [zero scaling accumulation compression]
+    python benchmarks/sharding_tables.py [zero scaling accumulation compression matmul]
 
 Writes results/NAME.json for each. Run it on a machine that does nothing else: times of ranks that
 share a core with something else say nothing.
@@ -15,6 +15,7 @@ import platform
 import subprocess
 import sys
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
@@ -23,6 +24,7 @@ TABLES = {  # name: its words
     "scaling": ["--ranks", "2", "--batch", "8", "--sequence", "128", "--steps", "8"],
     "accumulation": ["--steps", "30", "--batch", "16"],
     "compression": ["--steps", "8"],
+    "matmul": [],
 }
 BUSY = 0.5  # of the cores, before we start
 
@@ -44,8 +46,9 @@ def main() -> int:
         kept = {
             "date": str(date.today()),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "torch": version("torch"),
             "load": round(load, 2),
-            "command": f"stepladder bench {name} {' '.join(TABLES[name])}",
+            "command": " ".join(["stepladder bench", name, *TABLES[name]]),
             "rows": json.loads(done.stdout) if done.stdout else [],
         }
         (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")

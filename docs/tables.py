@@ -223,6 +223,23 @@ def compression() -> str:
     return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
 
 
+def matmul() -> str:
+    kept = read("matmul")
+    rows = [
+        [
+            row["name"],
+            str(row["size"]),
+            f"{row['seconds'] * 1e3:.3g}",
+            f"{row['flops_per_second'] / 1e9:.3g}",
+            f"{row['times_first']:,.0f} ×",
+            f"{100 * row['share_of_peak']:.3g}%",
+        ]
+        for row in kept["rows"]["matmuls"]
+    ]
+    columns = ["way", "size", "ms", "GFLOP/s", "against the first", "of the peak"]
+    return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
+
+
 def kernels() -> str:
     kept = read("kernels")
     rows = [
@@ -369,6 +386,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "exact_ranks": exact_ranks,
     "recheck": recheck,
     "kernels": kernels,
+    "matmul": matmul,
     "launchers": launchers,
     "loader": loader,
     "located_faults": located_faults,

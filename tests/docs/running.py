@@ -56,6 +56,7 @@ ELSEWHERE = {  # started for real, with its processes, by a test of its own: fil
     "bench scaling": ("tests/cli/results/bench_tables/test_sharding_tables.py", '"scaling"'),
     "bench learning-rate": ("tests/cli/commands/test_bench.py", '"learning-rate"'),
     "bench compression-curves": ("tests/cli/commands/test_bench.py", '"compression-curves"'),
+    "bench matmul": ("tests/cli/commands/test_bench.py", '"matmul"'),
     "bench roofline": ("tests/cli/commands/test_bench.py", '"roofline"'),
     "plan --page": ("tests/cli/planner_page/test_open_page.py", '["plan", "--page"'),
     "watch": ("tests/cli/commands/test_watch.py", '["watch"'),

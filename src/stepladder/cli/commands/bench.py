@@ -13,6 +13,7 @@ pipeline: the schedules on local ranks, idle time beside the formula's, the time
 learning-rate: loss curves of a larger batch under each scaling rule, with and without warm-up.
 roofline: this device's measured peaks and bandwidth, operations of a step under them.
 compression-curves: loss over a training with smaller gradients, error feedback on and off.
+matmul: one product from three loops to the library's, and copies between memories.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from stepladder.cli.results.bench_tables.curve_tables import (
     bench_learning_rate,
 )
 from stepladder.cli.results.bench_tables.device_tables import bench_roofline
+from stepladder.cli.results.bench_tables.matmul_table import bench_matmul
 from stepladder.cli.results.bench_tables.pipeline_tables import bench_pipeline
 from stepladder.cli.results.bench_tables.plan_tables import (
     bench_batch,
@@ -173,4 +175,5 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "learning-rate": bench_learning_rate,
     "roofline": bench_roofline,
     "compression-curves": bench_compression_curves,
+    "matmul": bench_matmul,
 }
