@@ -123,6 +123,8 @@ SAID = {  # where the parser has a few words, for a terminal's width, or none
     "bench --ranks": "local ranks; 2 by default",
     "bench --largest": "collectives and ring: the largest message; 65536 by default",
     "bench --keep": "collectives: let forecasts use the latency and rate that were measured",
+    "bench --budget": "walls: the memory that a rank may use; two thirds of what plain DDP needs "
+    "by default",
     "completion shell": "the shell to complete in",
     "completion --line": "print how this line may go on; the shell calls it",
 }

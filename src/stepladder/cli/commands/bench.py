@@ -14,6 +14,7 @@ learning-rate: loss curves of a larger batch under each scaling rule, with and w
 roofline: this device's measured peaks and bandwidth, operations of a step under them.
 compression-curves: loss over a training with smaller gradients, error feedback on and off.
 matmul: one product from three loops to the library's, and copies between memories.
+walls: a budget of memory, the speed of one rank, bytes between ranks, and what passes each.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from stepladder.cli.results.bench_tables.sharding_tables import (
     bench_scaling,
     bench_zero,
 )
+from stepladder.cli.results.bench_tables.wall_tables import bench_walls
 from stepladder.cli.user_code_options import (
     MODEL,
     announce,
@@ -62,16 +64,27 @@ if TYPE_CHECKING:
 
 TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation", "learning-rate")
+LINKED = ("compression", "compression-curves", "walls")  # of a preset, over links
 OWN = (*TRAINED, "data", *SHARED)
 READERS = {
     "data": OWN,
     "sample": OWN,
     "loss": (*TRAINED, *SHARED),
-    "model": (*TRAINED, "data", "dp", *SHARED, "compression", "compression-curves"),
-    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, "compression", "compression-curves"),
-    "sequence": (*TRAINED, "data", "dp", *SHARED, "compression", "compression-curves"),
+    "model": (*TRAINED, "data", "dp", *SHARED, *LINKED),
+    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, *LINKED),
+    "sequence": (*TRAINED, "data", "dp", *SHARED, *LINKED),
     "plan": (*TRAINED, "collectives", *SHARED),
-    "ranks": ("collectives", "ring", "dp", "pipeline", "zero", "scaling", "compression-curves"),
+    "ranks": (
+        "collectives",
+        "ring",
+        "dp",
+        "pipeline",
+        "zero",
+        "scaling",
+        "compression-curves",
+        "walls",
+    ),
+    "budget": ("walls",),
     "largest": ("collectives", "ring"),
     "keep": ("collectives",),
     "optimizer": ("learning-rate", "compression-curves"),
@@ -102,6 +115,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep", action="store_true", help="let forecasts use the measured link: collectives"
+    )
+    parser.add_argument(
+        "--budget", type=positive, metavar="MIB", help="a rank's memory: walls (2/3 of plain DDP's)"
     )
     parser.add_argument(
         "--times", type=positive, metavar="N", help="times the base batch: learning-rate (8)"
@@ -176,4 +192,5 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "roofline": bench_roofline,
     "compression-curves": bench_compression_curves,
     "matmul": bench_matmul,
+    "walls": bench_walls,
 }
