@@ -1,6 +1,7 @@
 """The tables people quote about sharing work, measured in one go and kept with date and machine.
 
-    python benchmarks/sharding_tables.py [zero scaling accumulation compression matmul]
+    python benchmarks/sharding_tables.py [zero scaling accumulation compression matmul walls
+                                            pipeline]
 
 Writes results/NAME.json for each. Run it on a machine that does nothing else: times of ranks that
 share a core with something else say nothing.
@@ -25,6 +26,8 @@ TABLES = {  # name: its words
     "accumulation": ["--steps", "30", "--batch", "16"],
     "compression": ["--steps", "8"],
     "matmul": [],
+    "walls": ["--steps", "2"],
+    "pipeline": ["--steps", "2"],
 }
 BUSY = 0.5  # of the cores, before we start
 

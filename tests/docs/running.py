@@ -54,6 +54,8 @@ ELSEWHERE = {  # started for real, with its processes, by a test of its own: fil
     "bench dp": ("tests/cli/results/bench_tables/test_communication_tables.py", '"dp"'),
     "bench zero": ("tests/cli/results/bench_tables/test_sharding_tables.py", '"zero"'),
     "bench scaling": ("tests/cli/results/bench_tables/test_sharding_tables.py", '"scaling"'),
+    "bench walls": ("tests/cli/results/bench_tables/test_wall_tables.py", '"walls"'),
+    "bench pipeline": ("tests/cli/results/bench_tables/test_wall_tables.py", '"pipeline"'),
     "bench learning-rate": ("tests/cli/commands/test_bench.py", '"learning-rate"'),
     "bench compression-curves": ("tests/cli/commands/test_bench.py", '"compression-curves"'),
     "bench matmul": ("tests/cli/commands/test_bench.py", '"matmul"'),

@@ -12,25 +12,16 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from stepladder.data import Batch
 from stepladder.errors import PlanError
 from stepladder.launch import Ranks
-from stepladder.measure import Traffic, measure_memory
-from stepladder.plan import Plan
 from stepladder.planner import forecast
-from stepladder.record import Memory
-from stepladder.train import Run, climb
-from stepladder.world import Place
 
+from .counted_plans import CountedPlan, CountLoad, count_plan
 from .scaling import ScalingWorkload, time_rank
-from .time_plans import Workload
-from .workloads import make_workload
 
 PASSES = 4  # of a batch that is accumulated
 BUDGET = 2 / 3  # of what the first plan needs, unless a budget is given
-WARMUP = 3  # steps, in which DDP lays out its buckets and PowerSGD begins
 MEMORY, COMPUTE, COMMUNICATION = "memory", "compute", "communication"
 MODELS = {MEMORY: "llama2-7b", COMPUTE: "gpt2-xl", COMMUNICATION: "gpt2-xl"}
 TOKENS = 300e9
@@ -84,19 +75,11 @@ class WallPlan:
 
 @dataclass(frozen=True, slots=True)
 class CountedRow:
-    """One plan, counted: bytes held by the fullest rank, and sent by the one that sends most."""
+    """One plan at its walls, counted."""
 
-    plan: WallPlan
-    memory: Memory
-    sent_bytes: int  # in a step
-
-    @property
-    def peak_bytes(self) -> int:
-        return self.memory.peak_bytes
-
-    @property
-    def sent_per_sample(self) -> float:
-        return self.sent_bytes / self.plan.samples
+    walls: tuple[str, ...]
+    name: str
+    counted: CountedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,30 +132,10 @@ def plans_of(load: WallLoad) -> list[WallPlan]:
 def count_plans(pool: Ranks, load: WallLoad) -> Iterator[CountedRow]:
     """One row a plan, as each is counted."""
     load.check()
+    work = CountLoad(load.model, load.sequence)
     for plan in plans_of(load):
-        answers = pool.call(count_rank, load, plan, ranks=load.ranks)
-        fullest = max((memory for memory, _ in answers), key=lambda memory: memory.peak_bytes)
-        yield CountedRow(plan, fullest, round(max(sent for _, sent in answers)))
-
-
-def count_rank(load: WallLoad, plan: WallPlan) -> tuple[Memory, float]:
-    """On one rank: what a step holds at its peak, and what it sends."""
-    rank, each = Place.from_environment().rank, plan.samples // load.ranks
-    work: Workload = make_workload(
-        load.model, batch=plan.samples, sequence=load.sequence, num_batches=1
-    )
-    batch = work.batches[0].rows(slice(each * rank, each * (rank + 1)))
-    run = climb(work.make(), loss=work.loss, plan=Plan.parse(plan.words), device="cpu")
-    for _ in range(WARMUP):
-        step(run, batch)
-    with Traffic() as traffic:
-        step(run, batch)
-    memory = measure_memory(partial(step, run, batch), run.module, run.optimizer, run.world.device)
-    return memory, traffic.sent_bytes
-
-
-def step(run: Run, batch: Batch) -> None:
-    run.step(batch).read()
+        counted = count_plan(pool, work, plan.words, plan.samples, ranks=load.ranks)
+        yield CountedRow(plan.walls, plan.name, counted)
 
 
 def time_ranks(pool: Ranks, load: WallLoad, *, rounds: int = 3) -> list[TimedRow]:
@@ -205,4 +168,4 @@ def forecast_walls() -> list[ForecastRow]:
 
 def budget_of(rows: Sequence[CountedRow], asked: int | None) -> int:
     """The bytes that a rank may hold: those asked for, or a share of what the plain plan needs."""
-    return asked or int(BUDGET * rows[0].peak_bytes)
+    return asked or int(BUDGET * rows[0].counted.peak_bytes)

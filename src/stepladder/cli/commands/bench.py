@@ -9,7 +9,8 @@ alone against the backend's, its bytes counted, its steps drawn. dp: threads in 
 DDP. zero: what a rank holds under DDP and ZeRO 1, 2, 3 beside theory. scaling: efficiency from one
 rank to several, strong and weak. accumulation: one batch in more and more micro-batches.
 compression: smaller gradients over links of several speeds (root, to make the links).
-pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn.
+pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn; a
+pipeline beside DDP and ZeRO 3 on as many ranks.
 learning-rate: loss curves of a larger batch under each scaling rule, with and without warm-up.
 roofline: this device's measured peaks and bandwidth, operations of a step under them.
 compression-curves: loss over a training with smaller gradients, error feedback on and off.
@@ -64,14 +65,14 @@ if TYPE_CHECKING:
 
 TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation", "learning-rate")
-LINKED = ("compression", "compression-curves", "walls")  # of a preset, over links
+LINKED = ("compression", "compression-curves", "walls", "pipeline")  # of a preset, on ranks
 OWN = (*TRAINED, "data", *SHARED)
 READERS = {
     "data": OWN,
     "sample": OWN,
     "loss": (*TRAINED, *SHARED),
     "model": (*TRAINED, "data", "dp", *SHARED, *LINKED),
-    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, *LINKED),
+    "batch": (*TRAINED, "data", "dp", *SHARED, *LINKED),
     "sequence": (*TRAINED, "data", "dp", *SHARED, *LINKED),
     "plan": (*TRAINED, "collectives", *SHARED),
     "ranks": (

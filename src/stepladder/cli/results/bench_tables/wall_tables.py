@@ -36,9 +36,9 @@ def bench_walls(options: argparse.Namespace) -> int:
         counted = list(progress(count_plans(pool, load), "plans", len(plans_of(load))))
         timed = time_ranks(pool, load)
     budget, forecasts = budget_of(counted, (options.budget or 0) * MIB or None), forecast_walls()
-    held, sent = ([row for row in counted if wall in row.plan.walls]
+    held, sent = ([row for row in counted if wall in row.walls]
                   for wall in (MEMORY, COMMUNICATION))  # fmt: skip
-    passed = [row.plan.name for row in held if row.peak_bytes <= budget]
+    passed = [row.name for row in held if row.counted.peak_bytes <= budget]
     if options.plot:
         store(draw_walls(held, timed, sent, budget), options.plot)
     if options.json:
@@ -55,14 +55,15 @@ def bench_walls(options: argparse.Namespace) -> int:
 
 
 def record(row: CountedRow) -> dict[str, Any]:
-    return {**asdict(row), "peak_bytes": row.peak_bytes, "sent_per_sample": row.sent_per_sample}
+    return {**asdict(row), "peak_bytes": row.counted.peak_bytes,
+            "sent_per_sample": row.counted.sent_per_sample}  # fmt: skip
 
 
 def show_memory(where: str, rows: Sequence[CountedRow], budget: int) -> None:
     cells = [
-        [row.plan.name, row.plan.words, row.peak_bytes / MIB,
-         percent(row.peak_bytes / rows[0].peak_bytes),
-         "passes" if row.peak_bytes <= budget else "needs more"]
+        [row.name, row.counted.words, row.counted.peak_bytes / MIB,
+         percent(row.counted.peak_bytes / rows[0].counted.peak_bytes),
+         "passes" if row.counted.peak_bytes <= budget else "needs more"]
         for row in rows
     ]  # fmt: skip
     table(f"The wall of memory: {digits(budget / MIB)} MiB a rank; {where}",
@@ -77,12 +78,12 @@ def show_compute(rows: Sequence[TimedRow]) -> None:
 
 
 def show_communication(where: str, rows: Sequence[CountedRow]) -> None:
-    plain = rows[0].sent_per_sample
-    cells = [
-        [row.plan.name, row.plan.words, row.sent_bytes / 1024, row.sent_per_sample / 1024,
-         f"{row.sent_per_sample / plain:.3g}"]
-        for row in rows
-    ]  # fmt: skip
+    plain = rows[0].counted.sent_per_sample
+    cells = []
+    for row in rows:
+        each = row.counted.sent_per_sample
+        sizes = row.counted.sent_bytes / 1024, each / 1024
+        cells.append([row.name, row.counted.words, *sizes, f"{each / plain:.3g}"])
     table(f"The wall of communication: sent by a rank; {where}",
           ["way", "plan", "KiB a step", "KiB a sample", "of plain"], cells)  # fmt: skip
 
@@ -101,12 +102,12 @@ def show_forecasts(rows: Sequence[ForecastRow]) -> None:
 
 def conclusion(passed: Sequence[str], timed: Sequence[TimedRow], sent: Sequence[CountedRow]) -> str:
     """What passes each wall here."""
-    least = min(sent, key=lambda row: row.sent_per_sample)
-    fewer = sent[0].sent_per_sample / least.sent_per_sample
+    least = min(sent, key=lambda row: row.counted.sent_per_sample)
+    fewer = sent[0].counted.sent_per_sample / least.counted.sent_per_sample
     return (
         f"Within the budget: {', '.join(passed) or 'nothing'}.\n"
         f"{timed[-1].ranks} ranks are {timed[-1].times_faster:.2f} times as fast as one.\n"
-        f"{least.plan.name} sends {digits(fewer)} times fewer bytes a sample. 'stepladder bench "
+        f"{least.name} sends {digits(fewer)} times fewer bytes a sample. 'stepladder bench "
         "compression' times that over slow links."
     )
 
@@ -116,9 +117,9 @@ def draw_walls(
 ) -> Any:
     drawn, (memory, compute, traffic) = figure(15.0, 4.2, panels=3, widths=(6, 2, 6))
     panels = (
-        (memory, "MiB a rank", [(row.plan.name, row.peak_bytes / MIB) for row in held]),
+        (memory, "MiB a rank", [(row.name, row.counted.peak_bytes / MIB) for row in held]),
         (compute, "times faster", [(f"{row.ranks} ranks", row.times_faster) for row in timed]),
-        (traffic, "KiB sent a sample", [(r.plan.name, r.sent_per_sample / 1024) for r in sent]),
+        (traffic, "KiB sent a sample", [(r.name, r.counted.sent_per_sample / 1024) for r in sent]),
     )
     for axes, title, bars in panels:
         draw_bars(axes, title, [value for _, value in bars])
