@@ -240,6 +240,65 @@ def matmul() -> str:
     return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
 
 
+def walls(word: str) -> str:
+    """One of the three walls, as it was met on local ranks."""
+    kept = read("walls")
+    found = kept["rows"]
+    if word == "compute":
+        rows = [[str(row["ranks"]), f"{row['times_faster']:.2f} ×"] for row in found["timed"]]
+        return f"{origin(kept, kept['command'])}\n\n{lines(['ranks', 'times faster'], rows)}"
+    shown = [row for row in found["counted"] if word in row["walls"]]
+    plain = shown[0]
+    rows = []
+    for row in shown:
+        cells = [row["name"], f"`{row['counted']['words']}`"]
+        if word == "memory":
+            cells += [
+                f"{row['peak_bytes'] / 2**20:.1f}",
+                f"{row['peak_bytes'] / plain['peak_bytes']:.0%}",
+                "passes" if row["peak_bytes"] <= found["budget_bytes"] else "needs more",
+            ]
+        else:
+            cells += [
+                f"{row['counted']['sent_bytes'] / 1024:,.0f}",
+                f"{row['sent_per_sample'] / 1024:.1f}",
+                f"{row['sent_per_sample'] / plain['sent_per_sample']:.0%}",
+            ]
+        rows.append(cells)
+    columns = {
+        "memory": ["way", "plan", "MiB a rank", "of plain", "budget"],
+        "communication": ["way", "plan", "KiB a step", "KiB a sample", "of plain"],
+    }[word]
+    budget = f" The budget is {found['budget_bytes'] / 2**20:.1f} MiB." if word == "memory" else ""
+    return f"{origin(kept, kept['command'])}{budget}\n\n{lines(columns, rows)}"
+
+
+def equal_devices() -> str:
+    kept = read("pipeline")
+    found = kept["rows"]["equal_devices"]
+    plain, held = (
+        found["DDP"],
+        {
+            name: sum(v for k, v in row["memory"].items() if k not in ("reserved", "context"))
+            for name, row in found.items()
+        },
+    )
+    rows = [
+        [
+            name,
+            f"`{row['words']}`",
+            f"{held[name] / 2**20:.1f}",
+            f"{held[name] / held['DDP']:.0%}",
+            f"{row['sent_bytes'] / 1024:,.0f}",
+            f"{row['sent_bytes'] / plain['sent_bytes']:.0%}",
+            f"{row['seconds'] / plain['seconds']:.2f} ×",
+        ]
+        for name, row in found.items()
+    ]
+    columns = ["way", "plan", "MiB, fullest rank", "of DDP", "KiB sent by a rank", "of DDP", "time"]
+    return f"{origin(kept, kept['command'])}\n\n{lines(columns, rows)}"
+
+
 def kernels() -> str:
     kept = read("kernels")
     rows = [
@@ -387,6 +446,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "recheck": recheck,
     "kernels": kernels,
     "matmul": matmul,
+    "equal_devices": equal_devices,
     "launchers": launchers,
     "loader": loader,
     "located_faults": located_faults,
@@ -396,7 +456,8 @@ MEASURED: dict[str, Callable[[], str]] = {
 
 def measured_table(words: str) -> str:
     name, _, word = words.strip().partition(" ")
-    return parity(word) if name == "parity" else MEASURED[name]()
+    by_word = {"parity": parity, "walls": walls}
+    return by_word[name](word) if name in by_word else MEASURED[name]()
 
 
 def names_table(_: str) -> str:
