@@ -96,6 +96,11 @@ def origin(kept: dict[str, Any], command: str) -> str:
     return f"Measured on {kept['date']}: {kept['machine']}{torch}, `{command}`."
 
 
+def at_load(kept: dict[str, Any], command: str) -> str:
+    """Where and when, and how many processes wanted the processor: times are to be read with it."""
+    return f"{origin(kept, command)} Load of other work: {kept['load']:.1f}."
+
+
 def precision() -> str:
     kept = read("precisions_gpu")
     rows = []
@@ -237,7 +242,7 @@ def matmul() -> str:
         for row in kept["rows"]["matmuls"]
     ]
     columns = ["way", "size", "ms", "GFLOP/s", "against the first", "of the peak"]
-    return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
+    return at_load(kept, kept["command"]) + "\n\n" + lines(columns, rows)
 
 
 def walls(word: str) -> str:
@@ -246,7 +251,7 @@ def walls(word: str) -> str:
     found = kept["rows"]
     if word == "compute":
         rows = [[str(row["ranks"]), f"{row['times_faster']:.2f} ×"] for row in found["timed"]]
-        return f"{origin(kept, kept['command'])}\n\n{lines(['ranks', 'times faster'], rows)}"
+        return f"{at_load(kept, kept['command'])}\n\n{lines(['ranks', 'times faster'], rows)}"
     shown = [row for row in found["counted"] if word in row["walls"]]
     plain = shown[0]
     rows = []
@@ -270,7 +275,7 @@ def walls(word: str) -> str:
         "communication": ["way", "plan", "KiB a step", "KiB a sample", "of plain"],
     }[word]
     budget = f" The budget is {found['budget_bytes'] / 2**20:.1f} MiB." if word == "memory" else ""
-    return f"{origin(kept, kept['command'])}{budget}\n\n{lines(columns, rows)}"
+    return f"{at_load(kept, kept['command'])}{budget}\n\n{lines(columns, rows)}"
 
 
 def equal_devices() -> str:
@@ -278,10 +283,7 @@ def equal_devices() -> str:
     found = kept["rows"]["equal_devices"]
     plain, held = (
         found["DDP"],
-        {
-            name: sum(v for k, v in row["memory"].items() if k not in ("reserved", "context"))
-            for name, row in found.items()
-        },
+        {name: sum(row["memory"].values()) for name, row in found.items()},
     )
     rows = [
         [
@@ -296,7 +298,7 @@ def equal_devices() -> str:
         for name, row in found.items()
     ]
     columns = ["way", "plan", "MiB, fullest rank", "of DDP", "KiB sent by a rank", "of DDP", "time"]
-    return f"{origin(kept, kept['command'])}\n\n{lines(columns, rows)}"
+    return f"{at_load(kept, kept['command'])}\n\n{lines(columns, rows)}"
 
 
 def kernels() -> str:

@@ -84,6 +84,11 @@ ARITHMETIC = Unit(
             command="stepladder doctor --device H100-80GB",
             page="gpu.md",
         ),
+        Exercise(
+            "One matmul in several ways, and copies between memories",
+            command="stepladder bench matmul",
+            page="gpu.md",
+        ),
         Exercise("See what a compiler sees: graphs, breaks, shapes", "compiling"),
         Exercise(
             "Write a kernel, call it from torch, measure the bytes it moves",
