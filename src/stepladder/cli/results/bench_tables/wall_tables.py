@@ -118,7 +118,7 @@ def draw_walls(
     drawn, (memory, compute, traffic) = figure(15.0, 4.2, panels=3, widths=(6, 2, 6))
     panels = (
         (memory, "MiB a rank", [(row.name, row.counted.peak_bytes / MIB) for row in held]),
-        (compute, "times faster", [(f"{row.ranks} ranks", row.times_faster) for row in timed]),
+        (compute, "times faster, by ranks", [(str(r.ranks), r.times_faster) for r in timed]),
         (traffic, "KiB sent a sample", [(r.name, r.counted.sent_per_sample / 1024) for r in sent]),
     )
     for axes, title, bars in panels:
