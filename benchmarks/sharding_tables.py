@@ -1,6 +1,7 @@
 """The tables people quote about sharing work, measured in one go and kept with date and machine.
 
-    python benchmarks/sharding_tables.py [zero scaling accumulation compression]
+    python benchmarks/sharding_tables.py [zero scaling accumulation compression matmul walls
+                                            pipeline]
 
 Writes results/NAME.json for each. Run it on a machine that does nothing else: times of ranks that
 share a core with something else say nothing.
@@ -15,6 +16,7 @@ import platform
 import subprocess
 import sys
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
@@ -23,6 +25,9 @@ TABLES = {  # name: its words
     "scaling": ["--ranks", "2", "--batch", "8", "--sequence", "128", "--steps", "8"],
     "accumulation": ["--steps", "30", "--batch", "16"],
     "compression": ["--steps", "8"],
+    "matmul": [],
+    "walls": ["--steps", "2"],
+    "pipeline": ["--steps", "2"],
 }
 BUSY = 0.5  # of the cores, before we start
 
@@ -44,10 +49,14 @@ def main() -> int:
         kept = {
             "date": str(date.today()),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "torch": version("torch"),
             "load": round(load, 2),
-            "command": f"stepladder bench {name} {' '.join(TABLES[name])}",
+            "command": " ".join(["stepladder bench", name, *TABLES[name]]),
             "rows": json.loads(done.stdout) if done.stdout else [],
         }
+        if name == "pipeline":  # a timeline is a picture, and long
+            for row in kept["rows"]["schedules"]:
+                del row["events"]
         (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
         print(f"{name}: {len(kept['rows'])} rows, exit {done.returncode}")
     return 1 if failed else 0

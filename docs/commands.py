@@ -24,6 +24,10 @@ SAID = {  # where the parser has a few words, for a terminal's width, or none
     "--restarts": "start ranks that fail again, up to K times; 3 by default",
     "doctor --limit": "the time that each check may take; 180 by default",
     "doctor --quick": "leave out torch.compile, the slowest check",
+    "doctor --device": "instead: the memory and the multiprocessors of a device of the table, such "
+    "as `H100-80GB`, or of this machine, `here`",
+    "doctor --block": "with `--device`: how many of these blocks of a kernel fit one "
+    "multiprocessor, such as `threads=256 registers=64 shared=48KiB`",
     "plan --on": "the cluster, such as `8 nodes x 8 H100-80GB`, or `here` for this machine",
     "plan --batch": "search for the fastest plan with this global batch, in sequences",
     "plan --sequence": "tokens of a sequence",
@@ -119,6 +123,8 @@ SAID = {  # where the parser has a few words, for a terminal's width, or none
     "bench --ranks": "local ranks; 2 by default",
     "bench --largest": "collectives and ring: the largest message; 65536 by default",
     "bench --keep": "collectives: let forecasts use the latency and rate that were measured",
+    "bench --budget": "walls: the memory that a rank may use; two thirds of what plain DDP needs "
+    "by default",
     "completion shell": "the shell to complete in",
     "completion --line": "print how this line may go on; the shell calls it",
 }

@@ -15,11 +15,13 @@ of docs/figures.py show the same rows.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from stepladder.hardware import Cluster
@@ -92,6 +94,11 @@ def read(name: str) -> Any:
 def origin(kept: dict[str, Any], command: str) -> str:
     torch = f", torch {kept['torch']}" if "torch" in kept else ""
     return f"Measured on {kept['date']}: {kept['machine']}{torch}, `{command}`."
+
+
+def at_load(kept: dict[str, Any], command: str) -> str:
+    """Where and when, and how many processes wanted the processor: times are to be read with it."""
+    return f"{origin(kept, command)} Load of other work: {kept['load']:.1f}."
 
 
 def precision() -> str:
@@ -225,6 +232,79 @@ def compression() -> str:
     return origin(kept, kept["command"]) + "\n\n" + lines(columns, rows)
 
 
+def matmul() -> str:
+    kept = read("matmul")
+    rows = [
+        [
+            row["name"],
+            str(row["size"]),
+            f"{row['seconds'] * 1e3:.3g}",
+            f"{row['flops_per_second'] / 1e9:.3g}",
+            f"{row['times_first']:,.0f} ×",
+            f"{100 * row['share_of_peak']:.3g}%",
+        ]
+        for row in kept["rows"]["matmuls"]
+    ]
+    columns = ["way", "size", "ms", "GFLOP/s", "against the first", "of the peak"]
+    return at_load(kept, kept["command"]) + "\n\n" + lines(columns, rows)
+
+
+def walls(word: str) -> str:
+    """One of the three walls, as it was met on local ranks."""
+    kept = read("walls")
+    found = kept["rows"]
+    if word == "compute":
+        rows = [[str(row["ranks"]), f"{row['times_faster']:.2f} ×"] for row in found["timed"]]
+        return f"{at_load(kept, kept['command'])}\n\n{lines(['ranks', 'times faster'], rows)}"
+    shown = [row for row in found["counted"] if word in row["walls"]]
+    plain = shown[0]
+    rows = []
+    for row in shown:
+        cells = [row["name"], f"`{row['counted']['words']}`"]
+        if word == "memory":
+            cells += [
+                f"{row['peak_bytes'] / 2**20:.1f}",
+                f"{row['peak_bytes'] / plain['peak_bytes']:.0%}",
+                "passes" if row["peak_bytes"] <= found["budget_bytes"] else "needs more",
+            ]
+        else:
+            cells += [
+                f"{row['counted']['sent_bytes'] / 1024:,.0f}",
+                f"{row['sent_per_sample'] / 1024:.1f}",
+                f"{row['sent_per_sample'] / plain['sent_per_sample']:.0%}",
+            ]
+        rows.append(cells)
+    columns = {
+        "memory": ["way", "plan", "MiB a rank", "of plain", "budget"],
+        "communication": ["way", "plan", "KiB a step", "KiB a sample", "of plain"],
+    }[word]
+    budget = f" The budget is {found['budget_bytes'] / 2**20:.1f} MiB." if word == "memory" else ""
+    return f"{at_load(kept, kept['command'])}{budget}\n\n{lines(columns, rows)}"
+
+
+def equal_devices() -> str:
+    kept = read("pipeline")
+    found = kept["rows"]["equal_devices"]
+    plain, held = (
+        found["DDP"],
+        {name: sum(row["memory"].values()) for name, row in found.items()},
+    )
+    rows = [
+        [
+            name,
+            f"`{row['words']}`",
+            f"{held[name] / 2**20:.1f}",
+            f"{held[name] / held['DDP']:.0%}",
+            f"{row['sent_bytes'] / 1024:,.0f}",
+            f"{row['sent_bytes'] / plain['sent_bytes']:.0%}",
+            f"{row['seconds'] / plain['seconds']:.2f} ×",
+        ]
+        for name, row in found.items()
+    ]
+    columns = ["way", "plan", "MiB, fullest rank", "of DDP", "KiB sent by a rank", "of DDP", "time"]
+    return f"{at_load(kept, kept['command'])}\n\n{lines(columns, rows)}"
+
+
 def kernels() -> str:
     kept = read("kernels")
     rows = [
@@ -353,6 +433,31 @@ def peers_deepspeed() -> str:
     return f"{head}\n\n{lines(columns, rows)}"
 
 
+def published_mfu() -> str:
+    """What others state of their runs in bf16, by device."""
+    with (RESULTS.parent / "planner" / "published.csv").open(newline="") as file:
+        kept = [
+            row for row in csv.DictReader(file) if row["mfu_pct"] and row["precision"] == "bf16"
+        ]
+    stated: dict[str, list[float]] = {}
+    for row in kept:
+        stated.setdefault(row["hardware"], []).append(float(row["mfu_pct"]))
+    rows = [
+        [
+            device,
+            str(len(each)),
+            *(f"{figure:.0f}%" for figure in (min(each), median(each), max(each))),
+        ]
+        for device, each in stated.items()
+    ]
+    sources = dict.fromkeys(row["source"].partition(" ")[0] for row in kept)
+    head = (
+        f"Published runs in bf16 that state their MFU, of {', '.join(sources)} "
+        "(`benchmarks/planner/published.csv`)."
+    )
+    return f"{head}\n\n{lines(['device', 'runs', 'lowest', 'median', 'highest'], rows)}"
+
+
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
@@ -363,16 +468,20 @@ MEASURED: dict[str, Callable[[], str]] = {
     "exact_ranks": exact_ranks,
     "recheck": recheck,
     "kernels": kernels,
+    "matmul": matmul,
+    "equal_devices": equal_devices,
     "launchers": launchers,
     "loader": loader,
     "located_faults": located_faults,
     "peers_deepspeed": peers_deepspeed,
+    "published_mfu": published_mfu,
 }
 
 
 def measured_table(words: str) -> str:
     name, _, word = words.strip().partition(" ")
-    return parity(word) if name == "parity" else MEASURED[name]()
+    by_word = {"parity": parity, "walls": walls}
+    return by_word[name](word) if name in by_word else MEASURED[name]()
 
 
 def names_table(_: str) -> str:

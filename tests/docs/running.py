@@ -54,8 +54,11 @@ ELSEWHERE = {  # started for real, with its processes, by a test of its own: fil
     "bench dp": ("tests/cli/results/bench_tables/test_communication_tables.py", '"dp"'),
     "bench zero": ("tests/cli/results/bench_tables/test_sharding_tables.py", '"zero"'),
     "bench scaling": ("tests/cli/results/bench_tables/test_sharding_tables.py", '"scaling"'),
+    "bench walls": ("tests/cli/results/bench_tables/test_wall_tables.py", '"walls"'),
+    "bench pipeline": ("tests/cli/results/bench_tables/test_wall_tables.py", '"pipeline"'),
     "bench learning-rate": ("tests/cli/commands/test_bench.py", '"learning-rate"'),
     "bench compression-curves": ("tests/cli/commands/test_bench.py", '"compression-curves"'),
+    "bench matmul": ("tests/cli/commands/test_bench.py", '"matmul"'),
     "bench roofline": ("tests/cli/commands/test_bench.py", '"roofline"'),
     "bench devices": ("tests/cli/results/bench_tables/test_image_tables.py", '"devices"'),
     "plan --page": ("tests/cli/planner_page/test_open_page.py", '["plan", "--page"'),
@@ -102,7 +105,15 @@ class Parsed:
         )
 
     @property
+    def computed(self) -> bool:
+        """Whether its answer is arithmetic: the same on every machine, to the last digit."""
+        named = getattr(self.options, "device_name", None)
+        return self.name == "plan" or (named is not None and named != "here")
+
+    @property
     def elsewhere(self) -> tuple[str, str] | None:
+        if self.computed and self.name == "doctor":
+            return None
         two = " ".join([self.name, *self.words[:1]])
         return ELSEWHERE.get(two, ELSEWHERE.get(self.name))
 

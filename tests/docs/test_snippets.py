@@ -111,7 +111,7 @@ def ask(command: Command, folder: Path) -> None:
         DONE[text] = run_here(small(parsed, f"runs/{len(DONE)}"), folder)
     code, output = DONE[text]
     assert code == 0 or command.shown or starter(parsed), f"{text}: exit {code}\n{output}"
-    assert_shown(command, output, exact=parsed.name == "plan")
+    assert_shown(command, output, exact=parsed.computed)
 
 
 def starter(parsed: Parsed) -> bool:

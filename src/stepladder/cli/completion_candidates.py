@@ -250,6 +250,7 @@ READERS: dict[str, Callable[[str], list[Candidate]]] = {  # by what the parser c
     "unit": units,
     "optimizer": optimizers,
     "device": places,
+    "device_name": devices,
 }
 
 

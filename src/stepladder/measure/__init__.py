@@ -1,5 +1,6 @@
-"""Measurements of a run: memory by owner, leaks, stragglers, network bytes."""
+"""Measurements of a run: memory by owner, leaks, stragglers, bytes between ranks."""
 
+from .collective_traffic import Traffic
 from .leaks import measure_fragmentation
 from .memory_by_owner import MemoryMeter, measure_memory
 from .memory_timeline import MemoryTimeline, record_timeline
@@ -11,6 +12,7 @@ __all__ = [
     "MemoryMeter",
     "MemoryTimeline",
     "SlowLink",
+    "Traffic",
     "measure_fragmentation",
     "measure_memory",
     "measure_state",

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from stepladder.bench.device import operations, roofline
+from stepladder.bench.device import matmuls, operations, roofline
 from stepladder.cli.main import main
+from stepladder.cli.results.bench_tables import matmul_table
 
 TINY = ["gpt:layers=2,hidden=16,heads=2,vocab=256", "--sequence", "16", "--steps", "2"]
 
@@ -120,6 +121,25 @@ def test_the_roofline_is_measured_and_drawn(capsys, tmp_path, small_operations):
     assert plot.read_bytes().startswith(b"\x89PNG")
     shown = bench(capsys, "roofline")
     assert "matmul fp32" in shown and "AdamW update" in shown and "Furthest from its roof" in shown
+
+
+def test_a_product_is_timed_in_several_ways_and_drawn(
+    capsys, tmp_path, small_operations, monkeypatch
+):
+    monkeypatch.setattr(matmul_table, "BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr(matmuls, "LOOPED", 8)
+    plot = tmp_path / "matmul.png"
+    found = json.loads(bench(capsys, "matmul", "--json", "--plot", str(plot)))
+    names = [row["name"] for row in found["matmuls"]]
+    assert names == ["three loops in Python", "one loop, torch.mv inside", "torch.mm",
+                     "torch.mm, fastest size"]  # fmt: skip
+    assert found["matmuls"][0]["times_first"] == 1
+    assert found["matmuls"][-1]["share_of_peak"] == 1
+    assert [row["name"] for row in found["copies"]] == ["host memory to itself"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    shown = bench(capsys, "matmul")
+    assert "three loops in Python" in shown and "times as fast as three loops" in shown
+    assert "occupancy" not in shown, "no program of ours runs on a processor"
 
 
 @pytest.mark.soak

@@ -75,6 +75,7 @@ def test_labs_presets_and_devices_are_offered_where_they_are_read():
     assert set(PRESETS) <= set(offered("plan "))
     assert offered("plan llama3-8b --on '8 nodes x 8 ") == [f"8 nodes x 8 {d}" for d in DEVICES]
     assert offered("bench ring --device c") == ["cpu", "cuda"]
+    assert offered("doctor --device H200") == ["H200", "H200-NVL"]
     assert set(OTHERS) == set(BUILT_IN)
 
 

@@ -74,3 +74,48 @@ def test_a_machine_without_a_gpu_is_told_so_plainly(machine):
 def test_packages_that_are_not_installed_have_no_version():
     assert doctor.installed("no-such-package") is None
     assert doctor.installed("pytest") is not None
+
+
+def test_a_device_of_the_table_is_shown_without_trying_anything(capsys):
+    assert main(["doctor", "--device", "H100-80GB"]) == 0
+    shown = capsys.readouterr().out
+    for said in ("Memory of H100-80GB, nearest first", "3,352 GB/s", "15,459", "270,336",
+                 "threads=256 registers=64 ", "50.0%"):  # fmt: skip
+        assert said in shown
+    assert "checks" not in shown
+
+
+def test_a_device_as_json_has_its_levels_and_its_block(capsys):
+    words = ["--block", "threads=384 registers=168 shared=100KiB", "--json"]
+    assert main(["doctor", "--device", "B200", *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (block,) = told["occupancy"]
+    assert (block["blocks"], block["limited_by"]) == (1, ["registers"])
+    assert told["chip"]["multiprocessors"] == 148
+    levels = {level["name"]: level for level in told["levels"]}
+    assert levels["device memory"]["flops_per_byte"] == 281.25
+
+
+def test_this_machine_has_levels_too_and_its_processor_no_multiprocessors(capsys):
+    assert main(["doctor", "--device", "here", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["levels"][-1]["name"] in ("host memory", "other nodes, Ethernet, a device's share")
+    if told["device"] == "CPU":
+        assert told["chip"] is None and told["occupancy"] == []
+        assert main(["doctor", "--device", "here"]) == 0
+        assert "Multiprocessors are known of A100-40GB," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--block", "threads=32"], "--block: no device is named for it. Add --device H100-80GB"),
+        (["--device", "H1000"], "device: 'H1000' is not in the device table. Nearest: H100-80GB"),
+        (["--device", "L4", "--block", "threads=32"],
+         "block: the multiprocessors of L4 are unknown. Name another device: A100-40GB,"),
+    ],
+)  # fmt: skip
+def test_a_mistake_about_a_device_is_one_line(capsys, words, said):
+    assert main(["doctor", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1

@@ -23,6 +23,7 @@ FILES = (
     ("test_cross_entropy", "large_vocabulary"),
     ("test_linear_cross_entropy", EVERY),
     ("triton/test_triton_float8", EVERY),
+    ("triton/test_triton_matmul", EVERY),
     ("test_max_pool", EVERY),
 )
 

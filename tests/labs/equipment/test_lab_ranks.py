@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from stepladder.errors import LostRank, OutOfMemory
 from stepladder.labs.equipment import lab_ranks as ranks
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import hushed, on_ranks
 from stepladder.labs.equipment.rank_memory_limit import MemoryLimit
 
@@ -75,21 +74,6 @@ def test_ranks_that_never_answer_are_given_up():
         LostRank, match="rank 0 of 2 did not finish within 1 s. Every rank must call"
     ):
         on_ranks(wait, 2, timeout_seconds=1)
-
-
-def test_traffic_counts_what_a_ring_would_send():
-    def talk():
-        tensor, whole = torch.zeros(4), torch.zeros(8)
-        with Traffic() as traffic:
-            dist.all_reduce(tensor)
-            dist.all_gather(list(whole.chunk(2)), tensor)
-            dist.reduce_scatter(tensor, list(whole.chunk(2)))
-        return dict(traffic.calls), dict(traffic.bytes), traffic.sent_bytes
-
-    calls, sizes, sent = on_ranks(talk, 2)[0]
-    assert calls == {"all_reduce": 1, "all_gather": 1, "reduce_scatter": 1}
-    assert sizes == {"all_reduce": 16, "all_gather": 32, "reduce_scatter": 32}
-    assert sent == 2 * 16 / 2 + 32 / 2 + 32 / 2
 
 
 def test_memory_beyond_the_limit_fails_and_views_cost_nothing():

@@ -9,12 +9,15 @@ alone against the backend's, its bytes counted, its steps drawn. dp: threads in 
 DDP. zero: what a rank holds under DDP and ZeRO 1, 2, 3 beside theory. scaling: efficiency from one
 rank to several, strong and weak. accumulation: one batch in more and more micro-batches.
 compression: smaller gradients over links of several speeds (root, to make the links).
-pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn.
+pipeline: the schedules on local ranks, idle time beside the formula's, the timeline drawn; a
+pipeline beside DDP and ZeRO 3 on as many ranks.
 learning-rate: loss curves of a larger batch under each scaling rule, with and without warm-up.
 roofline: this device's measured peaks and bandwidth, operations of a step under them.
 devices: one convolutional net on the same images on CPU, GPU and GPU with autocast (--data FOLDER
 of MNIST's files; else digits drawn here).
 compression-curves: loss over a training with smaller gradients, error feedback on and off.
+matmul: one product from three loops to the library's, and copies between memories.
+walls: a budget of memory, the speed of one rank, bytes between ranks, and what passes each.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from stepladder.cli.results.bench_tables.curve_tables import (
 )
 from stepladder.cli.results.bench_tables.device_tables import bench_roofline
 from stepladder.cli.results.bench_tables.image_tables import bench_devices
+from stepladder.cli.results.bench_tables.matmul_table import bench_matmul
 from stepladder.cli.results.bench_tables.pipeline_tables import bench_pipeline
 from stepladder.cli.results.bench_tables.plan_tables import (
     bench_batch,
@@ -48,6 +52,7 @@ from stepladder.cli.results.bench_tables.sharding_tables import (
     bench_scaling,
     bench_zero,
 )
+from stepladder.cli.results.bench_tables.wall_tables import bench_walls
 from stepladder.cli.user_code_options import (
     MODEL,
     announce,
@@ -63,17 +68,27 @@ if TYPE_CHECKING:
 
 TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation", "learning-rate")
+LINKED = ("compression", "compression-curves", "walls", "pipeline")  # of a preset, on ranks
 OWN = (*TRAINED, "data", *SHARED)
-COMPRESSED = ("compression", "compression-curves")
 READERS = {
     "data": (*OWN, "devices"),
     "sample": OWN,
     "loss": (*TRAINED, *SHARED),
-    "model": (*TRAINED, "data", "dp", *SHARED, *COMPRESSED),
-    "batch": (*TRAINED, "data", "dp", "pipeline", *SHARED, *COMPRESSED, "devices"),
-    "sequence": (*TRAINED, "data", "dp", *SHARED, *COMPRESSED),
+    "model": (*TRAINED, "data", "dp", *SHARED, *LINKED),
+    "batch": (*TRAINED, "data", "dp", *SHARED, *LINKED, "devices"),
+    "sequence": (*TRAINED, "data", "dp", *SHARED, *LINKED),
     "plan": (*TRAINED, "collectives", *SHARED, "devices"),
-    "ranks": ("collectives", "ring", "dp", "pipeline", "zero", "scaling", "compression-curves"),
+    "ranks": (
+        "collectives",
+        "ring",
+        "dp",
+        "pipeline",
+        "zero",
+        "scaling",
+        "compression-curves",
+        "walls",
+    ),
+    "budget": ("walls",),
     "largest": ("collectives", "ring"),
     "keep": ("collectives",),
     "optimizer": ("learning-rate", "compression-curves", "devices"),
@@ -106,6 +121,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep", action="store_true", help="let forecasts use the measured link: collectives"
+    )
+    parser.add_argument(
+        "--budget", type=positive, metavar="MIB", help="a rank's memory: walls (2/3 of plain DDP's)"
     )
     parser.add_argument(
         "--times", type=positive, metavar="N", help="times the base batch: learning-rate (8)"
@@ -182,4 +200,6 @@ TABLES: dict[str, Callable[[argparse.Namespace], int]] = {
     "roofline": bench_roofline,
     "compression-curves": bench_compression_curves,
     "devices": bench_devices,
+    "matmul": bench_matmul,
+    "walls": bench_walls,
 }

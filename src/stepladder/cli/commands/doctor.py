@@ -1,6 +1,7 @@
 """Look at this machine: devices, memory, versions, what each precision may use, what works.
 
-Every check is tried, not assumed. A machine without a GPU is not a failure.
+Every check is tried, not assumed. A machine without a GPU is not a failure. With --device, any
+device of the table instead: its memory hierarchy, its multiprocessors, and how many blocks fit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from stepladder.cli.results.memory_hierarchy import show_device
 from stepladder.cli.results.tables import as_json, gib, table
 from stepladder.errors import PlanError
 
@@ -41,10 +43,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=float, default=180, metavar="SECONDS", help="time for each check (180)"
     )
+    parser.add_argument(
+        "--device",
+        dest="device_name",
+        metavar="NAME",
+        help="memory and multiprocessors of H100-80GB, or of 'here'",
+    )
+    parser.add_argument(
+        "--block", metavar="WORDS", help="with --device: how many fit; 'threads=256 registers=64'"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show this machine; 1 if a check failed."""
+    """Show this machine; 1 if a check failed. Or show one device, and nothing is tried."""
+    if options.block and not options.device_name:
+        raise PlanError("--block", "no device is named for it", "Add --device H100-80GB, or here.")
+    if options.device_name:
+        return show_device(options)
     from stepladder.world import detect_machine
     from stepladder.world.machine.machine_checks import FAILED
     from stepladder.world.machine.precision_support import precision_support

@@ -1,1 +1,2 @@
-"""The Triton programs behind the operators; imported only where Triton runs."""
+"""The Triton programs behind the operators, and those that benchmarks compare; imported only where
+Triton runs."""

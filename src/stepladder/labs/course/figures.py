@@ -7,7 +7,9 @@ import struct
 from collections.abc import Callable, Sequence
 
 from stepladder.errors import PlanError
-from stepladder.hardware import Cluster
+from stepladder.hardware import Cluster, find_device
+from stepladder.hardware.chips import find_chip
+from stepladder.hardware.occupancy import Block, occupancy
 from stepladder.plan import Plan, Schedule
 from stepladder.plan.learning_rate import scale_rate
 from stepladder.plan.refit import refit
@@ -55,6 +57,13 @@ def host_rate(device: str) -> float:
     rate = Cluster.parse(f"1 {device}").device.host_bytes_per_second
     assert rate is not None
     return rate
+
+
+def blocks(device: str, words: str) -> int:
+    """Blocks of a kernel that fit one multiprocessor at once."""
+    chip = find_chip(find_device(device))
+    assert chip is not None
+    return occupancy(Block.parse(words), chip.multiprocessor).blocks
 
 
 def balance(device: str) -> float:

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stepladder.measure.collective_traffic import NAMES, size, ways
 from stepladder.seam.dispatch import in_backward, operator_name
 
-from .collective_traffic import NAMES, size, ways
 from .rank_memory_limit import MemoryLimit
 
 FOLDER = "STEPLADDER_LAB_RECORD"  # the environment variable that says where to write

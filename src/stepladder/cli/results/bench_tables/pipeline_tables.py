@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepladder.cli.results.bench_tables.sharding_tables import MIB
 from stepladder.cli.results.plots import figure, store
 from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.palette import TEXT, series_colours
 
 if TYPE_CHECKING:
+    from stepladder.bench.counted_plans import CountedPlan
     from stepladder.bench.pipeline_schedules import ScheduleTimeline
 
 RANKS, MICROS = 4, 8
@@ -20,6 +22,7 @@ SHADES = {"forward": 1.0, "backward": 0.55, "input": 0.55, "weight": 0.25}
 
 
 def bench_pipeline(options: argparse.Namespace) -> int:
+    from stepladder.bench.counted_plans import CountLoad, compare_equal, equal_plans
     from stepladder.bench.pipeline_schedules import SCHEDULES, ScheduleCase, measure_schedules
     from stepladder.launch import Ranks
 
@@ -30,13 +33,16 @@ def bench_pipeline(options: argparse.Namespace) -> int:
         for work in ("waiting", "matrix")
         for schedule in SCHEDULES
     ]
+    load = CountLoad(options.model or "gpt-tiny", options.sequence or 64, options.steps)
     with Ranks(ranks) as pool:
         found = measure_schedules(pool, cases, steps=options.steps)
         rows = list(progress(found, "schedules", len(cases)))
+        equal = compare_equal(pool, load, micros, ranks=ranks)
+        counted = dict(progress(equal, "plans", len(equal_plans(ranks, micros))))
     if options.plot:
         plot_timelines(options.plot, [row for row in rows if row.case.work == "waiting"])
     if options.json:
-        as_json([record(row) for row in rows])
+        as_json({"schedules": [record(row) for row in rows], "equal_devices": counted})
         return 0
     columns = ["blocks", "schedule", "ms/step", "idle", "by formula", "difference"]
     cells = [
@@ -49,7 +55,22 @@ def bench_pipeline(options: argparse.Namespace) -> int:
         "waiting: blocks that take a set time and no core, as if each rank were a device.\n"
         "matrix: blocks that compute; ranks share this machine's cores, which also idles them."
     )
+    show_equal(f"{load.model}, {ranks} ranks, batch {micros}", counted)
     return 0
+
+
+def show_equal(where: str, counted: Mapping[str, CountedPlan]) -> None:
+    """A pipeline beside data parallelism on as many devices, against DDP."""
+    plain = counted["DDP"]
+    cells = [
+        [name, row.words, row.peak_bytes / MIB, f"{row.peak_bytes / plain.peak_bytes:.2f}",
+         row.sent_bytes / 1024, f"{row.sent_bytes / plain.sent_bytes:.2f}",
+         f"{(row.seconds or 0.0) / (plain.seconds or 1.0):.2f}"]
+        for name, row in counted.items()
+    ]  # fmt: skip
+    table(f"Pipeline and data parallel on equal devices: {where}",
+          ["way", "plan", "MiB, fullest rank", "of DDP's", "KiB sent by a rank", "of DDP's ",
+           "time, of DDP's"], cells)  # fmt: skip
 
 
 def record(row: ScheduleTimeline) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.data import Batch
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import hushed, on_ranks
 from stepladder.labs.grading.check_words import Mistake, expect, expect_close, is_times, written
+from stepladder.measure import Traffic
 from stepladder.train import climb
 
 MISTAKES = (

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
 from stepladder.labs.equipment.layer_stack import WIDTH, make_weight, sharded
 from stepladder.labs.grading.check_words import Mistake, expect, expect_close
+from stepladder.measure import Traffic
 
 MISTAKES = (
     Mistake(

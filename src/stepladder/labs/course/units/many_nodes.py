@@ -148,6 +148,11 @@ STRATEGY = Unit(
             command='stepladder plan llama3-8b --sequence 8192 --on "8 x A100-80GB" --batch 64',
             page="planner.md",
         ),
+        Exercise(
+            "Meet the walls of memory, compute and communication, and pass them",
+            command="stepladder bench walls --steps 2",
+            page="walls.md",
+        ),
         Exercise("The classic questions", page="interview.md"),
         Exercise("From 1 to 1,000 GPUs", page="recipes.md"),
         Exercise(

@@ -86,6 +86,16 @@ ARITHMETIC = Unit(
             "experiments.md",
         ),
         Exercise("Tile a matmul and count the bytes that it moves", "matmul-kernel"),
+        Exercise(
+            "Read a GPU's memory, multiprocessors and occupancy",
+            command="stepladder doctor --device H100-80GB",
+            page="gpu.md",
+        ),
+        Exercise(
+            "One matmul in several ways, and copies between memories",
+            command="stepladder bench matmul",
+            page="gpu.md",
+        ),
         Exercise("See what a compiler sees: graphs, breaks, shapes", "compiling"),
         Exercise(
             "Count the blocks on a multiprocessor, and the waves of a kernel",
@@ -169,6 +179,18 @@ ARITHMETIC = Unit(
             lambda: "memory" if figures.sum_intensity(2) < figures.balance("A100-80GB") else "math",
             choices=("memory", "math"),
             traps=(Trap(lambda: "math", "It computes one FLOP for six bytes"),),
+        ),
+        Question(
+            "blocks",
+            "How many blocks of 256 threads, with 64 registers a thread and 48 KiB of shared "
+            "memory, fit one multiprocessor of an H100 at once?",
+            lambda: figures.blocks("H100-80GB", "threads=256 registers=64 shared=48KiB"),
+            traps=(
+                Trap(
+                    lambda: figures.blocks("H100-80GB", "threads=256"),
+                    "That is what its warps allow: registers and shared memory are used up sooner",
+                ),
+            ),
         ),
     ),
 )

@@ -32,8 +32,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
+from stepladder.measure import Traffic
 
 BATCH, STEPS, RATE = 32, 40, 0.1
 

@@ -35,9 +35,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepladder.labs.equipment import layer_stack as stack
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
 from stepladder.labs.equipment.rank_memory_limit import MemoryLimit
+from stepladder.measure import Traffic
 
 LIMIT_BYTES = 800 * 1024
 

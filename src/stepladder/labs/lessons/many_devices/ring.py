@@ -31,8 +31,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
+from stepladder.measure import Traffic
 
 
 def exchange(leaving: Tensor) -> Tensor:

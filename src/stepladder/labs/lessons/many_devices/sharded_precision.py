@@ -31,9 +31,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
 from stepladder.labs.equipment.layer_stack import NUM_LAYERS, WIDTH, make_rows, make_weight, sharded
+from stepladder.measure import Traffic
 
 POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 # >>> The format in which pieces are kept between steps.

@@ -33,8 +33,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
+from stepladder.measure import Traffic
 
 WIDTH, HIDDEN, ROWS = 16, 64, 8
 

@@ -1,7 +1,8 @@
 """What ranks say to each other, counted: every collective of torch.distributed inside a block.
 
 A ring sends each of n parts of a tensor n - 1 times to gather it or to cut up its sum, and twice
-that to add it up everywhere; a rank's share of that is (n - 1)/n of the tensor, or twice.
+that to add it up everywhere; a rank's share of that is (n - 1)/n of the tensor, or twice. A message
+to one rank is sent whole.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NAMES = {
     "broadcast_": "broadcast",
     "send": "send",
 }
-PARTS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1, "send": 1}
+PARTS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}
 
 
 class Traffic(DispatchMode):
@@ -45,7 +46,8 @@ class Traffic(DispatchMode):
             self.calls[name] += 1
             self.bytes[name] += (whole := max(size(argument) for argument in args))
             others = ways(args) - 1
-            self.sent_bytes += whole * PARTS[name] * others / (others + 1) if others else 0
+            ring = PARTS.get(name, 0) * others / (others + 1)
+            self.sent_bytes += whole * (1 if name == "send" else ring)
         return op(*args, **(kwargs or {}))
 
 
