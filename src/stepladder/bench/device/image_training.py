@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -165,7 +166,7 @@ def train(run: Run, task: ImageTask, steps: int) -> float:
 
 def judge(run: Run, images: Pixels) -> float:
     """The share of pictures whose digit has the largest logit."""
-    parts = [range(at, min(at + JUDGED_AT_ONCE, len(images)))
+    parts = [np.arange(at, min(at + JUDGED_AT_ONCE, len(images)))
              for at in range(0, len(images), JUDGED_AT_ONCE)]  # fmt: skip
-    logits = run.predict([images.fetch(list(part)) for part in parts])
+    logits = run.predict([images.fetch(part) for part in parts])
     return (logits.argmax(1) == images.labels).float().mean().item()

@@ -67,7 +67,7 @@ def cells_of(row: DeviceRow, first: float | None) -> list[Any]:
 def plot_devices(path: str, rows: Sequence[DeviceRow]) -> None:
     """The rows that ran."""
     ran = [row for row in rows if row.seconds]
-    panels = {
+    panels: dict[str, Sequence[float | None]] = {
         "images a second": [row.images_per_second for row in ran],
         "peak MiB": [(row.peak_bytes or 0) / MIB for row in ran],
         "test accuracy %": [100 * (row.accuracy or 0.0) for row in ran],

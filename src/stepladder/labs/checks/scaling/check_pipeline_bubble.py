@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stepladder.labs.equipment.collective_traffic import Traffic
 from stepladder.labs.equipment.lab_ranks import on_ranks
 from stepladder.labs.grading.check_words import Mistake, expect, expect_close, is_times, written
+from stepladder.measure import Traffic
 from stepladder.plan import Schedule
 from stepladder.planner import bubble_share
 
