@@ -1,0 +1,147 @@
+"""Many machines: collectives, launchers, faults."""
+
+from __future__ import annotations
+
+from .row import Part, Row
+
+TRAIN = "--model.name gpt-tiny --train.sample 0 --train.batch 8"
+FIRST = f"stepladder train --plan fp32 {TRAIN} --train.steps 4 --run.folder runs/one"
+
+COLLECTIVES = Part(
+    "Collectives",
+    (
+        Row(
+            "collectives",
+            "Latency and bandwidth of every collective",
+            "communication.md#collectives",
+            "stepladder bench collectives --largest 64",
+            r"(?i)all.reduce",
+        ),
+        Row(
+            "ring",
+            "A ring all-reduce: its bytes counted, against the backend's",
+            "communication.md#the-ring",
+            "stepladder bench ring --largest 64",
+            r"(?i)ring",
+            lab="ring",
+        ),
+    ),
+)
+
+NODES = Part(
+    "Many nodes",
+    (
+        Row(
+            "slurm",
+            "A job on Slurm: the script that would be submitted",
+            "launchers.md#slurm",
+            'stepladder launch gpt2 --on slurm --nodes 2 --dry-run --plan "bf16 zero3"',
+            r"#SBATCH --nodes",
+        ),
+        Row(
+            "kubernetes",
+            "The same on Kubernetes: the manifests",
+            "launchers.md#kubernetes",
+            "stepladder launch gpt2 --on kubernetes --image example/stepladder:1 --nodes 2 "
+            '--dry-run --plan "bf16 zero3"',
+            r"kind: ",
+        ),
+        Row(
+            "rendezvous",
+            "Machines over ssh: rank 0's address, ranks and rendezvous",
+            "launchers.md#ssh",
+            "stepladder launch gpt2 --on ssh --hosts node1,node2 --ranks-per-node 8 --dry-run "
+            '--plan "bf16 zero3"',
+            r"rendezvous",
+        ),
+        Row(
+            "scaling",
+            "Strong and weak scaling on local ranks",
+            "interview.md#how-is-scaling-efficiency-measured",
+            "stepladder bench scaling --steps 1",
+            r"(?i)weak",
+        ),
+        Row(
+            "slow-network",
+            "Bandwidth between hosts, by size of the message",
+            "communication.md",
+            "stepladder lab run many-nodes",
+            r"kib .*mb_per_s",
+            lab="many-nodes",
+            lines=4,
+        ),
+    ),
+)
+
+FAULTS = Part(
+    "Faults",
+    (
+        Row(
+            "checkpoint",
+            "A checkpoint: every byte of it verified",
+            "survival.md#checkpoints",
+            "stepladder checkpoint verify runs/one",
+            r"(?i)step-|verified|good",
+            before=FIRST,
+        ),
+        Row(
+            "exact-resume",
+            "A run that is killed and resumed learns the same, to the bit",
+            "sameness.md#a-run-that-is-killed-and-resumed",
+            'stepladder verify resume --plan "fp32"',
+            r"(?i)resum|same",
+        ),
+        Row(
+            "frequency",
+            "How often to save: saves against steps that are made again",
+            "interview.md#how-often-should-a-run-save",
+            "stepladder lab run node-failure",
+            r"best ",
+            lab="node-failure",
+        ),
+        Row(
+            "elastic",
+            "A rank is lost, and the others go on",
+            "survival.md#elastic",
+            "stepladder lab run elastic",
+            r"a rank is lost 7 ",
+            lab="elastic",
+            lines=2,
+        ),
+        Row(
+            "hang",
+            "A rank that does not join a collective is named",
+            "survival.md#hangs",
+            'python -c "import stepladder as sl, torch.distributed as dist; '
+            'sl.on_ranks(lambda: dist.get_rank() or dist.barrier(), 2, timeout_seconds=5)"',
+            r"rank 0 of 2|rank 1 of 2",
+            exit_code=1,
+        ),
+        Row(
+            "stragglers",
+            "A rank that others wait for: communication and waiting, rank by rank",
+            "profiling.md#ranks-that-others-wait-for",
+            f"stepladder profile --ranks 2 --steps 1 {TRAIN}",
+            r"(?i)communication",
+            lab="overlap",
+        ),
+        Row(
+            "nan",
+            "A loss that is not finite: the step, the samples and the layer are named",
+            "survival.md#numerical-faults",
+            f"stepladder train --plan fp32 {TRAIN} --train.steps 8 --optimizer.name sgd "
+            "--optimizer.lr 1e30",
+            r"not finite",
+            exit_code=1,
+        ),
+        Row(
+            "silent-corruption",
+            "Silent corruption: steps taken twice and compared",
+            "sameness.md#a-watch-over-silent-corruption",
+            f'stepladder train --plan "fp32 exact=runs recheck=2" {TRAIN} --train.steps 4',
+            r"(?i)step.*loss",
+        ),
+    ),
+)
+
+CLUSTER = (COLLECTIVES, NODES, FAULTS)
