@@ -37,6 +37,7 @@ NODES = Part(
             "launchers.md#slurm",
             'stepladder launch gpt2 --on slurm --nodes 2 --dry-run --plan "bf16 zero3"',
             r"#SBATCH --nodes",
+            lines=2,
         ),
         Row(
             "kubernetes",
@@ -44,15 +45,15 @@ NODES = Part(
             "launchers.md#kubernetes",
             "stepladder launch gpt2 --on kubernetes --image example/stepladder:1 --nodes 2 "
             '--dry-run --plan "bf16 zero3"',
-            r"kind: ",
+            r"^kind: Job",
         ),
         Row(
             "rendezvous",
-            "Machines over ssh: rank 0's address, ranks and rendezvous",
-            "launchers.md#ssh",
-            "stepladder launch gpt2 --on ssh --hosts node1,node2 --ranks-per-node 8 --dry-run "
-            '--plan "bf16 zero3"',
-            r"rendezvous",
+            "Where the machines of a run meet, if two to four of them may take part",
+            "survival.md#elastic",
+            "stepladder launch gpt2 --on slurm --nodes 2:4 --ranks-per-node 8 --dry-run",
+            r"where the launchers meet",
+            lines=4,
         ),
         Row(
             "scaling",

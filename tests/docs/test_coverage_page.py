@@ -47,7 +47,7 @@ def test_a_row_is_run_and_shows_the_line_it_describes(script):
     assert found["output"] == ["1", "5"] and found["command"] == row(script).command
     assert script.shown_lines(row(script, shows="5"), found["output"]) == ["5"]
     assert script.shown_lines(row(script, lines=2), found["output"]) == ["1", "5"]
-    before = "python -c \"print('of the first')\" > said.txt"
+    before = "python -c \"open('said.txt', 'w').write('of the first')\""
     read = "python -c \"print(open('said.txt').read())\""
     found = script.run_row(row(script, before=before, command=read, shows="of the first"))
     assert found["output"] == ["of the first"]

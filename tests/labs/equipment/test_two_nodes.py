@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stepladder.errors import WorldError
-from stepladder.labs.equipment.two_nodes import run_on_two_nodes
+from stepladder.labs.equipment.two_nodes import first_error, run_on_two_nodes
 from stepladder.labs.lessons.capstones import node_failure
 from stepladder.labs.lessons.capstones.node_failure import train
 
@@ -37,3 +37,7 @@ def test_what_a_rank_raises_comes_home_with_its_line():
     frames = run.error.frames  # type: ignore[attr-defined]
     assert frames[-1].filename == __file__ and "raise ValueError" in frames[-1].line
     assert run.final == []
+
+
+def test_a_rank_that_leaves_no_word_is_told_apart():
+    assert "a rank ended without a word" in str(first_error([]))
