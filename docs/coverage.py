@@ -68,8 +68,6 @@ def run_row(row: Row) -> dict[str, Any]:
             code, said = run_command(command, Path(folder))
             if code != wanted:
                 return {"problem": f"exit {code}, not {wanted}: {command}\n{said[-2000:]}"}
-        for place, name in ((folder, "FOLDER"), (sys.executable, "python"), (str(ROOT), "CLONE")):
-            said = said.replace(place, name)  # where it ran is nobody's business
     found = {
         "command": row.command,
         "output": plain_lines(said),
@@ -102,8 +100,9 @@ def run_command(command: str, folder: Path) -> tuple[int, str]:
 
 
 def plain_lines(output: str) -> list[str]:
-    """Lines without colours, rules and the spaces that make columns."""
-    lines = [" ".join(line.split()) for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()]
+    """Lines without colours, rules, the spaces that make columns, and this machine's folders."""
+    output = re.sub(r"(?<![\w:/.])/(?:[\w.@-]+/)+", "", re.sub(r"\x1b\[[0-9;]*m", "", output))
+    lines = [" ".join(line.split()) for line in output.splitlines()]
     return [line[:WIDTH] for line in lines if line.strip("─━-= ")][:MOST_LINES]
 
 

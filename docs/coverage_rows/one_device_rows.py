@@ -135,8 +135,9 @@ PRECISION = Part(
             "Gradients that underflow, layer by layer",
             "troubleshooting.md#nan",
             f"stepladder verify precision --gradients {TRAIN} --train.steps 2",
-            r"(?i)gradient",
+            r"^name norm",
             lab="loss-scale",
+            lines=2,
         ),
         Row(
             "loss-scale",
@@ -193,8 +194,9 @@ MEMORY = Part(
             "The same, measured over a step on this machine",
             "profiling.md#memory-over-a-step",
             f"stepladder profile --memory --steps 1 {TRAIN}",
-            r"(?i)activations",
+            r"^owner start",
             lab="memory-dashboard",
+            lines=5,
         ),
         Row(
             "batch-size",
@@ -272,7 +274,7 @@ PROFILING = Part(
             "Seconds by cause, what bounds the step, and what would help",
             "profiling.md",
             f"stepladder profile --steps 1 {TRAIN}",
-            r"(?i)bound",
+            r"^verdict",
         ),
     ),
 )
