@@ -55,7 +55,12 @@ def all_rows() -> list[Row]:
 
 
 def read_results() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": {}}
+    """What rows showed, of those whose command is still the one that was run."""
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": {}}
+    commands = {row.name: row.command for row in all_rows()}
+    rows = kept["rows"].items()
+    current = {name: one for name, one in rows if one["command"] == commands.get(name)}
+    return {**kept, "rows": current}
 
 
 def run_row(row: Row) -> dict[str, Any]:
@@ -132,14 +137,14 @@ def page_text(kept: dict[str, Any]) -> str:
 def part_text(part: Part, kept: dict[str, Any]) -> str:
     lines = [f"## {part.title}\n", "| what | page | lab | command | shows |", "|---" * 5 + "|"]
     for row in part.rows:
-        found = kept.get(row.name, {"output": []})
+        shown = shown_lines(row, kept[row.name]["output"]) if row.name in kept else []
         before = f"after {code(row.before)}: " if row.before else ""
         cells = [
             row.what,
             f"[{title(row.page)}]({row.page})",
             f"`{row.lab}`" if row.lab else "",
             f"{before}{code(row.command)}",
-            "<br>".join(map(code, shown_lines(row, found["output"]))),
+            "<br>".join(map(code, shown)) or "not run yet",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -182,9 +187,7 @@ def problems() -> list[str]:
             found.append(f"{row.name}: there is no lab {row.lab}")
         typed = (row.before, row.command) if row.before else (row.command,)
         found += [f"{row.name}: {wrong}" for wrong in map(unreadable, typed) if wrong]
-        if kept.get(row.name, {}).get("command") != row.command:
-            found.append(f"{row.name}: not run yet: python docs/coverage.py --only {row.name}")
-        elif not shown_lines(row, kept[row.name]["output"]):
+        if row.name in kept and not shown_lines(row, kept[row.name]["output"]):
             found.append(f"{row.name}: nothing of what it printed matches {row.shows!r}")
     return found
 
@@ -235,9 +238,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     if not options.check:
         rows = [row for row in all_rows() if not options.only or row.name in options.only]
-        known = read_results()["rows"]
-        current = {row.name: known[row.name] for row in all_rows() if row.name in known}
-        failed = run_rows(rows, kept := {"machine": machine(), "rows": current})
+        kept = {**read_results(), "machine": machine()}
+        failed = run_rows(rows, kept)
         PAGE.write_text(page_text(kept), encoding="utf-8")
         print(f"{len(rows) - len(failed)} of {len(rows)} rows show what they say.", *failed)
         return 1 if failed else 0

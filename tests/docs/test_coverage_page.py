@@ -75,7 +75,6 @@ def test_a_row_that_shows_something_else_is_a_problem(script, changed, says):
         ({"command": "stepladder tain"}, "'stepladder tain' is no command"),
         ({"command": "stepladder plan gpt2 --one x"}, "'--one' is not"),
         ({"command": "python no_such_script.py"}, "there is no no_such_script.py"),
-        ({}, "not run yet: python docs/coverage.py --only one"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_named_without_running_it(script, monkeypatch, changed, says):
@@ -84,8 +83,21 @@ def test_what_is_wrong_with_a_row_is_named_without_running_it(script, monkeypatc
     assert any(says in problem for problem in script.problems()), script.problems()
 
 
+def test_what_a_row_showed_counts_for_the_command_that_was_run(script, monkeypatch, tmp_path):
+    monkeypatch.setattr(script, "RESULTS", tmp_path / "coverage.json")
+    monkeypatch.setattr(script, "PARTS", (script.Part("A part", (row(script),)),))
+    assert script.run_rows([row(script)], {"rows": {}}) == []
+    assert list(script.read_results()["rows"]) == ["one"]
+    monkeypatch.setattr(script, "PARTS", (script.Part("A part", (row(script, shows="7"),)),))
+    assert script.problems() == ["one: nothing of what it printed matches '7'"]
+    other = row(script, command='python -c "print(7)"')
+    monkeypatch.setattr(script, "PARTS", (script.Part("A part", (other,)),))
+    assert script.read_results()["rows"] == {} and script.problems() == []
+    assert "| not run yet |" in script.page_text(script.read_results())
+
+
 @pytest.mark.soak
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(3600)
 def test_every_row_shows_what_it_says(script):
     failed = {one.name: script.run_row(one).get("problem") for one in script.all_rows()}
     assert {name: problem for name, problem in failed.items() if problem} == {}
