@@ -53,7 +53,8 @@ NODES = Part(
             "rendezvous",
             "Where the machines of a run meet, if two to four of them may take part",
             "survival.md#elastic",
-            "stepladder launch gpt2 --on slurm --nodes 2:4 --ranks-per-node 8 --dry-run",
+            "stepladder launch gpt2 --on slurm --nodes 2:4 --ranks-per-node 8 --train.batch 96 "
+            "--dry-run",
             r"where the launchers meet",
             lines=4,
         ),
@@ -62,7 +63,8 @@ NODES = Part(
             "Strong and weak scaling on local ranks",
             "interview.md#how-is-scaling-efficiency-measured",
             "stepladder bench scaling --steps 1",
-            r"(?i)weak",
+            r"^scaling ranks",
+            lines=5,
         ),
         Row(
             "slow-network",
