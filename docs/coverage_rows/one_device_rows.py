@@ -119,7 +119,7 @@ PRECISION = Part(
             "Time, memory and loss of each precision on this machine",
             "rungs/precision.md#measured",
             "stepladder bench precision --steps 2 --batch 2",
-            r"bf16 ",
+            r"^bf16 ",
             lab="mixed-precision",
         ),
         Row(
@@ -221,9 +221,8 @@ MEMORY = Part(
             "Recomputation: none, selective, every k, all blocks",
             "rungs/recomputation.md",
             "stepladder bench recompute --steps 1",
-            r"^recompute ms",
+            r"^blocks",
             lab="checkpointing",
-            lines=6,
         ),
         Row(
             "offload",

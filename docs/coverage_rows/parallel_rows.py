@@ -14,7 +14,7 @@ DATA_PARALLEL = Part(
             "DataParallel's threads against DDP's processes",
             "communication.md#dp-against-ddp",
             "stepladder bench dp --steps 1",
-            r"(?i)ddp",
+            r"^DistributedDataParallel",
             lab="threads",
         ),
         Row(
@@ -71,8 +71,9 @@ COMPRESSION = Part(
             "What compression costs in loss, with and without error feedback",
             "experiments.md#compressed-gradients-over-a-training",
             "stepladder bench compression-curves --seeds 1 --steps 6",
-            r"powersgd:4",
+            r"^compress error",
             lab="powersgd",
+            lines=4,
         ),
     ),
 )
