@@ -108,7 +108,8 @@ def plain_lines(output: str) -> list[str]:
     """Lines without colours, rules, the spaces that make columns, and this machine's folders."""
     output = re.sub(r"(?<![\w:/.])/(?:[\w.@-]+/)+", "", re.sub(r"\x1b\[[0-9;]*m", "", output))
     lines = [" ".join(line.split()) for line in output.splitlines()]
-    return [line[:WIDTH] for line in lines if line.strip("─━-= ")][:MOST_LINES]
+    kept = [line for line in lines if line.strip("─━-= ") and not line.startswith("Picture: ")]
+    return [line[:WIDTH] for line in kept][:MOST_LINES]
 
 
 def shown_lines(row: Row, output: list[str]) -> list[str]:

@@ -116,10 +116,11 @@ FAULTS = Part(
         ),
         Row(
             "hang",
-            "A rank that does not join a collective is named",
+            "A rank that hangs in a collective is named, with the line where it waits",
             "survival.md#hangs",
             'python -c "import stepladder as sl, torch.distributed as dist; '
-            'sl.on_ranks(lambda: dist.get_rank() or dist.barrier(), 2, timeout_seconds=30)"',
+            "sl.on_ranks(lambda: (dist.init_process_group('gloo'), dist.get_rank() or "
+            'dist.barrier()), 2, timeout_seconds=30)"',
             r"did not finish within 30 s",
             exit_code=1,
         ),

@@ -15,7 +15,8 @@ SCALE = Part(
             "A larger batch: linear scaling, square root, warm-up",
             "experiments.md#the-learning-rate-of-a-larger-batch",
             "stepladder bench learning-rate --seeds 1 --steps 8",
-            r"(?i)linear",
+            r"^optimizer batch",
+            lines=8,
         ),
         Row(
             "end-to-end",

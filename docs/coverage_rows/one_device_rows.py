@@ -56,7 +56,7 @@ DEVICES = Part(
             "stepladder lab run custom-kernel",
             r"MB moved",
             lab="custom-kernel",
-            lines=5,
+            lines=3,
         ),
     ),
 )
