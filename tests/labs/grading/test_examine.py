@@ -7,6 +7,8 @@ import pytest
 
 from stepladder.labs import judge, solution
 from stepladder.labs.catalogue.courses import find_lab
+from stepladder.labs.grading.finding import Finding
+from stepladder.labs.grading.grade import attempt
 from stepladder.labs.grading.processor_time import Budget
 from stepladder.labs.lab import Lab
 
@@ -32,6 +34,12 @@ def test_an_error_shows_the_learners_lines_and_none_of_ours(tmp_path):
     said = first_failure(tmp_path, changed("return index[99]"))
     number = GOOD[: GOOD.index(BODY)].count("\n") + 1
     assert said == f"line {number}: return index[99]\nIndexError: tuple index out of range"
+
+
+def test_what_a_check_returns_is_shown_when_it_passes(tmp_path):
+    passed = attempt("A claim.", lambda: "9 of 10 steps", tmp_path)
+    assert passed == Finding("A claim.", True, "9 of 10 steps")
+    assert attempt("A claim.", lambda: None, tmp_path) == Finding("A claim.", True)
 
 
 def test_a_loop_without_end_is_stopped_and_its_line_named(tmp_path):

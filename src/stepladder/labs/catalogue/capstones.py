@@ -21,5 +21,13 @@ CAPSTONES = Course(
             library="torch.nn.parallel.DistributedDataParallel",
             picture=Picture("epoch", ("loss",), by="ranks"),
         ),
+        Lab(
+            "node-failure",
+            "A small GPT through a node's failure, with 90 % of the work kept",
+            seconds=8,
+            ranks=4,
+            library="torch.distributed.launcher.api.elastic_launch",
+            picture=Picture("every", ("mean", "worst"), by="case", log="x"),
+        ),
     ),
 )

@@ -177,13 +177,22 @@ def dollars(model: str, plan: str, cluster: str, sequence: int, *, tokens: float
 
 
 def save_interval(stall_seconds: float, between_failures: float) -> float:
-    """Seconds between saves that lose least time (Young, 1974)."""
+    """Seconds, or steps, between saves that lose least (Young, 1974)."""
     return math.sqrt(2 * stall_seconds * between_failures)
 
 
-def useful_share(*, steps: int, every: int, lost_at: int) -> float:
-    """Which share of the steps that a run takes are useful, if it goes on from its last save."""
-    return steps / (steps + lost_at % every)
+def useful_share(*, steps: int, every: int, lost_at: int, save_steps: float = 0.0) -> float:
+    """Which share of the steps that a run takes are useful, if it goes on from its last save.
+
+    A save takes as long as `save_steps` steps.
+    """
+    return steps / (steps + lost_at % every + steps // every * save_steps)
+
+
+def least_waste(save_steps: float, between_failures: float) -> float:
+    """Which share of the time saves and failures cost at the best interval."""
+    every = save_interval(save_steps, between_failures)
+    return save_steps / every + every / 2 / between_failures
 
 
 def idle_share(schedule: str, stages: int, micro_batches: int) -> float:

@@ -1,8 +1,9 @@
 """Assertions of the hidden checks, whose messages tell a learner what is wrong.
 
 A check is a function `check_…(lesson)` whose docstring is the sentence shown to the learner; it
-calls the learner's functions and says what is wrong with `expect`. Each mistake that people make is
-listed in MISTAKES as a replacement in our own text, so that a test can make it and read the answer.
+calls the learner's functions and says what is wrong with `expect`. A text that it returns is shown
+when it passes. Each mistake that people make is listed in MISTAKES as a replacement in our own
+text, so that a test can make it and read the answer.
 """
 
 from __future__ import annotations

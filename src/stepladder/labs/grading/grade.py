@@ -22,7 +22,7 @@ from stepladder.labs.lab import Lab
 from .compose_lesson import compose_lesson
 from .finding import Finding, Wrong
 
-Check = Callable[[ModuleType], None]
+Check = Callable[[ModuleType], str | None]  # may return numbers to show when it passes
 OURS = Path(__file__).parents[2]  # the package
 
 
@@ -74,9 +74,9 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def attempt(claim: str, action: Callable[[], None], path: Path) -> Finding:
+def attempt(claim: str, action: Callable[[], str | None], path: Path) -> Finding:
     try:
-        action()
+        shown = action()
     except Wrong as wrong:
         return Finding(claim, False, str(wrong), wrong.found, wrong.expected)
     except TooLong as slow:
@@ -84,7 +84,7 @@ def attempt(claim: str, action: Callable[[], None], path: Path) -> Finding:
         return Finding(claim, False, f"{slow}\n{where}".rstrip())
     except (Exception, SystemExit) as raised:
         return Finding(claim, False, explain(raised, path))
-    return Finding(claim, True)
+    return Finding(claim, True, shown or "")
 
 
 def explain(raised: BaseException, path: Path) -> str:

@@ -100,4 +100,94 @@ CAPSTONE_FAULTS = Unit(
     ),
 )  # fmt: skip
 
-CAPSTONES = CoursePart("Capstones", (CAPSTONE_PLAN, CAPSTONE_FAULTS))
+STATE_BYTES, STORAGE_BYTES, BETWEEN = 12e9, 3e9, 5000  # 1B parameters; in a step; steps
+SAVE_STEPS = STATE_BYTES / STORAGE_BYTES
+
+CAPSTONE_FAILURE = Unit(
+    "capstone-failure",
+    "A small GPT through a node's failure",
+    "Train on four ranks, lose a node at a step that you do not know, and keep 90 % of the work.",
+    hours=4,
+    exercises=(
+        Exercise(
+            "Write the saves and the restart of a training script whose node is killed",
+            "node-failure",
+            page="survival.md",
+        ),
+        Exercise(
+            "Start a run of two ranks, kill one of them (kill -9) and see it go on",
+            command='stepladder train --ranks 2 --plan "fp32 ddp" --train.steps 60 '
+            "--train.save_every 10 --run.folder runs/killed",
+            page="checkpoints.md",
+        ),
+    ),
+    takeaways=(
+        "State is whatever the next step reads and this one changed: generators and order too.",
+        "Save every sqrt(2 x cost of a save x time between failures), then look at the worst case.",
+        "Count efficiency in work, so that it can be compared between machines.",
+    ),
+    checklist=(
+        Question(
+            "interval",
+            "A model of 1B parameters saves weights and two moments in float32. The storage takes "
+            "3 GB in the time of one step, and a node fails every 5,000 steps. How many steps "
+            "should lie between saves, by Young's rule?",
+            lambda: figures.save_interval(SAVE_STEPS, BETWEEN),
+            unit="steps",
+            traps=(
+                Trap(
+                    lambda: figures.save_interval(SAVE_STEPS / 2, BETWEEN),
+                    "A failure destroys half an interval on average, not all of it",
+                ),
+                Trap(
+                    lambda: figures.save_interval(SAVE_STEPS * 16 / 12, BETWEEN),
+                    "Gradients are not saved: they are made again in each step",
+                ),
+                Trap(
+                    lambda: figures.save_interval(SAVE_STEPS / 3, BETWEEN),
+                    "That is the weights alone: the optimizer has two moments for each",
+                ),
+            ),
+        ),
+        Question(
+            "waste",
+            "Which percentage of the time do saves and failures then cost together?",
+            lambda: 100 * figures.least_waste(SAVE_STEPS, BETWEEN),
+            unit="%",
+            traps=(
+                Trap(
+                    lambda: 50 * figures.least_waste(SAVE_STEPS, BETWEEN),
+                    "That is one of the two: at the best interval both cost the same",
+                ),
+            ),
+        ),
+        Question(
+            "oftener",
+            "Nodes fail four times as often. By which factor does the best interval change?",
+            lambda: figures.save_interval(1.0, 0.25) / figures.save_interval(1.0, 1.0),
+            traps=(
+                Trap(lambda: 0.25, "It goes with the square root of the time between failures"),
+                Trap(lambda: 2.0, "What fails more often is saved more often"),
+            ),
+        ),
+        Question(
+            "efficiency",
+            "A run of 600 steps saves after every 25th, which takes as long as half a step, and "
+            "loses a node right after step 424. What is its efficiency, in percent: useful steps "
+            "over steps taken and saves counted in steps?",
+            lambda: 100
+            * figures.useful_share(steps=600, every=25, lost_at=424, save_steps=0.5),
+            unit="%",
+            within=0.002,
+            traps=(
+                Trap(
+                    lambda: 100 * figures.useful_share(steps=600, every=25, lost_at=424),
+                    "The saves are missing",
+                ),
+                Trap(lambda: 100 * 600 / (600 + 424 + 12), "What was saved is not made again"),
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+CAPSTONES = CoursePart("Capstones", (CAPSTONE_PLAN, CAPSTONE_FAULTS, CAPSTONE_FAILURE))
