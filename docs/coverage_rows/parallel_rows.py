@@ -100,6 +100,24 @@ SHARDING = Part(
             lines=5,
         ),
         Row(
+            "prefetch",
+            "How many blocks are gathered ahead, and how many are whole at a time",
+            "rungs/zero.md#gathering-ahead",
+            'stepladder plan llama2-7b --on "8 x A100-80GB" '
+            '--plan "bf16 zero3 prefetch=2 gathered=4 micro=1 batch=8"',
+            r"(?i)gather|memory|GiB",
+            lines=3,
+        ),
+        Row(
+            "deepspeed",
+            "ZeRO 1, 2 and 3 beside DeepSpeed's: memory, steps, losses",
+            "rungs/zero.md#beside-deepspeed",
+            "stepladder lab run zero",
+            r"(?i)stage|zero",
+            lab="zero",
+            lines=4,
+        ),
+        Row(
             "hybrid",
             "Hybrid sharding: shards inside a node, copies across nodes",
             "interview.md#what-do-zero-1-2-and-3-divide-and-what-do-they-send",
