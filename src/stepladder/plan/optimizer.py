@@ -138,7 +138,8 @@ class Optimizer:
             raise PlanError("optimizer", f"'{key}' is not a setting", remedy)
         if self.name not in OWN.get(key, (self.name,)):
             problem = f"{self.name} does not read it"
-            remedy = f"It is a setting of {' and '.join(OWN[key])}."
+            *others, last = OWN[key]
+            remedy = f"It is a setting of {' and '.join(filter(None, [', '.join(others), last]))}."
             raise PlanError(f"optimizer.{key}", problem, remedy)
         if key == "betas":
             first, _, second = value.partition(",")

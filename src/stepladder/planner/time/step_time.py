@@ -26,6 +26,7 @@ from stepladder.workload import Facts, MatmulFacts
 
 from .collective_time import network_of
 from .device_speed import speed_of
+from .orthogonalise_time import orthogonalise_seconds
 from .micro_batch_time import (
     MicroBatchTime,
     Setting,
@@ -213,9 +214,11 @@ def optimizer_seconds(
         clipping += NORM_IN_HALVES * sizes.gradient
     touched = 2 * sizes.parameter + sizes.gradient + 2 * sizes.state + clipping
     if "optimizer" not in setting.plan.offload:
-        return local * touched / (setting.speed.update_bandwidth or setting.speed.bandwidth)
+        moved = local * touched / (setting.speed.update_bandwidth or setting.speed.bandwidth)
+        return moved + orthogonalise_seconds(stage, setting)
     rate = HOST_MEMORY_BYTES_PER_SECOND / cluster.devices_per_node
-    return local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
+    moved = local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
+    return moved + orthogonalise_seconds(stage, setting)
 
 
 def offload_seconds(stage: Stage, one: MicroBatchTime, setting: Setting, host_link: float) -> float:

@@ -29,6 +29,7 @@ class Mail:
     sent: tuple[Message, ...]
     got: tuple[Message, ...]
     kept: tuple[Message, ...]
+    travels: bool  # whether any rank sends: then all take part
 
     @classmethod
     def of(cls, messages: Iterable[Message], rank: int) -> Mail:
@@ -38,6 +39,7 @@ class Mail:
             tuple(sorted((m for m in every if m.sender == rank != m.receiver), key=to_receiver)),
             tuple(sorted((m for m in every if m.receiver == rank != m.sender), key=from_sender)),
             tuple(m for m in every if m.sender == rank == m.receiver),
+            any(m.sender != m.receiver for m in every),
         )
 
 
@@ -113,8 +115,8 @@ class Exchange:
 
     def send(self, mail: Mail, view: Callable[[Message], View]) -> tuple[Tensor, Wait]:
         """Send the slices that `view` shows; what comes, once it is waited for."""
-        if self.group is None:
-            return torch.empty(0), lambda: None
+        if self.group is None or not mail.travels:
+            return torch.empty(0), nothing
         outgoing, counts = self.buffer(mail.sent, lambda message: message.receiver)
         for message, room in zip(mail.sent, split(outgoing, mail.sent)):
             for piece, part in parts_of(message, room):
@@ -141,6 +143,10 @@ class Exchange:
         for message in messages:
             counts[partner(message)] += message.elements
         return torch.empty(sum(counts), dtype=self.dtype, device=self.device), counts
+
+
+def nothing() -> None:
+    """Wait for nothing."""
 
 
 def split(buffer: Tensor, messages: Sequence[Message]) -> tuple[Tensor, ...]:

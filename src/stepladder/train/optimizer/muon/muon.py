@@ -22,7 +22,7 @@ from stepladder.model.anatomy.hidden_matrices import MatrixShape
 from stepladder.plan import Optimizer
 from stepladder.seam.operators import foreach_divide_
 
-from .exchange import Exchange, Mail, Round, Stack, View, Wait, parts_of, split
+from .exchange import Exchange, Mail, Round, Stack, View, Wait, nothing, parts_of, split
 from .held_matrices import HeldMatrix
 from .newton_schulz import divide_by_row_means, orthogonalise
 from .shared_work import Message
@@ -279,10 +279,6 @@ class Muon(torch.optim.Optimizer):
         for message, room in zip(mail.got, split(came, mail.got)):
             for piece, part in parts_of(message, room):
                 view(message)(piece).copy_(part)
-
-
-def nothing() -> None:
-    pass
 
 
 def replace_unless(bad: Tensor | None, kept: Tensor, now: Tensor) -> None:

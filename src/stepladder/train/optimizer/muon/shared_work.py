@@ -150,6 +150,7 @@ def seconds(
     """The forecast of a step's exchange and products, on the ranks that have most to do."""
     work = [0.0] * ranks
     sent: Mapping[str, list[int]] = {"out": [0] * ranks, "in": [0] * ranks}
+    collectives = set()
     for index, (matrix, owners) in enumerate(zip(matrices, share.owners)):
         for rank in owners:
             work[rank] += matrix.flops(steps)
@@ -158,7 +159,5 @@ def seconds(
                 if message.sender != message.receiver:
                     sent["out"][message.sender] += item * message.elements
                     sent["in"][message.receiver] += item * message.elements
-    travels = any(sent["out"])
-    return rates.seconds(
-        max(work), max(map(max, sent.values())), 2 * share.num_rounds if travels else 0
-    )
+                    collectives.add((share.rounds[index], make))
+    return rates.seconds(max(work), max(map(max, sent.values())), len(collectives))
