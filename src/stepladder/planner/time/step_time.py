@@ -26,7 +26,6 @@ from stepladder.workload import Facts, MatmulFacts
 
 from .collective_time import network_of
 from .device_speed import speed_of
-from .orthogonalise_time import orthogonalise_seconds
 from .micro_batch_time import (
     MicroBatchTime,
     Setting,
@@ -35,6 +34,7 @@ from .micro_batch_time import (
     stage_micro_batch,
     update_delay_seconds,
 )
+from .orthogonalise_time import orthogonalise_seconds
 
 INTERFERENCE = 0.2  # of hidden communication, by which the work beside it slows down
 LAST_BUCKET = 0.1  # of replicated gradients that leave when nothing is left to compute

@@ -83,7 +83,7 @@ def hidden_matrices(
         weight = "weight" in name and not isinstance(owner, nn.Embedding | nn.EmbeddingBag)
         usual = weight and not last and (inside or not blocks)
         filters = isinstance(owner, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-        if (usual and rule != "adamw" or rule == "muon") and parameter.ndim > 1:
+        if ((usual and rule != "adamw") or rule == "muon") and parameter.ndim > 1:
             found[name] = filter_matrix if filters else stacked_matrices
     return found
 

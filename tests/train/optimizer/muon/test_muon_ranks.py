@@ -139,7 +139,9 @@ def test_a_resumed_run_goes_on_to_the_last_bit(tmp_path, plan, optimizer):
     ],
 )
 def test_another_layout_goes_on_from_slices(tmp_path, plan, ranks):
-    losses, parts = run(saved_run, 2, "fp32 zero3 micro=2", NORMUON, str(tmp_path), 2, init=False)[0]
+    losses, parts = run(saved_run, 2, "fp32 zero3 micro=2", NORMUON, str(tmp_path), 2, init=False)[
+        0
+    ]
     for now, others, _ in run(resumed_run, ranks, plan, NORMUON, str(tmp_path), 2, init=False):
         assert now == pytest.approx(losses, rel=1e-6)
         assert apart(others, parts) < 1e-5
@@ -150,7 +152,12 @@ def test_momentum_of_another_optimizer_is_left_out(tmp_path):
     taken = begin("fp32", MUON)
     taken.step(batch(0)).read()
     taken.save(tmp_path)
-    for other in ("adamw", "sgd lr=0.1 momentum=0.9", NORMUON, f"{MUON} group=*.up.weight:by=adamw"):
+    for other in (
+        "adamw",
+        "sgd lr=0.1 momentum=0.9",
+        NORMUON,
+        f"{MUON} group=*.up.weight:by=adamw",
+    ):
         again = begin("fp32", other)
         again.load(tmp_path)
         assert any("remembered is of no use to this one" in event for event in again.events), other
@@ -168,7 +175,9 @@ def state_bytes(plan, optimizer):
 
 
 @pytest.mark.parametrize("optimizer", [MUON, NORMUON])
-@pytest.mark.parametrize("plan", soak_after(["zero3 shard=4", "zero1 shard=4", "zero1 shard=2 tensor=2", "ddp"]))
+@pytest.mark.parametrize(
+    "plan", soak_after(["zero3 shard=4", "zero1 shard=4", "zero1 shard=2 tensor=2", "ddp"])
+)
 def test_four_ranks_keep_what_is_forecast(plan, optimizer):
     found = run(state_bytes, 4, f"fp32 {plan}", optimizer, init=False)
     words = replace(Plan.parse(f"fp32 {plan} micro=2"), optimizer=Optimizer.parse(optimizer))

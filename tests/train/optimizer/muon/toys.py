@@ -43,7 +43,9 @@ def begin(plan, optimizer=MUON, name="llama", noise=0.3):
 def learn(plan, optimizer=MUON, steps=3, name="llama", sharing=""):
     """Losses, and every parameter that this rank has, in full; who computes matrices."""
     rates = LINKS.get(sharing)
-    told = patch.object(make_muon, "rates_of", lambda *_: rates) if rates else patch("builtins.id", id)
+    told = (
+        patch.object(make_muon, "rates_of", lambda *_: rates) if rates else patch("builtins.id", id)
+    )
     with told:
         run = begin(plan, optimizer, name)
     losses = [run.step(batch(step), rows="global").read().loss for step in range(steps)]

@@ -66,9 +66,7 @@ def rounds_of(held: Sequence[HeldMatrix], share: Share, rank: int) -> list[Round
     for number in range(share.num_rounds):
         inside = share.in_round(number)
         mails = [
-            Mail.of(
-                (m for i in inside for m in make(i, held[i].matrix, share.owners[i])), rank
-            )
+            Mail.of((m for i in inside for m in make(i, held[i].matrix, share.owners[i])), rank)
             for make in (slices_to_owners, results_from_owners)
         ]
         owned = tuple(i for i in inside if rank in share.owners[i])

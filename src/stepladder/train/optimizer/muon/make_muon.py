@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from stepladder.checkpoint import whole_slice
 from stepladder.errors import PlanError
@@ -29,7 +29,7 @@ from stepladder.world.seed import one_thread
 from .exchange import Exchange, Mail, rounds_of
 from .held_matrices import STAGE, HeldMatrix, hold_matrices
 from .muon import Muon, Work, row_shape
-from .newton_schulz import orthogonalise
+from .newton_schulz import newton_schulz, orthogonalise
 from .shared_work import Message, Share, nearest, share_work
 
 MILLION = 1e6
@@ -168,7 +168,7 @@ def compiled(settled: SettledPlan, device: torch.device) -> Any:
     """Newton-Schulz as the plan compiles: the sizes of stacks are no part of the code."""
     if not settled.plan.compile or device.type != "cuda":
         return orthogonalise
-    return torch.compile(orthogonalise, dynamic=True)
+    return partial(orthogonalise, iterate=torch.compile(newton_schulz, dynamic=True))
 
 
 @contextmanager

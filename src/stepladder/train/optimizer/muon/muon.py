@@ -159,7 +159,9 @@ class Muon(torch.optim.Optimizer):
             return torch.zeros_like(owned, memory_format=torch.contiguous_format)
         gradient = owned.grad if divisor is None else owned.grad / divisor
         kept, momentum = self.state[owned][MOMENTUM], self.how.momentum
-        now = kept.lerp_(gradient, 1 - momentum) if bad is None else kept.lerp(gradient, 1 - momentum)
+        now = (
+            kept.lerp_(gradient, 1 - momentum) if bad is None else kept.lerp(gradient, 1 - momentum)
+        )
         if bad is not None:
             replace_unless(bad, kept, now)
         direction = gradient.lerp(now, momentum) if self.how.nesterov == "on" else now
@@ -204,8 +206,12 @@ class Muon(torch.optim.Optimizer):
         results = {}
         for stack in now.stacks:
             size = 1 if self.work.one_by_one else len(stack.numbers)
-            parts = [self.work.orthogonalise(s, self.how.ns_steps) for s in stack.numbers.split(size)]
-            for index, part in stack.parts(torch.cat(parts) if len(parts) > 1 else parts[0]).items():
+            parts = [
+                self.work.orthogonalise(s, self.how.ns_steps) for s in stack.numbers.split(size)
+            ]
+            for index, part in stack.parts(
+                torch.cat(parts) if len(parts) > 1 else parts[0]
+            ).items():
                 if self.how.keeps_row_means:
                     part = self.divide(index, part, bad)
                 results[index] = part.reshape(self.held[index].whole)
@@ -218,9 +224,7 @@ class Muon(torch.optim.Optimizer):
         replace_unless(bad, kept, now.view(kept.shape).to(kept.device))
         return part
 
-    def send_results(
-        self, one: Round, results: Mapping[int, Tensor], bad: Tensor | None
-    ) -> Wait:
+    def send_results(self, one: Round, results: Mapping[int, Tensor], bad: Tensor | None) -> Wait:
         """Send results to the ranks that hold the matrices; what applies those that come."""
 
         def view(message: Message) -> View:
@@ -247,7 +251,9 @@ class Muon(torch.optim.Optimizer):
         one = self.held[message.matrix]
         if one.owned.grad is None:
             return
-        update = torch.empty(one.owned.shape, dtype=self.work.exchange.dtype, device=one.owned.device)
+        update = torch.empty(
+            one.owned.shape, dtype=self.work.exchange.dtype, device=one.owned.device
+        )
         for piece, part in pieces:
             one.places[piece].view(update).copy_(part)
         group = self.groups[one.owned]

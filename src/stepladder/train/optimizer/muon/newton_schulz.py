@@ -6,25 +6,40 @@ Jordan's Muon, and torch's: steepest at zero, they end between 0.7 and 1.2 rathe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 EPS = 1e-7  # of the norm, for a matrix of zeros
 
+Iterate = Callable[[Tensor, int], Tensor]
 
-def orthogonalise(matrices: Tensor, steps: int) -> Tensor:
-    """Orthogonalise a stack of matrices of one shape, in their own type."""
+
+def newton_schulz(wide: Tensor, steps: int) -> Tensor:
+    """The iterates of matrices that are no taller than wide."""
     a, b, c = COEFFICIENTS
-    tall = matrices.shape[-2] > matrices.shape[-1]
-    wide = matrices.mT if tall else matrices  # the smaller side is squared
     norms = torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True, dtype=torch.float32)
-    x = (wide / norms.clamp(min=EPS)).to(matrices.dtype)
+    x = (wide / norms.clamp(min=EPS)).to(wide.dtype)
     for _ in range(steps):
         gram = x @ x.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
-    return x.mT if tall else x
+    return x
+
+
+def orthogonalise(matrices: Tensor, steps: int, iterate: Iterate = newton_schulz) -> Tensor:
+    """Orthogonalise a stack of matrices of one shape, in their own type.
+
+    Args:
+        iterate: Newton-Schulz, perhaps compiled.
+    """
+    if matrices.shape[-2] <= matrices.shape[-1]:
+        return iterate(matrices, steps)
+    # A product of the larger side would be as large. In the same order of memory as other
+    # matrices, or code that is compiled for those would be compiled again.
+    return iterate(matrices.mT.contiguous(), steps).mT
 
 
 def divide_by_row_means(

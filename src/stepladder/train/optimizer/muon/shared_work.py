@@ -134,9 +134,7 @@ def results_from_owners(index: int, matrix: Matrix, owners: Sequence[int]) -> It
 
 
 def nearest(ranks: Iterable[int], rank: int, copies: Sequence[int]) -> int:
-    return min(
-        ranks, key=lambda other: (copies[other] != copies[rank], abs(other - rank), other)
-    )
+    return min(ranks, key=lambda other: (copies[other] != copies[rank], abs(other - rank), other))
 
 
 def seconds(
