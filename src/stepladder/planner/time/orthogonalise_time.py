@@ -1,4 +1,4 @@
-"""The time of Newton-Schulz, which muon runs on whole matrices: products, and what they wait for."""
+"""The time of Newton-Schulz, which muon runs on whole matrices: products, and the exchange."""
 
 from __future__ import annotations
 

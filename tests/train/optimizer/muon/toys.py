@@ -42,11 +42,11 @@ def begin(plan, optimizer=MUON, name="llama", noise=0.3):
 
 def learn(plan, optimizer=MUON, steps=3, name="llama", sharing=""):
     """Losses, and every parameter that this rank has, in full; who computes matrices."""
-    rates = LINKS.get(sharing)
-    told = (
-        patch.object(make_muon, "rates_of", lambda *_: rates) if rates else patch("builtins.id", id)
-    )
-    with told:
+
+    def rates(*_):
+        return LINKS[sharing]
+
+    with patch.object(make_muon, "rates_of", rates) if sharing else nullcontext():
         run = begin(plan, optimizer, name)
     losses = [run.step(batch(step), rows="global").read().loss for step in range(steps)]
     return losses, whole(run.module), [one.owned for one in run.optimizer.work.rounds]

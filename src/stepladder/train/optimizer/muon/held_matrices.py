@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from stepladder.checkpoint import TensorSlice
 from stepladder.model.anatomy.hidden_matrices import MatrixShape
-from stepladder.plan import AXES
+from stepladder.planner.time.orthogonalise_time import STAGE
 from stepladder.rungs import ParameterShard
 from stepladder.train.checkpointing.sharded_state import shards_of_parameter
 from stepladder.world import World
 
 from .shared_work import Matrix, Slices
-
-STAGE = tuple(axis for axis in AXES if axis != "pipeline")  # ranks with parts of the same matrices
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.checkpoint import whole_slice
 from stepladder.errors import PlanError
 from stepladder.model import find_anatomy
 from stepladder.model.anatomy.hidden_matrices import MatrixShape, hidden_matrices, matrix_shape
 from stepladder.plan import Optimizer, Precision, SettledPlan
 from stepladder.planner.time.collective_time import network_of
 from stepladder.planner.time.device_speed import NOMINAL, speed_of
-from stepladder.planner.time.orthogonalise_time import OrthogonaliseRates
+from stepladder.planner.time.orthogonalise_time import STAGE, OrthogonaliseRates
 from stepladder.rungs import Climbed, float32_matmul_mode
 from stepladder.train.optimizer.build_optimizer import rate_of_group, settings
 from stepladder.train.tuning.planner_inputs import cluster_for
@@ -27,10 +26,12 @@ from stepladder.world import World, deterministic
 from stepladder.world.seed import one_thread
 
 from .exchange import Exchange, Mail, rounds_of
-from .held_matrices import STAGE, HeldMatrix, hold_matrices
-from .muon import Muon, Work, row_shape
+from .held_matrices import HeldMatrix, hold_matrices
+from .matrix_work import MatrixWork
+from .muon import Muon
 from .newton_schulz import newton_schulz, orthogonalise
-from .shared_work import Message, Share, nearest, share_work
+from .row_means import row_messages
+from .shared_work import share_work
 
 MILLION = 1e6
 
@@ -123,7 +124,7 @@ def share_of(how: Optimizer) -> float:
     return how.adamw_lr / how.lr if how.lr else 1.0
 
 
-def divide_work(held: Sequence[HeldMatrix], settled: SettledPlan, world: World) -> Work:
+def divide_work(held: Sequence[HeldMatrix], settled: SettledPlan, world: World) -> MatrixWork:
     """Who computes which matrix, by forecast."""
     how, device = settled.plan.optimizer, world.device
     dtype = getattr(torch, settled.plan.precision.work)
@@ -133,7 +134,7 @@ def divide_work(held: Sequence[HeldMatrix], settled: SettledPlan, world: World) 
     rates = rates_of(settled, world)
     matrices = [one.matrix for one in held]
     share = share_work(matrices, ranks, how.ns_steps, dtype.itemsize, rates)
-    return Work(
+    return MatrixWork(
         Exchange(held, dtype, device, group),
         rounds_of(held, share, rank),
         Mail.of(row_messages(held, share), rank),
@@ -141,15 +142,6 @@ def divide_work(held: Sequence[HeldMatrix], settled: SettledPlan, world: World) 
         compiled(settled, device),
         one_by_one=bool(settled.slices),
     )
-
-
-def row_messages(held: Sequence[HeldMatrix], share: Share) -> Iterator[Message]:
-    """The means of a matrix's rows, from an owner to each rank of the stage that is none."""
-    for index, (one, owners) in enumerate(zip(held, share.owners)):
-        rows = whole_slice(row_shape(one.whole, one.matrix.shape))
-        for rank, _ in enumerate(one.matrix.holdings):
-            if rank not in owners:
-                yield Message(index, nearest(owners, rank, one.matrix.copies), rank, (rows,))
 
 
 def rates_of(settled: SettledPlan, world: World) -> OrthogonaliseRates:

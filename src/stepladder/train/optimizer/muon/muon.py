@@ -8,24 +8,21 @@ travel, in the type they are computed in: see [Note: rounds] in exchange.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stepladder.checkpoint import TensorSlice
-from stepladder.model.anatomy.hidden_matrices import MatrixShape
 from stepladder.plan import Optimizer
 from stepladder.seam.operators import foreach_divide_
 
-from .exchange import Exchange, Mail, Round, Stack, View, Wait, nothing, parts_of, split
+from .exchange import Round, nothing
 from .held_matrices import HeldMatrix
-from .newton_schulz import divide_by_row_means, orthogonalise
-from .shared_work import Message
+from .matrix_work import MatrixWork, Pieces, UnderWay
+from .newton_schulz import divide_by_row_means
+from .row_means import row_shape, share_row_means
 
 MOMENTUM, ROW_MEANS = "momentum_buffer", "row_mean_square"
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
@@ -33,36 +30,14 @@ MATCH = "match_rms_adamw"
 SAME_SIZE = 0.2  # root mean square of AdamW's usual updates, which match_rms_adamw gives
 
 
-@dataclass(frozen=True, slots=True)
-class UnderWay:
-    """A round between its slices and its results."""
-
-    round: Round
-    stacks: Sequence[Stack]
-    came: Tensor
-    wait: Wait
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """How the ranks of a stage compute their matrices."""
-
-    exchange: Exchange
-    rounds: Sequence[Round]
-    rows: Mail  # of all rounds' matrices, where means of rows are kept
-    around: Callable[[], AbstractContextManager[None]]  # the mode of float32 products, threads
-    orthogonalise: Callable[[Tensor, int], Tensor] = orthogonalise
-    one_by_one: bool = False  # the same products whatever else a rank owns
-
-
 class Muon(torch.optim.Optimizer):
-    """Groups with `matrix` are updated by Muon, the others by an AdamW that shares groups and state."""
+    """Updates groups with `matrix`; an AdamW that shares groups and state updates the others."""
 
     def __init__(
         self,
         groups: list[dict[str, Any]],
         how: Optimizer,
-        work: Work,
+        work: MatrixWork,
         *,
         names: Container[str],
         fused: bool,
@@ -82,9 +57,6 @@ class Muon(torch.optim.Optimizer):
         self.adamw = others and torch.optim.AdamW(
             others, lr=how.adamw_lr, betas=how.betas, eps=how.eps, fused=fused
         )
-        self.groups = {
-            p: group for group in self.param_groups if group["matrix"] for p in group["params"]
-        }
         for one in self.held:
             self.state[one.owned] = self.begin(one)
 
@@ -92,8 +64,7 @@ class Muon(torch.optim.Optimizer):
         """What a matrix starts with."""
         state = {MOMENTUM: torch.zeros_like(one.owned, requires_grad=False)}
         if self.how.keeps_row_means:
-            shape = row_shape(one.whole, one.matrix.shape)
-            state[ROW_MEANS] = torch.zeros(shape, device=one.owned.device)
+            state[ROW_MEANS] = torch.zeros(row_shape(one), device=one.owned.device)
         return state
 
     def keys_of(self, name: str) -> set[str]:
@@ -125,19 +96,34 @@ class Muon(torch.optim.Optimizer):
             self.step_matrices(divisor, bad)
 
     def step_matrices(self, divisor: Tensor | None, bad: Tensor | None) -> None:
-        rounds = deque(self.work.rounds)
-        coming = self.send_slices(rounds.popleft(), divisor, bad) if rounds else None
+        groups = {p: g for g in self.param_groups if g["matrix"] for p in g["params"]}
+        coming, finish = deque(self.work.rounds), nothing
+        under_way = self.start(coming, divisor, bad)
         self.step_others(divisor, bad)  # while the first slices travel
-        finish: Wait = nothing
-        while coming is not None:
-            now = coming
-            self.fill(now)
-            coming = self.send_slices(rounds.popleft(), divisor, bad) if rounds else None
-            results = self.compute(now, bad)
+
+        def apply(index: int, pieces: Pieces) -> None:
+            self.apply(self.held[index], groups[self.held[index].owned], pieces, bad)
+
+        while under_way is not None:
+            now, under_way = under_way, None
+            results = self.work.compute(now, self.how.ns_steps)
+            under_way = self.start(coming, divisor, bad)
+            if self.how.keeps_row_means:
+                results = {index: self.divide(index, part, bad) for index, part in results.items()}
             finish()
-            finish = self.send_results(now.round, results, bad)
+            finish = self.work.send_back(now.round, results, apply)
         finish()
-        self.share_row_means()
+        if self.how.keeps_row_means:
+            share_row_means(self.work.exchange, self.work.rows, self.row_means)
+
+    def start(
+        self, coming: deque[Round], divisor: Tensor | None, bad: Tensor | None
+    ) -> UnderWay | None:
+        """Send the slices of the next round, if there is one."""
+        if not coming:
+            return None
+        one = coming.popleft()
+        return self.work.start(one, {i: self.direction(i, divisor, bad) for i in one.matrices})
 
     @property
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -159,109 +145,40 @@ class Muon(torch.optim.Optimizer):
             return torch.zeros_like(owned, memory_format=torch.contiguous_format)
         gradient = owned.grad if divisor is None else owned.grad / divisor
         kept, momentum = self.state[owned][MOMENTUM], self.how.momentum
-        now = (
-            kept.lerp_(gradient, 1 - momentum) if bad is None else kept.lerp(gradient, 1 - momentum)
-        )
-        if bad is not None:
+        if bad is None:
+            now = kept.lerp_(gradient, 1 - momentum)
+        else:
+            now = kept.lerp(gradient, 1 - momentum)
             replace_unless(bad, kept, now)
         direction = gradient.lerp(now, momentum) if self.how.nesterov == "on" else now
         return direction.contiguous()
 
-    def send_slices(self, one: Round, divisor: Tensor | None, bad: Tensor | None) -> UnderWay:
-        stacks = self.work.exchange.stacks(one.owned)
-        directions = {index: self.direction(index, divisor, bad) for index in one.matrices}
-
-        def view(message: Message) -> View:
-            return self.view_of_part(message, directions[message.matrix])
-
-        came, wait = self.work.exchange.send(one.slices, view)
-        wholes = self.wholes(stacks)
-        for message in one.slices.kept:
-            for piece in message.slices:
-                piece.view(wholes[message.matrix]).copy_(view(message)(piece))
-        return UnderWay(one, stacks, came, wait)
-
-    def fill(self, now: UnderWay) -> None:
-        """Put what came where it belongs."""
-        now.wait()
-        wholes, got = self.wholes(now.stacks), now.round.slices.got
-        for message, room in zip(got, split(now.came, got)):
-            for piece, part in parts_of(message, room):
-                piece.view(wholes[message.matrix]).copy_(part)
-
-    def wholes(self, stacks: Sequence[Stack]) -> dict[int, Tensor]:
-        """Each matrix of these stacks, in its parameter's shape."""
-        return {
-            index: part.view(self.held[index].whole)
-            for stack in stacks
-            for index, part in stack.parts(stack.numbers).items()
-        }
-
-    def view_of_part(self, message: Message, part: Tensor) -> View:
-        places = self.held[message.matrix].places
-        return lambda piece: places[piece].view(part)
-
-    def compute(self, now: UnderWay, bad: Tensor | None) -> dict[int, Tensor]:
-        """The results of the matrices that this rank owns, in their parameters' shapes."""
-        results = {}
-        for stack in now.stacks:
-            size = 1 if self.work.one_by_one else len(stack.numbers)
-            parts = [
-                self.work.orthogonalise(s, self.how.ns_steps) for s in stack.numbers.split(size)
-            ]
-            for index, part in stack.parts(
-                torch.cat(parts) if len(parts) > 1 else parts[0]
-            ).items():
-                if self.how.keeps_row_means:
-                    part = self.divide(index, part, bad)
-                results[index] = part.reshape(self.held[index].whole)
-        return results
-
     def divide(self, index: int, part: Tensor, bad: Tensor | None) -> Tensor:
-        kept = self.state[self.held[index].owned][ROW_MEANS]
-        means, unit = kept.to(part.device).view(*part.shape[:-1], 1), self.how.adjust == MATCH
+        kept, unit = self.row_means(index), self.how.adjust == MATCH
+        means = kept.to(part.device).view(*part.shape[:-1], 1)
         part, now = divide_by_row_means(part, means, self.how.betas[1], self.how.eps, unit=unit)
         replace_unless(bad, kept, now.view(kept.shape).to(kept.device))
         return part
 
-    def send_results(self, one: Round, results: Mapping[int, Tensor], bad: Tensor | None) -> Wait:
-        """Send results to the ranks that hold the matrices; what applies those that come."""
-
-        def view(message: Message) -> View:
-            return lambda piece: piece.view(results[message.matrix])
-
-        came, wait = self.work.exchange.send(one.results, view)
-        for message in one.results.kept:
-            self.apply(message, ((piece, view(message)(piece)) for piece in message.slices), bad)
-
-        def finish() -> None:
-            wait()
-            for message, room in zip(one.results.got, split(came, one.results.got)):
-                self.apply(message, parts_of(message, room), bad)
-
-        return finish
+    def row_means(self, index: int) -> Tensor:
+        means: Tensor = self.state[self.held[index].owned][ROW_MEANS]
+        return means
 
     def apply(
-        self,
-        message: Message,
-        pieces: Iterable[tuple[TensorSlice, Tensor]],
-        bad: Tensor | None,
+        self, one: HeldMatrix, group: dict[str, Any], pieces: Pieces, bad: Tensor | None
     ) -> None:
         """Update this rank's part of a matrix."""
-        one = self.held[message.matrix]
-        if one.owned.grad is None:
+        p = one.owned
+        if p.grad is None:
             return
-        update = torch.empty(
-            one.owned.shape, dtype=self.work.exchange.dtype, device=one.owned.device
-        )
+        update = torch.empty(p.shape, dtype=self.work.exchange.dtype, device=p.device)
         for piece, part in pieces:
             one.places[piece].view(update).copy_(part)
-        group = self.groups[one.owned]
         shrink, rate = 1 - group["lr"] * group["weight_decay"], group["lr"] * self.factor(one)
         if bad is None:
-            one.owned.mul_(shrink).add_(update, alpha=-rate)
+            p.mul_(shrink).add_(update, alpha=-rate)
         else:
-            replace_unless(bad, one.owned, (one.owned * shrink).add_(update, alpha=-rate))
+            replace_unless(bad, p, (p * shrink).add_(update, alpha=-rate))
 
     def factor(self, one: HeldMatrix) -> float:
         """Of the learning rate, by the shape of the matrix."""
@@ -270,22 +187,6 @@ class Muon(torch.optim.Optimizer):
             return SAME_SIZE * (1.0 if self.how.keeps_row_means else max(rows, columns) ** 0.5)
         return max(1.0, rows / columns) ** 0.5
 
-    def share_row_means(self) -> None:
-        """Have every rank of the stage know the means of all rows, as owners do."""
-        mail = self.work.rows
-        if not self.how.keeps_row_means:
-            return
-
-        def view(message: Message) -> View:
-            kept = self.state[self.held[message.matrix].owned][ROW_MEANS]
-            return lambda piece: piece.view(kept)
-
-        came, wait = replace(self.work.exchange, dtype=torch.float32).send(mail, view)
-        wait()
-        for message, room in zip(mail.got, split(came, mail.got)):
-            for piece, part in parts_of(message, room):
-                view(message)(piece).copy_(part)
-
 
 def replace_unless(bad: Tensor | None, kept: Tensor, now: Tensor) -> None:
     """Take over new numbers, unless the step is bad."""
@@ -293,9 +194,3 @@ def replace_unless(bad: Tensor | None, kept: Tensor, now: Tensor) -> None:
         kept.copy_(now)
     else:
         torch.where(bad.bool(), kept, now, out=kept)
-
-
-def row_shape(whole: tuple[int, ...], matrix: MatrixShape) -> tuple[int, ...]:
-    """Of one number for each row of a parameter's matrices."""
-    rows = len(whole) - 1 if matrix.count > 1 or len(whole) == 2 else 1
-    return (*whole[:rows], *(1 for _ in whole[rows:]))

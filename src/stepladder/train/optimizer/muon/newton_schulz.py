@@ -1,7 +1,7 @@
 """Newton-Schulz: matrices whose singular values are all about 1, by products alone.
 
-Each iteration maps every singular value s to a·s + b·s³ + c·s⁵. The coefficients are those of Keller
-Jordan's Muon, and torch's: steepest at zero, they end between 0.7 and 1.2 rather than at 1.
+Each iteration maps every singular value s to a·s + b·s³ + c·s⁵. The coefficients are those of
+Keller Jordan's Muon, and torch's: steepest at zero, they end near 1 rather than at it.
 """
 
 from __future__ import annotations
