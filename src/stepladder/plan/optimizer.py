@@ -74,9 +74,9 @@ class Optimizer:
     state: int = 0  # of code: tensors it keeps for a parameter, each as large as the parameter
     groups: tuple[Group, ...] = ()
     adamw_lr: float = 3e-4  # with muon: of what AdamW updates
-    nesterov: str = "on"
+    nesterov: str = "on"  # or off: whether a step looks ahead along the momentum
     ns_steps: int = 5  # Newton-Schulz iterations
-    adjust: str = "original"  # how the rate follows from a matrix's shape
+    adjust: str = "original"  # or match_rms_adamw: how the rate follows from a matrix's shape
     variant: str = "muon"  # "normuon" divides each row of an update by its mean size
 
     @property
