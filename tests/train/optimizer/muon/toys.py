@@ -1,5 +1,6 @@
 """Runs that the tests of Muon share: a small Llama or GPT on tokens, whole and on ranks."""
 
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import torch
