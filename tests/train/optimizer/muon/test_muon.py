@@ -121,6 +121,21 @@ def test_what_is_divided_on_the_device_is_what_is_divided_before():
             muon.grad_scale, muon.found_inf = divisor, torch.tensor(0.0)
             muon.step()
     assert apart(whole(one.module), whole(other.module)) < 1e-6
+    # Newton-Schulz does not see the size of a direction, momentum does.
+    for mine, theirs in zip(one.optimizer.held, other.optimizer.held):
+        kept = one.optimizer.state[mine.owned], other.optimizer.state[theirs.owned]
+        torch.testing.assert_close(*(state["momentum_buffer"] for state in kept))
+
+
+@pytest.mark.parametrize(
+    "plan", ["offload=optimizer", "zero3 offload=parameters", "exact=runs recheck=2"]
+)
+def test_state_on_the_host_and_steps_taken_twice_change_nothing(plan):
+    run, other = begin(f"fp32 {plan}", NORMUON), begin("fp32", NORMUON)
+    for step in range(3):
+        loss = run.step(batch(step)).loss
+        assert loss == pytest.approx(other.step(batch(step)).loss, rel=1e-6)
+    assert apart(whole(run.module), whole(other.module)) < 1e-5
 
 
 def test_the_rates_of_both_follow_one_schedule():
