@@ -1,6 +1,7 @@
 """Muon on one rank: against torch's own, against paper, and through bad steps."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional
 from stepladder.errors import PlanError
 from stepladder.plan import Optimizer, Precision
 from stepladder.train import climb
+from stepladder.train.optimizer.muon.newton_schulz import orthogonalise
 from stepladder.verify.plain.plain_loop import PlainLoop
 from tests.rungs.rank_toys import odd, tokens
 
@@ -81,6 +83,20 @@ def test_in_16_bits_products_are_too(plan):
         run.step(batch(step)).read()
         exact.step(batch(step)).read()
     assert 1e-6 < apart(whole(run.module), whole(exact.module)) < 0.05
+
+
+@pytest.mark.parametrize(("words", "alone"), [("fp32", False), ("fp32 exact=ranks:4", True)])
+def test_a_stack_is_multiplied_at_once_unless_its_size_must_not_matter(words, alone):
+    """How a library multiplies a stack may depend on how many matrices it has."""
+    run, seen = begin(words), []
+
+    def multiply(stack, steps):
+        seen.append(len(stack))
+        return orthogonalise(stack, steps)
+
+    run.optimizer.work = replace(run.optimizer.work, orthogonalise=multiply)
+    run.step(batch(0)).read()
+    assert sum(seen) == 14 and (set(seen) == {1}) == alone
 
 
 @pytest.mark.parametrize("optimizer", [MUON, NORMUON])
@@ -235,3 +251,18 @@ def test_a_group_that_gives_muon_a_vector_is_refused():
 def test_masters_are_refused():
     with pytest.raises(PlanError, match="muon keeps no masters, and bf16-master needs them"):
         begin("bf16-master")
+
+
+def test_its_momentum_is_not_that_of_sgd(tmp_path):
+    def start(optimizer):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 2, bias=False))
+        return climb(module, loss="squared_error", optimizer=optimizer, plan="fp32", device="cpu")
+
+    run = start("muon group=*:by=muon")
+    run.step((torch.ones(4, 3), torch.ones(4, 2))).read()
+    run.save(tmp_path)
+    for words, of_use in (("momentum lr=0.1", False), ("muon group=*:by=muon", True)):
+        again = start(words)
+        again.load(tmp_path)
+        assert any("of no use" in event for event in again.events) != of_use

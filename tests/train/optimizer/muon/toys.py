@@ -35,20 +35,19 @@ def batch(step, rows=8):
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def begin(plan, optimizer=MUON, name="llama", noise=0.3):
-    return climb(
-        make(name, noise), loss="cross_entropy", optimizer=optimizer, plan=plan, device="cpu"
-    )
+def begin(plan, optimizer=MUON, name="llama", noise=0.3, sharing="one"):
+    """A run whose matrices are computed as rates make it best; with none, as this machine's do."""
+    with (
+        patch.object(make_muon, "rates_of", lambda *_: LINKS[sharing]) if sharing else nullcontext()
+    ):
+        return climb(
+            make(name, noise), loss="cross_entropy", optimizer=optimizer, plan=plan, device="cpu"
+        )
 
 
-def learn(plan, optimizer=MUON, steps=3, name="llama", sharing=""):
+def learn(plan, optimizer=MUON, steps=3, name="llama", sharing="one"):
     """Losses, and every parameter that this rank has, in full; who computes matrices."""
-
-    def rates(*_):
-        return LINKS[sharing]
-
-    with patch.object(make_muon, "rates_of", rates) if sharing else nullcontext():
-        run = begin(plan, optimizer, name)
+    run = begin(plan, optimizer, name, sharing=sharing)
     losses = [run.step(batch(step), rows="global").read().loss for step in range(steps)]
     return losses, whole(run.module), [one.owned for one in run.optimizer.work.rounds]
 
