@@ -155,14 +155,14 @@ def make_optimizer(
                 rate, decay = rate * group.lr_factor, decay if group.wd is None else group.wd
                 break
         groups.setdefault((rate, decay, hidden.get(name)), []).append(parameter)
-    settings = [
+    settings: list[dict[str, Any]] = [
         {"params": members, "lr": r, "weight_decay": d, "matrices": make}
         for (r, d, make), members in groups.items()
     ]
     if how.name == "muon":
         return PlainMuon(settings, how)
-    for group in settings:
-        del group["matrices"]
+    for each in settings:
+        del each["matrices"]
     if how.name == "sgd":
         return torch.optim.SGD(settings, momentum=how.momentum, foreach=False)
     if how.name == "adafactor":

@@ -38,6 +38,7 @@ class PlainMuon(torch.optim.Optimizer):
                     self.update(p, group)
 
     def update(self, p: Tensor, group: Mapping[str, Any]) -> None:
+        assert p.grad is not None
         state, memory = self.state[p], self.how.momentum
         mean = memory * state.get("mean", torch.zeros_like(p)) + (1 - memory) * p.grad
         state["mean"] = mean

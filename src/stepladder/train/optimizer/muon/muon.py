@@ -135,7 +135,8 @@ class Muon(torch.optim.Optimizer):
         # Anew each time: whoever loads a state replaces both.
         self.adamw.state = self.state
         self.adamw.param_groups = [g for g in self.param_groups if not g["matrix"]]
-        self.adamw.grad_scale, self.adamw.found_inf = divisor, bad
+        fused: Any = self.adamw  # its kernel reads these two
+        fused.grad_scale, fused.found_inf = divisor, bad
         self.adamw.step()
 
     def direction(self, index: int, divisor: Tensor | None, bad: Tensor | None) -> Tensor:
