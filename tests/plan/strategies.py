@@ -39,6 +39,9 @@ schedules = st.one_of(
     counts.map(lambda virtual: Schedule("interleaved", virtual)),
 )
 groups = st.builds(Group, names, numbers, st.none() | numbers)
+shared_groups = st.builds(
+    Group, names, numbers, st.none() | numbers, st.sampled_from(["", "muon", "adamw"])
+)
 common = {
     "lr": numbers,
     "wd": numbers,
@@ -55,6 +58,19 @@ optimizers = st.one_of(
         betas=st.tuples(shares, shares),
         eps=numbers,
         **common,
+    ),
+    st.builds(
+        Optimizer,
+        name=st.just("muon"),
+        momentum=shares,
+        adamw_lr=numbers,
+        nesterov=st.sampled_from(["on", "off"]),
+        ns_steps=st.integers(1, 99),
+        adjust=st.sampled_from(["original", "match_rms_adamw"]),
+        variant=st.sampled_from(["muon", "normuon"]),
+        betas=st.tuples(shares, shares),
+        eps=numbers,
+        **{**common, "groups": st.lists(shared_groups, max_size=3).map(tuple)},
     ),
 )
 rates = st.one_of(

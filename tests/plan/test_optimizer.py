@@ -39,20 +39,58 @@ def test_clipping_can_be_taken_away_again():
         ("adam", 2),
         ("adamw", 2),
         ("adafactor", 0),
+        ("muon", 2),
     ],
 )
 def test_an_optimizer_knows_how_many_moments_it_keeps(text, moments):
     assert Optimizer.parse(text).moments == moments
 
 
+def test_muon_starts_with_rates_of_its_own_and_keeps_one_moment_of_a_matrix():
+    muon = Optimizer.parse("muon clip=1")
+    assert (muon.lr, muon.adamw_lr, muon.momentum, muon.ns_steps) == (0.02, 3e-4, 0.95, 5)
+    assert (muon.matrix_moments, muon.moments, muon.keeps_row_means) == (1, 2, False)
+    assert Optimizer.parse("muon variant=normuon").keeps_row_means
+    # AdamW may update any of the matrices: forecasts take the larger reading.
+    assert Optimizer.parse("muon group=*.router.*:by=adamw").matrix_moments == 2
+    assert Optimizer.parse("adamw").matrix_moments == 2
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "adamw nesterov=off",
+            "optimizer.nesterov: adamw does not read it. It is a setting of muon.",
+        ),
+        (
+            "muon nesterov=1",
+            "optimizer.nesterov: '1' is not a choice. Choose on or off.",
+        ),
+        (
+            "muon adjust=rms",
+            "optimizer.adjust: 'rms' is not a choice. Choose original or match_rms_adamw.",
+        ),
+        (
+            "muon ns_steps=2.5",
+            "optimizer.ns_steps: '2.5' is not a whole number from 1 to 99. Write one, such as 5.",
+        ),
+        ("muon momentum=1", "optimizer.momentum: 1 must be under 1. Try 0.95."),
+        (
+            "adamw group=*.up:by=muon",
+            "optimizer.group: 'by=muon' chooses between muon and adamw, and adamw updates all. "
+            "Leave by= out, or use muon.",
+        ),
+        (
+            "muon group=*.up:by=sgd",
+            "optimizer.group: 'by=sgd' is not a setting of a group. "
+            "Write group=PATTERN:lr=x0.1,wd=0.",
+        ),
         ("adm", "optimizer: 'adm' is not an optimizer. Did you mean 'adam'?"),
         (
             "",
             "optimizer: '' is not an optimizer. "
-            "Choose one of: sgd, momentum, adamw, adam, adafactor.",
+            "Choose one of: sgd, momentum, adamw, adam, adafactor, muon.",
         ),
         ("adamw momentun=1", "optimizer: 'momentun' is not a setting. Did you mean 'momentum'?"),
         ("AdamW lr=1", "optimizer: 'AdamW' is not an optimizer. Did you mean 'adamw'?"),
@@ -71,11 +109,11 @@ def test_an_optimizer_knows_how_many_moments_it_keeps(text, moments):
         ("adamw lr=١", "optimizer.lr: '١' is not a number of 0 or more. Write one."),
         (
             "adamw momentum=0.9",
-            "optimizer.momentum: adamw does not read it. It is a setting of sgd.",
+            "optimizer.momentum: adamw does not read it. It is a setting of sgd and muon.",
         ),
         (
             "sgd betas=0.9,0.95",
-            "optimizer.betas: sgd does not read it. It is a setting of adam and adamw.",
+            "optimizer.betas: sgd does not read it. It is a setting of adam, adamw and muon.",
         ),
         ("adamw betas=0.9,1", "optimizer.betas: 0.9,1 must be under 1. Try 0.9,0.95."),
         ("adamw betas=0.9", "optimizer.betas: '' is not a number of 0 or more. Write one."),

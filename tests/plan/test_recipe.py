@@ -55,6 +55,17 @@ def test_optimizer_words_stand_on_the_default():
     assert (chosen.name, chosen.lr, chosen.wd, chosen.clip) == ("adamw", 0.5, 0.1, 1.0)
 
 
+def test_muons_rate_is_its_own_and_the_rest_learns_at_the_usual_one():
+    chosen = Recipe.from_table(
+        {"optimizer": {"name": "muon", "nesterov": False}}
+    ).optimizer_choice()
+    assert (chosen.lr, chosen.adamw_lr, chosen.wd, chosen.nesterov) == (0.02, 2e-3, 0.1, "off")
+    assert (
+        read_recipe(None, ["--optimizer.name=muon", "--optimizer.lr=0.5"]).optimizer_choice().lr
+        == 0.5
+    )
+
+
 def test_an_optimizers_groups_and_betas_may_be_lists():
     table = {"optimizer": {"group": ["*.bias:wd=0", "head.*:lr=x0.1,wd=0"], "betas": [0.8, 0.9]}}
     chosen = Recipe.from_table(table).optimizer_choice()

@@ -13,12 +13,14 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 
+from stepladder.model.anatomy.hidden_matrices import MatrixShape
 from stepladder.plan import BF16, FP32, Optimizer
 from stepladder.plan.precision import BF16_MASTER, BF16_PURE, FP16
 from stepladder.verify.gradient_magnitudes import (
     TOLERATED,
     LayerGradient,
     advise,
+    element_step,
     measure_gradients,
 )
 
@@ -246,3 +248,15 @@ def test_adams_first_update_has_the_size_of_its_rate() -> None:
         parameter.grad = model["up"].weight.grad[0].bfloat16()
         torch.optim.AdamW([parameter], lr=lr, weight_decay=0).step()
         assert row.lost_bf16 == (parameter[:2] == 1).float().mean().item() == lost
+
+
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw"])
+@pytest.mark.parametrize(("rows", "columns"), [(96, 32), (32, 96)])
+def test_a_number_of_a_matrix_goes_as_far_as_muon_takes_it(rows, columns, adjust) -> None:
+    """torch's own, on a gradient all of whose directions are as large: within Newton-Schulz's."""
+    weight = nn.Parameter(torch.zeros(rows, columns))
+    weight.grad = nn.init.orthogonal_(torch.empty(rows, columns))
+    torch.optim.Muon([weight], lr=0.1, weight_decay=0.0, adjust_lr_fn=adjust).step()
+    said = element_step(Optimizer.parse(f"muon lr=0.1 adjust={adjust}"), MatrixShape(rows, columns))
+    assert said == pytest.approx(weight.detach().square().mean().sqrt().item(), rel=0.35)
+    assert element_step(Optimizer.parse("muon adamw_lr=1e-3"), None) == 1e-3

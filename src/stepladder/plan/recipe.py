@@ -172,8 +172,10 @@ class Recipe:
         return Plan.from_table(self.plan) if self.plan else None
 
     def optimizer_choice(self) -> Optimizer:
-        words = {"name": "adamw", "lr": 2e-3, "wd": 0.1, "clip": 1.0, **self.optimizer}
-        start = Optimizer.parse(word_of(words.pop("name")))
+        name = word_of(self.optimizer.get("name", "adamw"))
+        rate = "adamw_lr" if name == "muon" else "lr"  # the same for what AdamW updates
+        words = {rate: 2e-3, "wd": 0.1, "clip": 1.0, **self.optimizer, "name": name}
+        start = Optimizer.parse(words.pop("name"))
         groups = words.pop("group", [])
         rules = groups if isinstance(groups, list) else [groups]
         pairs = [*words.items(), *(("group", rule) for rule in rules)]

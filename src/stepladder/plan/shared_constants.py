@@ -30,3 +30,7 @@ PARAMETER_BUCKET_BYTES = 64 * MIB
 # Blocks whose parameters ZeRO 2 and 3 gather ahead of the one that computes, where the plan names
 # no other number.
 PREFETCHED_BLOCKS = 1
+
+# Matrices that a rank orthogonalises together under muon, in the type it computes in: the next ones
+# arrive and the last ones leave meanwhile.
+MUON_ROUND_BYTES = 256 * MIB

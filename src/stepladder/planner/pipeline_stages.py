@@ -48,9 +48,24 @@ class Stage:
         twice = len(self.ends) == 2 and trained_parameters(self.ends[1], 1) >= tied
         return blocks + ends - (tied / tensor if twice else 0)
 
+    def matrices(self, tensor: int) -> float:
+        """Trained parameters of hidden matrices on one tensor-parallel rank."""
+        blocks = sum(rank_matrices(part, tensor) * count for part, count in self.blocks)
+        return blocks + sum(rank_matrices(part, tensor) for part in self.ends)
+
+    @property
+    def matrix_rows(self) -> int:
+        """Rows of those matrices, whichever rank holds them."""
+        blocks = sum(part.matrix_rows * count for part, count in self.blocks)
+        return blocks + sum(part.matrix_rows for part in self.ends)
+
 
 def rank_parameters(part: Part, tensor: int) -> float:
     return (part.parameters - part.whole_parameters) / tensor + part.whole_parameters
+
+
+def rank_matrices(part: Part, tensor: int) -> float:
+    return (part.matrices - part.whole_matrices) / tensor + part.whole_matrices
 
 
 def trained_parameters(part: Part, tensor: int) -> float:

@@ -28,6 +28,7 @@ from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
 from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
+from stepladder.train.optimizer.muon.make_muon import Chosen, choose_matrices, make_muon
 from stepladder.train.optimizer.optimizer_trial import check_trials
 from stepladder.train.optimizer.read_given import check_groups
 from stepladder.train.optimizer.schedules import make_scheduler, read_rate
@@ -77,9 +78,10 @@ def build(
     drawn = copy_for_counting(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
     masters = take_masters(model, loss) if settled.masters else None
+    matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
-    optimizer = make_optimizer(plan, climbed, masters, given)
+    optimizer = make_optimizer(settled, climbed, masters, given, matrices)
     sharing = settled.layout.num_ranks // settled.data_ranks
     return Run(
         settled=settled,
@@ -106,12 +108,16 @@ def loss_scale(plan: Plan, climbed: Climbed, world: World) -> LossScale:
 
 
 def make_optimizer(
-    plan: Plan,
+    settled: SettledPlan,
     climbed: Climbed,
     masters: dict[nn.Parameter, torch.Tensor] | None,
     given: GivenOptimizer | None,
+    matrices: Chosen | None,
 ) -> torch.optim.Optimizer:
     """The optimizer of what this rank owns, in words or as code."""
+    plan = settled.plan
+    if matrices is not None:
+        return make_muon(matrices, climbed, settled)
     if given is None:
         owned = [(shard.name, shard.owned) for shard in climbed.shards]
         masters = masters_of_shards(climbed.shards, masters)

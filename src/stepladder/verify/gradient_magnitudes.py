@@ -29,8 +29,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from stepladder.model import find_anatomy
+from stepladder.model.anatomy.hidden_matrices import MatrixShape
 from stepladder.plan import Optimizer, Precision
 from stepladder.train.optimizer.build_optimizer import settings
+from stepladder.train.optimizer.muon.make_muon import choose_matrices
+from stepladder.train.optimizer.muon.muon import SAME_SIZE
 
 UNDERFLOW = 2.0**-25  # ties go to even, and zero is even
 LEAST = 2.0**-133  # of bf16: the distance between its numbers around zero
@@ -105,16 +108,31 @@ def _layers(
     module: nn.Module, optimizer: Optimizer | None, scale: float
 ) -> Iterator[tuple[str, list[Trained]]]:
     blocks = find_anatomy(module).blocks
+    is_muon = optimizer is not None and optimizer.name == "muon"
+    shapes = choose_matrices(optimizer, module).shapes if optimizer and is_muon else {}
     for name, part in module.named_modules():
         own = []
         for word, parameter in part.named_parameters(recurse=False):
             if parameter.grad is not None and parameter.numel():
                 full = f"{name}.{word}".lstrip(".")
-                rate = optimizer.lr * settings(optimizer, full, blocks)[0] if optimizer else 0.0
+                rate = settings(optimizer, full, blocks)[0] if optimizer else 0.0
+                rate *= element_step(optimizer, shapes.get(full)) if optimizer else 0.0
                 gradient = _whole(parameter.grad).float() / scale
                 own.append(Trained(_whole(parameter), gradient, rate))
         if own:
             yield name or type(module).__name__, own
+
+
+def element_step(optimizer: Optimizer, matrix: MatrixShape | None) -> float:
+    """About how far one number goes in a step of an optimizer that divides by gradients' sizes."""
+    if optimizer.name != "muon":
+        return optimizer.lr
+    if matrix is None:
+        return optimizer.adamw_lr
+    if optimizer.adjust == "match_rms_adamw":
+        return SAME_SIZE * optimizer.lr
+    stretched = max(1.0, matrix.rows / matrix.columns)
+    return optimizer.lr * (stretched / max(matrix.rows, matrix.columns)) ** 0.5
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from stepladder.train import Run
 
 from .course import Course, start
 from .parity_verdict import Plain
-from .plain_loop import PlainLoop, StepNumbers
+from .plain.plain_loop import PlainLoop, StepNumbers
 
 ROUNDING = 1e-6  # of a buffer's own size, allowed where it hardly moves
 

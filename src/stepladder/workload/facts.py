@@ -134,6 +134,9 @@ class Part:
     whole_parameters: int = 0  # of them, held whole by every rank of the tensor axis
     frozen_parameters: int = 0  # of them, never trained
     frozen_whole_parameters: int = 0  # of those held whole, never trained
+    matrices: int = 0  # of the trained ones, those of hidden matrices, which muon orthogonalises
+    whole_matrices: int = 0  # of those, held whole by every rank of the tensor axis
+    matrix_rows: int = 0  # of all those matrices
     matmuls: tuple[MatmulFacts, ...] = ()
     attention: Attention | None = None
     moved: MemoryTraffic = MemoryTraffic()

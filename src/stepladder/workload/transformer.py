@@ -68,13 +68,23 @@ def entry_of(shape: Shape, length: int) -> Part:
 
 def blocks_of(shape: Shape, length: int) -> list[Part]:
     """Runs of equal blocks in order: of one kind, or with experts and without."""
-    plain = block_of(shape, length)
+    plain = with_matrices(block_of(shape, length))
     if not shape.experts:
         return [replace(plain, count=shape.layers)]
     beside = replace(shape, ffn=shape.shared_ffn)  # attention, and the MLP of all tokens
-    sparse = with_experts(block_of(beside, length), shape, length)
+    sparse = with_matrices(with_experts(block_of(beside, length), shape, length))
     runs = groupby(map(shape.is_sparse, range(shape.layers)))
     return [replace(sparse if has else plain, count=len(list(run))) for has, run in runs]
+
+
+def with_matrices(block: Part) -> Part:
+    """The block with its hidden matrices counted: one for each product."""
+    return replace(
+        block,
+        matrices=sum(m.weights for m in block.matmuls),
+        whole_matrices=sum(m.weights for m in block.matmuls if not m.cut),
+        matrix_rows=sum(m.experts * m.columns for m in block.matmuls),
+    )
 
 
 def block_of(shape: Shape, length: int) -> Part:

@@ -48,6 +48,12 @@ def test_a_large_gpu_trains_gpt2_compiled_in_one_micro_batch(gpu):
     assert recipe.optimizer_choice().lr == 6e-4 and "vocabulary" in found.because
 
 
+def test_muon_keeps_its_own_rate_on_a_gpu(gpu):
+    gpu("H200", 139 * GIB)
+    muon = read_built_in(["--optimizer.name", "muon"]).recipe.optimizer_choice()
+    assert (muon.lr, muon.adamw_lr) == (0.02, 6e-4)
+
+
 def test_a_smaller_gpu_gets_a_smaller_micro_batch(gpu):
     gpu("RTX4090", 24 * GIB)
     assert largest_micro(CUDA, "bf16") in (4, 8, 16)

@@ -12,7 +12,7 @@ from stepladder.errors import RecordError
 from stepladder.train import climb
 
 BATCH = torch.ones(4, 3), torch.ones(4, 2)
-KINDS = ["sgd lr=0.1", "momentum lr=0.1", "adamw lr=0.1", "adafactor lr=0.1"]
+KINDS = ["sgd lr=0.1", "momentum lr=0.1", "adamw lr=0.1", "adafactor lr=0.1", "muon lr=0.1"]
 
 
 def start(optimizer: str, seed: int = 0, plan: str = "fp32", width: int = 4):

@@ -74,7 +74,8 @@ def choose_for_gpu(
         small = replace(recipe, plan={"precision": precision})
         return small, f"{because}; GPT-2 124M does not fit {device}, so the small GPT is trained"
     model = replace(recipe.model, name=GPU_MODEL, sequence=GPU_SEQUENCE)
-    rate = {} if "optimizer.lr" in stated else {"lr": GPU_RATE}
+    key = "adamw_lr" if recipe.optimizer.get("name") == "muon" else "lr"
+    rate = {} if f"optimizer.{key}" in stated else {key: GPU_RATE}
     sized = replace(
         recipe,
         model=model,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from .anatomy import Anatomy
+from .hidden_matrices import MatrixShape, hidden_matrices
 from .tensor_cuts import base_layer
 
 ADAPTER_CUTS = {"column": "lora_B.", "row": "lora_A."}  # the adapter matrix cut with its linear
@@ -22,6 +23,9 @@ class ParameterCounts:
     frozen: int = 0  # of them, never trained
     frozen_whole: int = 0  # of those replicated, never trained
     tensors: int = 0  # with trained parameters
+    matrices: int = 0  # of the trained ones, those of hidden matrices
+    whole_matrices: int = 0  # of those, replicated
+    matrix_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +47,36 @@ def count_parameters(module: nn.Module, anatomy: Anatomy) -> PartParameters:
     for name, parameter in module.named_parameters():
         part = next((owner[p] for p in prefixes(name) if p in owner), "entry")
         grouped.setdefault(part, []).append((name, parameter))
-    parts = {part: count_rows(rows, cuttable) for part, rows in grouped.items()}
+    hidden = hidden_matrices(module, anatomy)
+    parts = {part: count_rows(rows, cuttable, hidden) for part, rows in grouped.items()}
     tied = 0
     if anatomy.tied and anatomy.head is not None:
         head: Tensor = module.get_submodule(anatomy.head).weight  # type: ignore[assignment]
         tied = head.numel()
         ends = parts.get("exit", ParameterCounts())
         frozen, whole = 0 if head.requires_grad else tied, 0 if anatomy.cuts else tied
-        parts["exit"] = ParameterCounts(
-            ends.parameters + tied,
-            ends.whole + whole,
-            ends.frozen + frozen,
-            ends.frozen_whole + min(frozen, whole),
-            ends.tensors,
+        parts["exit"] = replace(
+            ends,
+            parameters=ends.parameters + tied,
+            whole=ends.whole + whole,
+            frozen=ends.frozen + frozen,
+            frozen_whole=ends.frozen_whole + min(frozen, whole),
         )
     return PartParameters(parts, tied)
 
 
-def count_rows(rows: list[tuple[str, nn.Parameter]], cuttable: set[str]) -> ParameterCounts:
+def count_rows(
+    rows: list[tuple[str, nn.Parameter]], cuttable: set[str], hidden: Mapping[str, MatrixShape]
+) -> ParameterCounts:
     return ParameterCounts(
         sum(p.numel() for _, p in rows),
         sum(p.numel() for name, p in rows if name not in cuttable),
         sum(p.numel() for _, p in rows if not p.requires_grad),
         sum(p.numel() for name, p in rows if not p.requires_grad and name not in cuttable),
         sum(p.requires_grad for _, p in rows),
+        sum(p.numel() for name, p in rows if name in hidden),
+        sum(p.numel() for name, p in rows if name in hidden and name not in cuttable),
+        sum(hidden[name].rows * hidden[name].count for name, _ in rows if name in hidden),
     )
 
 

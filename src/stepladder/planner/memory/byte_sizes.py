@@ -19,6 +19,8 @@ class Sizes:
     gradient: int
     waiting: int  # of a gradient that stands beside the one it will be added to
     state: int  # what the optimizer keeps for one parameter
+    matrix_state: int  # for one of a hidden matrix
+    row_state: int  # for one row of a hidden matrix, whole on every rank
     work: int
     gather: int  # of a parameter on its way to a rank that needs it
     gathered: int  # of one that arrived
@@ -61,6 +63,8 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         gradient=gradient,
         waiting=waiting_bytes(settled, software, work, gradient),
         state=moment * plan.optimizer.moments + masters,
+        matrix_state=moment * plan.optimizer.matrix_moments + masters,
+        row_state=BYTES["float32"] if plan.optimizer.keeps_row_means else 0,
         work=work,
         gather=BYTES[software.gather] if software.gather else gathered,
         gathered=gathered,

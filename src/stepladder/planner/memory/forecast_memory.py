@@ -144,7 +144,9 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     sliced = sizes.shard if sizes.wrapped else 1
     trained = stage.trained(sizes.tensor, facts.tied_parameters)
     parameters, gradients = held * sizes.parameter / sliced, trained * sizes.gradient / sliced
-    return parameters, gradients, trained * sizes.state / sizes.shard
+    matrices = stage.matrices(sizes.tensor)
+    state = (trained - matrices) * sizes.state + matrices * sizes.matrix_state
+    return parameters, gradients, state / sizes.shard + stage.matrix_rows * sizes.row_state
 
 
 def context_bytes(layout: Layout, cluster: Cluster, calibration: Calibration | None) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan, Recompute
+from stepladder.plan.shared_constants import MUON_ROUND_BYTES
 from stepladder.planner.pipeline_stages import Stage, in_flight, rank_parameters
 from stepladder.workload import ElementsByType, Facts, Part
 
@@ -25,6 +26,10 @@ from .communication_buffers import communication_buffers, largest_block, weight_
 from .logits import backward_logit_bytes, forward_logit_bytes, logit_gradient_bytes
 from .recompute_depths import RecomputeShares
 from .saved_activations import block_shares, mean_bytes, recomputed_bytes, saved_bytes
+
+# A round of muon's matrices, as many times as it is there at once: as slices in float32 and as they
+# are sent, as a stack, as two iterates with two products between them.
+ROUND_COPIES = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,14 @@ class Moment:
         """Without what stays for the optimizer."""
         owned = self.activations + self.logits + self.communication
         return owned + self.temporary + self.working
+
+
+def orthogonalise_bytes(stage: Stage, sizes: Sizes) -> float:
+    """What muon makes of a round of matrices: the stack, products of it, and the next ones."""
+    if sizes.settled.plan.optimizer.name != "muon":
+        return 0.0
+    share = stage.matrices(1) / sizes.shard / sizes.tensor  # at most: copies may share them too
+    return ROUND_COPIES * min(share * sizes.work, MUON_ROUND_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,7 @@ def rank_moments(
 def step_moment(stage_moments: StageMoments, before: list[Moment], sizes: Sizes) -> Moment:
     """The optimizer's update; flat gradient copies do not fit into freed, fragmented memory."""
     beside = sizes.software.update_bytes * stage_moments.trained / sizes.shard
+    beside += orthogonalise_bytes(stage_moments.stage, sizes)
     stale = max(m.activations + m.logits + m.temporary for m in before) if beside else 0.0
     return Moment(
         communication=stage_moments.buffers.last, temporary=beside,

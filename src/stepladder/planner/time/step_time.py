@@ -35,6 +35,7 @@ from .micro_batch_time import (
     stage_micro_batch,
     update_delay_seconds,
 )
+from .orthogonalise_time import orthogonalise_seconds
 
 INTERFERENCE = 0.2  # of hidden communication, by which the work beside it slows down
 LAST_BUCKET = 0.1  # of replicated gradients that leave when nothing is left to compute
@@ -225,9 +226,11 @@ def optimizer_seconds(
         clipping += NORM_IN_HALVES * sizes.gradient
     touched = 2 * sizes.parameter + sizes.gradient + 2 * sizes.state + clipping
     if "optimizer" not in setting.plan.offload:
-        return local * touched / (setting.speed.update_bandwidth or setting.speed.bandwidth)
+        moved = local * touched / (setting.speed.update_bandwidth or setting.speed.bandwidth)
+        return moved + orthogonalise_seconds(stage, setting)
     rate = HOST_MEMORY_BYTES_PER_SECOND / cluster.devices_per_node
-    return local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
+    moved = local * (touched / rate + (sizes.parameter + sizes.gradient) / host_link)
+    return moved + orthogonalise_seconds(stage, setting)
 
 
 def offload_seconds(stage: Stage, one: MicroBatchTime, setting: Setting, host_link: float) -> float:

@@ -22,6 +22,7 @@ from stepladder.rungs import is_out_of_memory
 from stepladder.seam.operators import foreach_divide_
 
 from .master_weights import MasterAdam
+from .muon.muon import Muon
 
 Named = tuple[str, nn.Parameter]
 FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
@@ -185,7 +186,7 @@ def takes_divisor(optimizer: torch.optim.Optimizer) -> bool:
 
     torch's fused SGD makes its momentum in a first step that must not be left out.
     """
-    if isinstance(optimizer, MasterAdam):
+    if isinstance(optimizer, MasterAdam | Muon):
         return True
     groups, kind = optimizer.param_groups, type(optimizer)  # a subclass may read nothing of it
     if kind is torch.optim.SGD and not optimizer.state and any(g["momentum"] for g in groups):

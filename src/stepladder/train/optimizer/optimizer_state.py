@@ -17,7 +17,6 @@ from torch import Tensor
 from stepladder.checkpoint import CheckpointReader, Manifest, TensorSlice
 from stepladder.checkpoint.safetensors_file import DTYPES
 from stepladder.errors import RecordError
-from stepladder.plan import Optimizer
 from stepladder.rungs import ParameterShard
 from stepladder.train.checkpointing.plain_values import decode
 from stepladder.train.checkpointing.sharded_state import (
@@ -30,8 +29,8 @@ from stepladder.train.engine import Engine
 
 from .given_optimizer import keys_of_state
 from .master_weights import MASTER
+from .muon.muon import ADAM, ROW_MEANS, Muon
 
-ADAM = {"step", "exp_avg", "exp_avg_sq"}
 FACTORS = {"row_var", "col_var"}  # of a matrix's second moments
 Wanted = tuple[str, TensorSlice, Tensor]  # of the checkpoint, a slice of it, its place
 
@@ -53,9 +52,7 @@ def make_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
         if of_this_code(manifest, run):
             own = {key: value for key, value in own.items() if key in saved}
         if saved:
-            check_whole(
-                path, name, set(saved), needed(run.plan.optimizer, len(shard.parameter.shape))
-            )
+            check_whole(path, name, set(saved), needed(run, name, len(shard.parameter.shape)))
         for key in saved:  # in the order they were made: the next file has it too
             if key == MASTER and MASTER not in own:
                 continue
@@ -91,7 +88,7 @@ def set_plain_state(run: Engine, manifest: Manifest, reader: CheckpointReader) -
 
 def saved_keys(manifest: Manifest, run: Engine) -> dict[str, list[str]]:
     """By parameter what was saved of it; nothing where another kind of optimizer remembered it."""
-    how = run.plan.optimizer
+    how, by = run.plan.optimizer, saved_by(manifest)
     kept: dict[str, list[str]] = {}
     for name in manifest.names("optimizer"):
         parameter, _, key = name.rpartition("/")
@@ -100,6 +97,10 @@ def saved_keys(manifest: Manifest, run: Engine) -> dict[str, list[str]]:
         keys, own = set().union(*kept.values()), keys_of_state(run.optimizer)
         # The same code may keep more in later steps, or for tensors of other shapes.
         return kept if (own <= keys if of_this_code(manifest, run) else own == keys) else {}
+    if isinstance(run.optimizer, Muon):
+        return kept if by in ("", "muon") and run.optimizer.remembers_as(kept) else {}
+    if by == "muon":  # whose momentum is that of other updates than SGD's
+        return {}
     known = {"adafactor": {"step", "variance", *FACTORS}, "sgd": {"momentum_buffer"}}
     mine = known.get(how.name, {*ADAM, MASTER}) if how.name != "sgd" or how.momentum else set()
     return kept if set().union(*kept.values()) <= mine else {}
@@ -121,14 +122,21 @@ def counting_keys(manifest: Manifest, run: Engine, kept: dict[str, list[str]]) -
 
 def of_this_code(manifest: Manifest, run: Engine) -> bool:
     """Whether the run that wrote a checkpoint had the same code for its optimizer."""
-    saved_by = str(manifest.state.get("optimizer", "")).split()[:1]
-    return run.plan.optimizer.is_code and saved_by == [run.plan.optimizer.name]
+    return run.plan.optimizer.is_code and saved_by(manifest) == run.plan.optimizer.name
 
 
-def needed(how: Optimizer, dimensions: int) -> set[str]:
+def saved_by(manifest: Manifest) -> str:
+    """The optimizer of the run that wrote a checkpoint; empty where it does not say."""
+    return "".join(str(manifest.state.get("optimizer", "")).split()[:1])
+
+
+def needed(run: Engine, name: str, dimensions: int) -> set[str]:
     """Without which the optimizer's next step would fail."""
+    how = run.plan.optimizer
     if how.is_code:
         return set()
+    if isinstance(run.optimizer, Muon):
+        return run.optimizer.keys_of(name)
     factored = {"step", *FACTORS} if dimensions > 1 else {"step", "variance"}
     return {"sgd": {"momentum_buffer"}, "adafactor": factored}.get(how.name, ADAM)
 
@@ -153,7 +161,8 @@ def check_shape(
     """
     whole, key = tuple(shard.parameter.shape), full.rpartition("/")[2]
     factor = len(shape) == len(whole) and all(n in (1, m) for n, m in zip(shape, whole))
-    if shape == whole or free or (key == "step" and not shape) or (key in FACTORS and factor):
+    means = key in (*FACTORS, ROW_MEANS)
+    if shape == whole or free or (key == "step" and not shape) or (means and factor):
         return
     raise RecordError(
         "checkpoint",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from stepladder.seam.modules import children_of, parameters_of
 from stepladder.seam.pytree import tree_map
 from stepladder.verify.course import Course
-from stepladder.verify.plain_loop import PlainLoop
+from stepladder.verify.plain.plain_loop import PlainLoop
 from stepladder.verify.reference import (
     generator_states,
     plain_steps,

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from stepladder.plan import Optimizer, Precision
-from stepladder.verify import plain_loop
-from stepladder.verify.plain_loop import PlainLoop
+from stepladder.verify.plain import plain_loop, plain_muon
+from stepladder.verify.plain.plain_loop import PlainLoop
 
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
 
@@ -30,11 +30,13 @@ def loop(module, precision="fp32", optimizer="sgd lr=0.1", loss="cross_entropy",
 
 
 def test_it_imports_torch_and_plans_alone():
-    tree = ast.parse(Path(plain_loop.__file__).read_text())
-    names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and not n.level}
-    names |= {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    trees = [ast.parse(Path(file.__file__).read_text()) for file in (plain_loop, plain_muon)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
+    names |= {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
     assert {n for n in names if n.startswith("stepladder")} == {"stepladder.plan"}
-    assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
+    relative = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.level}
+    assert relative == {"plain_muon"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from torch.nn import functional
 
 from stepladder.plan import Optimizer, Precision
 
+from .plain_muon import Matrices, PlainMuon, hidden_matrices
+
 Loss = str | Callable[[Any, Any], Tensor] | None
 MATMUL_MODES = {"fp32": "ieee", "tf32": "tf32"}  # torch's words for how float32 is multiplied
 
@@ -69,7 +71,8 @@ class PlainLoop:
         if precision.masters:  # copies from before the cast, with all their digits
             self.updated = {n: p.detach().float().clone() for n, p in self.trained.items()}
         store_as(module, precision, kept_modules(module, keep))
-        self.optimizer = make_optimizer(optimizer, self.updated, blocks)
+        hidden = hidden_matrices(module, self.updated, optimizer, blocks)
+        self.optimizer = make_optimizer(optimizer, self.updated, blocks, hidden)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.scaled)
 
     def step(self, inputs: Any, targets: Any) -> StepNumbers:
@@ -138,19 +141,28 @@ class PlainLoop:
 
 
 def make_optimizer(
-    how: Optimizer, parameters: Mapping[str, Tensor], blocks: Sequence[str]
+    how: Optimizer,
+    parameters: Mapping[str, Tensor],
+    blocks: Sequence[str],
+    hidden: Mapping[str, Matrices],
 ) -> torch.optim.Optimizer:
-    groups: dict[tuple[float, float], list[Tensor]] = {}
+    groups: dict[tuple[float, float, Matrices | None], list[Tensor]] = {}
     for name, parameter in parameters.items():
-        rate, decay = how.lr * how.layers ** height(name, blocks), how.wd
+        top = how.adamw_lr if how.name == "muon" and name not in hidden else how.lr
+        rate, decay = top * how.layers ** height(name, blocks), how.wd
         for group in how.groups:
             if fnmatchcase(name, group.pattern):
                 rate, decay = rate * group.lr_factor, decay if group.wd is None else group.wd
                 break
-        groups.setdefault((rate, decay), []).append(parameter)
-    settings = [
-        {"params": members, "lr": r, "weight_decay": d} for (r, d), members in groups.items()
+        groups.setdefault((rate, decay, hidden.get(name)), []).append(parameter)
+    settings: list[dict[str, Any]] = [
+        {"params": members, "lr": r, "weight_decay": d, "matrices": make}
+        for (r, d, make), members in groups.items()
     ]
+    if how.name == "muon":
+        return PlainMuon(settings, how)
+    for each in settings:
+        del each["matrices"]
     if how.name == "sgd":
         return torch.optim.SGD(settings, momentum=how.momentum, foreach=False)
     if how.name == "adafactor":

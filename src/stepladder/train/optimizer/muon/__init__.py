@@ -1,0 +1,1 @@
+"""Muon on every rung: whole matrices from slices, orthogonalised by the ranks that own them."""

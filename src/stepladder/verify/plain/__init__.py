@@ -1,0 +1,1 @@
+"""The reference of a proof: plain torch, which shares no code with what it judges."""
