@@ -14,7 +14,7 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -137,7 +137,7 @@ def leave_word(path: Path, raised: BaseException) -> None:
     path.write_text("\n".join([f"{type(raised).__name__}: {raised}".splitlines()[0], *frames]))
 
 
-def lose_node(room: Path, agents: list[BaseProcess]) -> None:
+def lose_node(room: Path, agents: Sequence[BaseProcess]) -> None:
     """Kill both ranks of a node as soon as both have made their last update."""
     while all(each.is_alive() for each in agents):
         waiting = [int(path.name) for path in (room / "waiting").iterdir()]
@@ -149,7 +149,7 @@ def lose_node(room: Path, agents: list[BaseProcess]) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def end(agents: list[BaseProcess]) -> None:
+def end(agents: Sequence[BaseProcess]) -> None:
     """Leave no process behind, however the run was left."""
     for each in agents:
         with suppress(psutil.Error):
