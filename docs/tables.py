@@ -392,6 +392,54 @@ def exact_ranks() -> str:
     return f"{origin(kept, 'python benchmarks/exact_ranks.py')} {says}\n\n{lines(columns, rows)}"
 
 
+ATTENTION = {
+    "cudnn": "cuDNN, which does not repeat",
+    "flash deterministic": "torch's deterministic flash",
+    "exact": "in exact runs",
+}
+
+
+def exact_gpu() -> str:
+    kept = read("exact_gpu")
+    rows = kept["rows"]
+    hashed = [row for row in rows if row["kind"] == "hashes" and "hash" in row["runs"]["first"]]
+    plans, models = ({row[key] for row in hashed} for key in ("plan", "model"))
+    repeated = [row["model"] for row in rows if row["kind"] == "plain" and row["same"]]
+    plain = [row["model"] for row in rows if row["kind"] == "plain"]
+    says = (
+        f"{sum(row['same'] for row in hashed)} of {len(hashed)} pairs of a model and a plan "
+        f"({', '.join(sorted(models))}; {len(plans)} plans, eager, compiled and with kernels, fp32 "
+        f"to fp8) have one hash of every parameter, buffer, optimizer state and loss after "
+        f"{hashed[0]['steps']} steps: from the start, again with empty compile caches, and resumed "
+        f"at a random step in a new process. Without `exact`, {len(repeated)} of {len(plain)} "
+        "plain bf16 models repeated by themselves"
+        f"{' (' + ', '.join(repeated) + ')' if repeated else ''}. Time of a step with `exact`:"
+    )
+    prices = [
+        [row["model"], f"`{row['plan']}`", f"{row['plain_ms']:.1f}", f"{row['ratio']:.2f} ×"]
+        for row in rows
+        if row["kind"] == "price"
+    ]
+    attention = [
+        [
+            f"{row['plan']}, {row['model']}",
+            *(" + ".join(f"{ms:.2f}" for ms in row[key]) for key in ATTENTION),
+        ]
+        for row in rows
+        if row["kind"] == "attention"
+    ]
+    machine = {**kept, "machine": kept["device"]}
+    head = origin(machine, "python benchmarks/exact_gpu.py --attention --hashes --plain --prices")
+    return "\n\n".join(
+        [
+            f"{head} {says}",
+            lines(["model", "plan", "ms without", "price of `exact`"], prices),
+            "Attention in bf16, milliseconds of forward + backward:",
+            lines(["shape", *ATTENTION.values()], attention),
+        ]
+    )
+
+
 def recheck() -> str:
     kept = read("recheck")
     rows = [
@@ -465,6 +513,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "scaling": scaling,
     "zero": zero,
     "compression": compression,
+    "exact_gpu": exact_gpu,
     "exact_ranks": exact_ranks,
     "recheck": recheck,
     "kernels": kernels,

@@ -14,6 +14,14 @@ def test_the_clock_of_a_peak_is_the_one_that_its_datasheet_states(name, megahert
     assert find_chip(device).clock(device) / 1e6 == pytest.approx(megahertz, rel=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "cores", "units"), [("A100-40GB", 6912, 432), ("H100-80GB", 16896, 528)]
+)
+def test_cores_are_as_many_as_the_whitepaper_counts(name, cores, units):
+    chip = find_chip(find_device(name))
+    assert (chip.cores, chip.matrix_units) == (cores, units)
+
+
 def test_every_chip_is_of_a_device_in_the_table_and_every_limit_of_one_that_is_used():
     assert CHIPS.keys() <= DEVICES.keys()
     assert {chip.multiprocessor.capability for chip in CHIPS.values()} == set(MULTIPROCESSORS)

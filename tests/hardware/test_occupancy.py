@@ -10,7 +10,8 @@ from stepladder.hardware.occupancy import Block, occupancy
 
 ADA = Multiprocessor(
     capability="8.9", warps=48, blocks=24, registers=65536, fast_bytes=128 * KIB,
-    shared_bytes=100 * KIB, shared_block_bytes=99 * KIB, matrix_flops=1024,
+    shared_bytes=100 * KIB, shared_block_bytes=99 * KIB, cores=128,
+    matrix_units=4, matrix_flops=1024,
 )  # fmt: skip
 
 

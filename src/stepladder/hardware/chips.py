@@ -35,6 +35,8 @@ class Multiprocessor:
     fast_bytes: int  # shared memory and L1 cache together
     shared_bytes: int  # of which shared memory, at most
     shared_block_bytes: int  # of which one block, at most
+    cores: int  # CUDA cores: each multiplies and adds two fp32 numbers a clock
+    matrix_units: int  # tensor cores
     matrix_flops: int  # 16-bit operations a clock of its matrix units, dense
 
 
@@ -54,6 +56,14 @@ class Chip:
         return None if peak is None else peak / each
 
     @property
+    def cores(self) -> int:
+        return self.multiprocessors * self.multiprocessor.cores
+
+    @property
+    def matrix_units(self) -> int:
+        return self.multiprocessors * self.multiprocessor.matrix_units
+
+    @property
     def threads(self) -> int:
         """How many threads all its multiprocessors keep at once."""
         return self.multiprocessors * self.multiprocessor.warps * WARP
@@ -67,6 +77,8 @@ AMPERE = Multiprocessor(
     fast_bytes=192 * KIB,
     shared_bytes=164 * KIB,
     shared_block_bytes=163 * KIB,
+    cores=64,
+    matrix_units=4,
     matrix_flops=2048,
 )
 HOPPER = Multiprocessor(
@@ -77,6 +89,8 @@ HOPPER = Multiprocessor(
     fast_bytes=256 * KIB,
     shared_bytes=228 * KIB,
     shared_block_bytes=227 * KIB,
+    cores=128,
+    matrix_units=4,
     matrix_flops=4096,
 )
 BLACKWELL = Multiprocessor(
@@ -87,6 +101,8 @@ BLACKWELL = Multiprocessor(
     fast_bytes=256 * KIB,
     shared_bytes=228 * KIB,
     shared_block_bytes=227 * KIB,
+    cores=128,
+    matrix_units=4,
     matrix_flops=8192,
 )
 MULTIPROCESSORS = {each.capability: each for each in (AMPERE, HOPPER, BLACKWELL)}

@@ -101,6 +101,8 @@ def draw_chip(device: Device, chip: Chip) -> None:
             ["shared memory, at most", size(each.shared_bytes),
              size(each.shared_bytes * chip.multiprocessors)],
             ["shared memory of a block, at most", size(each.shared_block_bytes), ""],
+            ["CUDA cores, fp32", each.cores, f"{chip.cores:,}"],
+            ["tensor cores", each.matrix_units, chip.matrix_units],
             ["16-bit matrix FLOPs a clock", f"{each.matrix_flops:,}",
              f"{each.matrix_flops * chip.multiprocessors:,}"],
             ["clock of the stated peak", mhz, ""],

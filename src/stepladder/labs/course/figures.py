@@ -66,6 +66,14 @@ def blocks(device: str, words: str) -> int:
     return occupancy(Block.parse(words), chip.multiprocessor).blocks
 
 
+def core_flops(device: str) -> float:
+    """FLOPs a second of a chip's cores in fp32: a multiplication and an addition each clock."""
+    found = find_device(device)
+    chip = find_chip(found)
+    assert chip is not None and (clock := chip.clock(found)) is not None
+    return 2 * chip.cores * clock
+
+
 def balance(device: str) -> float:
     """The FLOPs per byte at which arithmetic and memory take equally long, in bf16."""
     return peak_flops(device) / memory_rate(device)

@@ -181,6 +181,23 @@ ARITHMETIC = Unit(
             traps=(Trap(lambda: "math", "It computes one FLOP for six bytes"),),
         ),
         Question(
+            "cores",
+            "An A100 has 6,912 CUDA cores and 432 tensor cores (`stepladder doctor --device "
+            "A100-80GB`). What is the fp32 peak of its CUDA cores at 1.41 GHz?",
+            lambda: figures.core_flops("A100-80GB") / 1e12,
+            unit="TFLOP/s",
+            traps=(
+                Trap(
+                    lambda: figures.core_flops("A100-80GB") / 2e12,
+                    "A core multiplies and adds in one clock: two FLOPs",
+                ),
+                Trap(
+                    lambda: figures.peak_flops("A100-80GB") / 1e12,
+                    "That is the tensor cores' peak, in bf16",
+                ),
+            ),
+        ),
+        Question(
             "blocks",
             "How many blocks of 256 threads, with 64 registers a thread and 48 KiB of shared "
             "memory, fit one multiprocessor of an H100 at once?",
