@@ -70,7 +70,9 @@ def core_flops(device: str) -> float:
     """FLOPs a second of a chip's cores in fp32: a multiplication and an addition each clock."""
     found = find_device(device)
     chip = find_chip(found)
-    assert chip is not None and (clock := chip.clock(found)) is not None
+    assert chip is not None
+    clock = chip.clock(found)
+    assert clock is not None
     return 2 * chip.cores * clock
 
 
