@@ -104,7 +104,7 @@ SHARDING = Part(
             "How many blocks are gathered ahead, and how many are whole at a time",
             "rungs/zero.md#gathering-ahead",
             'stepladder plan llama2-7b --on "8 x A100-80GB" '
-            '--plan "bf16 zero3 prefetch=2 gathered=4 micro=1 batch=8"',
+            '--plan "bf16 zero3 shard=8 prefetch=2 gathered=4 micro=1"',
             r"(?i)gather|memory|GiB",
             lines=3,
         ),
