@@ -11,7 +11,7 @@ operations a clock on every multiprocessor. Chips that are not here are unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .device import Device
 
@@ -93,18 +93,7 @@ HOPPER = Multiprocessor(
     matrix_units=4,
     matrix_flops=4096,
 )
-BLACKWELL = Multiprocessor(
-    capability="10.0",
-    warps=64,
-    blocks=32,
-    registers=65536,
-    fast_bytes=256 * KIB,
-    shared_bytes=228 * KIB,
-    shared_block_bytes=227 * KIB,
-    cores=128,
-    matrix_units=4,
-    matrix_flops=8192,
-)
+BLACKWELL = replace(HOPPER, capability="10.0", matrix_flops=8192)
 MULTIPROCESSORS = {each.capability: each for each in (AMPERE, HOPPER, BLACKWELL)}
 
 _A100 = Chip(

@@ -80,6 +80,10 @@ def test_kernels_without_a_gpu_are_refused_in_one_line(capsys):
     [
         (["precision", "gtp2"], "Did you mean 'gpt2'?"),
         (["recompute", "--plan", "bf17"], "'bf17' is not a word of a plan"),
+        *(
+            ([table, "--ranks", "1"], "ranks: 1 rank has nobody to talk to. Use 2 or more.")
+            for table in ("zero", "pipeline", "walls", "compression-curves")
+        ),
         (["precision", "--seeds", "2"], "--seeds: the table 'precision' does not read it"),
     ],
 )

@@ -59,7 +59,7 @@ from stepladder.cli.user_code_options import (
     configure_user_code,
     read_user_code,
 )
-from stepladder.errors import StepladderError
+from stepladder.errors import PlanError, StepladderError
 from stepladder.plan.reference import Reference
 from stepladder.workload.shape import FAMILIES
 
@@ -97,6 +97,7 @@ READERS = {
     "times": ("learning-rate",),
     "seeds": ("learning-rate", "compression-curves"),
 }
+TOGETHER = ("zero", "pipeline", "walls", "compression-curves")  # what ranks send each other
 STEPS = {"learning-rate": 64, "compression-curves": 150}  # of tables that need more than a few
 USUAL_STEPS = 10
 
@@ -152,6 +153,8 @@ def positive(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     refuse_unread(options)
+    if options.ranks == 1 and options.name in TOGETHER:
+        raise PlanError("ranks", "1 rank has nobody to talk to", "Use 2 or more.")
     options.steps = options.steps or STEPS.get(options.name, USUAL_STEPS)
     options.model = read_model(options)
     return TABLES[options.name](options)
