@@ -86,8 +86,7 @@ def test_walls_are_met_and_passed_on_two_ranks(capsys, tmp_path):
 
 @pytest.mark.soak
 def test_a_pipeline_is_timed_and_counted_beside_data_parallelism(capsys):
-    words = ["--ranks", "2", *TINY]
-    assert main(["bench", "pipeline", *words]) == 0
+    assert main(["bench", "pipeline", *TINY, "--ranks", "2"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {row["case"]["schedule"] for row in told["schedules"]} >= {"gpipe", "1f1b"}
     held = {name: row["memory"]["parameters"] for name, row in told["equal_devices"].items()}
