@@ -146,7 +146,9 @@ def test_blocks_of_other_shapes_are_compiled_together():
 def test_the_compiler_is_told_that_blocks_choose_what_they_keep(depth, chosen, monkeypatch):
     told = []
     door = sys.modules["stepladder.kernels.choose"]  # the package exports a function of that name
-    monkeypatch.setattr(door, "pass_options", lambda selective: told.append(selective) or {})
+    monkeypatch.setattr(
+        door, "pass_options", lambda kernels, selective: told.append(selective) or {}
+    )
     plan = f"fp32 compile=on kernels=on recompute={depth}"
     climb(gpt(), loss="cross_entropy", plan=plan, sample=next(iter(ragged(1))))
     assert told == [chosen]

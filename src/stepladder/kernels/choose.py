@@ -198,7 +198,7 @@ def compile_with_module(loss: Loss, module: nn.Module, settled: SettledPlan) -> 
 
 def compile_options(settled: SettledPlan) -> dict[str, Any] | None:
     selective = settled.plan.recompute.chooses
-    passes = pass_options(selective=selective) if settled.asks_for("matmuls") else {}
+    passes = pass_options(kernels=settled.asks_for("matmuls"), selective=selective)
     # What the compiler would time, and choose by the clock, rounds differently.
     fixed = {"deterministic": True} if settled.deterministic else {}
     return {**passes, **fixed} or None

@@ -89,24 +89,29 @@ def with_own_code(function: Callable[..., Any]) -> FunctionType:
     )
 
 
-def pass_options(*, selective: bool = False) -> dict[str, Any]:
+def pass_options(*, kernels: bool = True, selective: bool = False) -> dict[str, Any]:
     """Options of torch.compile that run our graph passes; none where this torch takes no passes.
 
     Args:
+        kernels: our kernels were asked for; without, only torch's own calls are put for others.
         selective: blocks use selective activation checkpointing.
     """
-    return make_passes(selective) if takes_passes() else {}
+    return make_passes(kernels, selective) if takes_passes() else {}
 
 
 @cache  # code that was compiled for one module serves a copy of it only with the same passes
-def make_passes(selective: bool) -> dict[str, Any]:
+def make_passes(kernels: bool, selective: bool) -> dict[str, Any]:
     # Imported only here: it brings all of the compiler along, which takes seconds.
-    names = ("pre_grad_pass", "epilogue_pass", "matmul_pass")
-    pre_grad, epilogue, matmul = (import_module(f".{name}", __package__) for name in names)
+    def imported(name: str) -> Any:
+        return import_module(f".{name}", __package__)
+
+    pre_grad = imported("pre_grad_pass").PreGradPass(kernels=kernels, selective=selective)
+    if not kernels:
+        return {"pre_grad_custom_pass": pre_grad}
     return {
-        "pre_grad_custom_pass": pre_grad.PreGradPass(selective=selective),
-        "joint_custom_post_pass": epilogue.EpiloguePass(),
-        "post_grad_custom_post_pass": matmul.MatmulPass(),
+        "pre_grad_custom_pass": pre_grad,
+        "joint_custom_post_pass": imported("epilogue_pass").EpiloguePass(),
+        "post_grad_custom_post_pass": imported("matmul_pass").MatmulPass(),
     }
 
 

@@ -8,6 +8,7 @@ from torch import fx
 
 from stepladder.seam.inductor import GraphPass
 
+from .attention_mask_pass import AttentionMaskPass
 from .gelu_pass import GeluPass
 from .max_pool_pass import MaxPoolPass
 
@@ -16,13 +17,16 @@ class PreGradPass(GraphPass):
     """Run by Inductor before autograd.
 
     Args:
+        kernels: our kernels were asked for; without, only torch's own calls are put for others.
         selective: blocks save their matmuls' results and recompute the rest. A fused linear_gelu
             would be recomputed with its matmul, so linear and GELU stay separate.
     """
 
-    def __init__(self, *, selective: bool = False) -> None:
+    def __init__(self, *, kernels: bool = True, selective: bool = False) -> None:
         super().__init__()
-        self.passes = (MaxPoolPass(),) if selective else (GeluPass(), MaxPoolPass())
+        gelu = (GeluPass(),) if kernels and not selective else ()
+        pool = (MaxPoolPass(),) if kernels else ()
+        self.passes = (AttentionMaskPass(), *gelu, *pool)
 
     def __call__(self, graph: fx.Graph) -> None:
         for each in self.passes:
