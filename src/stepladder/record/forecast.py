@@ -112,7 +112,8 @@ class Forecast:
         """Where the price is from, or what to do where there is none."""
         if self.dollars_per_hour is None:
             return ["  price: unknown, as nobody lists one; price=2.5 counts dollars a device-hour"]
-        return [f"  price of a device-hour: ${self.dollars_per_hour:,.2f}, {self.price_source}"]
+        source = self.price_source or "no source is known"
+        return [f"  price of a device-hour: ${self.dollars_per_hour:,.2f} ({source})"]
 
     def __str__(self) -> str:
         return "\n".join([self.listed(), *self.price_notes()])
