@@ -109,6 +109,8 @@ def climb(
     words = str(settled.plan)
     world = join_world(settled.layout, device, timeout_seconds=timeout_seconds, plan=words)
     tuning = make_tuning(plan, world, device, loss, seed, exact=choice.plan.exact.runs, given=code)
+    if tuning is not None and world.device.type == "cuda":
+        fix_library_algorithms()  # before their first use: deterministic algorithms may be chosen
     if tuning is not None and sample is not None:
         choice = tuning.choose(choice, model, sample)
         settled = settle_here(choice.plan, device, place)
@@ -125,7 +127,7 @@ def climb(
 
 def exact_choice(choice: Choice, exact: bool) -> Choice:
     """The choice with the same bits each time, where that is asked for."""
-    if exact and not choice.plan.exact.runs:
+    if exact and (choice.plan.exact.free or not choice.plan.exact.runs):
         choice = replace(choice, plan=replace(choice.plan, exact=Exact(runs=True)))
     if choice.plan.exact.runs:
         fix_library_algorithms()
