@@ -109,8 +109,6 @@ def climb(
     words = str(settled.plan)
     world = join_world(settled.layout, device, timeout_seconds=timeout_seconds, plan=words)
     tuning = make_tuning(plan, world, device, loss, seed, exact=choice.plan.exact.runs, given=code)
-    if tuning is not None and world.device.type == "cuda":
-        fix_library_algorithms()  # before their first use: deterministic algorithms may be chosen
     if tuning is not None and sample is not None:
         choice = tuning.choose(choice, model, sample)
         settled = settle_here(choice.plan, device, place)
