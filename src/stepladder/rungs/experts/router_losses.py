@@ -1,4 +1,4 @@
-"""Rung: the losses of a mixture's router, counted over the global batch.
+"""The losses of a mixture's router, counted over the global batch.
 
 The load-balancing loss is a product of two sums over all tokens, so the mean of what micro-batches
 or ranks have is another number, which punishes a rank's own unevenness too. With one micro-batch,
