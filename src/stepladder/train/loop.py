@@ -153,8 +153,9 @@ def feed(
         "reading": reading,
     }
     if is_stream(source):
-        place = run.reading.streams.start(source)
-        return stream_batches(source, place=place, buffer=buffer_of(shuffle), **common)
+        streams, buffer = run.reading.streams, buffer_of(shuffle)
+        samples, place = streams.samples(source, seed), streams.start(source)
+        return stream_batches(source, samples=samples, place=place, buffer=buffer, **common)
     if not isinstance(shuffle, bool):
         problem = f"{shuffle!r} samples together are for a stream, and a source is shuffled whole"
         raise DataError("shuffle", problem, "Use True or False.")

@@ -138,3 +138,18 @@ def test_a_number_to_shuffle_is_for_streams_only():
     run = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
     with pytest.raises(DataError, match="10 samples together are for a stream"):
         run.batches([torch.zeros(2)], size=1, shuffle=10)
+
+
+def test_an_iterator_goes_on_and_cannot_be_moved_back(tmp_path):
+    run, rows = climb(net(), loss="cross_entropy", plan="fp32", device="cpu"), make("generator")
+    for first in (0, 4):
+        with run.batches(rows, size=SIZE, shuffle=False) as feed:
+            batch = next(feed)
+            assert batch.inputs[0, 0] == first
+            run.step(batch).read()
+    run.save(tmp_path)
+    with run.batches(rows, size=SIZE, shuffle=False) as feed:
+        run.step(next(feed)).read()
+        run.load(tmp_path)
+        with pytest.raises(DataError, match="stands at sample 12 and cannot go back to 8"):
+            next(feed)

@@ -82,6 +82,7 @@ def stream_batches(
     *,
     size: int,
     seed: int = 0,
+    samples: StreamSamples | None = None,
     place: StreamPlace | None = None,
     start: int = 0,
     stop: int | None = None,
@@ -96,6 +97,7 @@ def stream_batches(
     """Iterate over batches of `size` samples of a stream from a place on.
 
     Args:
+        samples: its reader, where it has one already.
         place: where an earlier reading ended; None: the stream's beginning.
         start: the run's position at the first batch.
         buffer: samples to shuffle together; 0: the stream's own order.
@@ -107,7 +109,7 @@ def stream_batches(
         problem = f"{type(stream).__name__} is a stream, and after an error it cannot go on"
         raise DataError("reading.on_error", problem, "Leave out bad samples in the stream itself.")
     plan = Positions(size, start, stop)
-    order = StreamOrder(StreamSamples(stream, seed), buffer, seed)
+    order = StreamOrder(samples or StreamSamples(stream, seed), buffer, seed)
     make = StreamBatchMaker(
         order,
         plan,

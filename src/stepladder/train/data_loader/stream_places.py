@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from stepladder.data.streams.stream_place import StreamPlace
+from stepladder.data.streams.stream_samples import StreamSamples, is_spent_by_reading
 from stepladder.train.checkpointing.plain_values import decode, encode
 
 KEY = "stream"  # of the place, in a rank's own file
@@ -23,6 +24,7 @@ class StreamPlaces:
 
     streams: list[Any] = field(default_factory=list)  # a place names one by its index, from 1
     places: dict[int, StreamPlace] = field(default_factory=dict)
+    iterators: dict[int, StreamSamples] = field(default_factory=dict)
     last: int = 0  # learned from last; 0: none
     saved: StreamPlace | None = None  # of a checkpoint, until a stream is read
 
@@ -33,6 +35,12 @@ class StreamPlaces:
                 return number
         self.streams.append(stream)
         return len(self.streams)
+
+    def samples(self, stream: Any, seed: int) -> StreamSamples:
+        """A reader of a stream; of an iterator always the same, which knows how far it was read."""
+        if not is_spent_by_reading(stream):
+            return StreamSamples(stream, seed)
+        return self.iterators.setdefault(self.number(stream), StreamSamples(stream, seed))
 
     def start(self, stream: Any) -> StreamPlace | None:
         """Where to go on in a stream; None: it was not read yet."""
