@@ -28,6 +28,8 @@ from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.data_loader.loader_position import KEY
 from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
+from stepladder.train.optimizer.compact.compact_adam import CompactAdam
+from stepladder.train.optimizer.compact.load_state import names_of_state, read_compact_state
 from stepladder.train.optimizer.error_feedback import set_owed
 from stepladder.train.optimizer.group_settings import compare_settings, set_counted
 from stepladder.train.optimizer.learning_rates import set_own_rates
@@ -63,6 +65,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         masters = begin_anew(run, taken)
         set_plain_state(run, manifest, reader)
         reader.read_all_into([*((held.name, held.slice, held.tensor) for held in here), *masters])
+        read_compact_state(run, manifest, reader, taken)
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
         run.reading.saved = loader_position(run, manifest, reader)
@@ -119,6 +122,8 @@ def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[StateShard
     """Where all that is loaded goes, and what of it is the optimizer's."""
     all_here = partial(state_shards, run.climbed, run.optimizer, run.world)
     model = [shard for shard in all_here() if shard.name.startswith(("model/", "loss/"))]
+    if isinstance(run.optimizer, CompactAdam):  # whose state is made from what is read
+        return model, names_of_state(run, manifest, path)
     taken = make_state(run, manifest, path)
     return [*model, *(shard for shard in all_here() if shard.name in taken)], taken
 
