@@ -53,7 +53,7 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     **dict.fromkeys(AXES, ("2", "4", "8", "-1")),
 }
 SETTING_VALUES: dict[str, Iterable[str]] = {
-    "model.name": (*(name for name, shape in PRESETS.items() if not shape.experts), *OTHERS),
+    "model.name": (*PRESETS, *OTHERS),
     "data.workers": ("auto", "0"),
     "train.device": PLACES,
     "train.nonfinite": NONFINITE,
