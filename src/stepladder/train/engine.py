@@ -267,7 +267,7 @@ class Engine:
         mark = Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)
         self.health.note(mark)
         self.index += 1
-        self.position += batch.size
+        self.position = self.reading.advance(self.position, batch)
         if self.scheduler is not None:
             self.scheduler.advance()
         return PendingReport(taken.step, lambda: self._read(taken))

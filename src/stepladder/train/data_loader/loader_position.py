@@ -17,8 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from stepladder.data import Batch
 from stepladder.train.checkpointing.plain_values import decode, encode
 from stepladder.train.checkpointing.rng_state import read_generators, set_generators
+
+from . import stream_places
+from .stream_places import StreamPlaces
 
 CPU = torch.device("cpu")
 KEY = "loader"  # of the position, in a rank's own file
@@ -35,6 +39,7 @@ class LoaderPosition:
     batches: int = 0  # of this epoch that were read
     ended: bool = False  # an epoch was read to its end
     saved: Tensor | None = None  # of a checkpoint, until the next loader is read
+    streams: StreamPlaces = field(default_factory=StreamPlaces)  # what run.batches reads
 
     def read(self, loader: Any, position: int, opened: Open, events: list[str]) -> Iterator[Any]:
         """The batches of one epoch, after a resume from where the checkpoint was saved."""
@@ -82,8 +87,21 @@ class LoaderPosition:
         self.began, self.batches = start, passed
         return source
 
+    def advance(self, position: int, batch: Batch) -> int:
+        """The run's position after a batch that was learned from."""
+        self.streams.learned(batch.place)
+        return position + batch.size
+
+    def restore(self, kept: dict[str, Tensor] | None) -> None:
+        """Be where a checkpoint was; None: no run wrote it."""
+        self.saved = None if kept is None else kept.get(KEY, encode({}))
+        self.streams.load((kept or {}).get(stream_places.KEY))
+
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, by its key in the rank's file."""
+        return {**self.loader_state(), **self.streams.state()}
+
+    def loader_state(self) -> dict[str, Tensor]:
         if self.loader is None:
             return {KEY: encode({"ended": True})} if self.ended else {}
         own = self.loader.state_dict() if keeps_state(self.loader) else None
