@@ -67,10 +67,15 @@ class CompactAdam(MasterAdam):
 
     def row(self, p: nn.Parameter) -> CompactRow:
         identity, kept = self.identities.get(p, Identity("")), self.state[p]
-        gradient = p if p.grad is None else p.grad
-        remainder, mean, square, *scales = (kept[name] for name in PIECES if name in kept)
-        rest = crc32(f"{self.seed}/{identity.name}".encode()), identity.start
-        return CompactRow(p, gradient, remainder, mean, square, *(scales or (None, None)), *rest)
+        return CompactRow(
+            p,
+            p if p.grad is None else p.grad,
+            *(kept[name] for name in PIECES[:3]),
+            mean_scale=kept.get(PIECES[3]),
+            square_scale=kept.get(PIECES[4]),
+            key=crc32(f"{self.seed}/{identity.name}".encode()),
+            start=identity.start,
+        )
 
     def _update(self, group: dict[str, Any], divisor: Tensor, bad: Tensor) -> None:
         steps = self.counts.double()  # in float32 1 − 0.999 keeps four digits
