@@ -46,7 +46,7 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     "graphs": SWITCH,
     "attention": ATTENTIONS,
     "batchnorm": BATCHNORMS,
-    "exact": ("none", "runs", "ranks"),
+    "exact": ("none", "free", "runs", "ranks"),
     "recheck": ("none", "1000"),
     "state": tuple(map(str, MASTER_STATE)),
     "optimizer": OPTIMIZERS,
