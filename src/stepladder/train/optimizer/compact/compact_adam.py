@@ -70,9 +70,11 @@ class CompactAdam(MasterAdam):
         return CompactRow(
             p,
             p if p.grad is None else p.grad,
-            *(kept[name] for name in PIECES[:3]),
-            mean_scale=kept.get(PIECES[3]),
-            square_scale=kept.get(PIECES[4]),
+            kept["remainder"],
+            kept["exp_avg"],
+            kept["exp_avg_sq"],
+            mean_scale=kept.get("exp_avg_scale"),
+            square_scale=kept.get("exp_avg_sq_scale"),
             key=crc32(f"{self.seed}/{identity.name}".encode()),
             start=identity.start,
         )
