@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from stepladder.kernels import adamw_
-from stepladder.kernels import compact_state as formats
 from stepladder.kernels.backend import INTERPRETED
-from stepladder.kernels.compact_adamw import CompactRow, compact_adamw_, expand, shrink
+from stepladder.kernels.optimizer import compact_state as formats
+from stepladder.kernels.optimizer.compact_adamw import CompactRow, compact_adamw_, expand, shrink
 
 RULE = (1e-2, 0.9, 0.999, 1e-8, 0.1, True)
 ONE, ZERO = torch.ones(()), torch.zeros(())
@@ -151,7 +151,9 @@ def test_the_program_computes_what_torch_does(size, kind, monkeypatch):
     results = []
     for on in (True, False):
         if not on:
-            monkeypatch.setattr("stepladder.kernels.compact_adamw.fits_triton", lambda row: False)
+            monkeypatch.setattr(
+                "stepladder.kernels.optimizer.compact_adamw.fits_triton", lambda row: False
+            )
         rows = []
         for m, g in zip(made, gradients):
             one = row_of(m, size, mean=m * 0.1, square=m * m, start=100)

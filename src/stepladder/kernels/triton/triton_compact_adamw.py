@@ -48,144 +48,142 @@ def _random(places, first_key, second_key):
 
 
 @triton.jit
-def _keys(keys, corrections, owner):
-    """Both keys of a parameter at this step."""
+def _noise(places, keys, corrections, owner):
+    """The random bits of a parameter's elements at this step."""
     step = tl.load(corrections + 3 * owner + 2).to(tl.uint32)
     key = _unsigned(tl.load(keys + 2 * owner))
     first = _random(step, key, 0x9E3779B9)
-    return first, _random(first, key ^ 0x85EBCA6B, step)
+    second = _random(first, key ^ 0x85EBCA6B, step)
+    return _random(places.to(tl.uint32) + _unsigned(tl.load(keys + 2 * owner + 1)), first, second)
+
+
+@triton.jit
+def _joined(high, low, raised):
+    """The master of a weight and its remainder; `raised`: the weight came from exactly half."""
+    high -= (low + raised > 0x8000).to(tl.int32)
+    return ((high << 16) | low).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _split(value):
+    """A master's weight and remainder, and 1 where the weight was rounded up from exactly half."""
+    bits = _unsigned(value)
+    odd, low = (bits >> 16) & 1, bits & 0xFFFF
+    weight = tl.where(value == value, (bits + 0x7FFF + odd) >> 16, 0x7FC0)
+    return weight, low, tl.where(low == 0x8000, odd, 0)
 
 
 @triton.jit
 def _update_split(
     table, sizes, owners, firsts, corrections, keys, divisor, bad,
     lr, beta1, beta2, eps, decay, num_tensors,
-    GRADIENT: tl.constexpr, GRADIENT_BYTES: tl.constexpr, NARROW: tl.constexpr,
-    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr, MULTIPLE: tl.constexpr,
+    GRADIENT: tl.constexpr, GRADIENT_BYTES: tl.constexpr, MOMENT: tl.constexpr,
+    MOMENT_BYTES: tl.constexpr, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr,
+    MULTIPLE: tl.constexpr,
 ):  # fmt: skip
-    """14 bytes, or 10 where moments are NARROW."""
-    if tl.load(bad) == 0.0:
-        owner = tl.load(owners + tl.program_id(0))
-        row = table + owner
-        weight = _at(row, 0, num_tensors, tl.int16, 2 * EACH)
-        remainder = _at(row, 1, num_tensors, tl.int16, 2 * EACH)
-        gradient = _at(row, 2, num_tensors, GRADIENT, GRADIENT_BYTES * EACH)
-        if NARROW:
-            mean = _at(row, 3, num_tensors, tl.int16, 2 * EACH)
-            square = _at(row, 4, num_tensors, tl.int16, 2 * EACH)
-        else:
-            mean = _at(row, 3, num_tensors, tl.int32, 4 * EACH)
-            square = _at(row, 4, num_tensors, tl.int32, 4 * EACH)
-        first_place = tl.load(firsts + tl.program_id(0)).to(tl.int64) * BLOCK
-        places = tl.multiple_of(first_place, BLOCK) + tl.arange(0, BLOCK)
-        inside = places < tl.multiple_of(tl.load(sizes + owner), MULTIPLE)
-        grad = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
-        high = tl.load(weight + places, mask=inside, other=0).to(tl.int32)
-        low = tl.load(remainder + places, mask=inside, other=0).to(tl.int32) & 0xFFFF
-        m = tl.load(mean + places, mask=inside, other=0).to(tl.int32)
-        v = tl.load(square + places, mask=inside, other=0).to(tl.int32)
-        if NARROW:
-            m, v = m << 16, v << 16
-        below = _unsigned(v) >> 31
-        high -= (low + below.to(tl.int32) > 0x8000).to(tl.int32)
-        value = ((high << 16) | low).to(tl.float32, bitcast=True)
-        m, v = m.to(tl.float32, bitcast=True), (v & 0x7FFFFFFF).to(tl.float32, bitcast=True)
-        first, second = tl.load(corrections + 3 * owner), tl.load(corrections + 3 * owner + 1)
-        value, m, v = adam(
-            value, grad / tl.load(divisor), m, v, first, second,
-            lr, beta1, beta2, eps, decay, DECOUPLED,
-        )  # fmt: skip
-        bits = _unsigned(value)
-        odd = (bits >> 16) & 1
-        low_bits = bits & 0xFFFF
-        rounded = (bits + 0x7FFF + odd) >> 16
-        rounded = tl.where(value == value, rounded, 0x7FC0)
-        below = tl.where(low_bits == 0x8000, odd, 0)
-        m_bits, v_bits = _unsigned(m), _unsigned(v)
-        if NARROW:
-            first_key, second_key = _keys(keys, corrections, owner)
-            start = _unsigned(tl.load(keys + 2 * owner + 1))
-            noise = _random(places.to(tl.uint32) + start, first_key, second_key)
-            m_bits = (m_bits + (noise & 0xFFFF)) >> 16
-            v_bits = ((v_bits + (noise >> 16)) >> 16) | (below << 15)
-            tl.store(mean + places, m_bits.to(tl.int16), mask=inside)
-            tl.store(square + places, v_bits.to(tl.int16), mask=inside)
-        else:
-            v_bits |= below << 31
-            tl.store(mean + places, m_bits.to(tl.int32, bitcast=True), mask=inside)
-            tl.store(square + places, v_bits.to(tl.int32, bitcast=True), mask=inside)
-        tl.store(remainder + places, low_bits.to(tl.int16), mask=inside)
-        tl.store(weight + places, rounded.to(tl.int16), mask=inside)
+    """14 bytes, or 10 where a moment has 2."""
+    owner = tl.load(owners + tl.program_id(0))
+    row = table + owner
+    weight = _at(row, 0, num_tensors, tl.int16, 2 * EACH)
+    remainder = _at(row, 1, num_tensors, tl.int16, 2 * EACH)
+    gradient = _at(row, 2, num_tensors, GRADIENT, GRADIENT_BYTES * EACH)
+    mean = _at(row, 3, num_tensors, MOMENT, MOMENT_BYTES * EACH)
+    square = _at(row, 4, num_tensors, MOMENT, MOMENT_BYTES * EACH)
+    SHIFT: tl.constexpr = 32 - 8 * MOMENT_BYTES
+    first_place = tl.load(firsts + tl.program_id(0)).to(tl.int64) * BLOCK
+    places = tl.multiple_of(first_place, BLOCK) + tl.arange(0, BLOCK)
+    size = tl.multiple_of(tl.load(sizes + owner), MULTIPLE)
+    limit = tl.where(tl.load(bad) == 0.0, size, 0)  # here: the host would have to wait to know
+    inside, written = places < size, places < limit
+    grad = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(weight + places, mask=inside, other=0).to(tl.int32)
+    low = tl.load(remainder + places, mask=inside, other=0).to(tl.int32) & 0xFFFF
+    m = tl.load(mean + places, mask=inside, other=0).to(tl.int32) << SHIFT
+    v = tl.load(square + places, mask=inside, other=0).to(tl.int32) << SHIFT
+    value = _joined(high, low, (_unsigned(v) >> 31).to(tl.int32))
+    m, v = m.to(tl.float32, bitcast=True), (v & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+    first, second = tl.load(corrections + 3 * owner), tl.load(corrections + 3 * owner + 1)
+    value, m, v = adam(
+        value, grad / tl.load(divisor), m, v, first, second,
+        lr, beta1, beta2, eps, decay, DECOUPLED,
+    )  # fmt: skip
+    rounded, low_bits, raised = _split(value)
+    m_bits, v_bits = _unsigned(m), _unsigned(v)
+    if SHIFT:
+        noise = _noise(places, keys, corrections, owner)
+        m_bits, v_bits = m_bits + (noise & 0xFFFF), v_bits + (noise >> 16)
+    v_bits |= raised << 31
+    tl.store(mean + places, (m_bits >> SHIFT).to(MOMENT), mask=written)
+    tl.store(square + places, (v_bits >> SHIFT).to(MOMENT), mask=written)
+    tl.store(remainder + places, low_bits.to(tl.int16), mask=written)
+    tl.store(weight + places, rounded.to(tl.int16), mask=written)
+
+
+@triton.jit
+def _companded(m, v, noise):
+    """Codes and scales of both moments, a group a row."""
+    root = tl.sqrt(v)
+    m_scale, v_scale = tl.max(tl.abs(m), axis=1), tl.max(root, axis=1)
+    m *= tl.where(m_scale > 0.0, 1.0 / m_scale, 0.0)[:, None]
+    root *= tl.where(v_scale > 0.0, 255.0 / v_scale, 0.0)[:, None]
+    m_noise = ((noise >> 8) & 0xFFF).to(tl.float32) * (1.0 / 4096)
+    v_noise = (noise >> 20).to(tl.float32) * (1.0 / 4096)
+    m_code = tl.floor(254.0 * m / (1.0 + tl.abs(m)) + m_noise).to(tl.int32)
+    v_code = (root + v_noise).to(tl.int32)
+    m_code = tl.minimum(tl.maximum(m_code, -127), 127).to(tl.int8)
+    return m_code, tl.minimum(tl.maximum(v_code, 1), 255).to(tl.uint8), m_scale, v_scale
 
 
 @triton.jit
 def _update_companded(
     table, sizes, owners, firsts, corrections, keys, divisor, bad,
     lr, beta1, beta2, eps, decay, num_tensors,
-    GRADIENT: tl.constexpr, GRADIENT_BYTES: tl.constexpr,
-    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr, MULTIPLE: tl.constexpr,
-    GROUP: tl.constexpr,
+    GRADIENT: tl.constexpr, GRADIENT_BYTES: tl.constexpr, DECOUPLED: tl.constexpr,
+    BLOCK: tl.constexpr, EACH: tl.constexpr, MULTIPLE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """7 bytes: a row of each program is a group of elements."""
-    if tl.load(bad) == 0.0:
-        owner = tl.load(owners + tl.program_id(0))
-        row = table + owner
-        weight = _at(row, 0, num_tensors, tl.int16, 2 * EACH)
-        remainder = _at(row, 1, num_tensors, tl.uint8, EACH)
-        gradient = _at(row, 2, num_tensors, GRADIENT, GRADIENT_BYTES * EACH)
-        mean = _at(row, 3, num_tensors, tl.int8, EACH)
-        square = _at(row, 4, num_tensors, tl.uint8, EACH)
-        mean_scale = _at(row, 5, num_tensors, tl.float32, 4)
-        square_scale = _at(row, 6, num_tensors, tl.float32, 4)
-        first_place = tl.load(firsts + tl.program_id(0)).to(tl.int64) * BLOCK
-        size = tl.multiple_of(tl.load(sizes + owner), MULTIPLE)
-        GROUPS: tl.constexpr = BLOCK // GROUP
-        rows = tl.arange(0, GROUPS)
-        groups = first_place // GROUP + rows
-        scaled = groups * GROUP < size
-        local = rows[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        places = tl.multiple_of(first_place, BLOCK) + local
-        inside = places < size
-        grad = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
-        high = tl.load(weight + places, mask=inside, other=0).to(tl.int32)
-        low = tl.load(remainder + places, mask=inside, other=0).to(tl.int32)
-        m = tl.load(mean + places, mask=inside, other=0).to(tl.float32)
-        v = tl.load(square + places, mask=inside, other=0).to(tl.float32)
-        m_scale = tl.load(mean_scale + groups, mask=scaled, other=0.0)
-        v_scale = tl.load(square_scale + groups, mask=scaled, other=0.0)
-        high -= (low >= 0x80).to(tl.int32)
-        value = ((high << 16) | (low << 8)).to(tl.float32, bitcast=True)
-        m = m_scale[:, None] * (m / (254.0 - tl.abs(m)))
-        v *= v_scale[:, None] * (1.0 / 255.0)
-        v *= v
-        first, second = tl.load(corrections + 3 * owner), tl.load(corrections + 3 * owner + 1)
-        value, m, v = adam(
-            value, grad * (1.0 / tl.load(divisor)), m, v, first, second,
-            lr, beta1, beta2, eps, decay, DECOUPLED,
-        )  # fmt: skip
-        first_key, second_key = _keys(keys, corrections, owner)
-        start = _unsigned(tl.load(keys + 2 * owner + 1))
-        noise = _random(places.to(tl.uint32) + start, first_key, second_key)
-        bits = _unsigned(value) + (noise & 0xFF)
-        rounded = tl.where(value == value, (bits + 0x8000) >> 16, 0x7FC0)
-        root = tl.sqrt(v)
-        m_scale, v_scale = tl.max(tl.abs(m), axis=1), tl.max(root, axis=1)
-        m_inverse = tl.where(m_scale > 0.0, 1.0 / m_scale, 0.0)
-        v_inverse = tl.where(v_scale > 0.0, 255.0 / v_scale, 0.0)
-        m *= m_inverse[:, None]
-        code = 254.0 * m / (1.0 + tl.abs(m)) + ((noise >> 8) & 0xFFF).to(tl.float32) * (1.0 / 4096)
-        m_code = tl.floor(code).to(tl.int32)
-        v_code = (root * v_inverse[:, None] + (noise >> 20).to(tl.float32) * (1.0 / 4096)).to(
-            tl.int32
-        )
-        v_code = tl.minimum(tl.maximum(v_code, 1), 255)
-        m_code = tl.minimum(tl.maximum(m_code, -127), 127)
-        tl.store(mean + places, m_code.to(tl.int8), mask=inside)
-        tl.store(square + places, v_code.to(tl.uint8), mask=inside)
-        tl.store(mean_scale + groups, m_scale, mask=scaled)
-        tl.store(square_scale + groups, v_scale, mask=scaled)
-        tl.store(remainder + places, ((bits >> 8) & 0xFF).to(tl.uint8), mask=inside)
-        tl.store(weight + places, rounded.to(tl.int16), mask=inside)
+    owner = tl.load(owners + tl.program_id(0))
+    row = table + owner
+    weight = _at(row, 0, num_tensors, tl.int16, 2 * EACH)
+    remainder = _at(row, 1, num_tensors, tl.uint8, EACH)
+    gradient = _at(row, 2, num_tensors, GRADIENT, GRADIENT_BYTES * EACH)
+    mean, square = (
+        _at(row, 3, num_tensors, tl.int8, EACH),
+        _at(row, 4, num_tensors, tl.uint8, EACH),
+    )
+    first_place = tl.load(firsts + tl.program_id(0)).to(tl.int64) * BLOCK
+    size = tl.multiple_of(tl.load(sizes + owner), MULTIPLE)
+    rows = tl.arange(0, BLOCK // GROUP)
+    groups = first_place // GROUP + rows
+    mean_scale = _at(row, 5, num_tensors, tl.float32, 4) + groups
+    square_scale = _at(row, 6, num_tensors, tl.float32, 4) + groups
+    scaled = groups * GROUP < size
+    local = rows[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    places = tl.multiple_of(first_place, BLOCK) + local
+    limit = tl.where(tl.load(bad) == 0.0, size, 0)
+    inside, written = places < size, places < limit
+    grad = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(weight + places, mask=inside, other=0).to(tl.int32)
+    low = tl.load(remainder + places, mask=inside, other=0).to(tl.int32)
+    m = tl.load(mean + places, mask=inside, other=0).to(tl.float32)
+    v = tl.load(square + places, mask=inside, other=0).to(tl.float32)
+    m = tl.load(mean_scale, mask=scaled, other=0.0)[:, None] * (m / (254.0 - tl.abs(m)))
+    v *= (tl.load(square_scale, mask=scaled, other=0.0) * (1.0 / 255.0))[:, None]
+    first, second = tl.load(corrections + 3 * owner), tl.load(corrections + 3 * owner + 1)
+    value, m, v = adam(
+        _joined(high, low << 8, 1), grad * (1.0 / tl.load(divisor)), m, v * v, first, second,
+        lr, beta1, beta2, eps, decay, DECOUPLED,
+    )  # fmt: skip
+    noise = _noise(places, keys, corrections, owner)
+    bits = _unsigned(value) + (noise & 0xFF)
+    rounded = tl.where(value == value, (bits + 0x8000) >> 16, 0x7FC0)
+    m_code, v_code, m_scale, v_scale = _companded(m, v, noise)
+    tl.store(mean + places, m_code, mask=written)
+    tl.store(square + places, v_code, mask=written)
+    tl.store(mean_scale, m_scale, mask=groups * GROUP < limit)
+    tl.store(square_scale, v_scale, mask=groups * GROUP < limit)
+    tl.store(remainder + places, ((bits >> 8) & 0xFF).to(tl.uint8), mask=written)
+    tl.store(weight + places, rounded.to(tl.int16), mask=written)
 
 
 class Row(Protocol):
@@ -222,11 +220,10 @@ def update_(
     )
     keys = keys_of(tuple((r.key, r.start & 0xFFFFFFFF) for r in rows), device)
     wide = size == 14 or first.gradient.dtype == torch.float32
-    program, own = (
-        (_update_companded, {"GROUP": MOMENT_GROUP})
-        if size == 7
-        else (_update_split, {"NARROW": size == 10})
-    )
+    moments = {"MOMENT": tl.int32 if size == 14 else tl.int16, "MOMENT_BYTES": (size - 6) // 2}
+    split = size != 7
+    program = _update_split if split else _update_companded
+    own = moments if split else {"GROUP": MOMENT_GROUP}
     program[(len(owners),)](
         table, sizes, owners, firsts, counted, keys, divisor, bad,
         *numbers, len(rows), GRADIENT=TYPES[first.gradient.dtype],

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.kernels import adamw_
-from stepladder.kernels.compact_adamw import CompactRow, compact_adamw_, expand, shrink
+from stepladder.kernels.optimizer.compact_adamw import CompactRow, compact_adamw_, expand, shrink
 from stepladder.train.optimizer.master_weights import MASTER, MasterAdam
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-PIECES = ("remainder", *MOMENTS, "exp_avg_scale", "exp_avg_sq_scale")  # as `shrink` lists them
+AVERAGES = ("exp_avg", "exp_avg_sq")
+PIECES = ("remainder", *AVERAGES, "exp_avg_scale", "exp_avg_sq_scale")  # as `shrink` lists them
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class CompactAdam(MasterAdam):
             adamw_([self.wide_row(p) for p in wide], mine, divisor, bad, rule)
 
     def wide_row(self, p: nn.Parameter) -> Any:
-        return p, p, p.grad, *(self.state[p][name] for name in MOMENTS)
+        return p, p, p.grad, *(self.state[p][name] for name in AVERAGES)
 
     def of(self, parameters: list[nn.Parameter], counted: Tensor) -> Tensor:
         """The rows of these parameters."""

@@ -37,7 +37,7 @@ def names_of_state(run: Engine, manifest: Manifest, path: Path) -> set[str]:
     return taken
 
 
-def read_compact_state(
+def read_compact(
     run: Engine, manifest: Manifest, reader: CheckpointReader, taken: set[str]
 ) -> None:
     """Set parameters, masters and moments; of what was not saved, moments are zero and masters the

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from stepladder.plan.shared_constants import MOMENT_GROUP as GROUP
 
-HALF = 0x8000
 MASK = 0xFFFFFFFF
 
 
@@ -30,13 +29,13 @@ def split_master(master: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bits = master.view(torch.int32)
     weight, low = master.bfloat16(), bits & 0xFFFF
     raised = weight.view(torch.int16).int() - (bits >> 16) & 0xFFFF
-    return weight, low.short(), (low == HALF) & (raised == 1)
+    return weight, low.short(), (low == 0x8000) & (raised == 1)
 
 
 def join_master(weight: Tensor, remainder: Tensor, raised: Tensor) -> Tensor:
     """The float32 master of a weight and its remainder."""
     low = remainder.int() & 0xFFFF
-    high = weight.view(torch.int16).int() - (low + raised > HALF).int()
+    high = weight.view(torch.int16).int() - (low + raised > 0x8000).int()
     return (high << 16 | low).view(torch.float32)
 
 
@@ -47,13 +46,13 @@ def split_master24(master: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor
         noise: random bits, of which 8 are used to round; None rounds to nearest.
     """
     bits = master.view(torch.int32) + (0x80 if noise is None else (noise & 0xFF).int())
-    weight = torch.where(master.isnan(), 0x7FC0, bits + HALF >> 16).short()
+    weight = torch.where(master.isnan(), 0x7FC0, bits + 0x8000 >> 16).short()
     return weight.view(torch.bfloat16), (bits >> 8 & 0xFF).to(torch.uint8)
 
 
 def join_master24(weight: Tensor, remainder: Tensor) -> Tensor:
     low = remainder.int()
-    high = weight.view(torch.int16).int() - (low >= HALF >> 8).int()
+    high = weight.view(torch.int16).int() - (low >= 0x80).int()
     return (high << 16 | low << 8).view(torch.float32)
 
 
