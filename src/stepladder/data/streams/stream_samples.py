@@ -120,8 +120,8 @@ class StreamSamples:
         """Have a stream that was left in the middle begin anew."""
         if self.untouched is not None:
             self.stream.load_state_dict(self.untouched)
-        else:  # it would begin each reading of this epoch with what was loaded
-            setattr(self.stream, DATASETS_STATE, None)
+        else:
+            forget_loaded_state(self.stream)
 
     def _pass_over(self, cursor: Cursor) -> None:
         """Read again what was read of this epoch before."""
@@ -173,6 +173,15 @@ class End:
 
 
 END = End()
+
+
+def forget_loaded_state(stream: Any) -> None:
+    """Have a dataset of Hugging Face begin its next reading of this epoch at the beginning.
+
+    It would begin each of them with the state that was loaded last.
+    """
+    if getattr(stream, DATASETS_STATE, None) is not None:
+        setattr(stream, DATASETS_STATE, None)
 
 
 def is_spent_by_reading(stream: Any) -> bool:
