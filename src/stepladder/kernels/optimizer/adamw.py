@@ -10,10 +10,10 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from ..backend import TRITON_DTYPES, runs_triton
+from stepladder.kernels.backend import TRITON_DTYPES, runs_triton
 
 try:
-    from ..triton import triton_adamw as programs
+    from stepladder.kernels.triton import triton_adamw as programs
 except ModuleNotFoundError:
     programs = None  # type: ignore[assignment]
 

@@ -12,12 +12,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from ..backend import TRITON_DTYPES, runs_triton
+from stepladder.kernels.backend import TRITON_DTYPES, runs_triton
+
 from . import compact_state as formats
 from .adamw import Rule, torch_adam
 
 try:
-    from ..triton import triton_compact_adamw as programs
+    from stepladder.kernels.triton import triton_compact_adamw as programs
 except ModuleNotFoundError:
     programs = None  # type: ignore[assignment]
 
