@@ -45,7 +45,7 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     "graphs": SWITCH,
     "attention": ATTENTIONS,
     "batchnorm": BATCHNORMS,
-    "exact": ("none", "runs", "ranks"),
+    "exact": ("none", "free", "runs", "ranks"),
     "recheck": ("none", "1000"),
     "optimizer": OPTIMIZERS,
     **dict.fromkeys(AXES, ("2", "4", "8", "-1")),

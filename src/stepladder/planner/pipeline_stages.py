@@ -53,6 +53,11 @@ class Stage:
         every = sum(part.expert_parameters * count for part, count in self.blocks)
         return every * (1 - 1 / experts)
 
+    def narrowed(self, tensor: int) -> float:
+        """Frozen parameters that autocast lets be held in 16 bits."""
+        blocks = sum(narrowed_parameters(part, tensor) * count for part, count in self.blocks)
+        return blocks + sum(narrowed_parameters(part, tensor) for part in self.ends)
+
     def matrices(self, tensor: int) -> float:
         """Trained parameters of hidden matrices on one tensor-parallel rank."""
         blocks = sum(rank_matrices(part, tensor) * count for part, count in self.blocks)
@@ -73,6 +78,11 @@ def rank_parameters(part: Part, tensor: int, experts: int = 1) -> float:
 
 def rank_matrices(part: Part, tensor: int) -> float:
     return (part.matrices - part.whole_matrices) / tensor + part.whole_matrices
+
+
+def narrowed_parameters(part: Part, tensor: int) -> float:
+    whole = part.narrowed_whole_parameters
+    return (part.narrowed_parameters - whole) / tensor + whole
 
 
 def trained_parameters(part: Part, tensor: int) -> float:

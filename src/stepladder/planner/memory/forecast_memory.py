@@ -146,7 +146,8 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     # Slices are over the experts axis too, whether it divides a parameter or holds copies of it.
     elsewhere = stage.elsewhere(sizes.experts)
     gone = 0.0 if sizes.wrapped else elsewhere
-    parameters = (held - gone) * sizes.parameter / sliced
+    spared = stage.narrowed(sizes.tensor) * (sizes.parameter - sizes.narrowed)
+    parameters = ((held - gone) * sizes.parameter - spared) / sliced
     gradients = (trained - gone) * sizes.gradient / sliced
     matrices = stage.matrices(sizes.tensor)
     state = (trained - matrices) * sizes.state + matrices * sizes.matrix_state
