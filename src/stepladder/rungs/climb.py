@@ -279,8 +279,7 @@ def cut_for_rank(
     if plan.layout.tensor > 1:
         cut_matrices(module, anatomy, loss, world, proof, inputs)
     # Before data parallelism, which reduces experts over fewer ranks than the rest.
-    if plan.layout.experts > 1:
-        experts(module, world)
+    experts(module, world)
     on_meta = on_meta and not whole
     return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
 

@@ -24,8 +24,10 @@ from .exchange import through_ranks
 
 
 def experts(module: nn.Module, world: World) -> None:
-    """Spread every mixture's experts over the ranks of the axis, in place."""
-    mesh, ways = world.submesh("experts"), world.layout.experts
+    """Spread every mixture's experts over the ranks of the axis, if it has several, in place."""
+    if (ways := world.layout.experts) == 1:
+        return
+    mesh = world.submesh("experts")
     for name, mixture in found_mixtures(module, ways):
         if mixture.num_experts % ways:
             problem = (
