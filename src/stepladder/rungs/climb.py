@@ -278,10 +278,9 @@ def cut_for_rank(
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
         cut_matrices(module, anatomy, loss, world, proof, inputs)
-    # Before data parallelism, which reduces experts over fewer ranks than the rest.
-    experts(module, world)
-    on_meta = on_meta and not whole
-    return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
+    experts(module, world)  # before data parallelism, which reduces them over fewer ranks
+    late = on_meta and not whole
+    return RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
 
 
 def one_stage(
