@@ -325,6 +325,8 @@ def kernels() -> str:
 def parity(word: str) -> str:
     """Rows of the parity table whose plan says `word`."""
     kept = read("parity")
+    asked = [row for row in kept["rows"] if word in row["plan"]]
+    kept["date"] = max((row["date"] for row in asked), default=kept["date"])
     rows = [
         [
             row["model"],
@@ -334,8 +336,7 @@ def parity(word: str) -> str:
             f"{row['sgd']['norm']:.1e}",
             row["state"]["word"],
         ]
-        for row in kept["rows"]
-        if word in row["plan"]
+        for row in asked
     ]
     columns = ["model", "plan", "ranks", "loss, SGD", "gradient norm", "bytes against forecast"]
     return origin(kept, "python benchmarks/parity/parity_table.py") + "\n\n" + lines(columns, rows)
