@@ -7,10 +7,11 @@ from typing import Literal
 
 from stepladder.errors import PlanError
 
+from .shared_constants import MASTER_STATE
 from .typed_values import real, whole
 
 GIB = 2**30
-KINDS_OF_EXACT = "Choose none, runs, ranks or ranks:16."
+KINDS_OF_EXACT = "Choose none, free, runs, ranks or ranks:16."
 DEFAULT_SLICES = 8  # of a global batch, with `exact=ranks`: as many ranks may share it
 
 
@@ -38,6 +39,14 @@ def parse_count(field: str, text: str, least: int = 1) -> int:
 def parse_recheck(text: str) -> int:
     """Steps from one that is taken twice to the next; 0 from `none` and `0`."""
     return 0 if text in ("none", "0") else parse_count("recheck", text)
+
+
+def parse_state(text: str) -> int:
+    """Bytes a parameter, with its 16-bit gradient, its master and both of Adam's moments."""
+    if text not in map(str, MASTER_STATE):
+        known = ", ".join(map(str, MASTER_STATE))
+        raise PlanError("state", f"'{text}' is none of {known} bytes a parameter", "Use state=14.")
+    return int(text)
 
 
 def parse_prefetch(text: str) -> int:
@@ -138,15 +147,19 @@ class Exact:
     For the latter the global batch is cut into equal slices, one micro-batch each, and their
     gradients are added up in a fixed binary tree. The number of slices belongs to the run, not to
     its ranks.
+
+    `free` is what `auto` adds where a trial found no price: deterministic algorithms wherever there
+    are any. An operator without one runs as it is, and torch warns of it, while `runs` refuses it.
     """
 
     runs: bool = False  # only deterministic algorithms
+    free: bool = False  # but for operators that have none
     slices: int = 0  # 0: sums depend on the number of ranks
 
     @classmethod
     def parse(cls, text: str) -> Exact:
-        if text in ("none", "runs"):
-            return cls(runs=text == "runs")
+        if text in ("none", "free", "runs"):
+            return cls(runs=text != "none", free=text == "free")
         kind, colon, number = text.partition(":")
         if kind != "ranks":
             raise PlanError("exact", f"'{text}' is not a kind", KINDS_OF_EXACT)
@@ -161,4 +174,5 @@ class Exact:
         return cls(runs=True, slices=slices)
 
     def __str__(self) -> str:
-        return f"ranks:{self.slices}" if self.slices else "runs" if self.runs else "none"
+        kind = "free" if self.free else "runs" if self.runs else "none"
+        return f"ranks:{self.slices}" if self.slices else kind

@@ -134,6 +134,8 @@ class Part:
     whole_parameters: int = 0  # of them, held whole by every rank of the tensor axis
     frozen_parameters: int = 0  # of them, never trained
     frozen_whole_parameters: int = 0  # of those held whole, never trained
+    narrowed_parameters: int = 0  # of the frozen ones, those held in 16 bits under autocast
+    narrowed_whole_parameters: int = 0  # of those held whole by every rank of the tensor axis
     matrices: int = 0  # of the trained ones, those of hidden matrices, which muon orthogonalises
     whole_matrices: int = 0  # of those, held whole by every rank of the tensor axis
     matrix_rows: int = 0  # of all those matrices
@@ -162,6 +164,11 @@ class Part:
     launches_back: Launches = Launches()
     tensors: int = 0  # of parameters: each pass but the first adds to the gradient of each
     count: int = 1  # how many like it follow each other
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of the experts of a mixture, all of them."""
+        return sum(matrix.weights for matrix in self.matmuls if matrix.experts > 1)
 
     @property
     def flops(self) -> float:

@@ -14,7 +14,9 @@ PROVED = ("fp32", "tf32", "bf16", "fp16")  # stored in float32: slices are added
 
 def exact_cuts_no_layer(plan: Plan) -> PlanError | None:
     layout = plan.layout
-    cut = [axis for axis in ("tensor", "context", "pipeline") if getattr(layout, axis) > 1]
+    cut = [
+        axis for axis in ("tensor", "context", "experts", "pipeline") if getattr(layout, axis) > 1
+    ]
     if not plan.exact.slices or not cut:
         return None
     problem = f"{cut[0]}={getattr(layout, cut[0])} cuts the sums inside a layer or a sequence"
@@ -63,7 +65,7 @@ def exact_sends_whole_gradients(plan: Plan) -> PlanError | None:
 
 def recheck_needs_exact(plan: Plan) -> PlanError | None:
     """Without it two tries of a step may differ by rounding, and nothing would be wrong."""
-    if not plan.recheck or plan.exact.runs:
+    if not plan.recheck or (plan.exact.runs and not plan.exact.free):
         return None
     problem = f"recheck={plan.recheck} compares bits, and without exact a step may round otherwise"
     return PlanError("recheck", problem, "Add exact=runs or exact=ranks, or leave recheck out.")
