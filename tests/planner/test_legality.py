@@ -185,6 +185,13 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "state: state=14 says how masters are kept, and bf16 keeps none. "
         "Use bf16-master, or leave state out.",
     ),
+    "backward updates one by one": (
+        LLAMA,
+        "bf16-master update=backward micro=1 batch=1 optimizer='adamw clip=1'",
+        "1 x H100-80GB",
+        "update: update=backward frees each gradient, and clip=1.0 needs all gradients' norm. "
+        "Leave clip out, or use update=step.",
+    ),
     "masters need one rank": (
         LLAMA,
         "bf16-master zero3 micro=1",

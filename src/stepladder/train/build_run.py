@@ -26,8 +26,10 @@ from stepladder.seam.modules import remove_own_hooks
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
+from stepladder.train.optimizer.compact.backward_update import update_in_backward
 from stepladder.train.optimizer.compact.make_compact import make_compact
 from stepladder.train.optimizer.given_optimizer import GivenOptimizer
+from stepladder.train.optimizer.gradient_norm import measure_in_order, measure_norms
 from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
 from stepladder.train.optimizer.muon.make_muon import Chosen, choose_matrices, make_muon
 from stepladder.train.optimizer.optimizer_trial import check_trials
@@ -84,7 +86,7 @@ def build(
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
     sharing = settled.layout.num_ranks // settled.data_ranks
-    return Run(
+    run = Run(
         settled=settled,
         world=world,
         climbed=climbed,
@@ -100,7 +102,11 @@ def build(
         frozen=frozen_parameters(climbed.module),
         evaluated=kept_in_evaluation(model),
         because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
+        measure=measure_in_order if settled.slices else measure_norms,
     )
+    if settled.updates_in_backward:
+        update_in_backward(run)
+    return run
 
 
 def loss_scale(plan: Plan, climbed: Climbed, world: World) -> LossScale:
