@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from stepladder.kernels import adamw_
 from stepladder.kernels.optimizer.adamw import Rule
-from stepladder.rungs import ParameterShard
 
 MASTER = "master"
 KEPT = ("exp_avg", "exp_avg_sq", MASTER)
@@ -121,26 +120,3 @@ class MasterAdam(torch.optim.AdamW):
                 self.counts[place] = saved[index]["step"]
                 kept["step"] = self.counts[place]
                 p.copy_(kept[MASTER])
-
-
-def take_masters(*given: Any) -> dict[nn.Parameter, Tensor]:
-    """The parameters of all modules among these in float32, before a rung rounds them.
-
-    A parameter without values has no digits to lose: its master begins as what it is filled with.
-    """
-    return {
-        p: p.detach().clone()
-        for module in given
-        if isinstance(module, nn.Module)
-        for p in module.parameters()
-        if p.requires_grad and p.dtype == torch.float32 and not p.is_meta
-    }
-
-
-def masters_of_shards(
-    shards: Iterable[ParameterShard], masters: Mapping[nn.Parameter, Tensor] | None
-) -> dict[nn.Parameter, Tensor] | None:
-    """The same masters by what the optimizer updates, which may be a copy on the host."""
-    if masters is None:
-        return None
-    return {shard.owned: masters[shard.parameter] for shard in shards if shard.parameter in masters}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from stepladder.rungs import ParameterShard
 from stepladder.train.engine import Engine
 from stepladder.train.optimizer.gradient_norm import Norms
 from stepladder.train.optimizer.master_weights import MasterAdam
+
+Started = TypeVar("Started", bound=Engine)
 
 
 class BackwardUpdate:
@@ -72,8 +74,8 @@ class BackwardUpdate:
         return Norms([self.names[parameter] for parameter in having], each, whole)
 
 
-def update_in_backward(run: Engine) -> None:
-    """Have every step of a run update its parameters inside backward."""
+def update_in_backward(run: Started) -> Started:
+    """The run, every step of which updates its parameters inside backward."""
     assert isinstance(run.optimizer, MasterAdam)
     if run.health.policy != "stop":
         problem = (
@@ -82,3 +84,4 @@ def update_in_backward(run: Engine) -> None:
         raise PlanError("update", problem, "Use nonfinite=stop, or leave update out.")
     updates = BackwardUpdate(run.optimizer, run.climbed.shards, run.hold)
     run.measure, run.around_pass = updates.norms, updates.running
+    return run
