@@ -14,6 +14,10 @@ KINDS = {"int": "a whole number", "float": "a number", "positive": "a whole numb
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are ours: the field, what is so, the way out."""
 
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        """Read the words in any order: a MODEL that is optional may stand behind options, too."""
+        return self.parse_intermixed_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise self.mistake(message)
 
