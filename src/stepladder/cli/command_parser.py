@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from stepladder.errors import StepladderError, nearest
 
@@ -14,7 +14,7 @@ KINDS = {"int": "a whole number", "float": "a number", "positive": "a whole numb
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors are ours: the field, what is so, the way out."""
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Read the words in any order: a MODEL that is optional may stand behind options, too."""
         return self.parse_intermixed_args(args, namespace)
 
