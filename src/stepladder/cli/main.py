@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from stepladder.cli.command_parser import CommandParser
-from stepladder.cli.results.output_files import check_outputs
+from stepladder.cli.command_parser import CommandParser, check_outputs
 from stepladder.errors import LostRank, StepladderError, nearest
 
 COMMANDS = {
