@@ -20,6 +20,7 @@ from tests.forked_processes import fork_processes, new_interpreters
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
+os.environ["STEPLADDER_PROBE"] = "off"  # what is measured depends on what else runs
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"

@@ -35,6 +35,9 @@ def room(path: Path) -> str:
 
 UPWARDS = {  # the only looks up in the house, each with its reason
     "hardware/cluster.py": "stepladder.world",  # Cluster.detect: users look for it there
+    # A plan for this very machine wants its speeds, which are seen by training on it.
+    "planner/plan_model.py": "stepladder.calibrate",
+    "train/tuning/planner_inputs.py": "stepladder.calibrate",
 }
 
 

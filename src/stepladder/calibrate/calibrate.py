@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -42,23 +42,32 @@ LEAST_FLOPS_PER_SECOND = 1e9
 
 
 def calibrate(
-    device: torch.device, budget_seconds: float = 90.0, progress: Progress | None = None
+    device: torch.device,
+    budget_seconds: float = 90.0,
+    progress: Progress | None = None,
+    *,
+    probes: Sequence[Probe] = (),
 ) -> Calibration:
-    """Time this device; what does not fit the budget, or cannot run here, stays unknown."""
-    began, probes = time.monotonic(), list(probes_of(device))
-    context = context_bytes(device)
+    """Time this device; what does not fit the budget, or cannot run here, stays unknown.
+
+    Args:
+        probes: what is timed, in that order; none: everything.
+    """
+    began, timed_probes = time.monotonic(), probes or list(probes_of(device))
+    # In the middle of a run other processes may hold memory, which would be taken for a context.
+    context = None if probes else context_bytes(device)
     warm_up(device)
-    each = min(EACH_SECONDS, budget_seconds / (2 * len(probes)))
+    each = min(EACH_SECONDS, budget_seconds / (2 * len(timed_probes)))
     timings = slow_types(device)
     emulated = {timing.compute for timing in timings}
     slow: set[tuple[str, str]] = set()
-    for index, probe in enumerate(probes):
+    for index, probe in enumerate(timed_probes):
         if (probe.kind, probe.compute) in slow or probe.compute in emulated:
             continue
         if time.monotonic() - began > budget_seconds:
             break
         if progress:
-            progress(str(probe), index / len(probes))
+            progress(str(probe), index / len(timed_probes))
         longer = HOST_LONGER if probe.kind in HOST_KINDS else 1
         seconds = attempt(probe, device, longer * each)
         if seconds is not None:

@@ -69,13 +69,19 @@ def forecast(
         step_seconds=interval(time),
         tokens_per_step=settled.batch.sequences * facts.tokens,
         flops_per_step=None if flops is None else settled.batch.sequences * flops,
-        peak_flops_per_second=device.peak(settled.precision.compute),
+        peak_flops_per_second=peak_of(cluster, settled.precision.compute, calibration),
         watts=device.power_watts,
         dollars_per_hour=device.dollars_per_hour,
         price_source=device.price_source,
         peak_bytes=peak_interval(memory),
         unit=facts.unit,
     )
+
+
+def peak_of(cluster: Cluster, compute: str, calibration: Calibration | None) -> float | None:
+    """The table's peak; of a device that has none there, what its largest products reached."""
+    measured = calibration.matrix_flops_per_second.get(compute) if calibration else None
+    return cluster.device.peak(compute) or measured
 
 
 def memory_limit(plan: Plan, cluster: Cluster) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def plan(
         plan: forecast this one instead of searching.
         batch: sequences of one step; None: usual for the model.
         sequence: tokens of a sequence; None: the model's own.
-        calibration: what `stepladder calibrate` wrote; None: of this user for such a device.
+        calibration: what `stepladder calibrate` wrote, or "none"; None: of this user for such a
+            device, and of this machine measured now, in seconds, where nobody has yet.
         price: dollars of one device for one hour; None: of the table.
 
     >>> import stepladder as sl
@@ -89,7 +91,7 @@ def plan(
     check_batch(batch)
     facts = facts_of(model, sequence)
     cluster = cluster_of(Cluster.detect() if on == "here" else on, price)
-    speeds = speeds_of(cluster, calibration)
+    speeds = speeds_of(cluster, calibration, here=on == "here")
     if plan is None:
         choices = search(facts, cluster, batch=batch, calibration=speeds)
         return PlanResult(choices.best.plan, choices.forecasts[0], choices, explain(choices))
@@ -103,8 +105,19 @@ def plan(
     return PlanResult(settled, told, remedies=tuple(remedies))
 
 
-def speeds_of(cluster: Cluster, given: Calibration | str | Path | None) -> Calibration | None:
-    """What was measured: as given, in the file that was named, or by this user on such a device."""
+def speeds_of(
+    cluster: Cluster, given: Calibration | str | Path | None, *, here: bool
+) -> Calibration | None:
+    """What was measured: as given, in the file that was named, or by this user on such a device.
+
+    Args:
+        here: on this machine, which is measured in seconds where nobody has yet.
+    """
+    if given is None and here:  # a look upwards, as Cluster.detect's
+        found: Calibration | None = import_module("stepladder.calibrate").speeds_here()
+        return found
+    if given == "none":
+        return None
     if given is None:
         return load_calibration(cluster.device.name)
     named = given if isinstance(given, Calibration) else Calibration.load(given)

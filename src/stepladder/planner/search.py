@@ -62,7 +62,7 @@ def search(
     check_batch(batch)
     check_calibration(calibration)
     facts, cluster = facts_of(facts), cluster_of(cluster, price)
-    base = default_plan(cluster) if start is None else plan_of(start)
+    base = default_plan(cluster, calibration) if start is None else plan_of(start)
     size = batch or default_batch(facts, cluster)
     found = rank_plans(Search(facts, cluster, base, size, calibration))
     for offload in () if cluster.device.is_cpu else OFFLOADS[1:]:
@@ -160,16 +160,23 @@ def rank_plans(search_: Search) -> Choices:
     return Choices(facts, cluster, search_.batch, ranked, rejected, best, calibration)
 
 
-def default_plan(cluster: Cluster) -> Plan:
+def default_plan(cluster: Cluster, calibration: Calibration | None = None) -> Plan:
     """What is not searched: compiled, and with the kernels that one device alone may use."""
     on_gpu = not cluster.device.is_cpu
     alone = on_gpu and cluster.num_devices == 1
-    return Plan(precision=default_precision(cluster), compile=on_gpu, kernels=alone)
+    return Plan(precision=default_precision(cluster, calibration), compile=on_gpu, kernels=alone)
 
 
-def default_precision(cluster: Cluster) -> Precision:
-    """The fastest type that trains like float32 without being asked for."""
+def default_precision(cluster: Cluster, calibration: Calibration | None = None) -> Precision:
+    """The fastest type that trains like float32 without being asked for.
+
+    Of a card that the table does not know, that which was measured to be; of a processor fp32.
+    """
     choices = (BF16, FP16, TF32, FP32)
+    measured = calibration.matrix_flops_per_second if calibration else {}
+    if not cluster.device.peaks and not cluster.device.is_cpu and measured:
+        known = [p for p in choices if p.compute in measured]
+        return max(known, key=lambda p: measured[p.compute], default=FP32)
     return next((p for p in choices if cluster.device.peak(p.compute) is not None), FP32)
 
 

@@ -61,7 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)
     configure_price(parser)
-    parser.add_argument("--calibration", metavar="FILE", help="what 'stepladder calibrate' wrote")
+    parser.add_argument(
+        "--calibration", metavar="FILE", help="what 'stepladder calibrate' wrote; or none"
+    )
     parser.add_argument("--all", action="store_true", help="also every loser and why")
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--save", metavar="FILE.toml", help="keep the plan for 'stepladder train'")
@@ -116,14 +118,21 @@ def is_named(options: argparse.Namespace) -> bool:
 
 def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibration | None:
     """What was measured: in the file that was named, or by this user on such a device."""
+    if options.calibration == "none":
+        return None
     if options.calibration:
         named = Calibration.load(options.calibration)
         if named.device not in ("", cluster.device.name):
             problem = f"{options.calibration} was measured on {named.device}, not {cluster.device}"
             raise PlanError("calibration", problem, "Name one that was measured there, or none.")
         return named
-    found = load_calibration(cluster.device.name)
-    if found and not options.json:
+    if options.on == "here":
+        with loading():
+            from stepladder.calibrate import speeds_here
+        found = speeds_here()
+    else:
+        found = load_calibration(cluster.device.name)
+    if found and not options.json and calibration_path(cluster.device.name).exists():
         print(f"Speeds of {cluster.device} as measured: {calibration_path(cluster.device.name)}")
     return found
 

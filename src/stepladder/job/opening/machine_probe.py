@@ -1,7 +1,6 @@
-"""What this machine can do, measured in a few seconds: matmul peak, bandwidth, update, attention.
+"""What this machine can do: its calibration, and the matmul peak, measured for every run.
 
-`stepladder calibrate` takes a minute and a half and is kept; this takes seconds and serves one run.
-A calibration that is there is used instead, and only the matmul peak is measured.
+Where nothing may be measured unasked, the few rates that a forecast needs serve one run alone.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from functools import partial
 
 import torch
 
+from stepladder.calibrate import speeds_here
 from stepladder.calibrate.calibrate import attempt, device_name, release, timed, warm_up
 from stepladder.calibrate.fit_rates import fit
 from stepladder.calibrate.probe import PRECISIONS, TYPES, Probe
 from stepladder.calibrate.probes import probes_of
 from stepladder.plan import Precision
-from stepladder.record import Calibration, Timing, load_calibration
+from stepladder.record import Calibration, Timing
 from stepladder.rungs import float32_matmul_mode
 
 KINDS = ("stream", "update", "product", "attention", "norm", "activation", "loss")
@@ -42,8 +42,9 @@ def probe_machine(device: torch.device, precision: Precision) -> MachineProbe:
     began = time.perf_counter()
     warm_up(device)
     peak = matmul_peak(device, precision)
-    known = load_calibration(device_name(device))
-    found = known or fit(device_name(device), list(timings(device, precision.compute)))
+    found = speeds_here(device) or fit(
+        device_name(device), list(timings(device, precision.compute))
+    )
     calibration = complete(found, precision.compute, peak, device)
     release(device)
     if device.type == "cuda":

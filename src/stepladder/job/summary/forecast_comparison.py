@@ -24,11 +24,10 @@ from stepladder.record import (
     Report,
     calibration_path,
     correction_key,
-    load_calibration,
 )
 from stepladder.record.calibration import HOST
 from stepladder.train import Run, facts_for
-from stepladder.train.tuning.planner_inputs import cluster_for
+from stepladder.train.tuning.planner_inputs import cluster_for, speeds_for
 
 from .run_speed import median, thin
 
@@ -78,7 +77,7 @@ class ForecastComparison:
                 devices_per_node=place.local_ranks,
             )
             facts = facts_for(run.flops.module, sample)  # as it was before any rung
-            calibration = calibration or load_calibration(cluster.device.name)
+            calibration = calibration or speeds_for(run.world.device, place)
             planned = forecast(facts, check_plan(facts, plan, cluster), cluster, calibration)
         except Exception as unable:  # a foreign module may do anything; its run goes on
             return cls(run, None, str(unable).partition("\n")[0] or type(unable).__name__)

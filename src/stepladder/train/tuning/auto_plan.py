@@ -22,12 +22,12 @@ from stepladder.plan import BF16, FP32, PRECISIONS, Batch, Optimizer, Plan, Prec
 from stepladder.plan.options import GIB
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
-from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.record import Calibration, Forecast
 from stepladder.train.checkpointing.rng_state import untouched
 from stepladder.workload import Facts
 from stepladder.world import Place, pick_device
 
-from .planner_inputs import cluster_for, facts_for, rows_of
+from .planner_inputs import cluster_for, facts_for, rows_of, speeds_for
 from .rank_plan import plan_for_ranks
 from .tuner import WORD, without_budget
 
@@ -159,7 +159,7 @@ def plan_ahead(
     if model is None or not size:
         raise LookupError("no batch was given to plan for")
     cluster = cluster_for(device)
-    calibration = load_calibration(cluster.device.name)
+    calibration = speeds_for(device)
     # Only our own models are known to compile; a foreign one is compiled when that is asked for.
     compiles = builtin_shape(model) is not None and can_compile(device)
     compiles, fuses = compiles and "compile" not in off, "kernels" not in off

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 
-from stepladder.hardware import Cluster, find_device, recognise_device
+from stepladder.hardware import Cluster, find_device
 from stepladder.model import builtin_shape, describe
+from stepladder.record import Calibration, load_calibration
 from stepladder.train.step_batch import as_batch
 from stepladder.workload import Facts, facts_of_shape
 from stepladder.world import Place, device_memory_bytes
+from stepladder.world.machine.machine import identify
 
 ALONE = Place()
 
 
 def cluster_for(device: torch.device, place: Place = ALONE) -> Cluster:
-    """A device of this machine for each rank; raises where the table does not know it."""
+    """A device of this machine for each rank; of one that nobody lists, its memory is known."""
     host = device_memory_bytes(torch.device("cpu"))
     each = place.local_ranks
     nodes = max(1, place.num_ranks // each)
     if device.type != "cuda":
         cpu = find_device("CPU")
         return Cluster(cpu, nodes, each, cpu.link, cpu.network, host)
-    shown = torch.cuda.get_device_name(device)
-    known = recognise_device(shown, device_memory_bytes(device))
-    if known is None:
-        raise LookupError(f"{shown} is not in the device table")
+    known = identify(torch.cuda.get_device_name(device), device_memory_bytes(device))
     return Cluster(known, nodes, each, known.link, known.network, host)
+
+
+def speeds_for(device: torch.device, place: Place = ALONE) -> Calibration | None:
+    """What was measured of this device, now at the latest; by rank 0, whose choice all follow.
+
+    The second look upwards in the house: what a device can do is seen by training on it.
+    """
+    if place.rank:
+        return load_calibration(cluster_for(device).device.name)
+    found: Calibration | None = import_module("stepladder.calibrate").speeds_here(device)
+    return found
 
 
 def facts_for(model: nn.Module, sample: Any = None) -> Facts:

@@ -21,11 +21,11 @@ from stepladder.plan import Batch, Layout, Plan
 from stepladder.plan.options import GIB
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
-from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.record import Calibration, Forecast
 from stepladder.workload import Facts
 from stepladder.world import Place
 
-from .planner_inputs import cluster_for, facts_for, rows_of
+from .planner_inputs import cluster_for, facts_for, rows_of, speeds_for
 
 
 def plan_for_ranks(
@@ -48,7 +48,7 @@ def plan_for_ranks(
     if model is None or not size:
         raise LookupError("no batch was given to plan for")
     cluster, facts = cluster_for(device, place), facts_for(model, sample)
-    calibration = load_calibration(cluster.device.name)
+    calibration = speeds_for(device, place)
     each = -(-size // ranks)
     copies = replace(asked, layout=Layout(replicate=ranks), batch=Batch(size, each, 1))
     said = forecast(facts, copies, cluster, calibration)
