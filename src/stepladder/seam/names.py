@@ -71,6 +71,12 @@ DISPATCH = (
         remedy="Run it instead: describe(module, sample=batch, probe=True).",
     ),
     *needed(
+        "torch._subclasses.fake_tensor",
+        "DataDependentOutputException DynamicOutputShapeException",
+        "answering code that reads numbers of fake tensors",
+        ("rehearse", "rehearsing a step", UPGRADE),
+    ),
+    *needed(
         "torch._C",
         "_current_graph_task_id",
         "telling a backward pass from a forward pass",
@@ -96,7 +102,8 @@ OPERATORS = (
         "_autocast_to_full_precision _autocast_to_reduced_precision _convolution _grouped_mm"
         " _safe_softmax _scaled_mm _softmax _to_copy _unsafe_view"
         " _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention"
-        " _scaled_dot_product_flash_attention_backward",
+        " _scaled_dot_product_flash_attention_backward"
+        " _scaled_dot_product_flash_attention_for_cpu_backward",
         "recognising operators in a trace, and attention in exact runs",
         "the operator is never met; exact runs attend by torch's own kernels",
     ),
@@ -181,7 +188,12 @@ MODULES = (
         "compiling modules of torch's own classes, and putting a compiled call away",
         "such modules run uncompiled, and no module counts as compiled",
     ),
-    *listed("torch.nn.Module", "_apply", "rotary tables that stay float32", "they are converted"),
+    *listed(
+        "torch.nn.Module",
+        "_apply",
+        "rotary tables that stay float32, and moving fake parameters",
+        "they are converted, and torch moves them",
+    ),
     *listed("torch.nn.Conv2d", "_conv_forward", "folding images of few channels", "none is folded"),
     *listed(
         "torch._dynamo.eval_frame.OptimizedModule",
@@ -219,6 +231,12 @@ GROUPS = (
         " _collective_utils.MeshTopoInfo.build_from_mesh debug._clear_sharding_prop_cache",
         "forgetting the meshes of an earlier world in the same process",
         "nothing is cleared, as in a process that has one world",
+    ),
+    *needed(
+        "torch.testing._internal.distributed.fake_pg",
+        "FakeStore",
+        "a world of many ranks of which one process plays one",
+        ("rehearse", "rehearsing a plan of several ranks", UPGRADE),
     ),
 )
 SHARDING = (

@@ -14,6 +14,8 @@ STORE = "torch.distributed.distributed_c10d._get_default_store"
 TIMEOUT = "torch.distributed.distributed_c10d._set_pg_timeout"
 WORLD = "torch.distributed.distributed_c10d._world"
 COUNT = "torch.distributed.ProcessGroup._get_sequence_number_for_group"
+FAKE_STORE = "torch.testing._internal.distributed.fake_pg.FakeStore"
+FAKE_BACKEND = "fake"  # torch's backend that sends nothing; it comes with the store
 RECORDERS = {
     "nccl": "torch._C._distributed_c10d._dump_nccl_trace",
     "other": "torch._C._distributed_c10d._dump_fr_trace",
@@ -68,3 +70,9 @@ def clear_mesh_caches() -> None:
             clear = getattr(find(path), method, None) if method else find(path)
             if clear is not None:
                 clear()
+
+
+def fake_store() -> dist.Store:
+    """A store for a world in which one process plays a rank, and there are no others."""
+    store: dist.Store = find(FAKE_STORE)()
+    return store
