@@ -31,6 +31,14 @@ def test_plans_are_compared_drawn_and_reported(capsys, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plan_that_names_its_optimizer_is_tried_under_that_one(capsys):
+    assert verify("--plans", "fp32 optimizer='sgd lr=0.3'; fp32 accumulate=2", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["plans"]
+    assert [row["optimizer"] for row in rows] == [
+        "sgd lr=0.3", "sgd lr=0.1", "adamw lr=0.001 clip=0.1"
+    ]  # fmt: skip
+
+
 def test_a_plan_that_is_refused_says_why_and_the_others_go_on(capsys):
     plans = "tf32 ddp; fp32 ddp"  # which needs matrix units that no CPU has
     assert verify("--plans", plans, "--optimizer", "sgd lr=0.1") == 2

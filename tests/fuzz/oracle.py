@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from .problems.data import make_batches
@@ -35,7 +36,12 @@ class Trajectory:
 
 
 def train(
-    problem: Any, *, saved_at: int, shake: float = 0.0, work: torch.dtype | None = None
+    problem: Any,
+    *,
+    saved_at: int,
+    shake: float = 0.0,
+    work: torch.dtype | None = None,
+    narrow: bool = False,
 ) -> Trajectory:
     """Train as the problem says with plain torch.
 
@@ -43,12 +49,16 @@ def train(
         shake: a relative change of the initial weights, to learn how well conditioned the problem
             is.
         work: compute in this type, by torch's autocast.
+        narrow: the module is called with its parameters and inputs in that type, so that all that
+            flows through it is rounded to it, as where parameters are gathered in 16 bits.
     """
     with torch.autocast("cpu", dtype=work, enabled=work is not None):
-        return trained(problem, saved_at, shake)
+        return trained(problem, saved_at, shake, work if narrow else None)
 
 
-def trained(problem: Any, saved_at: int, shake: float) -> Trajectory:
+def trained(
+    problem: Any, saved_at: int, shake: float, narrow: torch.dtype | None = None
+) -> Trajectory:
     module = make_module(problem.module, problem.seed)
     loss = make_loss(problem.loss, module, problem.module["classes"])
     if problem.loss["type"] == "own":
@@ -61,7 +71,7 @@ def trained(problem: Any, saved_at: int, shake: float) -> Trajectory:
     names = frozenset(name for name, _ in module.named_parameters(remove_duplicate=False))
     found = Trajectory(start=state_of(module, loss), parameters=names)
     for index, (inputs, targets) in enumerate(batches, 1):
-        value = loss_of(module, loss, inputs, targets)
+        value = loss_of(module, loss, inputs, targets, narrow)
         with torch.autocast("cpu", enabled=False):
             value.backward()
         if problem.optimizer.get("clip"):
@@ -76,7 +86,7 @@ def trained(problem: Any, saved_at: int, shake: float) -> Trajectory:
     training = [part for part in module.modules() if part.training]
     module.eval()
     with torch.no_grad():
-        found.evaluation = loss_of(module, loss, *evaluated).item()
+        found.evaluation = loss_of(module, loss, *evaluated, narrow).item()
     for part in training:
         part.training = True
     # Once more: an embedding with max_norm shortens rows in evaluation too.
@@ -85,12 +95,34 @@ def trained(problem: Any, saved_at: int, shake: float) -> Trajectory:
 
 
 def loss_of(
-    module: nn.Module, loss: Callable[[Any, Any], Tensor], inputs: Any, targets: Any
+    module: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    inputs: Any,
+    targets: Any,
+    narrow: torch.dtype | None,
 ) -> Tensor:
     if getattr(module, "criterion", None) is None:
-        return loss(module(inputs), targets)
-    made = module(inputs=inputs, labels=targets)
+        return loss(call(module, (inputs,), {}, narrow), targets)
+    made = call(module, (), {"inputs": inputs, "labels": targets}, narrow)
     return made["loss"] if isinstance(made, dict) else made.loss
+
+
+def call(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], narrow: torch.dtype | None
+) -> Any:
+    if narrow is None:
+        return module(*args, **kwargs)
+    parameters = rounded_to(dict(module.named_parameters()), narrow)
+    return functional_call(module, parameters, rounded_to(args, narrow), rounded_to(kwargs, narrow))
+
+
+def rounded_to(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, dict):
+        return {name: rounded_to(each, dtype) for name, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(rounded_to(each, dtype) for each in value)
+    wide = isinstance(value, Tensor) and value.dtype in (torch.float32, torch.float64)
+    return value.to(dtype) if wide else value
 
 
 def make_optimizer(how: dict[str, Any], module: nn.Module, loss: Any) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stepladder.errors import PlanError, WorldError
-from stepladder.plan import Plan
+from stepladder.plan import Optimizer, Plan
 from stepladder.rungs import LossScale
 from stepladder.train import run
 from stepladder.train.checkpointing import resume
@@ -188,6 +188,15 @@ def test_a_global_batch_that_all_legs_can_share_is_found():
     legs = journey("fp32 ddp replicate=2", "fp32 zero3 shard=3", "fp32", steps=12).plans
     assert {plan.batch.sequences for plan in legs} == {24}
     assert [plan.batch.micro_batches for plan in legs] == [6, 4, 12]
+
+
+def test_an_optimizer_that_a_plan_names_is_the_journeys():
+    named = "fp32 optimizer='sgd lr=0.1'"
+    for plans in ((named,), ("fp32 ddp replicate=2", named)):
+        assert {str(plan.optimizer) for plan in journey(*plans).plans} == {"sgd lr=0.1"}
+    assert journey("fp32").plans[0].optimizer == Optimizer.parse(resumption.RESUMED)
+    with pytest.raises(PlanError, match="name 'sgd lr=0.1' and 'adam'; a run resumes with the one"):
+        journey(named, "fp32 optimizer=adam")
 
 
 def test_too_few_steps_say_how_many_it_takes():

@@ -32,7 +32,7 @@ def verify_parity(options: argparse.Namespace) -> int:
     """Compare every plan with one device; 1 where one differs, 2 where one is refused."""
     with loading():
         from stepladder.verify import ParityVerdict
-        from stepladder.verify.course import make_course
+        from stepladder.verify.course import make_course, optimizers_for
         from stepladder.verify.parity_trial import ADAMW, SGD, compare_courses
 
     options.steps = STEPS if options.steps is None else options.steps
@@ -42,7 +42,9 @@ def verify_parity(options: argparse.Namespace) -> int:
     optimizers = options.optimizer or [SGD, ADAMW]
     subject = subject_of(options, DEFAULT_MODEL)
     make = partial(make_course, subject, steps=options.steps, device=options.device or "cpu")
-    courses = [make(plan, optimizer) for plan in plans for optimizer in optimizers]
+    courses = [
+        make(plan, optimizer) for plan in plans for optimizer in optimizers_for(plan, optimizers)
+    ]
     rows = list(progress(compare_courses(courses), "comparisons", len(courses)))
     if options.plot:
         plot(rows, options.plot)

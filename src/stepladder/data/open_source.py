@@ -1,6 +1,7 @@
 """Opening the data that a recipe names: a word, a folder, a glob pattern or a file.
 
 python   digits   mnist:FOLDER   images:FOLDER   text:FOLDER   tokens/*.bin   saved/train
+chat.jsonl                      conversations or instructions, of which answers are learned
 0.7: web/*.bin, 0.3: code/      a mixture of token files or text, by weight
 """
 
@@ -10,6 +11,8 @@ import glob
 import re
 from pathlib import Path
 
+from stepladder.data.conversations.conversation_rows import ConversationRows, open_conversations
+from stepladder.data.conversations.read_conversations import is_conversation_path
 from stepladder.data.formats.find_shards import SHARD_SUFFIXES, holds_shards, saved_splits
 from stepladder.data.formats.text_columns import find_text_column, read_texts
 from stepladder.data.formats.text_corpus import TEXT_SUFFIXES, make_rows, split_range, text_corpus
@@ -32,6 +35,7 @@ WORDS = (*STANDALONE_WORDS, *(f"{word}:FOLDER" for word in FOLDER_WORDS))
 PROSE_SUFFIXES = tuple(
     ending for ending in TEXT_SUFFIXES if ending not in (".json", ".md")
 )  # which may describe a set of token files
+TOKENIZED = (TokenWindows, PackedRows, ConversationRows)  # what a tokenizer makes of text
 WEIGHTED = re.compile(r"\s*(?P<weight>[0-9]*\.?[0-9]+)\s*:\s*(?P<source>\S.*?)\s*", re.ASCII)
 
 
@@ -46,7 +50,7 @@ def open_source(
     weights, names = _parse_weights(choice.source)
     word = choice.tokenizer or tokenizer
     sources = [_one(choice, name, length, vocabulary, split, word) for name in names]
-    if choice.tokenizer and not any(isinstance(one, TokenWindows | PackedRows) for one in sources):
+    if choice.tokenizer and not any(isinstance(one, TOKENIZED) for one in sources):
         raise DataError(
             "data.tokenizer",
             f"'{choice.tokenizer}' says nothing of '{choice.source}', which is not text",
@@ -85,6 +89,15 @@ def _one(
     if not known and (path.suffix in SHARD_SUFFIXES or glob.has_magic(name) or _holds_tokens(path)):
         return _files(choice, name, length, vocabulary, split, tokenizer)
     refuse_token_options(choice, name)
+    if not known and is_conversation_path(path):
+        return open_conversations(
+            path,
+            tokenizer or BYTES,
+            length=length,
+            vocabulary=vocabulary,
+            split=split,
+            packed=choice.packed,
+        )
     if word == "digits":
         return SplitSource(digits(), split)
     if word in CLASSICS:

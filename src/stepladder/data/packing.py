@@ -97,7 +97,7 @@ class PackedRows:
             first = self.documents.between(begin + 1, begin + self.length + 1) - begin
             targets[row, first - 1] = IGNORED
             opens.append(first[first < self.length] + row * self.length)
-        inputs = {"tokens": tokens, **_places(np.concatenate(opens), tokens.shape)}
+        inputs = {"tokens": tokens, **number_documents(np.concatenate(opens), tokens.shape)}
         return {name: torch.from_numpy(array) for name, array in inputs.items()}, torch.from_numpy(
             targets
         )
@@ -118,7 +118,7 @@ def pack(documents: Sequence[Any], length: int) -> PackedRows:
     )
 
 
-def _places(opens: np.ndarray, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+def number_documents(opens: np.ndarray, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Number the documents of each row from 0, and the tokens of each document from 0.
 
     `opens` are the places of documents' first tokens with all rows laid end to end.

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from stepladder.data import Batch
+from stepladder.job.export.export_run import check_exports
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
 from stepladder.job.opening.built_in_run import ChosenRun
 from stepladder.job.opening.check_data import check_data
@@ -57,6 +58,7 @@ def open_job(
     place = Place.from_environment()
     plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
     folder = choose_folder(recipe, elastic=elastic)
+    check_exports(recipe)
     targets = parse_targets(recipe.run.track)
     start = max(recipe.run.timeout_seconds, START_SECONDS)
     connect(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
@@ -85,7 +87,7 @@ def open_job(
     job.elastic, job.began, job.sized = elastic, began, sized
     job.display = display or job.display
     run.because = choice.because or (chosen.because if chosen else "")
-    run.events += filter(None, (refitted, code.taken))
+    run.events += filter(None, (refitted, code.taken, *getattr(training, "notes", ())))
     open_folder(job)
     return job
 

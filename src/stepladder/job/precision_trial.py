@@ -12,6 +12,7 @@ from stepladder.job.opening.open_recipe import (
     sample_for_climb,
     user_code,
 )
+from stepladder.job.opening.plan_optimizer import take_plan_optimizer
 from stepladder.model.tracing.precision_table import PrecisionRow, precision_table
 from stepladder.plan import Plan, Precision, Recipe
 from stepladder.train import Run, climb, fit
@@ -42,6 +43,7 @@ def try_precisions(
         operations: also list which operation runs in which type under `other`.
         gradients: also measure each layer's gradients under `other`.
     """
+    recipe = take_plan_optimizer(recipe, None)
     compared = compare(lambda precision: train_in(recipe, precision), reference, other)
     found = PrecisionTrial(compared)
     if operations:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.errors import PlanError, require_count
+from stepladder.job.opening.plan_optimizer import take_plan_optimizer
 from stepladder.measure import MemoryTimeline, measure_fragmentation, record_timeline
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.planner import forecast_moments
@@ -67,7 +68,7 @@ def profile(
         problem = f"a {type(show).__name__} cannot be called with the result"
         raise PlanError("show", problem, "Give a function of a ProfileResult, or none.")
     read = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
-    read = change(read, settings)
+    read = take_plan_optimizer(change(read, settings), plan)
     asked = read_plan(plan) or read.plan_choice()
     with ExitStack() as stack:
         job = open_job(read, asked, stack)

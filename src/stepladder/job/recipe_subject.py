@@ -10,6 +10,7 @@ from torch import nn
 
 from stepladder.data import Source
 from stepladder.job.opening.open_recipe import build_model, open_sources, user_code
+from stepladder.job.opening.plan_optimizer import take_plan_optimizer
 from stepladder.plan import Plan, Recipe
 from stepladder.train.user_code.user_code import LossFunction
 from stepladder.verify import Subject
@@ -30,7 +31,7 @@ def make_from_recipe(recipe: Recipe) -> tuple[nn.Module, Source, str | LossFunct
 def training_settings(recipe: Recipe) -> dict[str, Any]:
     """How the recipe trains, as a journey's arguments."""
     return {
-        "optimizer": recipe.optimizer_choice(),
+        "optimizer": take_plan_optimizer(recipe, None).optimizer_choice(),
         "rate": str(recipe.rate_choice()),
         "seed": recipe.train.seed,
         "data_seed": recipe.data.seed,

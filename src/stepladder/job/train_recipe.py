@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from stepladder.errors import PlanError, RankOutOfMemory, require_type
 from stepladder.job.opening.built_in_run import ChosenRun, read_built_in
+from stepladder.job.opening.plan_optimizer import take_plan_optimizer
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.recipe import override
@@ -54,7 +55,8 @@ def train(
         problem = f"a {type(display).__name__} does not follow a run"
         raise PlanError("display", problem, "Give a stepladder.job.Display, or none.")
     chosen = read_run(recipe, settings, plan=plan, elastic=elastic)
-    read = chosen.recipe
+    read = take_plan_optimizer(chosen.recipe, plan)
+    chosen = replace(chosen, recipe=read)
     asked = asked or read.plan_choice()
     events: list[str] = []
     if elastic:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepladder.data import Source
+from stepladder.job.export.export_run import export_run
 from stepladder.job.monitoring.memory_watch import MemoryWatch
 from stepladder.job.monitoring.periodic_profile import profile_periodically
 from stepladder.job.monitoring.recovery import Recovery
@@ -208,6 +209,8 @@ class TrainingJob:
             else:
                 self.journal.write("measured", **self.comparison.measured())
                 self.journal.write("summary", **result.figures(), sample=result.sample)
+                for folder in export_run(self.recipe, self.folder):
+                    self.display.run_message(f"Written: {folder}")
             self.display.finish(result)
             board.post("concluded", "yes")
         board.read("concluded", FINISH_SECONDS)  # a rank that leaves early is taken for lost

@@ -17,7 +17,7 @@ from stepladder.errors import PlanError, nearest, raise_all, require_type
 from .learning_rate import Rate
 from .optimizer import Optimizer
 from .plan import Plan
-from .typed_values import real, toml_value, whole, word_of, writable
+from .typed_values import convert, toml_value, whole, word_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class ModelChoice:
     name: str = "gpt-tiny"  # a preset, a shape, a folder with a config, or file.py:make
     sequence: int = 128  # tokens of one sample
     dropout: float = 0.0
-    weights: str = ""  # of a folder's model: the folder of safetensors to start from
+    weights: str = ""  # safetensors to start from, or random; empty: those in the model's folder
     lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj,v_proj": train only what this adds
 
 
 @dataclass(frozen=True, slots=True)
 class DataChoice:
-    source: str = "python"  # digits, a folder, token files, file.py:data; or "0.7: a, 0.3: b"
+    source: str = "python"  # digits, a folder, files, chat.jsonl, file.py:data; "0.7: a, 0.3: b"
     seed: int = 0
     workers: str = "auto"
     packed: bool = False  # documents side by side that do not see each other
@@ -74,6 +74,8 @@ class RunChoice:
     resume: bool = False
     timeout_seconds: int = 600  # ranks wait so long for each other before the missing one is named
     track: str = ""  # such as "tensorboard, wandb, mlflow, prometheus:9400"
+    export: str = ""  # a folder to write at the end, which from_pretrained reads, adapters merged
+    export_adapter: str = ""  # a folder to write at the end, which peft reads
     grace_seconds: int = 30  # from a scheduler's signal to the end, the last save included
 
 
@@ -222,23 +224,6 @@ def read_section(name: str, given: Mapping[str, Any], problems: list[PlanError])
                 )
             )
     return replace(default, **values)
-
-
-def convert(value: Any, kind: type) -> Any:
-    """A TOML or command-line value as the field's type; nothing is rounded or guessed."""
-    if kind is bool:
-        if isinstance(value, bool) or value in ("true", "false", "on", "off"):
-            return value in (True, "true", "on")
-        raise ValueError
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError
-    if kind is str and writable(text := word_of(value)):
-        return text
-    if kind is float and (number := real(value)) is not None:
-        return number
-    if kind is int and not isinstance(value, float) and (count := whole(value)) is not None:
-        return count
-    raise ValueError
 
 
 def read_recipe(what: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:

@@ -70,3 +70,20 @@ def word_of(value: Any) -> str:
 def toml_value(value: Any) -> str:
     """A value as TOML writes it. JSON's strings are TOML's but for escapes only one of them has."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def convert(value: Any, kind: type) -> Any:
+    """A TOML or command-line value as the field's type; nothing is rounded or guessed."""
+    if kind is bool:
+        if isinstance(value, bool) or value in ("true", "false", "on", "off"):
+            return value in (True, "true", "on")
+        raise ValueError
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError
+    if kind is str and writable(text := word_of(value)):
+        return text
+    if kind is float and (number := real(value)) is not None:
+        return number
+    if kind is int and not isinstance(value, float) and (count := whole(value)) is not None:
+        return count
+    raise ValueError

@@ -40,11 +40,13 @@ from stepladder.rungs.tensor.tensor_parallel import tensor
 from stepladder.world import World, device_memory_bytes
 
 from .accumulate import Accumulate
-from .trial_copy import Drawing, WithoutDropout, worst_difference
+from .trial_copy import Decisions, Drawing, WithoutDropout, worst_difference
 
 ROWS = 2
 MAX_TOKENS = 4096  # of a row: the whole of it is computed on every rank
 MEMORY_SHARE = 1 / 16  # of a rank's memory that the parameters of one copy may take
+DRAWS, DRAWS_OF_DECISIONS = 2, 10  # of weights; more where numbers decide what is computed
+CONFIRMING = 100  # added to a draw's seed for the draw that confirms it
 SAME = 2e-3  # relative; fp32 rounds to less, another computation differs by more
 
 Gradients = dict[str, Tensor | None]
@@ -60,6 +62,7 @@ class CutProof:
     plan: Plan
     world: World
     done: bool = False
+    decides: bool = False  # whether the whole module compares computed numbers
     untried: ModelError | None = None  # the refusal, where blocks could not be tried alone
     cut_loss: Loss | None = None  # the run's, of a part of a batch
     notes: list[str] = field(default_factory=list)
@@ -101,10 +104,20 @@ class CutProof:
             float32_matmul_mode(FP32, device),
             WithoutDropout(),
         ):
-            for seed, training in ((1, True), (2, False)):
-                worst = self.compare(batch, seed, training)
-                if worst and self.compare(batch, seed + 2, training):  # not by chance
-                    raise self.refusal(*worst)
+            self.try_draws(batch, range(1, 1 + DRAWS))
+            decides = torch.tensor(float(self.decides), device=device)
+            if self.world.max(decides, *AXES):  # two draws may agree by chance
+                self.try_draws(batch, range(1 + DRAWS, 1 + DRAWS_OF_DECISIONS))
+
+    def try_draws(self, batch: Batch, seeds: range) -> None:
+        """Compare copies with other weights each time, in training and in evaluation mode."""
+        differed = False
+        for seed in seeds:
+            training = seed % 2 == 1
+            worst = self.compare(batch, seed, training)
+            if worst and (differed or self.compare(batch, seed + CONFIRMING, training)):
+                raise self.refusal(*worst)  # twice: not by a chance of rounding
+            differed |= worst is not None
 
     @property
     def fits(self) -> bool:
@@ -156,7 +169,9 @@ class CutProof:
         copy = self.drawing.copy(self.world.device, seed)
         torch.manual_seed(draw)
         try:
-            found = self.gradients(copy, self.whole_loss, nullcontext, batch, training)
+            with Decisions() as decisions:
+                found = self.gradients(copy, self.whole_loss, nullcontext, batch, training)
+            self.decides |= decisions.any
         except StepladderError:
             raise
         except Exception:  # a step will raise it too, or only the copy cannot be run

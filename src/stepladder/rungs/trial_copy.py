@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from stepladder.model import meta_copy
 from stepladder.model.tracing.copy_module import copy_module
 from stepladder.rungs.precision.precision import computes_in_float64
+from stepladder.seam.dispatch import DispatchMode
 from stepladder.seam.modules import buffers_of
 
 SPREAD = 0.3  # the least standard deviation of a trial's biases, gains and gates
@@ -149,6 +150,26 @@ class ConstantDraws(TorchFunctionMode):
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
         return made.fill_(DRAWN) if func in DRAWS and not kwargs.get("generator") else made
+
+
+class Decisions(DispatchMode):
+    """A context that sees whether anything is decided by computed numbers: a comparison, a choice
+    of the largest, a number that Python reads. Such a module may agree with another by chance."""
+
+    def __init__(self) -> None:
+        self.any = False
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        results = made if isinstance(made, (tuple, list)) else (made,)
+        # An attention kernel also returns the integers of its random state, in a longer tuple.
+        if any(map(is_float, args)) and len(results) <= 2:
+            self.any |= made is not None and not all(map(is_float, results))
+        return made
+
+
+def is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def worst_difference(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +42,20 @@ def make_course(
     pick_device(device)  # refused here, and not once on every rank
     whole = settled(asked, Optimizer.parse(optimizer), cut=not has_batch_statistics(subject))
     return Course(subject, whole, steps, device, str(replace(asked, layout=whole.layout)))
+
+
+def optimizers_for(plan: Plan, asked: Sequence[str]) -> Sequence[str]:
+    """The optimizers to try a plan under: its own where it names one, else those that are asked."""
+    return asked if plan.optimizer == Optimizer() else [str(plan.optimizer)]
+
+
+def named_optimizer(plans: Sequence[Plan]) -> Optimizer | None:
+    """What the plans name themselves."""
+    named = list(dict.fromkeys(p.optimizer for p in plans if p.optimizer != Optimizer()))
+    if len(named) > 1:
+        problem = f"the plans name '{named[0]}' and '{named[1]}'; a run resumes with the one it had"
+        raise PlanError("optimizer", problem, "Name one of them.")
+    return named[0] if named else None
 
 
 def settled(plan: Plan, optimizer: Optimizer, *, cut: bool = True) -> Plan:

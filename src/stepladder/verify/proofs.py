@@ -18,7 +18,7 @@ from stepladder.train import climb, fit
 from stepladder.train.checkpointing.rng_state import untouched
 
 from .compare_precisions import Trained, compare
-from .course import has_batch_statistics, make_course
+from .course import has_batch_statistics, make_course, optimizers_for
 from .live_module import Loss, Model, fit_rows, live_subject, read_plans
 from .parity_trial import ADAMW, SGD, compare_courses
 from .resume_trial import RESUMED, STEPS_OF_A_LEG, check_journeys, compare_journeys, make_journey
@@ -50,7 +50,8 @@ def parity(
         plans: such as ["zero3 shard=2", "tensor=2"]; an axis left open is two wide.
         batch: one global batch, as `run.step` takes it.
         loss: as in `climb`.
-        optimizer: SGD judges gradients best; Adam is what people run. Both by default.
+        optimizer: SGD judges gradients best; Adam is what people run. Both by default, and what a
+            plan names itself for that plan.
         steps: of every run.
         device: "cpu", or "cuda" where there is a GPU for every rank.
 
@@ -76,7 +77,7 @@ def parity(
         courses = tuple(
             make_course(subject, plan, each, steps=steps, device=device)
             for plan in fitted
-            for each in optimizers
+            for each in optimizers_for(plan, optimizers)
         )
         rows = tuple(compare_courses(courses))
     return ParityVerdict(subject.name, steps, rows, courses)

@@ -39,7 +39,7 @@ from stepladder.train import Run, climb
 from stepladder.train.batch_rows import rows_of
 
 from .check_plans import check_plans
-from .course import DEPENDS, MICRO, ROWS, Course, fill_batch, laid_out
+from .course import DEPENDS, MICRO, ROWS, Course, fill_batch, laid_out, named_optimizer
 from .reference import plain_losses
 from .resume_verdict import Kept, Resumption, judge, read_notes
 from .subjects import Subject
@@ -119,7 +119,8 @@ def make_journey(
             f"{steps} are too few to save, go on, be killed and resume {len(asked) - 1} times",
             f"Use {STEPS_OF_A_LEG * len(asked)} or more.",
         )
-    chosen = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
+    chosen = named_optimizer(asked) or optimizer
+    chosen = Optimizer.parse(chosen) if isinstance(chosen, str) else chosen
     spread = [replace(plan, layout=laid_out(plan.layout)) for plan in asked]
     rows = shared_rows(spread)
     whole = tuple(replace(plan, batch=fill_batch(plan, rows), optimizer=chosen) for plan in spread)

@@ -140,12 +140,16 @@ def test_adapters_saved_by_two_ranks_are_read_by_peft_and_by_one(folder):
     assert len(ours.optimizer.state) == 8 and trainable == 2 * (4 * 64 + 4 * 80)
 
 
-def test_a_whole_model_of_both_is_peft_to_make(folder, capsys):
+def test_a_whole_model_of_both_computes_what_the_pair_does(folder):
     pytest.importorskip("peft", reason="adapters are peft's")
     learn(folder, "fp32")
     out = str(folder / "merged")
-    assert main(["checkpoint", "convert", str(folder / "lora"), out]) == 2
-    assert "it holds adapters (default) beside the weights" in capsys.readouterr().err
+    assert main(["checkpoint", "convert", str(folder / "lora"), out]) == 0
+    ours = sl.climb(adapted(folder), optimizer="adamw lr=1e-2", plan="fp32", device="cpu")
+    ours.load(folder / "lora")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(TOKENS).logits, ours.module.eval()(TOKENS).logits)
 
 
 def test_a_checkpoint_without_adapters_is_refused(folder, converted, capsys):

@@ -2,8 +2,8 @@
 
 verify: read every byte of a checkpoint, or of all checkpoints of a run.
 inspect: where the run stood, on which ranks, and what is kept.
-convert: a checkpoint's model into Hugging Face's files, its adapters into peft's, or a plain
-state_dict; or Hugging Face's files into a checkpoint that a run starts from.
+convert: a checkpoint's model into Hugging Face's files, with adapters merged, its adapters into
+peft's, or a plain state_dict; or Hugging Face's files into a checkpoint that a run starts from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.errors import RecordError, StepladderError
 
 if TYPE_CHECKING:
-    from stepladder.checkpoint import CheckpointReader, Manifest, TensorSource
+    from stepladder.checkpoint import Manifest, TensorSource
     from stepladder.checkpoint.convert import HuggingfaceFolder
     from stepladder.workload import Shape
 
@@ -148,82 +148,20 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def out(options: argparse.Namespace, limit: int) -> list[Path]:
-    """A checkpoint's model in another format; every byte is checked before any is written."""
-    from stepladder.checkpoint import CheckpointReader, find_checkpoints, verify_checkpoint
-    from stepladder.checkpoint.convert import write_huggingface, write_state_dict
-    from stepladder.model.huggingface.tensor_names import huggingface_config
-
-    path = next(find_checkpoints(options.path))
-    manifest = verify_checkpoint(path)
-    with CheckpointReader(path, manifest) as reader:
-        if options.to == "adapters":
-            return adapters_out(reader, options.out, options.dtype)
-        if options.to == "huggingface":
-            refuse_adapters(manifest)
-        shape = None if options.names == "same" else built_in(manifest)
-        sources = progress(sources_of(reader, shape, options.dtype), "Converting")
-        if options.to == "state_dict":
-            write_state_dict(sources, options.out)
-            return [options.out]
-        config = huggingface_config(shape) if shape else manifest.state.get("config")
-        return write_huggingface(sources, options.out, config, limit)
-
-
-def refuse_adapters(manifest: Manifest) -> None:
-    names = ", ".join(manifest.state.get("adapters") or ())
-    if names:
-        raise RecordError(
-            "checkpoint",
-            f"it holds adapters ({names}) beside the weights they were trained on",
-            "Write them with --to adapters; peft's merge_and_unload makes one model of both.",
-        )
-
-
-def adapters_out(reader: CheckpointReader, folder: Path, dtype: str | None) -> list[Path]:
-    """Each adapter in peft's layout: the one named default in the folder, others below it."""
-    from dataclasses import replace
-
-    from stepladder.checkpoint.convert import write_adapter
-    from stepladder.model.huggingface.saved_settings import adapter_key
-
-    adapters = reader.manifest.state.get("adapters") or {}
-    if not adapters:
-        raise RecordError("checkpoint", f"{reader.path} holds no adapters", "Use --to huggingface.")
-    written: list[Path] = []
-    for name, settings in sorted(adapters.items(), key=lambda one: one[0] != "default"):
-        named = [(adapter_key(s.name, name), s) for s in sources_of(reader, None, dtype)]
-        sources = [replace(source, name=key) for key, source in named if key is not None]
-        place = folder if name == "default" else folder / name
-        written += write_adapter(progress(sources, f"Adapter {name}"), place, settings)
-    return [path for path in written if path.is_file()]
-
-
-def sources_of(
-    reader: CheckpointReader, shape: Shape | None, dtype: str | None
-) -> list[TensorSource]:
+    """A checkpoint's model in another format."""
     import torch
 
-    from stepladder.checkpoint.convert import concatenated_source, model_tensors
-    from stepladder.model.huggingface.tensor_names import huggingface_tensors
+    from stepladder.job.export.export_checkpoint import export_checkpoint
 
-    kind = getattr(torch, dtype) if dtype else None
-    if shape is None:
-        return model_tensors(reader, kind)
-    return [
-        concatenated_source(reader, one.name, one.stored_names, kind, transposed=one.transposed)
-        for one in huggingface_tensors(shape)
-    ]
-
-
-def built_in(manifest: Manifest) -> Shape | None:
-    """The shape of a built-in language model, which the run noted."""
-    from stepladder.workload import Shape
-
-    noted = manifest.state.get("shape")
-    try:
-        return Shape(**noted) if isinstance(noted, dict) else None
-    except TypeError:
-        return None
+    return export_checkpoint(
+        options.path,
+        options.out,
+        to=options.to,
+        dtype=getattr(torch, options.dtype) if options.dtype else None,
+        own_names=options.names == "same",
+        shard_bytes=limit,
+        progress=progress,
+    )
 
 
 def from_huggingface(options: argparse.Namespace, limit: int) -> list[Path]:

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Any key of the recipe can be set: --model.name llama-tiny --train.steps 50 "
         "--optimizer.lr 1e-3 --data.source DIR. The sections are model, data, plan, optimizer, "
-        "rate, train and run."
+        "rate, train and run. To fine-tune: FOLDER --data chat.jsonl --run.export OUT."
     )
 
 

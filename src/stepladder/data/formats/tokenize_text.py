@@ -26,11 +26,7 @@ def encode_texts(
     """
     if tokenizer == BYTES:
         return _bytes(texts, vocabulary)
-    encoder, name = _open(tokenizer)
-    size = encoder.get_vocab_size()
-    if vocabulary is not None and size > vocabulary:
-        problem = f"{name} makes {size} different tokens and the model knows {vocabulary}"
-        raise DataError("data.tokenizer", problem, "Use the tokenizer that came with the model.")
+    encoder = open_tokenizer(tokenizer, vocabulary)
     found: list[np.ndarray] = []
     for first in range(0, len(texts), TEXTS_PER_CALL):
         words = [text.decode(errors="replace") for text in texts[first : first + TEXTS_PER_CALL]]
@@ -53,8 +49,18 @@ def _concatenate(found: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(filled), starts.astype(np.int64)
 
 
+def open_tokenizer(text: str, vocabulary: int | None) -> Any:
+    """The tokenizer of a file, or of a folder that holds one; checks the vocabulary."""
+    encoder, name = _open(text)
+    size = encoder.get_vocab_size()
+    if vocabulary is not None and size > vocabulary:
+        problem = f"{name} makes {size} different tokens and the model knows {vocabulary}"
+        raise DataError("data.tokenizer", problem, "Use the tokenizer that came with the model.")
+    return encoder
+
+
 def _open(text: str) -> tuple[Any, str]:
-    """The tokenizer of a file, or of a folder that holds one."""
+    """The tokenizer of a file, or of a folder that holds one, and its path."""
     path = Path(text).expanduser()
     path = path / FILE if path.is_dir() else path
     library = import_optional("tokenizers", field="data.tokenizer", install="tokenizers")

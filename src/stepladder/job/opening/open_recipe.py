@@ -19,6 +19,7 @@ from stepladder.data import (
 )
 from stepladder.data.open_source import refuse_token_options
 from stepladder.data.validation_split import Split
+from stepladder.job.opening.start_weights import weights_text
 from stepladder.model import build, builtin_shape
 from stepladder.model.huggingface.lora import add_lora
 from stepladder.model.huggingface.packed_documents import accept_packed_documents
@@ -154,7 +155,7 @@ def named_model(recipe: Recipe) -> nn.Module:
         seed=seed,
         sequence=choice.sequence if reads_tokens else None,
         dropout=choice.dropout,
-        weights=choice.weights,
+        weights=weights_text(recipe),
     )
 
 

@@ -1,0 +1,1 @@
+"""Conversations and instructions to fine-tune on, from JSON lines."""

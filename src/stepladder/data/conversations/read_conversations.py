@@ -1,0 +1,108 @@
+"""Conversations and instructions in JSON lines: one object a line.
+
+{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+{"prompt": "...", "response": "..."}   or instruction (with input) and output, or completion
+
+Lists under `conversations` with `from` and `value` (ShareGPT's) are read as messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepladder.data.formats.data_files import existing_path, read_bytes
+from stepladder.errors import DataError
+
+FIELD = "data.source"
+SUFFIX = ".jsonl"
+SPLIT_FILES = ("train.jsonl", "validation.jsonl")  # of a folder with both
+ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
+PROMPTS, ANSWERS = ("prompt", "instruction"), ("response", "output", "completion")
+EXAMPLE = 'Write {"messages": [...]} or {"prompt": "...", "response": "..."} on each line.'
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one side says."""
+
+    role: str
+    content: str
+
+    @property
+    def is_answer(self) -> bool:
+        return self.role == "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Turns, of which the assistant's are learned."""
+
+    turns: tuple[Turn, ...]
+    where: str  # the file and line
+    instruction: bool = False  # a prompt and its answer, which were given without roles
+
+
+def is_conversation_path(path: Path) -> bool:
+    """Whether a path names JSON lines, or a folder with a training and a validation file."""
+    return path.suffix == SUFFIX or all((path / name).is_file() for name in SPLIT_FILES)
+
+
+def read_records(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Every line's object, with the file and line for messages."""
+    for number, line in enumerate(read_bytes(existing_path(path, FIELD), FIELD).splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"line {number} of '{path}'"
+        try:
+            record = json.loads(line)
+        except ValueError as broken:
+            raise DataError(FIELD, f"{where} is not JSON ({broken})", EXAMPLE) from broken
+        if not isinstance(record, dict):
+            raise DataError(FIELD, f"{where} is no JSON object", EXAMPLE)
+        yield record, where
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """All conversations of a file; each has an answer to learn."""
+    found = [conversation_of(record, where) for record, where in read_records(path)]
+    if not found:
+        raise DataError(FIELD, f"'{path}' has no line to learn from", EXAMPLE)
+    return found
+
+
+def conversation_of(record: Mapping[str, Any], where: str) -> Conversation:
+    turns = record.get("messages", record.get("conversations"))
+    if turns is not None:
+        read = read_turns(turns, where)
+        if not any(turn.is_answer for turn in read):
+            problem = f"{where} has no message of the assistant to learn"
+            raise DataError(FIELD, problem, "Give one the role 'assistant', or leave the line out.")
+        return Conversation(read, where)
+    prompt = next((record[key] for key in PROMPTS if key in record), None)
+    answer = next((record[key] for key in ANSWERS if key in record), None)
+    if not isinstance(prompt, str) or not isinstance(answer, str):
+        keys = ", ".join(map(repr, record)) or "none"
+        raise DataError(FIELD, f"{where} has the keys {keys}, and no prompt and answer", EXAMPLE)
+    if extra := record.get("input"):
+        prompt = f"{prompt}\n\n{extra}"
+    return Conversation((Turn("user", prompt), Turn("assistant", answer)), where, instruction=True)
+
+
+def read_turns(messages: Any, where: str) -> tuple[Turn, ...]:
+    """The turns of a list of messages."""
+    if not isinstance(messages, list):
+        raise DataError(FIELD, f"{where} has messages that are no list", EXAMPLE)
+    return tuple(read_turn(message, where) for message in messages)
+
+
+def read_turn(message: Any, where: str) -> Turn:
+    held = message if isinstance(message, dict) else {}
+    role, content = held.get("role", held.get("from")), held.get("content", held.get("value"))
+    if not isinstance(role, str) or not isinstance(content, str):
+        problem = f"{where} has a message without a role and a text"
+        raise DataError(FIELD, problem, 'Write {"role": "user", "content": "..."}.')
+    return Turn(ROLES.get(role, role), content)

@@ -1,0 +1,1 @@
+"""A run's model as files that other programs read."""
