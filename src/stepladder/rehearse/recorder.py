@@ -139,6 +139,11 @@ class Recorder(DispatchMode):
         for born in (True, False):
             self.events.append(Event(made, born, self.phase, self.modules[-1]))
 
+    def stand(self, num_bytes: int) -> None:
+        """Write down what is allocated once and never freed."""
+        made = Allocation(num_bytes, self.phase, "", owner="temporary")
+        self.events.append(Event(made, True, self.phase, ""))
+
     def resize(self, storage: torch.UntypedStorage, before: int) -> None:
         """End a storage's life and begin another in its new size, with the same owner."""
         where = storage_id(storage)

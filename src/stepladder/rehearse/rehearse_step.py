@@ -80,7 +80,9 @@ def rehearse(
         raise PlanError(
             "sample", "is None, and a step needs a batch", "Give one, of a row or more."
         )
-    recorder = Recorder("cpu", Workspaces(device))
+    workspaces = Workspaces(device)
+    recorder = Recorder("cpu", workspaces)
+    recorder.stand(workspaces.standing_bytes)
     with played(eager, rank, device, recorder) as world:
         notes += run_steps(model, eager, world, given, loss, recorder)
     return report(settled, ranks, rank, device, recorder, limit_bytes, notes)

@@ -12,6 +12,9 @@ FLASH_BACKWARD = Operators(
         "aten._scaled_dot_product_flash_attention_backward.default",
     )
 )
+# Of cuBLAS, from its first product on: 4,096 KiB x 8 from Hopper on, and 8.1 MiB before
+# (torch/ATen/cuda/CublasHandlePool.cpp).
+CUBLAS = 32 * 2**20
 FLOAT, ROWS, WIDTH = 4, 128, 32  # bytes; to what flash attention rounds up queries and heads
 
 
@@ -20,6 +23,11 @@ class Workspaces:
 
     def __init__(self, device: str) -> None:
         self.device = device
+
+    @property
+    def standing_bytes(self) -> int:
+        """What a library keeps from its first call to the end of the process."""
+        return 0 if self.device == "cpu" else CUBLAS
 
     def __call__(self, op: Any, args: Any) -> int:
         if self.device == "cpu" or op not in FLASH_BACKWARD:
