@@ -433,7 +433,13 @@ def exact_gpu() -> str:
     flags = "--attention --hashes --plain --prices --default"
     head = origin(machine, f"python benchmarks/exact_gpu.py {flags}")
     defaults = [
-        [row["model"], f"`{row['chosen']}`", price_found(row), "yes" if row.get("same") else "–"]
+        [
+            row["model"],
+            f"`{row['plan']}`",
+            f"`{row['chosen']}`",
+            price_found(row),
+            "yes" if row.get("same") else "–",
+        ]
         for row in rows
         if row["kind"] == "default" and "chosen" in row
     ]
@@ -444,7 +450,10 @@ def exact_gpu() -> str:
             "Attention in bf16, milliseconds of forward + backward:",
             lines(["shape", *ATTENTION.values()], attention),
             "What `auto` keeps of it by default, where a trial finds no price:",
-            lines(["model", "chosen", "tried with deterministic algorithms", "repeats"], defaults),
+            lines(
+                ["model", "plan", "chosen", "tried with deterministic algorithms", "repeats"],
+                defaults,
+            ),
         ]
     )
 
