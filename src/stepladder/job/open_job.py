@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from stepladder.data import Batch
+from stepladder.data.conversations.preference_rows import PreferenceRows
 from stepladder.job.export.export_run import check_exports
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
 from stepladder.job.opening.built_in_run import ChosenRun
@@ -29,6 +30,8 @@ from stepladder.job.opening.run_folder import (
     write_text,
 )
 from stepladder.job.opening.size_run import size_run
+from stepladder.job.preferences.prefer_answers import check_preference_plan, read_loss
+from stepladder.job.preferences.reference import set_reference
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Plan, Recipe
 from stepladder.record.journal_writer import NullJournal
@@ -64,12 +67,15 @@ def open_job(
     connect(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
+    loss = read_loss(recipe, module, training)
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
+    if isinstance(training, PreferenceRows):
+        check_preference_plan(recipe, choice.plan)
     batch = sample_for_climb(recipe, choice.plan, training, module)
     code = user_code(recipe)
-    run = start_run(recipe, module, choice.plan, batch, code.read_loss(training))
+    run = start_run(recipe, module, choice.plan, batch, loss)
     board = run.world.notes
     if run.world.is_rank_zero:
         board.post("folder", str(folder))
@@ -87,6 +93,9 @@ def open_job(
     job.elastic, job.began, job.sized = elastic, began, sized
     job.display = display or job.display
     run.because = choice.because or (chosen.because if chosen else "")
+    if isinstance(training, PreferenceRows) and isinstance(validation, PreferenceRows):
+        parts = {"training": training, "validation": validation}
+        run.events.append(set_reference(run, recipe, folder, parts))
     run.events += filter(None, (refitted, code.taken, *getattr(training, "notes", ())))
     open_folder(job)
     return job
