@@ -9,7 +9,6 @@ from pathlib import Path
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.data.conversations.preference_rows import PreferenceRows
 from stepladder.job.export.export_run import check_exports
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
 from stepladder.job.opening.built_in_run import ChosenRun
@@ -30,8 +29,8 @@ from stepladder.job.opening.run_folder import (
     write_text,
 )
 from stepladder.job.opening.size_run import size_run
-from stepladder.job.preferences.prefer_answers import check_preference_plan, read_loss
-from stepladder.job.preferences.reference import set_reference
+from stepladder.job.preferences.prefer_answers import check_preferences, read_loss
+from stepladder.job.preferences.reference_model import set_reference
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Plan, Recipe
 from stepladder.record.journal_writer import NullJournal
@@ -71,8 +70,7 @@ def open_job(
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
-    if isinstance(training, PreferenceRows):
-        check_preference_plan(recipe, choice.plan)
+    check_preferences(recipe, choice.plan, training)
     batch = sample_for_climb(recipe, choice.plan, training, module)
     code = user_code(recipe)
     run = start_run(recipe, module, choice.plan, batch, loss)
@@ -93,9 +91,7 @@ def open_job(
     job.elastic, job.began, job.sized = elastic, began, sized
     job.display = display or job.display
     run.because = choice.because or (chosen.because if chosen else "")
-    if isinstance(training, PreferenceRows) and isinstance(validation, PreferenceRows):
-        parts = {"training": training, "validation": validation}
-        run.events.append(set_reference(run, recipe, folder, parts))
+    run.events += set_reference(run, recipe, folder, training, validation)
     run.events += filter(None, (refitted, code.taken, *getattr(training, "notes", ())))
     open_folder(job)
     return job

@@ -26,7 +26,7 @@ class ModelChoice:
     sequence: int = 128  # tokens of one sample
     dropout: float = 0.0
     weights: str = ""  # safetensors to start from, or random; empty: those in the model's folder
-    lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj,v_proj": train only what this adds
+    lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj base=nf4": train only what this adds
 
 
 @dataclass(frozen=True, slots=True)

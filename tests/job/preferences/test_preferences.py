@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import stepladder as sl
 from stepladder.errors import DataError, PlanError
-from stepladder.job.preferences import reference
+from stepladder.job.preferences import reference_model
 from tests.ranks import run as on_ranks
 from tests.soak import soak_after
 
@@ -123,7 +123,7 @@ def test_ranks_tune_as_one_device_does(folder, wanted, plan):
 def test_a_resumed_run_does_not_compute_the_reference_again(folder, monkeypatch):
     whole, _ = tuned(folder, "whole", steps=2)
     tuned(folder, "parts", steps=1)
-    kept = load_file(folder / "parts" / reference.FILE)
+    kept = load_file(folder / "parts" / reference_model.FILE)
     assert {name: tuple(part.shape) for name, part in kept.items()} == {
         "training": (6, 2), "validation": (1, 2)
     }  # fmt: skip
@@ -131,7 +131,7 @@ def test_a_resumed_run_does_not_compute_the_reference_again(folder, monkeypatch)
     def refuse(*_):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(reference, "compute", refuse)
+    monkeypatch.setattr(reference_model, "compute", refuse)
     rest, _ = tuned(folder, "parts", steps=2, **{"run.resume": "true"})
     assert rest == whole[1:]
     with pytest.raises(AssertionError, match="computed again"):  # of other pairs it would be

@@ -62,8 +62,10 @@ def read_loss(recipe: Recipe, module: nn.Module, samples: Source) -> str | LossF
     return PreferenceLoss(recipe.train.beta)
 
 
-def check_preference_plan(recipe: Recipe, plan: Plan) -> None:
-    """Refuse what cannot compare two whole answers."""
+def check_preferences(recipe: Recipe, plan: Plan, samples: Source) -> None:
+    """Refuse what cannot compare two whole answers, where samples are pairs of them."""
+    if not isinstance(samples, PreferenceRows):
+        return
     if recipe.train.loss:
         problem = f"'{recipe.train.loss}' is not read: pairs of answers have a loss of their own"
         raise PlanError("train.loss", problem, "Leave it out.")

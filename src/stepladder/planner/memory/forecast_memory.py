@@ -144,6 +144,7 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     sliced = sizes.shard if sizes.wrapped else 1
     trained = stage.trained(sizes.tensor, facts.tied_parameters)
     spared = stage.narrowed(sizes.tensor) * (sizes.parameter - sizes.narrowed)
+    spared += stage.packed * (sizes.parameter - 1)
     parameters = (held * sizes.parameter - spared) / sliced
     gradients = trained * sizes.gradient / sliced
     matrices = stage.matrices(sizes.tensor)

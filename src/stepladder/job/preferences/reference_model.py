@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from stepladder.data import Source
 from stepladder.data.conversations.preference_rows import PreferenceRows
 from stepladder.plan import Recipe
 from stepladder.train import Run
@@ -24,11 +25,22 @@ FILE = "reference.safetensors"
 WAIT_SECONDS = 600
 
 
-def set_reference(run: Run, recipe: Recipe, folder: Path, parts: dict[str, PreferenceRows]) -> str:
-    """Read the reference's log-probabilities, or compute and keep them; a sentence on which.
+def set_reference(
+    run: Run, recipe: Recipe, folder: Path, training: Source, validation: Source
+) -> list[str]:
+    """Where samples are pairs: read the reference's log-probabilities, or compute and keep them.
 
-    Called on every rank, before the run is loaded: the module has its first weights.
+    Called on every rank, before the run is loaded: the module has its first weights. The sentences
+    say which it was.
     """
+    named = {"training": training, "validation": validation}
+    parts = {name: rows for name, rows in named.items() if isinstance(rows, PreferenceRows)}
+    return [read_or_compute(run, recipe, folder, parts)] if parts else []
+
+
+def read_or_compute(
+    run: Run, recipe: Recipe, folder: Path, parts: dict[str, PreferenceRows]
+) -> str:
     key, path, board = reference_key(recipe, parts), folder / FILE, run.world.notes
     if run.world.is_rank_zero:
         board.post("reference", "kept" if stored_key(path) == key else "new")
