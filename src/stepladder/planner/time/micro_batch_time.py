@@ -65,6 +65,7 @@ def setting_of(
         sizes.samples,
         sizes.tensor,
         sizes.context,
+        sizes.experts,
         sizes.compiled,
         sizes.casts,
         sizes.flash,
@@ -139,7 +140,9 @@ def parameter_copy_seconds(part: Part, setting: Setting) -> float:
     else:
         per_parameter = accumulate_bytes(sizes)
     per_parameter += cast_bytes(sizes) if sizes.casts else 0
-    return rank_parameters(part, sizes.tensor) * per_parameter / setting.speed.bandwidth
+    return (
+        rank_parameters(part, sizes.tensor, sizes.experts) * per_parameter / setting.speed.bandwidth
+    )
 
 
 def cast_bytes(sizes: Sizes) -> int:
@@ -176,7 +179,18 @@ def communication_seconds(
         group = setting.network.group(layout, "context")
         one = group.gather(keys * sizes.samples / sizes.tensor * sizes.work)
         ahead, back = ahead + one, back + (2 + depths.whole) * one
+    if sizes.experts > 1 and part.expert_parameters:
+        group = setting.network.group(layout, "experts")
+        rows = exchanged_elements(part) * sizes.samples / sizes.context
+        one = group.exchange(rows * sizes.work)
+        # To the experts and back; nothing of it is kept where a block is computed again.
+        ahead, back = ahead + 2 * one, back + 2 * one * (1 + depths.whole + depths.cheap)
     return ahead, back
+
+
+def exchanged_elements(part: Part) -> float:
+    """Elements of the rows that one sample's tokens send to their experts."""
+    return max(m.rows * m.inner for m in part.matmuls if m.experts > 1)
 
 
 def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -> LaunchCost:
