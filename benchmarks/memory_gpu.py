@@ -1,13 +1,11 @@
-"""A GPU's allocated and reserved peak, measured, beside what a rehearsed step says beforehand.
+"""Peak memory rehearsed against measured on a GPU, for modules of other projects.
 
-    python benchmarks/memory_gpu.py --measure [--only NAME,NAME] [--plans "PLAN;PLAN"]   on a GPU
-    python benchmarks/memory_gpu.py --rehearse                                           anywhere
+    python benchmarks/memory_gpu.py [--only NAME,NAME] [--seconds N] [--out FILE.json]
 
-The modules are those of `zoo_gpu.py`, at the size people train them. Measured are the second to the
-fourth step, after the allocator's cache was emptied: the first also tries on a copy what the loss is
-a mean over. Rehearsing reads the rows that were measured and adds what `sl.rehearse` finds for the
-same module, plan and batch, on a machine that needs no GPU. A row is written to
-results/memory_gpu.json as soon as it is known, and the table to results/memory_gpu.md.
+Each module trains three steps under each plan; `torch.cuda.max_memory_allocated` and
+`max_memory_reserved` are the measurement. Rehearsals run beside it in other processes, on tensors
+without numbers. Cases that do not fit into the seconds are left out. The table is written beside
+the JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ import platform
 import statistics
 import sys
 import time
-from datetime import date
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,136 +28,138 @@ import stepladder as sl
 
 sys.path.insert(0, str(Path(__file__).parent / "zoo"))
 
-from real_sizes import CASES, Case
-
 RESULTS = Path(__file__).parent / "results" / "memory_gpu.json"
-PLANS = "bf16;bf16 recompute=blocks;fp32;bf16-master"
-OPTIMIZER = "adamw lr=1e-4 clip=1"
-STEPS = 3
-MIB = 2**20
-Row = dict[str, Any]
+NAMES = (
+    "gpt2", "bert", "hand_gpt", "vit_b_16", "resnet50", "unet", "qwen2", "llama", "t5", "dit",
+    "mixer", "convnext", "two_towers", "opt", "swin", "efficientnet_v2", "gemma2", "modernbert",
+)  # fmt: skip
+PLANS = ("fp32", "bf16", "bf16 recompute=blocks", "bf16-pure")
+OPTIMIZER, STEPS, MIB = "adamw lr=1e-4 clip=1", 3, 2**20
 
 
-def measure(case: Case, plan: str) -> Row:
-    """Peaks of the second to the fourth step, in bytes above what was allocated before."""
-    module = case.module
-    run = sl.climb(module, loss=case.loss, optimizer=OPTIMIZER, plan=plan, device="cuda")
-    run.step(case.batch).read()
+def case_of(name: str) -> Any:
+    from real_sizes import CASES
+
+    torch.manual_seed(0)
+    return CASES[name]()
+
+
+def rehearsed(name: str) -> list[dict[str, Any]]:
+    """What a rehearsal says of each plan; runs in a process of its own."""
+    torch.set_num_threads(1)
+    case = case_of(name)
+    return [rehearse_one(case, plan) for plan in PLANS]
+
+
+def rehearse_one(case: Any, plan: str) -> dict[str, Any]:
+    began = time.perf_counter()
+    try:
+        found = sl.rehearse(
+            case.module, plan, sample=case.batch, loss=case.loss, optimizer=OPTIMIZER
+        ).to_dict()
+    except Exception as failed:  # one module must not end the others
+        return {"failed": f"{type(failed).__name__}: {str(failed)[:200]}"}
+    return {**found, "seconds": time.perf_counter() - began}
+
+
+def measured(name: str, plan: str) -> dict[str, Any]:
+    case = case_of(name)
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    for _ in range(STEPS):
-        run.step(case.batch).read()
+    before = torch.cuda.memory_allocated()
+    try:
+        run = sl.climb(
+            case.module, loss=case.loss, optimizer=OPTIMIZER, plan=plan, sample=case.batch
+        )
+        for _ in range(STEPS):
+            report = run.step(case.batch)
+        float(report.loss)
+    except Exception as failed:
+        return {"failed": f"{type(failed).__name__}: {str(failed)[:200]}"}
+    stats = torch.cuda.memory_stats()
     return {
-        "allocated": torch.cuda.max_memory_allocated(),
-        "reserved": torch.cuda.max_memory_reserved(),
+        "before": before,
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "requested_bytes": stats.get("requested_bytes.all.peak", 0),
+        "between_steps": torch.cuda.memory_allocated(),
     }
 
 
-def measure_all(names: list[str], plans: list[str], path: Path) -> None:
-    for name in names:
-        for plan in plans:
-            began = time.perf_counter()
-            torch.manual_seed(0)
-            try:
-                with torch.device("cuda"):  # weights are drawn there: drawing takes longest
-                    case = CASES[name]()
-                found = measure(case, plan)
-                del case
-            except Exception as error:
-                found = {"problem": f"{type(error).__name__}: {str(error)[:200]}"}
-            gc.collect()
-            torch.cuda.empty_cache()
-            keep(path, {"module": name, "plan": plan, **found})
-            print(f"{name}, {plan}: {found} ({time.perf_counter() - began:.1f} s)", flush=True)
-
-
-def rehearse_all(path: Path) -> None:
-    rows = json.loads(path.read_text())["rows"]
-    known, case = "", None
-    for row in rows:
-        if "allocated" not in row:
-            continue
-        if row["module"] != known:
-            torch.manual_seed(0)
-            known, case = row["module"], CASES[row["module"]]()
-        assert case is not None
-        began = time.perf_counter()
-        try:
-            found = sl.rehearse(
-                case.module, row["plan"], sample=case.batch, loss=case.loss, optimizer=OPTIMIZER
-            )
-            row |= {
-                "rehearsed": found.allocated_bytes, "rehearsed_reserved": found.reserved_bytes,
-                "notes": list(found.notes), "seconds": round(time.perf_counter() - began, 1),
-            }  # fmt: skip
-        except sl.errors.StepladderError as refused:
-            row["refused"] = str(refused)
-        keep(path, row)
-        print(line(row), flush=True)
-
-
-def line(row: Row) -> str:
-    name = f"{row['module']}, {row['plan']}"
-    if "rehearsed" not in row:
-        return f"{name}: {row.get('refused') or row.get('problem')}"
-    return f"{name}: {share(row):+.1%} allocated, {share(row, 'reserved'):+.1%} reserved"
-
-
-def share(row: Row, what: str = "allocated") -> float:
-    """How far the rehearsal is from what was measured."""
-    rehearsed = row["rehearsed" if what == "allocated" else "rehearsed_reserved"]
-    return float(rehearsed / row[what] - 1)
-
-
-def keep(path: Path, row: Row) -> None:
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    same = ("module", "plan")
-    rows = [each for each in kept.get("rows", []) if any(each[k] != row[k] for k in same)]
-    if torch.cuda.is_available():
-        kept |= {
-            "date": str(date.today()), "machine": platform.machine(),
-            "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-        }  # fmt: skip
-    path.write_text(json.dumps({**kept, "rows": [*rows, row]}, indent=1) + "\n")
-
-
-def table(path: Path) -> str:
-    kept = json.loads(path.read_text())
-    rows = [row for row in kept["rows"] if "rehearsed" in row]
-    errors = sorted(abs(share(row)) for row in rows)
-    reserved = sorted(abs(share(row, "reserved")) for row in rows)
-    low = [row for row in rows if share(row) < -0.01]
-    says = (
-        f"`python benchmarks/memory_gpu.py --measure` on {kept['device']}, torch {kept['torch']}, "
-        f"{kept['date']}; `--rehearse` on a machine without one. {len(rows)} pairs of a module and "
-        f"a plan: allocated peak off by {statistics.median(errors):.1%} at the median, "
-        f"{sum(error <= 0.04 for error in errors) / len(rows):.0%} within 4 %, {len(low)} more than "
-        f"1 % low; reserved off by {statistics.median(reserved):.1%} at the median."
-    )
-    head = "| module | plan | measured, MiB | rehearsed | | reserved, MiB | rehearsed | |"
-    lines = [
-        f"| {row['module']} | `{row['plan']}` | {row['allocated'] / MIB:,.0f} | "
-        f"{row['rehearsed'] / MIB:,.0f} | {share(row):+.1%} | {row['reserved'] / MIB:,.0f} | "
-        f"{row['rehearsed_reserved'] / MIB:,.0f} | {share(row, 'reserved'):+.1%} |"
-        for row in rows
-    ]
-    return "\n".join(["# A rehearsed step's memory", "", says, "", head, "|---" * 8 + "|", *lines])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--rehearse", action="store_true")
-    parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--plans", default=PLANS)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    asked = parser.parse_args()
-    if asked.measure:
-        measure_all(asked.only.split(","), asked.plans.split(";"), asked.results)
-    if asked.rehearse:
-        rehearse_all(asked.results)
-        asked.results.with_suffix(".md").write_text(table(asked.results) + "\n")
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--only", default=",".join(NAMES))
+    reader.add_argument("--seconds", type=float, default=75)
+    reader.add_argument("--out", type=Path, default=RESULTS)
+    options = reader.parse_args()
+    end, names = time.monotonic() + options.seconds, options.only.split(",")
+    pool = ProcessPoolExecutor(3, get_context("spawn"))
+    promised: dict[str, Future[Any]] = {name: pool.submit(rehearsed, name) for name in names}
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        if time.monotonic() > end - 8:
+            break
+        rows += [{"name": name, "plan": plan, "measured": measured(name, plan)} for plan in PLANS]
+    for row in rows:
+        try:
+            left = max(0.1, end - time.monotonic())
+            said = promised[row["name"]].result(left)[PLANS.index(row["plan"])]
+        except Exception as failed:
+            said = {"failed": type(failed).__name__}
+        row["rehearsed"] = said
+    write(options.out, rows)
+    for process in list(pool._processes.values()):
+        process.terminate()
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+def error(row: dict[str, Any], key: str) -> float | None:
+    if "failed" in row["measured"] or "failed" in row["rehearsed"]:
+        return None
+    return row["rehearsed"][key] / row["measured"][key] - 1
+
+
+def write(out: Path, rows: list[dict[str, Any]]) -> None:
+    device = torch.cuda.get_device_name()
+    out.write_text(json.dumps({"device": device, "torch": torch.__version__, "rows": rows}))
+    lines = [
+        f"# Peak memory, rehearsed against measured\n\n{time.strftime('%Y-%m-%d')}, {device}, "
+        f"{platform.machine()}, torch {torch.__version__}. "
+        "Command: `python benchmarks/memory_gpu.py`.\n",
+        summary(rows),
+        "\n| module | plan | allocated MiB | error | reserved MiB | error | peak in |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        if (wrong := error(row, "allocated_bytes")) is None:
+            failed = row["measured"].get("failed") or row["rehearsed"].get("failed")
+            lines.append(f"| {row['name']} | {row['plan']} | {failed} | | | | |")
+            continue
+        real, said = row["measured"], row["rehearsed"]
+        lines.append(
+            f"| {row['name']} | {row['plan']} | {real['allocated_bytes'] / MIB:,.0f} "
+            f"| {wrong:+.1%} | {real['reserved_bytes'] / MIB:,.0f} "
+            f"| {error(row, 'reserved_bytes'):+.1%} | {said['phase']} {said['module']} |"
+        )
+    text = "\n".join(lines) + "\n"
+    out.with_suffix(".md").write_text(text)
+    print(text)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    said = []
+    for key in ("allocated_bytes", "reserved_bytes"):
+        found = [wrong for row in rows if (wrong := error(row, key)) is not None]
+        if found:
+            sizes = sorted(map(abs, found))
+            most = sizes[int(0.95 * len(sizes)) - 1]
+            said.append(
+                f"{key.removesuffix('_bytes').capitalize()}: {len(found)} cases, median "
+                f"{statistics.median(sizes):.1%}, 95 % within {most:.1%}, "
+                f"furthest low {min(found):+.1%}."
+            )
+    return "\n".join(said)
 
 
 if __name__ == "__main__":
