@@ -21,7 +21,11 @@ from stepladder.plan.settled.settle import settle
 from stepladder.rungs import BlockCost, Climbed, LossScale, MemoryLimit, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
-from stepladder.rungs.precision.precision import device_limits, missing_packages
+from stepladder.rungs.precision.precision import (
+    device_limits,
+    explain_given_types,
+    missing_packages,
+)
 from stepladder.seam.modules import remove_own_hooks
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
@@ -78,10 +82,12 @@ def build(
     costs = measure_costs(model, settled, sample)
     drawn = copy_for_counting(model)
     # Before any rung: rounding comes first, and masters are what was rounded.
+    said = explain_given_types(model, plan.precision) if world.is_rank_zero else []
     masters = take_masters(model, loss) if settled.masters else None
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
+    climbed.notes.extend(said)
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
     sharing = settled.layout.num_ranks // settled.data_ranks
     return Run(
