@@ -1,13 +1,13 @@
 """Parameters that FSDP2 cannot shard, kept whole on every rank, and their gradients.
 
-FSDP2 cuts a floating-point parameter along its first dimension. One without dimensions (CLIP's
+FSDP2 cuts a parameter of floats or bytes along its first dimension. One without dimensions (CLIP's
 `logit_scale`), without elements, or of complex or integer type stays as it is; the ranks average
 its gradient once a batch, as FSDP2 averages those of shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,15 +20,22 @@ from .gradient_sync import Around
 
 
 def cannot_be_sharded(parameter: Tensor) -> bool:
-    return not (parameter.dim() and parameter.numel() and parameter.is_floating_point())
+    packed = parameter.dtype == torch.uint8  # bytes of what somebody packed: never trained
+    sliced = parameter.is_floating_point() or packed
+    return not (parameter.dim() and parameter.numel() and sliced)
 
 
 class ReplicatedParameters:
-    """The parameters of a module that FSDP2 leaves alone."""
+    """The parameters of a module that FSDP2 leaves alone.
 
-    def __init__(self, module: nn.Module) -> None:
-        self.all = {p for p in module.parameters() if cannot_be_sharded(p)}
-        self.trained = [p for p in module.parameters() if p in self.all and p.requires_grad]
+    Args:
+        alone: those that no other rank has: nobody averages their gradients.
+    """
+
+    def __init__(self, module: nn.Module, alone: Collection[nn.Parameter] = ()) -> None:
+        whole = {p for p in module.parameters() if cannot_be_sharded(p)}
+        self.trained = [p for p in module.parameters() if p in whole and p.requires_grad]
+        self.all = whole | set(alone)
 
     def place(self, device: torch.device) -> None:
         """Move them to the device that computes, where FSDP2 moves what it shards."""
