@@ -22,11 +22,7 @@ from stepladder.rungs import BlockCost, Climbed, LossScale, MemoryLimit, measure
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
 from stepladder.rungs.data_parallel.broadcast_parameters import broadcast_parameters
-from stepladder.rungs.precision.precision import (
-    device_limits,
-    explain_given_types,
-    missing_packages,
-)
+from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.seam.modules import remove_own_hooks
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
@@ -79,17 +75,16 @@ def build(
         check_trials(given, settled)
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
-    prepare_module(model, settled, sample)
+    said = prepare_module(model, settled, sample)
     check_loss_module(loss)
     check_groups(plan.optimizer, model, loss)
     costs = measure_costs(model, settled, sample)
     drawn = copy_for_counting(model)
-    said = explain_given_types(model, plan.precision) if world.is_rank_zero else []
     masters = take_masters(model, loss, settled, world)
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
-    climbed.notes.extend(said)
+    climbed.notes.extend(said if world.is_rank_zero else [])
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
     sharing = settled.layout.num_ranks // settled.data_ranks
     run = Run(
