@@ -23,8 +23,10 @@ from stepladder.plan import (
     Recompute,
     Schedule,
 )
-from stepladder.planner.training_software import Software
 from stepladder.workload import Facts, Shape, facts_of_shape
+from stepladder.workload.adapters import NAMES as ADAPTED
+from stepladder.workload.adapters import with_adapters
+from stepladder.workload.shape import check_shape
 
 Row = dict[str, str]
 
@@ -32,11 +34,12 @@ DEVICES = {  # words of the hardware column that the device table does not read,
     "variant not stated": "H100-96GB",  # torchao's authors share torchtitan's machines
     "96GB": "H100-96GB",
     "95GB": "H100-96GB",
+    "96 GB": "H100-96GB",
+    "B200-class": "B200",
 }
 
-# The first flash attention in Triton: 100 TFLOP/s on an A100, as FlashAttention-2 (Dao 2023)
-# reports for its predecessor; on an H100 it gained no more than the doubled clock and processors.
-TRITON_FLASH = {"A": 100e12, "H": 190e12}
+# What a team that says nothing of recomputation may have done, cheapest first: the least that fits.
+UNSAID = (Recompute(), Recompute("selective"), Recompute("every", every=2), Recompute("blocks"))
 
 GIB = 2**30
 
@@ -91,12 +94,36 @@ def facts_of_row(row: Row) -> Facts:
     heads = number(row, "heads")
     usual = {"kv_heads": heads, "ffn": 4 * number(row, "hidden")}
     numbers = [number(row, name, usual.get(name, 1)) for name in names]
-    shapes = [Shape(f, *numbers, tied=t) for f in ("llama", "gpt") for t in (False, True)]
+    head = re.search(r"head_dim (\d+)", row["notes"])
+    shapes = [
+        Shape(family, *numbers, tied=tied, head=int(head[1]) if head else 0)
+        for family in families_of_row(row)
+        for tied in (False, True)
+    ]
     parameters = real(row, "params_b") * 1e9
     shape = min(shapes, key=lambda each: abs(each.parameters - parameters))
     if not parameters:
-        shape = shapes[0 if row["kv_heads"] not in ("", row["heads"]) else 2]
-    return facts_of_shape(shape, name=row["model"])
+        grouped = row["kv_heads"] not in ("", row["heads"])
+        shape = shapes[0 if grouped else -2]
+    facts = facts_of_shape(check_shape(shape), name=row["model"])
+    rank, products = adapters_of_row(row, 7 if shape.gated else 6)
+    return with_adapters(facts, rank, products) if rank else facts
+
+
+def families_of_row(row: Row) -> tuple[str, ...]:
+    """What the notes say of the MLP: three matrices, or two."""
+    if re.search(r"two[- ]matri|of two matrices", row["notes"], re.I):
+        return ("gpt",)
+    return ("llama",) if re.search("SwiGLU", row["notes"]) else ("llama", "gpt")
+
+
+def adapters_of_row(row: Row, products: int) -> tuple[int, tuple[str, ...]]:
+    """Rank and products of LoRA: 16, and all of a block's, where a row says no more; 0: none."""
+    said = re.search(r"lora(?: r(\d+))?( [a-z,]+)?", row["model"], re.I)
+    if said is None and not re.search(r"\blora\b", row["notes"], re.I):
+        return 0, ()
+    named = set(((said and said[2]) or "").strip().split(",")) & set(ADAPTED[products])
+    return int((said and said[1]) or 16), tuple(sorted(named)) or ADAPTED[products]
 
 
 def cluster_of_row(row: Row, device: str) -> Cluster:
@@ -112,6 +139,20 @@ def cluster_of_row(row: Row, device: str) -> Cluster:
     elif found := re.search(r"(\d+) ?Gb/s per", known):
         text += f", {found[1]} Gb/s per GPU"
     return Cluster.parse(text)
+
+
+def plans_of_row(row: Row) -> list[Plan]:
+    """What may have run, cheapest first: several where the row does not say what is recomputed."""
+    plan = plan_of_row(row)
+    if "fms-fsdp" in row["source"] and row["activation_checkpointing"] == "selective":
+        return [replace(plan, recompute=each) for each in UNSAID[2:]]  # whole blocks, not how many
+    unsaid = re.search("does not state recompute|recompute not stated", row["notes"])
+    if plan.recompute.kind != "none" or (row["activation_checkpointing"] and not unsaid):
+        return [plan]
+    plans = [replace(plan, recompute=each) for each in UNSAID]
+    if megatron_like(row) and plan.zero == 3:  # its recipes for FSDP offload activations
+        plans.insert(1, replace(plan, offload=("activations",)))
+    return plans
 
 
 def plan_of_row(row: Row) -> Plan:
@@ -138,7 +179,17 @@ def plan_of_row(row: Row) -> Plan:
         attention="plain" if plain else "auto",
         optimizer=Optimizer(clip=1.0),
         schedule=schedule_of_row(row),
+        offload=offload_of_row(row),
     )
+
+
+def offload_of_row(row: Row) -> tuple[str, ...]:
+    """What notes say lives in the host's memory; a negation before it is none."""
+    found = re.search(r"(activation|optimizer|param)\w*[^;,.]{0,20}offload", row["notes"], re.I)
+    if found is None or re.search(r"\bno\b|without", found[0], re.I):
+        return ()
+    what = {"a": "activations", "o": "optimizer", "p": "parameters"}
+    return (what[found[1][0].lower()],)
 
 
 def fuses(row: Row) -> bool:
@@ -176,19 +227,29 @@ def whole_batch(row: Row) -> Batch:
     """The row's batch; where micro-batches do not divide it, the next one that they do."""
     data, sequences = number(row, "dp"), number(row, "global_batch_seqs")
     passes = number(row, "grad_accum")
-    micro = max(number(row, "micro_batch_seqs", sequences / data / passes), 1)
+    whole = sequences / data / passes if row["grad_accum"] or not megatron_like(row) else 1
+    micro = max(number(row, "micro_batch_seqs", whole), 1)
     rounds = -(-sequences // (micro * data))
     return Batch(micro * rounds * data, micro)
 
 
 def precision_of_row(row: Row) -> Precision:
     said = row["precision"].lower().replace("bfloat16", "bf16").replace("float16", "fp16")
-    named = re.search(r"fp8|bf16|fp16|tf32|fp32", said.replace("float8", "fp8"))
+    said = said.replace("float8", "fp8").replace("nvfp4", "fp8").replace("mxfp4", "fp8")
+    named = re.search(r"fp8|bf16|fp16|tf32|fp32", said)
     if named is None and said not in ("", "mixed", "amp", "16", "16-mixed"):
         raise unreadable(row, "precision")
     precision = PRECISIONS[named[0] if named else half_of(row)]
-    in_half = "mp_mode=PURE" in row["notes"] or re.search("InternEvo|nemo", row["source"], re.I)
+    autocast = re.search("bf16 autocast", row["notes"]) and zero_of_row(row) == 3
+    if precision.name == "bf16" and (is_adapted(row) or ("pure" in said and not autocast)):
+        return PRECISIONS["bf16-pure"]  # a frozen base needs no copy in fp32
+    in_half = re.search("mp_mode=PURE|bfSixteen", row["notes"])
+    in_half = in_half or re.search("InternEvo|nemo", row["source"], re.I)
     return replace(precision, reduce="bfloat16") if in_half else precision
+
+
+def is_adapted(row: Row) -> bool:
+    return bool(re.search(r"\blora\b", row["model"] + row["notes"], re.I))
 
 
 def half_of(row: Row) -> str:
@@ -216,66 +277,6 @@ def megatron_like(row: Row) -> bool:
     return bool(re.search("megatron|nemo|neox|bigscience|bloom", row["source"], re.I))
 
 
-def software_of_row(row: Row, device: str) -> Software:
-    """What the notes and the projects' own code say of the software that ran."""
-    if "llm-foundry" in row["source"]:
-        return Software(
-            loss="fused",
-            stops_early="torch1" not in row["notes"],  # since torch 2.0
-            attention_flops_per_second=TRITON_FLASH.get(device[0]),
-        )
-    if "nanotron" in row["source"]:
-        return Software(
-            keeps_logits=True, regathers=True, masters=True, gradient="float32", adds_later=True,
-            cuts="crossing",
-        )  # fmt: skip
-    if megatron_like(row):
-        return megatron_software(row, device)
-    if "InternEvo" in row["source"]:
-        # Its optimizer's step holds the gradients in fp32 beside bf16, and torch's update without
-        # fusion the root of the second moment and what divides by it: 4 + 4 + 4 (its file
-        # fsdp_optimizer.py). Without FSDP they are once more flat in bf16, and travel in buckets
-        # of 512 Mi elements (hybrid_zero_optim.py, reduce_bucket_size of its configurations).
-        flat = "fsdp" not in row["sharding"]
-        return Software(
-            keeps_logits=True, regathers=True, masters=True, cuts="even", slices_stream=False,
-            update_bytes=14.0 if flat else 12.0, bucket_bytes=2.0**30 if flat else 0.0,
-        )  # fmt: skip
-    if re.search("torchtitan|/ao", row["source"]):
-        asynchronous = re.search("async ?tp", row["notes"], re.I)
-        eight = row["precision"] == "fp8" and "rowwise" not in row["notes"]  # rowwise: bf16 travels
-        return Software(
-            compiles_loss=True,
-            keeps_logits=True,
-            recomputed_matmuls=0.5,
-            hides_tensor=bool(asynchronous),
-            gather="float8" if eight else None,
-        )
-    if re.search("deepspeed|colossal", row["source"], re.I):
-        return Software(masters=True, stops_early=False)
-    return Software()
-
-
-def megatron_software(row: Row, device: str) -> Software:
-    """Its products add into fp32 gradients; its checkpoints run a block to its end."""
-    software = Software(
-        loss="in-place", regathers=True, masters=True, gradient="float32", stops_early=False,
-        cuts="even", recomputes_scores="selective" in row["activation_checkpointing"],
-        score_bytes=13.0,  # one kernel scales, masks and softmaxes in 16 bits; dropout; use
-        adds_inside=True, scatters=True, balances=True,
-    )  # fmt: skip
-    if not re.search("nemo", row["source"], re.I):
-        return software
-    # On Transformer Engine: collectives run in pieces beside products, operands are cast by the
-    # kernels that make them, with scales of steps before, and attention is cuDNN's, which on a
-    # Hopper does 520 TFLOP/s forward and backward (FlashAttention-3, Shah 2024).
-    hopper = device[0] in "HG"
-    return replace(
-        software, gradient=None, hides_tensor=True, cast_bytes=3.0, casts_once=True,
-        attention_flops_per_second=520e12 if hopper else None,
-    )  # fmt: skip
-
-
 def published_seconds(row: Row, facts: Facts) -> float | None:
     if row["step_time_s"]:
         return real(row, "step_time_s")
@@ -285,11 +286,16 @@ def published_seconds(row: Row, facts: Facts) -> float | None:
     return tokens / (real(row, "tokens_per_s_per_gpu") * number(row, "n_gpus"))
 
 
+def counts_allocated(row: Row) -> bool:
+    """Whether its peak is of tensors, and not of what the allocator reserves for them."""
+    return bool(re.search("max allocated|peak allocated|max GPU RAM", row["notes"], re.I))
+
+
 def published_gib(row: Row) -> float | None:
     """Its peak in GiB: a GB that nobody defined is 10^9 bytes, as the letters say."""
     if not row["peak_mem_gb"]:
         return None
-    decimal = "definition not stated" in row["notes"]
+    decimal = re.search("definition not stated|max GPU RAM GB", row["notes"])
     return real(row, "peak_mem_gb") * (1e9 / GIB if decimal else 1.0)
 
 

@@ -22,16 +22,17 @@ from published_rows import (
     GIB,
     Row,
     cluster_of_row,
+    counts_allocated,
     device_of_row,
     facts_of_row,
     missing_fact,
     number,
-    plan_of_row,
+    plans_of_row,
     published_gib,
     published_seconds,
-    software_of_row,
     whole_row,
 )  # fmt: skip
+from published_software import software_of_row
 from stepladder.errors import StepladderError
 from stepladder.planner import forecast
 from stepladder.record import Forecast
@@ -66,9 +67,11 @@ class Run:
         return self.row["oom"] == "y"
 
     @property
-    def reserved_gib(self) -> float:
-        """What torch would report as reserved: the runtime's own memory is not in it."""
-        return self.forecast.memory.reserved_bytes / GIB
+    def peak_gib(self) -> float:
+        """What torch would report: the runtime's own memory is not in it."""
+        memory = self.forecast.memory
+        allocated = counts_allocated(self.row)
+        return (memory.allocated_bytes if allocated else memory.reserved_bytes) / GIB
 
     @property
     def most_gib(self) -> float:
@@ -79,9 +82,11 @@ class Run:
 
 def read_run(row: Row) -> Run:
     device = device_of_row(row)
-    facts, cluster, plan = facts_of_row(row), cluster_of_row(row, device), plan_of_row(row)
-    found = forecast(facts, plan, cluster, software=software_of_row(row, device))
-    share = number(row, "global_batch_seqs") / (plan.batch.sequences or 1)
+    facts, cluster, plans = facts_of_row(row), cluster_of_row(row, device), plans_of_row(row)
+    software = software_of_row(row, device)
+    every = [forecast(facts, plan, cluster, software=software) for plan in plans]
+    found = next((each for each in every if each.fits), every[0])
+    share = number(row, "global_batch_seqs") / (plans[0].batch.sequences or 1)
     return Run(row, device, published_seconds(row, facts), found, share)
 
 
@@ -145,8 +150,8 @@ def write_report(runs: list[Run], refused: list[str], command: str) -> str:
 def memory_summary(runs: list[Run]) -> str:
     ran = [run for run in runs if not run.ran_out]
     peaks = [(run, peak) for run in ran if (peak := published_gib(run.row))]
-    low = [run for run, peak in peaks if run.reserved_gib < peak]
-    short = [run for run, peak in peaks if run.reserved_gib < (1 - SHORT) * peak]
+    low = [run for run, peak in peaks if run.peak_gib < peak]
+    short = [run for run, peak in peaks if run.peak_gib < (1 - SHORT) * peak]
     beyond = [run for run, peak in peaks if run.most_gib < peak]
     loose = [run for run, peak in peaks if peak != float(run.row["peak_mem_gb"])]
     no_fit = [run for run in ran if not run.forecast.fits]
@@ -176,10 +181,10 @@ def peaks_table(runs: list[Run]) -> str:
         peak = published_gib(run.row)
         if peak is None or run.ran_out:
             continue
-        off = run.reserved_gib / peak - 1
+        off = run.peak_gib / peak - 1
         missing = missing_fact(run.row) if off < -SHORT else ""
         span = f"{run.forecast.memory.allocated_bytes / GIB:.1f} to {run.most_gib:.1f}"
-        cells = (f"{peak:.1f}", f"{run.reserved_gib:.1f}", f"{off:+.0%}", span)
+        cells = (f"{peak:.1f}", f"{run.peak_gib:.1f}", f"{off:+.0%}", span)
         rows.append([run.row["id"], run.row["model"], *cells, missing])
     head = [
         "row",
@@ -241,7 +246,7 @@ def print_run(run: Run) -> None:
     parts = time.by_cause().items() if time else ()
     causes = " ".join(f"{c}={s / time.step_seconds:.0%}" for c, s in parts if s and time)
     error = "" if run.error is None else f"{run.error:+.1%}"
-    memory = f"{run.reserved_gib:.0f} GiB (published {published_gib(row)})"
+    memory = f"{run.peak_gib:.0f} GiB (published {published_gib(row)})"
     words = (row["id"], run.device, row["n_gpus"], row["model"], error, memory, causes)
     print(*words, run.forecast.plan if run.forecast.fits else "DOES NOT FIT")
 

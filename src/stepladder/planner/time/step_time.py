@@ -20,7 +20,13 @@ from stepladder.plan.layout import COPIES, SLICES
 from stepladder.plan.options import Compress
 from stepladder.planner.legality import settle_unchecked
 from stepladder.planner.memory.saved_activations import block_shares, mean_bytes
-from stepladder.planner.pipeline_stages import Stage, bubble_share, rank_parameters, stages_of
+from stepladder.planner.pipeline_stages import (
+    Stage,
+    bubble_share,
+    rank_parameters,
+    stages_of,
+    trained_parameters,
+)
 from stepladder.planner.training_software import OURS, Software
 from stepladder.record import Calibration, Time
 from stepladder.workload import Facts, MatmulFacts
@@ -66,6 +72,7 @@ def forecast_time(
 ) -> Time | None:
     """Time by cause for a settled plan; None on a device whose speed is unknown."""
     speed = speed_of(cluster.device, plan.precision, calibration)
+    speed = replace(speed, matrix=speed.matrix * software.narrower)
     if software.attention_flops_per_second:
         speed = replace(speed, attention=software.attention_flops_per_second)
     settled, network = settle_unchecked(plan, cluster), network_of(cluster, calibration)
@@ -138,9 +145,11 @@ def sharded_communication(stage: Stage, one: MicroBatchTime, setting: Setting) -
         return shard.gather(parameters * sizes.reduce) + copies.all_reduce(slice_bytes)
 
     block = sum(rank_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    learns = sum(trained_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
-    gather, leave = shard.gather(block * sizes.gather), reduce(block)
-    gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(ends)
+    learning_ends = sum(trained_parameters(part, sizes.tensor) for part in stage.ends)
+    gather, leave = shard.gather(block * sizes.gather), reduce(learns)
+    gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(learning_ends)
     gathers = sizes.micro_batches if sizes.zero == 3 else 1
     dropped = dropped_blocks(count, setting)
     came = gather_ends + gather + count * max(gather - one.block_forward, 0.0)
