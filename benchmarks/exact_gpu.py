@@ -1,6 +1,6 @@
 """`exact` on a GPU: the same bits in every run and after a resume, and what that costs.
 
-Run: PYTHONPATH=src python3 benchmarks/exact_gpu.py --attention --prices --plain --hashes
+Run: PYTHONPATH=src python3 benchmarks/exact_gpu.py --attention --prices --plain --hashes --default
      PYTHONPATH=src python3 benchmarks/exact_gpu.py --prices --warm --models "gpt 1k"
 
 Hashes: each model and plan trains three times, each time in a process of its own: once from the
@@ -9,8 +9,9 @@ random step. The hash is of every bit of the parameters, buffers, optimizer stat
 Plain: two runs of each model without `exact`, which may repeat by themselves. Prices: steps with
 and without `exact=True` in turns, in one process; with --warm only torch's compile caches are
 filled, which several processes may do beside each other. Attention: forward and backward of cuDNN,
-of torch's deterministic flash attention, and of ours. A row is written to results/exact_gpu.json
-as soon as it is known.
+of torch's deterministic flash attention, and of ours. Default: what `auto` finds for each model,
+and whether two runs repeat where it keeps deterministic algorithms because they cost nothing. A row
+is written to results/exact_gpu.json as soon as it is known.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -38,6 +40,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import stepladder as sl
 from stepladder.kernels.attention import use_exact_attention
+from stepladder.plan import Plan
 from stepladder.workload import Shape
 
 RESULTS = Path(__file__).parent / "results" / "exact_gpu.json"
@@ -282,6 +285,31 @@ def price(model: str, plan: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def by_default(model: str, budget: int = 150) -> dict[str, Any]:
+    """What `auto` chooses, and the hashes of two runs of that plan where it is exact."""
+    with tempfile.TemporaryDirectory() as cache:  # nothing is remembered
+        os.environ["XDG_CACHE_HOME"] = cache
+        try:
+            run, _ = make(PRICES[model], f"auto tune={budget}", exact=False)
+        except Exception as error:
+            return {"kind": "default", "model": model, "plan": "auto", "problem": str(error)[:400]}
+    words = str(replace(run.plan, optimizer=Plan().optimizer))
+    found = {
+        "kind": "default", "model": model, "plan": "auto", "chosen": words,
+        "exact": run.plan.exact.runs, "because": run.because, "tried": run.events,
+    }  # fmt: skip
+    if run.plan.exact.runs:
+        found["runs"] = [same_plan(model, words) for _ in range(2)]
+        found["same"] = found["runs"][0] == found["runs"][1]
+    return found
+
+
+def same_plan(model: str, plan: str, steps: int = 30) -> str:
+    run, batches = make(PRICES[model], plan, exact=False)
+    losses = [run.step(batches[index % len(batches)]).loss for index in range(steps)]
+    return hash_of(run, losses)
+
+
 def take(run: Any, batches: list[Any], steps: int) -> float:
     """Seconds of each of so many steps."""
     torch.cuda.synchronize()
@@ -296,7 +324,7 @@ def take(run: Any, batches: list[Any], steps: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for word in ("attention", "prices", "warm", "plain", "hashes"):
+    for word in ("attention", "prices", "warm", "plain", "hashes", "default"):
         parser.add_argument(f"--{word}", action="store_true")
     parser.add_argument("--models", default=None)
     parser.add_argument("--plans", default=None)
@@ -310,6 +338,10 @@ def main() -> None:
         for model in chosen(asked.models, PRICES):
             for plan in chosen(asked.plans, PRICED):
                 show_price(model, plan, asked.results, only_warm=asked.warm)
+    for model in chosen(asked.models, PRICES) if asked.default else ():
+        keep(asked.results, by_default(model))
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
     for kind, run in (("plain", repeats), ("hashes", compare)):
         if not getattr(asked, kind):
             continue

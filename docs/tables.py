@@ -429,15 +429,29 @@ def exact_gpu() -> str:
         if row["kind"] == "attention"
     ]
     machine = {**kept, "machine": kept["device"]}
-    head = origin(machine, "python benchmarks/exact_gpu.py --attention --hashes --plain --prices")
+    flags = "--attention --hashes --plain --prices --default"
+    head = origin(machine, f"python benchmarks/exact_gpu.py {flags}")
+    defaults = [
+        [row["model"], f"`{row['chosen']}`", price_found(row), "yes" if row.get("same") else "–"]
+        for row in rows
+        if row["kind"] == "default" and "chosen" in row
+    ]
     return "\n\n".join(
         [
             f"{head} {says}",
             lines(["model", "plan", "ms without", "price of `exact`"], prices),
             "Attention in bf16, milliseconds of forward + backward:",
             lines(["shape", *ATTENTION.values()], attention),
+            "What `auto` keeps of it by default, where a trial finds no price:",
+            lines(["model", "chosen", "tried with deterministic algorithms", "repeats"], defaults),
         ]
     )
+
+
+def price_found(row: dict[str, Any]) -> str:
+    """What the trial of the same bits found, of the lines that tell what was tried."""
+    told = next((line for line in reversed(row["tried"]) if "exact=free" in line), "not tried")
+    return told.partition("exact=free")[2].partition(": ")[2].removeprefix("dropped, ") or told
 
 
 def recheck() -> str:

@@ -70,7 +70,12 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     ("model", "option", "value", "problem"),
     [
         ("resnet18", "clases", 10, "is not an option of ResNet. Did you mean 'classes'?"),
-        ("llama-tiny", "dropout", 0.1, "is not an option of Llama. Choose one of: theta."),
+        (
+            "llama-tiny",
+            "dropout",
+            0.1,
+            "is not an option of Llama. Choose one of: theta, balance, z_loss, capacity.",
+        ),
         ("vit-tiny", "sequence", 8, "vit-tiny reads no sequence. Leave it out."),
     ],
 )
@@ -86,18 +91,24 @@ def test_no_two_models_share_a_name():
 
 def test_heads_that_no_built_in_model_has_are_refused() -> None:
     with pytest.raises(PlanError, match="model.head: 32 a head is not hidden over heads"):
-        build("llama:layers=2,hidden=64,heads=4,head=32", device="meta")
+        build("gpt:layers=2,hidden=64,heads=4,head=32", device="meta")
+
+
+def test_what_only_the_planner_counts_is_not_built() -> None:
+    said = "model.extra: 64 parameters of a block .* are in no built-in model"
+    with pytest.raises(PlanError, match=said):
+        build("llama:extra=64", device="meta")
+    with pytest.raises(PlanError, match=said):
+        huggingface_tensors(find_shape("llama:extra=64"))
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("mixtral-8x7b", "model.experts: the planner counts 8 experts, and no built-in model has"),
-        ("llama:extra=64", "model.extra: 64 parameters of a block .* are in no built-in model"),
+        ("mixtral-8x7b", "model.experts: 8 experts are stacked in one tensor, and Hugging Face's"),
+        ("llama:head=32", "model.extra: norms of queries and keys, or heads of another width"),
     ],
 )
-def test_what_only_the_planner_counts_is_not_built(model, said) -> None:
-    with pytest.raises(PlanError, match=said):
-        build(model, device="meta")
+def test_a_model_whose_tensors_have_no_names_there_is_not_converted(model, said) -> None:
     with pytest.raises(PlanError, match=said):
         huggingface_tensors(find_shape(model))

@@ -105,7 +105,7 @@ def test_what_is_not_a_count_is_refused(text):
             "recompute: '0' is not a whole number of 1 or more. Write a number.",
         ),
         (Recompute, "xGiB", "recompute: 'xGiB' is not a size. Write it in GiB, such as 12GiB."),
-        (Exact, "bits", "exact: 'bits' is not a kind. Choose none, runs, ranks or ranks:16."),
+        (Exact, "bits", "exact: 'bits' is not a kind. Choose none, free, runs, ranks or ranks:16."),
         (
             Exact,
             "ranks:12",

@@ -45,13 +45,13 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     "graphs": SWITCH,
     "attention": ATTENTIONS,
     "batchnorm": BATCHNORMS,
-    "exact": ("none", "runs", "ranks"),
+    "exact": ("none", "free", "runs", "ranks"),
     "recheck": ("none", "1000"),
     "optimizer": OPTIMIZERS,
     **dict.fromkeys(AXES, ("2", "4", "8", "-1")),
 }
 SETTING_VALUES: dict[str, Iterable[str]] = {
-    "model.name": (*(name for name, shape in PRESETS.items() if not shape.experts), *OTHERS),
+    "model.name": (*PRESETS, *OTHERS),
     "data.workers": ("auto", "0"),
     "train.device": PLACES,
     "train.nonfinite": NONFINITE,

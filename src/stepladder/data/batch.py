@@ -16,6 +16,7 @@ import torch
 from stepladder.errors import DataError
 
 from .packing import IGNORED
+from .streams.stream_place import StreamPlace
 
 TARGET_KEYS = ("labels", "targets")
 
@@ -49,6 +50,8 @@ class Batch:
     idle: bool = False  # this rank has no rows, and a stand-in that counts for nothing
     weight_by_row: tuple[float, ...] | None = None  # in the loss; None: by valid targets
     pad: int | None = None  # that fills short rows, where rows may be of unequal length
+    place: StreamPlace | None = None  # in a stream, of the sample after this batch
+    content: int = 0  # of a stream: a hash of the global batch, to compare between ranks
 
     @classmethod
     def of(

@@ -52,18 +52,14 @@ def batches(
         reading: retries, skipping and padding; `longest` overrides its value.
     """
     source = as_source(source)
-    if reading is not None:
-        require_type(
-            "reading", reading, ReadPolicy, "Give a ReadPolicy, such as its default, None."
-        )
-    policy = _with_longest(reading or ReadPolicy(), longest)
+    policy = policy_of(reading, longest)
     plan = Positions(size, start, stop)
     make = BatchMaker(
         SampleReader(source, policy),
         order_of(source, seed, shuffle),
         plan,
         share,
-        _schedule(lengths, source),
+        schedule_of(lengths, source),
         SampleSeeds(seed) if may_draw(source) else None,
     )
     return Prefetcher(
@@ -131,7 +127,7 @@ class BatchMaker:
     def __call__(self, count: int) -> Batch:
         first, size = self.positions.of(count)
         step = first // self.positions.size
-        offsets = _offsets(self.share, step, size)
+        offsets = offsets_of(self.share, step, size)
         idle = not len(offsets)  # a last batch of fewer rows than ranks: another's row stands in
         mine = first + (np.zeros(1, np.int64) if idle else offsets)
         length = self.lengths(step) if self.lengths else None
@@ -183,7 +179,8 @@ def _load(
     return dataclasses.replace(made, pad=pad)
 
 
-def _offsets(share: Share | None, step: int, size: int) -> Integers:
+def offsets_of(share: Share | None, step: int, size: int) -> Integers:
+    """This rank's rows of a global batch of `size`, checked."""
     if share is None:
         return np.arange(size)
     offsets = np.asarray(share(step, size), dtype=np.int64)
@@ -196,12 +193,18 @@ def _offsets(share: Share | None, step: int, size: int) -> Integers:
     return offsets
 
 
-def _with_longest(policy: ReadPolicy, longest: int | None) -> ReadPolicy:
+def policy_of(reading: ReadPolicy | None, longest: int | None) -> ReadPolicy:
+    """The policy that was given, with the longest sample that was given beside it."""
+    if reading is not None:
+        require_type(
+            "reading", reading, ReadPolicy, "Give a ReadPolicy, such as its default, None."
+        )
+    policy = reading or ReadPolicy()
     return policy if longest is None else dataclasses.replace(policy, longest=longest)
 
 
-def _schedule(
-    lengths: str | Callable[[int], int] | None, source: Source
+def schedule_of(
+    lengths: str | Callable[[int], int] | None, source: Any
 ) -> Callable[[int], int] | None:
     """The length schedule as a function of the step, checked against the source's windows."""
     if lengths is None or callable(lengths):

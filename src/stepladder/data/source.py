@@ -12,8 +12,7 @@ may offer more:
     parallel = True             reading from several threads at once is safe and pays; no
                                 sample draws from the generators of torch, numpy or Python
 
-A stream is refused: without an index there is no sample number p, so no exact resume and no same
-batch on another number of ranks.
+A stream is none: without an index there is no sample number p. The package `streams` reads them.
 """
 
 from __future__ import annotations
@@ -84,9 +83,9 @@ def as_source(data: Any) -> Source:
     if not _addressable(data):
         raise DataError(
             "source",
-            f"{kind} has no length and index, so no sample can be addressed by its position and "
-            "no run could resume exactly",
-            "Give a list of its samples, list(...), or write its tokens to a file for TokenFile.",
+            f"{kind} has no length and index, so no sample can be addressed by its position",
+            "Give a stream to run.batches, a list of its samples, list(...), or write its tokens "
+            "to a file for TokenFile.",
         )
     if len(data) == 0:
         raise DataError("source", f"{kind} is empty", "Give at least one sample.")

@@ -25,6 +25,7 @@ from torch.nn import functional
 from stepladder.data import IGNORED
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, base_model, builtin_shape
+from stepladder.model.frozen_linears import has_own_forward
 from stepladder.plan import SettledPlan
 from stepladder.plan.shared_constants import FUSED_VOCABULARY
 from stepladder.seam.pytree import tree_map
@@ -124,7 +125,7 @@ def why_not_fused(module: nn.Module, anatomy: Anatomy, loss: Loss, settled: Sett
     if not (loss.kind == "cross_entropy" or (loss.kind == "own" and loss.shifted)):
         return "the loss is not a cross-entropy"
     head = anatomy.part(module, anatomy.head or None)
-    if type(head) is not nn.Linear or head.bias is not None or "forward" in vars(head):
+    if type(head) is not nn.Linear or head.bias is not None or has_own_forward(head):
         return "the module does not end in a plain linear without a bias"
     if not settled.fuses_head(head.out_features):
         return f"{head.out_features:,} classes; it is faster from {FUSED_VOCABULARY:,}"

@@ -123,8 +123,8 @@ def model_factory(model: str | Shape, sequence: int | None) -> ModelFactory:
         return OTHER_MODELS[model]
     shape = model if isinstance(model, Shape) else named_shape(model)
     refuse_unsupported_shape(shape)
-    if shape.head:
-        problem = f"{shape.head} a head is not hidden over heads, as in every built-in model"
+    if shape.head and not shape.gated:
+        problem = f"{shape.head} a head is not hidden over heads, as in every built-in GPT"
         raise PlanError("model.head", problem, "Train the folder of the model that has such heads.")
     if sequence is not None:
         shape = replace(shape, sequence=sequence)

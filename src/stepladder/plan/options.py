@@ -10,7 +10,7 @@ from stepladder.errors import PlanError
 from .typed_values import real, whole
 
 GIB = 2**30
-KINDS_OF_EXACT = "Choose none, runs, ranks or ranks:16."
+KINDS_OF_EXACT = "Choose none, free, runs, ranks or ranks:16."
 DEFAULT_SLICES = 8  # of a global batch, with `exact=ranks`: as many ranks may share it
 
 
@@ -138,15 +138,19 @@ class Exact:
     For the latter the global batch is cut into equal slices, one micro-batch each, and their
     gradients are added up in a fixed binary tree. The number of slices belongs to the run, not to
     its ranks.
+
+    `free` is what `auto` adds where a trial found no price: deterministic algorithms wherever there
+    are any. An operator without one runs as it is, and torch warns of it, while `runs` refuses it.
     """
 
     runs: bool = False  # only deterministic algorithms
+    free: bool = False  # but for operators that have none
     slices: int = 0  # 0: sums depend on the number of ranks
 
     @classmethod
     def parse(cls, text: str) -> Exact:
-        if text in ("none", "runs"):
-            return cls(runs=text == "runs")
+        if text in ("none", "free", "runs"):
+            return cls(runs=text != "none", free=text == "free")
         kind, colon, number = text.partition(":")
         if kind != "ranks":
             raise PlanError("exact", f"'{text}' is not a kind", KINDS_OF_EXACT)
@@ -161,4 +165,5 @@ class Exact:
         return cls(runs=True, slices=slices)
 
     def __str__(self) -> str:
-        return f"ranks:{self.slices}" if self.slices else "runs" if self.runs else "none"
+        kind = "free" if self.free else "runs" if self.runs else "none"
+        return f"ranks:{self.slices}" if self.slices else kind

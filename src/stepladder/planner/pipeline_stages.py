@@ -48,6 +48,11 @@ class Stage:
         twice = len(self.ends) == 2 and trained_parameters(self.ends[1], 1) >= tied
         return blocks + ends - (tied / tensor if twice else 0)
 
+    def narrowed(self, tensor: int) -> float:
+        """Frozen parameters that autocast lets be held in 16 bits."""
+        blocks = sum(narrowed_parameters(part, tensor) * count for part, count in self.blocks)
+        return blocks + sum(narrowed_parameters(part, tensor) for part in self.ends)
+
     def matrices(self, tensor: int) -> float:
         """Trained parameters of hidden matrices on one tensor-parallel rank."""
         blocks = sum(rank_matrices(part, tensor) * count for part, count in self.blocks)
@@ -66,6 +71,11 @@ def rank_parameters(part: Part, tensor: int) -> float:
 
 def rank_matrices(part: Part, tensor: int) -> float:
     return (part.matrices - part.whole_matrices) / tensor + part.whole_matrices
+
+
+def narrowed_parameters(part: Part, tensor: int) -> float:
+    whole = part.narrowed_whole_parameters
+    return (part.narrowed_parameters - whole) / tensor + whole
 
 
 def trained_parameters(part: Part, tensor: int) -> float:

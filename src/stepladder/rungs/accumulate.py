@@ -61,7 +61,7 @@ class Accumulate:
     weight_total: float | torch.Tensor = 1.0  # what the last global batch weighed in the loss
     loss_module: LossModule | None = None  # where the loss is a module
     notes: list[str] = field(default_factory=list)  # events of the run
-    statistics: Sequence[RunningStatistics] = ()  # of the module, or of each stage in a pipeline
+    statistics: Sequence[Any] = ()  # of the module, or of each stage, and of routers
     keys: tuple[int, ...] = ()  # the seed and the step, which a batch's random numbers follow from
     leaves_checked: bool = False  # whether it is known what else than outputs the loss reads
     terms: LossTerms = field(default_factory=LossTerms)  # of the last batch

@@ -33,10 +33,11 @@ from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.exact_ranks.accumulate_slices import AccumulateSlices
 from stepladder.rungs.exact_ranks.check_module import check_slices
 from stepladder.rungs.exact_ranks.slices import Slices
+from stepladder.rungs.experts.router_losses import RouterLosses
 from stepladder.rungs.memory.compiled_writes import CompiledWrites
 from stepladder.rungs.memory.offload_activations import around_forward
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
-from stepladder.rungs.memory.recompute_budget import BlockCost
+from stepladder.rungs.memory.recompute_budget import BlockCost, in_order
 from stepladder.rungs.pipeline.find_stages import find_stages
 from stepladder.rungs.pipeline.split_module import RankStages, split
 from stepladder.rungs.pipeline.tied_parameters import TiedParameters
@@ -80,6 +81,7 @@ class Climbed:
     loss_module: LossModule | None = None  # with state, where this rank computes the loss
     narrows: bool = False  # the module was given in float64, so batches come in it too
     compiled_writes: CompiledWrites = field(default_factory=CompiledWrites)
+    routers: RouterLosses | None = None  # of built-in mixtures of experts
 
     @property
     def state(self) -> nn.Module:
@@ -107,6 +109,8 @@ class Climbed:
             return self.run_batch(batch, scale)
 
     def run_batch(self, batch: Batch, scale: Scale) -> Tensor:
+        if self.routers:
+            self.routers.prepare(self.forward_backward, self.module, batch, scale)
         mean = self.forward_backward(batch, scale)
         if self.loss_module:
             ways = self.forward_backward.gradient_sync.ways
@@ -183,6 +187,8 @@ def assemble(
     named = (*module.named_parameters(), *(loss.trained if loss else ()))
     shards, publish = optimizer_shards(named, settled, run.world)
     tied = part.rank_stages.tied if part.rank_stages else TiedParameters()
+    if routers := RouterLosses.of(module, run.world):
+        run.statistics = [*run.statistics, routers]
     return Climbed(
         module,
         part.anatomy,
@@ -197,6 +203,7 @@ def assemble(
         structure=part.structure,
         loss_module=loss,
         compiled_writes=CompiledWrites.among(part.blocks, settled.plan),
+        routers=routers,
     )
 
 
@@ -272,14 +279,6 @@ def cut_for_rank(
         cut_matrices(module, anatomy, loss, world, proof, inputs)
     on_meta = on_meta and not whole
     return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
-
-
-def in_order(
-    costs: Sequence[BlockCost] | None, listed: Anatomy, run: Anatomy
-) -> Sequence[BlockCost] | None:
-    """What blocks cost, in the order a pipeline runs them; None where nobody measured them all."""
-    known = dict(zip(listed.blocks, costs or ()))
-    return [known[name] for name in run.blocks] if known and known.keys() >= {*run.blocks} else None
 
 
 def one_stage(

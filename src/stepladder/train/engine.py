@@ -181,7 +181,7 @@ class Engine:
         set_micro_batch(self.climbed.forward_backward, self.settled, batch)
         with (
             host_generator_kept(),
-            deterministic(self.settled.deterministic),
+            deterministic(self.settled.deterministic, lenient=self.settled.lenient),
             one_thread(bool(self.settled.slices) and self.world.device.type == "cpu"),
             float32_matmul_mode(self.plan.precision, self.world.device),
             # On this thread: one for each device would find nothing of Python's work in its own
@@ -267,7 +267,7 @@ class Engine:
         mark = Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)
         self.health.note(mark)
         self.index += 1
-        self.position += batch.size
+        self.position = self.reading.advance(self.position, batch)
         if self.scheduler is not None:
             self.scheduler.advance()
         return PendingReport(taken.step, lambda: self._read(taken))

@@ -14,6 +14,7 @@ import numpy as np
 
 from stepladder.data import Prefetcher, ReadPolicy
 from stepladder.data import batches as batches_of
+from stepladder.data.streams.stream_batches import buffer_of, is_stream, stream_batches
 from stepladder.errors import DataError, PlanError, require_count, require_type
 from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import Plan
@@ -124,7 +125,7 @@ def feed(
     seed: int,
     uneven: bool,
     stop: int | None,
-    shuffle: bool,
+    shuffle: bool | int,
     lengths: str | Callable[[int], int] | None,
     longest: int | None,
     workers: int | str,
@@ -137,6 +138,32 @@ def feed(
         require_count("stop", stop, "a number of samples to end before", least=0)
     require_count("seed", seed, "a seed", least=0)
     require_type("uneven", uneven, bool, "Use True or False.")
+    whole = getattr(run.module, "samples_of", None)  # a module that reads samples in one piece
+    source = whole(source) if whole else source
+    common: dict[str, Any] = {
+        "size": sequences_of(run, size, uneven),
+        "seed": seed,
+        "start": run.position,
+        "stop": stop,
+        "share": partial(rows_read, run.plan, run.world.data_index),
+        "lengths": lengths,
+        "longest": longest,
+        "workers": workers,
+        "device": run.world.device,
+        "reading": reading,
+    }
+    if is_stream(source):
+        streams, buffer = run.reading.streams, buffer_of(shuffle)
+        samples, place = streams.samples(source, seed), streams.start(source)
+        return stream_batches(source, samples=samples, place=place, buffer=buffer, **common)
+    if not isinstance(shuffle, bool):
+        problem = f"{shuffle!r} samples together are for a stream, and a source is shuffled whole"
+        raise DataError("shuffle", problem, "Use True or False.")
+    return batches_of(source, shuffle=shuffle, **common)
+
+
+def sequences_of(run: Engine, size: int | None, uneven: bool) -> int:
+    """Samples of a global batch, as was asked for or as the plan says."""
     ways = run.settled.data_ranks
     planned = run.plan.batch
     settled = BatchPlan(size or planned.sequences, planned.micro, planned.micro_batches)
@@ -145,21 +172,7 @@ def feed(
     if not (uneven and settled.sequences and settled.sequences % ways):
         settled = settled.settle(ways)
     assert settled.sequences is not None
-    whole = getattr(run.module, "samples_of", None)  # a module that reads samples in one piece
-    return batches_of(
-        whole(source) if whole else source,
-        size=settled.sequences,
-        seed=seed,
-        start=run.position,
-        stop=stop,
-        shuffle=shuffle,
-        share=partial(rows_read, run.plan, run.world.data_index),
-        lengths=lengths,
-        longest=longest,
-        workers=workers,
-        device=run.world.device,
-        reading=reading,
-    )
+    return settled.sequences
 
 
 def held_out(run: Engine, source: Any, *, size: int, most: int) -> Iterator[Any]:

@@ -23,6 +23,7 @@ from stepladder.track import open_journal
 from stepladder.train.checkpointing.registry import Stateful
 from stepladder.train.checkpointing.resume import load, resume
 from stepladder.train.checkpointing.save import Saver
+from stepladder.train.data_loader.stream_feed import open_feed
 from stepladder.train.evaluation.evaluate import evaluate_metrics, mean_loss, predict
 from stepladder.train.evaluation.evaluation import Evaluation
 from stepladder.train.evaluation.metrics import Metric
@@ -73,7 +74,7 @@ class Run(Engine):
         *,
         uneven: bool = False,
         stop: int | None = None,
-        shuffle: bool = True,
+        shuffle: bool | int = True,
         lengths: str | Callable[[int], int] | None = None,
         longest: int | None = None,
         workers: int | str = "auto",
@@ -83,13 +84,13 @@ class Run(Engine):
         batches on any number of ranks. After `load` or `resume` they go on from there.
 
         Args:
-            source: samples by index: a list, a tensor, a map-style dataset.
+            source: samples by index: a list, a tensor, a map-style dataset; or a stream of them.
             size: samples of a global batch, over all ranks; None: as the plan says.
             seed: of the order in which samples come, another one in every epoch.
             uneven: let ranks' parts differ by a row where a batch does not divide by the ranks;
                 else such a batch is refused.
             stop: the sample number to end before; None: epoch after epoch without end.
-            shuffle: False: in the source's own order.
+            shuffle: False: in the source's own order; a number: a stream's in blocks of so many.
             lengths: tokens used of each window by step, such as "128@0,512@200".
             longest: tokens a sample may have; a longer one is cut or refused, as `reading` says.
             workers: threads or processes that read ahead: 2, "2 processes", or "auto".
@@ -99,7 +100,7 @@ class Run(Engine):
             feed, self, source, size=size, seed=seed, uneven=uneven, stop=stop, shuffle=shuffle,
             lengths=lengths, longest=longest, workers=workers, reading=reading,
         )  # fmt: skip
-        return Feed(make, lambda: self.health.loads, endless=stop is None)
+        return open_feed(self, make, source, endless=stop is None)
 
     @overload
     def evaluate(self, data: Iterable[Any], *, rows: Rows | None = None) -> float: ...
@@ -249,10 +250,10 @@ class Run(Engine):
         Every rank calls it. The checkpoint is written again with that position in the data.
         """
         self.saver.finish(self.events)
-        position, rewinds = self.position, self.health.rewinds
+        position, rewinds, streams = self.position, self.health.rewinds, self.reading.streams.copy()
         path = self.load(folder)
         self.position, self.health.rewinds = position, rewinds + 1
-        self.reading.saved = None  # the data goes on
+        self.reading.saved, self.reading.streams = None, streams  # the data goes on
         self.agree_on_health()
         self.saver.save(self, folder, wait=True)  # over the checkpoint, whoever keeps it
         return path

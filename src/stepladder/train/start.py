@@ -125,7 +125,7 @@ def climb(
 
 def exact_choice(choice: Choice, exact: bool) -> Choice:
     """The choice with the same bits each time, where that is asked for."""
-    if exact and not choice.plan.exact.runs:
+    if exact and (choice.plan.exact.free or not choice.plan.exact.runs):
         choice = replace(choice, plan=replace(choice.plan, exact=Exact(runs=True)))
     if choice.plan.exact.runs:
         fix_library_algorithms()

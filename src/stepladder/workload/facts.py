@@ -134,6 +134,8 @@ class Part:
     whole_parameters: int = 0  # of them, held whole by every rank of the tensor axis
     frozen_parameters: int = 0  # of them, never trained
     frozen_whole_parameters: int = 0  # of those held whole, never trained
+    narrowed_parameters: int = 0  # of the frozen ones, those held in 16 bits under autocast
+    narrowed_whole_parameters: int = 0  # of those held whole by every rank of the tensor axis
     matrices: int = 0  # of the trained ones, those of hidden matrices, which muon orthogonalises
     whole_matrices: int = 0  # of those, held whole by every rank of the tensor axis
     matrix_rows: int = 0  # of all those matrices

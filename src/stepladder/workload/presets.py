@@ -27,10 +27,18 @@ PRESETS: dict[str, Shape] = {
     "llama3.2-1b": Shape("llama", 16, 2048, 32, 8, 8192, 128256, 8192, True),
     "llama3.2-3b": Shape("llama", 28, 3072, 24, 8, 8192, 128256, 8192, True),
     "mistral-7b": Shape("llama", 32, 4096, 32, 8, 14336, 32000, 8192),
+    "mixtral-tiny": Shape("llama", 4, 128, 4, 2, 128, 256, 256, experts=8, active=2),
+    "olmoe-tiny": Shape(
+        "llama", 4, 128, 4, 4, 64, 256, 256, experts=16, active=4, raw=1, extra=256
+    ),
+    "qwen3-moe-tiny": Shape(
+        "llama", 4, 128, 4, 2, 384, 256, 256,
+        head=64, experts=16, active=4, expert_ffn=64, shared_ffn=64, extra=128,
+    ),
     "mixtral-8x7b": Shape("llama", 32, 4096, 32, 8, 14336, 32000, 32768, experts=8, active=2),
     "mixtral-8x22b": Shape("llama", 56, 6144, 48, 8, 16384, 32000, 65536, experts=8, active=2),
     "olmoe-1b-7b": Shape(
-        "llama", 16, 2048, 16, 16, 1024, 50304, 4096, experts=64, active=8, extra=4096
+        "llama", 16, 2048, 16, 16, 1024, 50304, 4096, experts=64, active=8, raw=1, extra=4096
     ),
     "qwen3-30b-a3b": Shape(
         "llama", 48, 2048, 32, 4, 6144, 151936, 40960,

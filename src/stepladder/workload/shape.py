@@ -5,7 +5,7 @@ sets what the numbers leave open: Llama has three ffn matrices, rotary positions
 biases; GPT has two, learned positions, LayerNorm, biases and a tied head.
 
 `experts=8,active=2` makes each MLP of a Llama a mixture: so many of them, each token through two, a
-router that chooses. Only the planner knows mixtures: no built-in model is one.
+router that chooses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from stepladder.errors import PlanError, nearest
 
-MIXTURE = ("active", "expert_ffn", "shared_ffn", "dense", "every")  # what needs experts
+MIXTURE = ("active", "expert_ffn", "shared_ffn", "dense", "every", "raw")  # what needs experts
 MOST_LAYERS = 10_000  # of a mixture: ten times the deepest
 UNUSUAL = ("head", "experts", *MIXTURE, "extra")  # 0 in most models, and left out of their text
 
@@ -41,6 +41,7 @@ class Shape:
     shared_ffn: int = 0  # the width inside an MLP beside the experts that every token goes to
     dense: int = 0  # first layers that have no experts
     every: int = 0  # of the layers, each so-many-th has experts; 0: each
+    raw: int = 0  # 1: the weights of a token's experts are not made to add up to one
     extra: int = 0  # parameters of a block beside those of its family: biases, norms of heads
 
     @property
@@ -60,6 +61,14 @@ class Shape:
     def query_width(self) -> int:
         """Of all heads together: hidden, but where `head` says otherwise."""
         return self.heads * self.head_width
+
+    @property
+    def query_key_norms(self) -> str:
+        """What `extra` is: "head" for norms of each head of queries and keys, "all" for norms of
+        all heads together."""
+        keys = self.kv_heads * self.head_width
+        norms = {2 * self.head_width: "head", self.query_width + keys: "all"}
+        return norms.get(self.extra, "") if self.gated else ""
 
     @property
     def attention_parameters(self) -> int:

@@ -71,8 +71,12 @@ def fix_library_algorithms() -> None:
 
 
 @contextmanager
-def deterministic(enabled: bool) -> Iterator[None]:
-    """Context in which torch uses only deterministic algorithms."""
+def deterministic(enabled: bool, *, lenient: bool = False) -> Iterator[None]:
+    """Context in which torch uses only deterministic algorithms.
+
+    Args:
+        lenient: an operator that has none runs as it is, with torch's warning.
+    """
     if not enabled:
         yield
         return
@@ -81,7 +85,7 @@ def deterministic(enabled: bool) -> Iterator[None]:
     benchmark = torch.backends.cudnn.benchmark
     fill: Any = torch.utils.deterministic  # a module whose class has the setting as a property
     filled = fill.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=lenient)
     torch.backends.cudnn.benchmark = False
     # The fill finds kernels that read what nobody wrote. It writes all memory once more, and
     # changes nothing else.

@@ -94,8 +94,8 @@ def test_a_run_on_a_saved_dataset_goes_on_with_the_same_bits(tokens, tmp_path):
         (
             lambda data: data.to_iterable_dataset(),
             "source: IterableDataset has no length and index, so no sample can be addressed by its "
-            "position and no run could resume exactly. Give a list of its samples, list(...), or "
-            "write its tokens to a file for TokenFile.",
+            "position. Give a stream to run.batches, a list of its samples, list(...), or write "
+            "its tokens to a file for TokenFile.",
         ),
         (
             lambda data: data.add_column("text", TEXTS[:1] * 300),

@@ -29,6 +29,38 @@ class Stream(IterableDataset):
         return (data()[index] for index in range(ROWS))
 
 
+class Keeping(IterableDataset):
+    """A stream that knows its own position, and draws nothing."""
+
+    def __init__(self):
+        self.next, self.made = 0, 0
+
+    def __iter__(self):
+        while self.next < ROWS:
+            self.next, self.made = self.next + 1, self.made + 1
+            yield data()[self.next - 1]
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+def streaming():
+    """A streaming dataset of Hugging Face, in an order that changes by the epoch."""
+    import datasets
+
+    x, y = data().tensors
+    rows = datasets.Dataset.from_dict({"x": x.tolist(), "y": y.tolist()})
+    return rows.to_iterable_dataset(num_shards=4).with_format("torch")
+
+
+def pairs_of(rows):
+    return torch.stack([r["x"] for r in rows]), torch.stack([r["y"] for r in rows])
+
+
 class Stateful:
     """As torchdata's loader: it knows its own position."""
 
@@ -56,6 +88,10 @@ def loaders(kind):
         return DataLoader(Noisy(*data().tensors), batch_size=SIZE, shuffle=True, drop_last=True)
     if kind == "distributed":
         return DataLoader(data(), batch_size=SIZE // 2, sampler=DistributedSampler(data()))
+    if kind == "hugging face":
+        return DataLoader(streaming(), batch_size=SIZE, collate_fn=pairs_of)
+    if kind == "keeping":
+        return DataLoader(Keeping(), batch_size=SIZE)
     made = {"stream": lambda: DataLoader(Stream(), batch_size=SIZE), "stateful": Stateful}
     return made.get(kind, lambda: DataLoader(data(), batch_size=SIZE, shuffle=True))()
 
@@ -93,7 +129,8 @@ def check(whole, resumed, step, exact=True):
         assert loss == expected and position == whole[index][1], index
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "own generator", "noisy", "stream", "stateful"])
+@pytest.mark.parametrize("kind", ["shuffled", "own generator", "noisy", "stream", "stateful",
+                                  "keeping", "hugging face"])  # fmt: skip
 def test_a_resumed_run_reads_the_batches_that_were_left(kind, tmp_path):
     steps = [1, 5 if kind == "noisy" else 6, 8, 12]  # the second ends an epoch
     whole, resumed = both(kind, "fp32", tmp_path, steps)
@@ -101,9 +138,23 @@ def test_a_resumed_run_reads_the_batches_that_were_left(kind, tmp_path):
         check(whole, one, step)
     said = "the DataLoader reads a stream: 2 batches were read again from its start"
     assert (said in resumed[2][1]) == (kind == "stream")
+    said = "the DataLoader's stream goes on from its own state, after 2 batches"
+    assert (said in resumed[2][1]) == (kind in ("keeping", "hugging face"))
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "stream", "distributed"])
+def test_a_stream_that_keeps_its_position_is_read_on_and_not_again(tmp_path):
+    run = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
+    for report in fit(run, DataLoader(Keeping(), batch_size=SIZE), steps=3):
+        report.read()
+    run.save(tmp_path)
+    loader = DataLoader(Keeping(), batch_size=SIZE)
+    again = climb(net(), loss="cross_entropy", plan="fp32", device="cpu")
+    again.resume(tmp_path)
+    next(iter(fit(again, loader)))
+    assert loader.dataset.made == SIZE
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "stream", "keeping", "hugging face", "distributed"])
 def test_ranks_go_on_in_a_loader_and_so_does_one_process(kind, tmp_path):
     ranks = on_ranks(both, 2, kind, "fp32 ddp", tmp_path, [3, 8])
     for whole, resumed in ranks:

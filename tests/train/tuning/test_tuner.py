@@ -445,3 +445,61 @@ def test_a_remembered_plan_that_is_none_of_those_tried_is_not_believed(plan, cap
     capsys.readouterr()
     train(QUICK, sampled=True)
     assert "tuning 2 of 2" in capsys.readouterr().err
+
+
+@pytest.fixture
+def device_that_varies(monkeypatch):
+    """A processor repeats anyway; here it is asked as a GPU is."""
+    asked = lambda self, plan: "exact" not in self.written and not plan.exact.runs  # noqa: E731
+    monkeypatch.setattr("stepladder.train.tuning.tuner.Tuner.may_repeat", asked)
+
+
+def test_the_same_bits_are_kept_where_they_cost_nothing(device_that_varies, monkeypatch, capsys):
+    monkeypatch.setattr("stepladder.train.tuning.tuner.FREE", 1e6)
+    run, losses, state, _ = train(QUICK, sampled=True)
+    assert run.plan.exact.free and "exact=free" in str(run.plan)
+    assert "the same bits in every run cost nothing here" in run.because
+    assert "tuning, the same bits in every run: fp32" in capsys.readouterr().err
+    again, *_ = train(QUICK, sampled=True)  # remembered
+    assert again.plan == run.plan and "tuning" not in capsys.readouterr().err
+    _, wanted, plain_state, _ = train(str(run.plan), sampled=True)
+    assert losses == wanted
+    assert all(torch.equal(state[name], plain_state[name]) for name in plain_state)
+
+
+def test_the_same_bits_are_left_where_they_cost_something(device_that_varies, monkeypatch):
+    monkeypatch.setattr("stepladder.train.tuning.tuner.FREE", 0.0)
+    run, *_ = train(QUICK, sampled=True)
+    assert not run.plan.exact.runs and "same bits" not in run.because
+    assert any("the same bits in every run cost" in event for event in run.events)
+
+
+@pytest.mark.parametrize("word", ["exact=none", "exact=runs"])
+def test_what_is_written_of_exactness_is_kept(word, device_that_varies, monkeypatch):
+    monkeypatch.setattr("stepladder.train.tuning.tuner.FREE", 1e6)
+    run, *_ = train(f"{QUICK} {word}", sampled=True)
+    assert not run.plan.exact.free and run.plan.exact.runs == (word == "exact=runs")
+
+
+class Unordered(nn.Module):
+    """Of an operator that torch has no deterministic algorithm for."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        made = torch.empty(3, dtype=x.dtype).put_(torch.arange(3), torch.zeros(3))
+        return self.last(x) + made
+
+
+def test_an_operator_without_an_order_runs_where_the_same_bits_are_only_free():
+    with pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"):
+        train("fp32 exact=free", sampled=False, module=Unordered())
+    with pytest.raises(PlanError, match="exact: put_"):
+        train("fp32 exact=runs", sampled=False, module=Unordered())
+
+
+def test_a_step_is_not_taken_twice_where_the_same_bits_are_only_free():
+    with pytest.raises(PlanError, match="recheck=2 compares bits"):
+        train("fp32 exact=free recheck=2", sampled=False)

@@ -118,7 +118,8 @@ class PlannerForm:
         if not self.reads_sequences:
             return self.model in BUILT_IN_RESNETS
         shape = find_shape(self.model_text)
-        return not shape.experts and not shape.head
+        known = not shape.extra or bool(shape.query_key_norms)
+        return known and (shape.gated or not shape.head)
 
 
 def plan_fields(plan: Plan) -> dict[str, str]:

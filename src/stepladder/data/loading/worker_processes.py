@@ -20,11 +20,13 @@ class StepDataset(Dataset):
     def __init__(self, make: Callable[[int], Batch]) -> None:
         self.make = make
 
-    def __getitem__(self, step: int) -> Batch | StepladderError:
+    def __getitem__(self, step: int) -> Batch | StepladderError | None:
         try:
             return self.make(step)
         except StepladderError as error:
             return error  # as a value, because the loader would rebuild a raised one from its text
+        except StopIteration:  # a stream's end
+            return None
 
 
 def run_in_processes(
@@ -55,6 +57,8 @@ class WorkerBatches:
         answer = next(self.answers)
         if isinstance(answer, StepladderError):
             raise answer
+        if answer is None:
+            raise StopIteration
         return answer
 
     def close(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
+
+from stepladder.model.frozen_linears import frozen_linears
 
 from .anatomy import Anatomy
 from .hidden_matrices import MatrixShape, hidden_matrices
@@ -22,6 +24,8 @@ class ParameterCounts:
     whole: int = 0  # of them, replicated on every rank of the tensor axis
     frozen: int = 0  # of them, never trained
     frozen_whole: int = 0  # of those replicated, never trained
+    narrowed: int = 0  # of the frozen ones, those that autocast lets be held in 16 bits
+    narrowed_whole: int = 0  # of those replicated
     tensors: int = 0  # with trained parameters
     matrices: int = 0  # of the trained ones, those of hidden matrices
     whole_matrices: int = 0  # of those, replicated
@@ -48,7 +52,8 @@ def count_parameters(module: nn.Module, anatomy: Anatomy) -> PartParameters:
         part = next((owner[p] for p in prefixes(name) if p in owner), "entry")
         grouped.setdefault(part, []).append((name, parameter))
     hidden = hidden_matrices(module, anatomy)
-    parts = {part: count_rows(rows, cuttable, hidden) for part, rows in grouped.items()}
+    narrowed = frozen_linears(module).keys()
+    parts = {part: count_rows(rows, cuttable, hidden, narrowed) for part, rows in grouped.items()}
     tied = 0
     if anatomy.tied and anatomy.head is not None:
         head: Tensor = module.get_submodule(anatomy.head).weight  # type: ignore[assignment]
@@ -66,13 +71,18 @@ def count_parameters(module: nn.Module, anatomy: Anatomy) -> PartParameters:
 
 
 def count_rows(
-    rows: list[tuple[str, nn.Parameter]], cuttable: set[str], hidden: Mapping[str, MatrixShape]
+    rows: list[tuple[str, nn.Parameter]],
+    cuttable: set[str],
+    hidden: Mapping[str, MatrixShape],
+    narrowed: Set[str],
 ) -> ParameterCounts:
     return ParameterCounts(
         sum(p.numel() for _, p in rows),
         sum(p.numel() for name, p in rows if name not in cuttable),
         sum(p.numel() for _, p in rows if not p.requires_grad),
         sum(p.numel() for name, p in rows if not p.requires_grad and name not in cuttable),
+        sum(p.numel() for name, p in rows if name in narrowed),
+        sum(p.numel() for name, p in rows if name in narrowed and name not in cuttable),
         sum(p.requires_grad for _, p in rows),
         sum(p.numel() for name, p in rows if name in hidden),
         sum(p.numel() for name, p in rows if name in hidden and name not in cuttable),

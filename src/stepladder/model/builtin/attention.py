@@ -121,24 +121,35 @@ class Attention(nn.Module):
         bias: bool,
         rotary: Rotary | None = None,
         causal: bool = True,
+        head_width: int = 0,
+        norms: str = "",
     ) -> None:
         super().__init__()
-        self.head_width = hidden // heads
+        self.head_width = head_width or hidden // heads
         self.causal = causal
-        self.query = nn.Linear(hidden, hidden, bias=bias)
-        self.key = nn.Linear(hidden, kv_heads * self.head_width, bias=bias)
-        self.value = nn.Linear(hidden, kv_heads * self.head_width, bias=bias)
-        self.out = nn.Linear(hidden, hidden, bias=bias)
+        queries, keys = heads * self.head_width, kv_heads * self.head_width
+        self.query = nn.Linear(hidden, queries, bias=bias)
+        self.key = nn.Linear(hidden, keys, bias=bias)
+        self.value = nn.Linear(hidden, keys, bias=bias)
+        self.out = nn.Linear(queries, hidden, bias=bias)
+        self.norms = norms  # of queries and keys: over each head, over all heads, or none
+        if norms:
+            widths = (self.head_width,) * 2 if norms == "head" else (queries, keys)
+            self.query_norm, self.key_norm = (nn.RMSNorm(width, eps=1e-5) for width in widths)
         self.rotary = rotary  # shared by all blocks
         self.attend: Attend = fused_attention
 
     def forward(
         self, hidden: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
+        query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
+        if self.norms == "all":
+            query, key = self.query_norm(query), self.key_norm(key)
         query, key, value = (
-            project(hidden).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
+            one.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for one in (query, key, value)
         )
+        if self.norms == "head":
+            query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
             query, key = self.rotary(query, positions), self.rotary(key, positions)
         seen = self.attend(query, key, value, mask=mask, causal=self.causal)

@@ -22,7 +22,10 @@ from stepladder.errors import ModelError
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 
 WRAPPER_PREFIXES = ("_orig_mod.", "_checkpoint_wrapped_module.")  # added by torch's wrappers
-RESIDUAL = ("attention.out.weight", "mlp.down.weight")  # they write to the residual stream
+RESIDUAL = (  # they write to the residual stream
+    *("attention.out.weight", "mlp.down.weight"),
+    *("mlp.experts.down", "mlp.shared.down.weight"),
+)
 CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),

@@ -1,5 +1,8 @@
 """Llama: rotary positions, RMSNorm, grouped-query attention, a gated MLP, no biases.
 
+Mixtral, OLMoE and Qwen3-MoE are Llamas whose MLPs are mixtures of experts; the latter two have
+norms of queries and keys.
+
 All blocks share one rotary table, which each attention refers to, so that a block takes only hidden
 states and integers, and no angles that a cast could round.
 """
@@ -7,36 +10,34 @@ states and integers, and no angles that a cast could round.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.workload import Shape
 
 from .attention import ATTENTION_CUTS, Attention, document_mask
+from .gated_mlp import GatedMlp
 from .initialise import residual_std
+from .mixture import BALANCE, Mixture, Z
 from .rotary import Rotary
 
-
-class GatedMlp(nn.Module):
-    def __init__(self, hidden: int, width: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(hidden, width, bias=False)
-        self.up = nn.Linear(hidden, width, bias=False)
-        self.down = nn.Linear(width, hidden, bias=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(hidden)) * self.up(hidden))
+MLP_CUTS = {"mlp.gate": "column", "mlp.up": "column", "mlp.down": "row"}
 
 
 class LlamaBlock(nn.Module):
-    def __init__(self, shape: Shape, rotary: Rotary) -> None:
+    def __init__(self, shape: Shape, rotary: Rotary, mlp: nn.Module) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(shape.hidden, eps=1e-5)
         self.attention = Attention(
-            shape.hidden, shape.heads, shape.kv_heads, bias=False, rotary=rotary
+            shape.hidden,
+            shape.heads,
+            shape.kv_heads,
+            bias=False,
+            rotary=rotary,
+            head_width=shape.head_width,
+            norms=shape.query_key_norms,
         )
         self.mlp_norm = nn.RMSNorm(shape.hidden, eps=1e-5)
-        self.mlp = GatedMlp(shape.hidden, shape.ffn)
+        self.mlp = mlp
 
     def forward(
         self, hidden: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
@@ -46,12 +47,34 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, shape: Shape, *, theta: float = 500_000.0) -> None:
+    """Args: those of a mixture of experts mean nothing without experts.
+
+    theta: the base of the rotary angles.
+    balance, z_loss, capacity: see Mixture.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        theta: float = 500_000.0,
+        balance: float = BALANCE,
+        z_loss: float = Z,
+        capacity: float = 0.0,
+    ) -> None:
         super().__init__()
         self.shape = shape
         rotary = Rotary(shape.head_width, shape.sequence, theta=theta)
         self.embedding = nn.Embedding(shape.vocab, shape.hidden)
-        self.blocks = nn.ModuleList(LlamaBlock(shape, rotary) for _ in range(shape.layers))
+
+        def mlp(layer: int) -> nn.Module:
+            if not shape.is_sparse(layer):
+                return GatedMlp(shape.hidden, shape.ffn)
+            return Mixture(shape, balance=balance, z_loss=z_loss, capacity=capacity)
+
+        self.blocks = nn.ModuleList(
+            LlamaBlock(shape, rotary, mlp(layer)) for layer in range(shape.layers)
+        )
         self.norm = nn.RMSNorm(shape.hidden, eps=1e-5)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
         self.mask = document_mask  # replaceable like attend, for context parallelism
@@ -77,12 +100,18 @@ class Llama(nn.Module):
         return residual_std(name, self.shape.layers)
 
     @property
+    def cuts(self) -> dict[str, str]:
+        """None of MLPs where some are mixtures; none of heads whose norm is over all of them."""
+        cuts = {} if self.shape.query_key_norms else dict(ATTENTION_CUTS)
+        return cuts if self.shape.experts else {**cuts, **MLP_CUTS}
+
+    @property
     def anatomy(self) -> Anatomy:
         return Anatomy(
             entry=("embedding",),
             blocks=tuple(f"blocks.{index}" for index in range(self.shape.layers)),
             exit=("norm", "head"),
-            cuts={**ATTENTION_CUTS, "mlp.gate": "column", "mlp.up": "column", "mlp.down": "row"},
+            cuts=self.cuts,
             head="head",
             embedding="embedding",
             tied=self.shape.tied,

@@ -44,19 +44,26 @@ class HuggingfaceTensor:
 
 def refuse_unsupported_shape(shape: Shape) -> None:
     """Raise for shapes that the planner can forecast and no built-in model has."""
-    if shape.experts:
-        problem = f"the planner counts {shape.experts} experts, and no built-in model has any"
-        remedy = "Train a folder of such a model, or hand its module to sl.climb."
-        raise PlanError("model.experts", problem, remedy)
-    if shape.extra:
+    if shape.extra and not shape.query_key_norms:
         problem = f"{shape.extra} parameters of a block (biases, norms of heads) are in no built-in"
         remedy = "Train the folder of a model that has them; --names same converts it."
         raise PlanError("model.extra", f"{problem} model", remedy)
 
 
+def refuse_without_names(shape: Shape) -> None:
+    """Raise for built-in models whose tensors have no Hugging Face names here."""
+    if shape.experts:
+        problem = f"{shape.experts} experts are stacked in one tensor, and Hugging Face's are not"
+        raise PlanError("model.experts", problem, "--names same converts it.")
+    if shape.query_key_norms or shape.head:
+        problem = "norms of queries and keys, or heads of another width, have no names here"
+        raise PlanError("model.extra", problem, "--names same converts it.")
+
+
 def huggingface_tensors(shape: Shape) -> list[HuggingfaceTensor]:
     """Every tensor of the model as Hugging Face stores it."""
     refuse_unsupported_shape(shape)
+    refuse_without_names(shape)
     return list(llama_tensors(shape) if shape.family == "llama" else gpt_tensors(shape))
 
 

@@ -225,6 +225,8 @@ def make_part(
         whole_parameters=counts.whole,
         frozen_parameters=counts.frozen,
         frozen_whole_parameters=counts.frozen_whole,
+        narrowed_parameters=counts.narrowed,
+        narrowed_whole_parameters=counts.narrowed_whole,
         matrices=counts.matrices,
         whole_matrices=counts.whole_matrices,
         matrix_rows=counts.matrix_rows,

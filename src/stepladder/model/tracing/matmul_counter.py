@@ -35,6 +35,7 @@ MATMULS = Operators(
         "aten.baddbmm": (1, 2),
         "aten.addbmm": (1, 2),
         "aten._grouped_mm": (0, 1),  # each row with its own expert's matrix
+        "stepladder.grouped_loop": (0, 1),
     }
 )
 CONVOLUTIONS = Operators(("aten.convolution", "aten._convolution", "aten.cudnn_convolution"))

@@ -12,7 +12,7 @@ from stepladder.seam.operators import Operators
 from .matmul_counter import CONVOLUTIONS, MATMULS
 from .operator_flops import RECURRENT, VECTOR_PRODUCTS, name_of, recurrent_weights
 
-GROUPED = Operators(("aten._grouped_mm",))
+GROUPED = Operators(("aten._grouped_mm", "stepladder.grouped_loop"))
 
 
 @dataclass(frozen=True, slots=True)

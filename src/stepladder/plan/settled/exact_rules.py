@@ -63,7 +63,7 @@ def exact_sends_whole_gradients(plan: Plan) -> PlanError | None:
 
 def recheck_needs_exact(plan: Plan) -> PlanError | None:
     """Without it two tries of a step may differ by rounding, and nothing would be wrong."""
-    if not plan.recheck or plan.exact.runs:
+    if not plan.recheck or (plan.exact.runs and not plan.exact.free):
         return None
     problem = f"recheck={plan.recheck} compares bits, and without exact a step may round otherwise"
     return PlanError("recheck", problem, "Add exact=runs or exact=ranks, or leave recheck out.")

@@ -111,6 +111,11 @@ class SettledPlan:
         return self.plan.exact.runs
 
     @property
+    def lenient(self) -> bool:
+        """Whether an operator without a deterministic algorithm runs all the same."""
+        return self.plan.exact.free
+
+    @property
     def slices(self) -> int:
         """Slices of the global batch whose gradients are added up in a fixed tree; 0: none."""
         return self.plan.exact.slices

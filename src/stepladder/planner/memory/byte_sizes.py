@@ -16,6 +16,7 @@ class Sizes:
     """What the formulas read of a plan."""
 
     parameter: int  # bytes of one, as each rank holds it
+    narrowed: int  # of a frozen one that only linears read
     gradient: int
     waiting: int  # of a gradient that stands beside the one it will be added to
     state: int  # what the optimizer keeps for one parameter
@@ -57,9 +58,11 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
     if settled.masters:
         masters = moment = BYTES["float32"]
     gradient = BYTES[software.gradient] if software.gradient else parameter
+    narrows = software is OURS and precision.mixed and precision.compute != "fp8"
     gathered = parameter if settled.slices else work  # autocast narrows what slices gather
     return Sizes(
         parameter=parameter,
+        narrowed=work if narrows else parameter,
         gradient=gradient,
         waiting=waiting_bytes(settled, software, work, gradient),
         state=moment * plan.optimizer.moments + masters,

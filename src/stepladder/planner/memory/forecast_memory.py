@@ -143,7 +143,9 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     held = stage.parameters(sizes.tensor, facts.tied_parameters)
     sliced = sizes.shard if sizes.wrapped else 1
     trained = stage.trained(sizes.tensor, facts.tied_parameters)
-    parameters, gradients = held * sizes.parameter / sliced, trained * sizes.gradient / sliced
+    spared = stage.narrowed(sizes.tensor) * (sizes.parameter - sizes.narrowed)
+    parameters = (held * sizes.parameter - spared) / sliced
+    gradients = trained * sizes.gradient / sliced
     matrices = stage.matrices(sizes.tensor)
     state = (trained - matrices) * sizes.state + matrices * sizes.matrix_state
     return parameters, gradients, state / sizes.shard + stage.matrix_rows * sizes.row_state

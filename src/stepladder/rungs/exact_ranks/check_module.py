@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from stepladder.errors import PlanError, raise_all
+from stepladder.model.builtin.mixture import mixtures_of
 from stepladder.rungs.data_parallel.batch_norm import batch_norms
 from stepladder.rungs.loss_module import LossModule
 
@@ -32,6 +33,15 @@ def check_slices(module: nn.Module, loss: LossModule | None) -> None:
         )
         for part, name in names.items()
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None
+    ]
+    found += [
+        PlanError(
+            f"'{name}'",
+            "has losses of its router over the whole batch, which slices do not see",
+            f"Build the model with balance=0 and z_loss=0, {WITHOUT}",
+        )
+        for name, part in mixtures_of(module)
+        if part.balance or part.z
     ]
     if loss is not None and loss.trained:
         problem = f"has {len(loss.trained)} trained parameters, whose gradients ranks average"

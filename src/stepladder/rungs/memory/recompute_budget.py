@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepladder.errors import PlanError
+from stepladder.model import Anatomy
 
 Depth = Literal["kept", "cheap", "whole"]
 GIB = 2**30
@@ -82,3 +83,11 @@ def deepen(num_blocks: int) -> Iterator[list[Depth]]:
 def round_up(num_bytes: int) -> float:
     """GiB with two decimals that hold this many bytes."""
     return -(-num_bytes * 100 // GIB) / 100
+
+
+def in_order(
+    costs: Sequence[BlockCost] | None, listed: Anatomy, run: Anatomy
+) -> Sequence[BlockCost] | None:
+    """What blocks cost, in the order a pipeline runs them; None where nobody measured them all."""
+    known = dict(zip(listed.blocks, costs or ()))
+    return [known[name] for name in run.blocks] if known and known.keys() >= {*run.blocks} else None

@@ -1,6 +1,7 @@
 """Rung: compute in fewer bits, and keep the modules that need it in float32.
 
-At build time `precision` casts what is stored and marks what is kept in float32. At run time
+At build time `precision` casts what is stored, holds frozen matrices in the type that autocast
+would give them, and marks what is kept in float32. At run time
 `autocast_context` surrounds a forward pass: autocast where storage and compute types differ, and
 the mode of float32 matmuls. That mode belongs to the whole process and is read as each matmul
 starts, so a step also opens `float32_matmul_mode` around its backward; autocast must not be open
@@ -25,6 +26,7 @@ from torch.nn import functional
 
 from stepladder.errors import PlanError, nearest
 from stepladder.kernels import convert_linears, float8_problems
+from stepladder.model.frozen_linears import narrow_frozen_linears
 from stepladder.plan import Plan, Precision
 from stepladder.plan.settled.limits import DeviceLimits
 from stepladder.seam.modules import persistent_buffers
@@ -62,6 +64,8 @@ def precision(
         _cast(part, torch.float32 if part in full_width else store, types)
     if precision.compute == "fp8":
         convert_linears(module, skip=full_width, ours=kernels)
+    if precision.mixed and precision.compute != "fp8":
+        narrow_frozen_linears(module, work, skip=full_width)
     for one in kept:
         _compute_in_float32(one, device, answer=torch.float32 if precision.mixed else work)
 

@@ -8,7 +8,7 @@ model.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
 from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.data_loader.loader_position import KEY
+from stepladder.train.data_loader.stream_places import KEY as STREAM_KEY
 from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
 from stepladder.train.optimizer.error_feedback import set_owed
@@ -39,7 +40,6 @@ from stepladder.train.optimizer.optimizer_state import (
     set_plain_state,
 )
 
-from .plain_values import encode
 from .rank_state import set_rank_state
 from .registered_state import load_registered
 from .rng_state import set_generators
@@ -65,7 +65,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         reader.read_all_into([*((held.name, held.slice, held.tensor) for held in here), *masters])
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
-        run.reading.saved = loader_position(run, manifest, reader)
+        run.reading.restore(kept_by_rank(run, manifest, reader, (KEY, STREAM_KEY)))
         told = set_rank_state(run.climbed, run.world, manifest, reader)
         told += load_registered(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
@@ -242,12 +242,14 @@ def generators(run: Engine, manifest: Manifest, reader: CheckpointReader) -> Non
             ) from wrong
 
 
-def loader_position(run: Engine, manifest: Manifest, reader: CheckpointReader) -> Tensor | None:
-    """Where the saved run was in a DataLoader; of other ranks, where the first was."""
+def kept_by_rank(
+    run: Engine, manifest: Manifest, reader: CheckpointReader, names: Iterable[str]
+) -> dict[str, Tensor] | None:
+    """Where the saved run was in what it read; of other ranks, where the first was."""
     if not manifest.ranks:  # no run wrote it
         return None
     file = rank_file(run, manifest, reader)
-    return file.tensor(KEY) if KEY in file.names() else encode({})
+    return {name: file.tensor(name) for name in names if name in file.names()}
 
 
 def rank_file(run: Engine, manifest: Manifest, reader: CheckpointReader) -> TensorFile:

@@ -3,7 +3,8 @@
 A DataLoader has no position. So a checkpoint keeps the random generators as they were when the
 epoch began, and how many batches were read since: a resumed run begins the epoch with the same
 generators and passes over those batches. A loader with a `state_dict` of its own, such as
-torchdata's StatefulDataLoader, is set by that instead.
+torchdata's StatefulDataLoader, is set by that instead; so is a stream that keeps its position,
+where the loader reads it in this process and so no further than it is asked to.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from stepladder.data import Batch
+from stepladder.data.streams.stream_place import keeps_position
+from stepladder.data.streams.stream_samples import forget_loaded_state
 from stepladder.train.checkpointing.plain_values import decode, encode
 from stepladder.train.checkpointing.rng_state import read_generators, set_generators
+
+from . import stream_places
+from .stream_places import StreamPlaces
 
 CPU = torch.device("cpu")
 KEY = "loader"  # of the position, in a rank's own file
@@ -35,6 +42,7 @@ class LoaderPosition:
     batches: int = 0  # of this epoch that were read
     ended: bool = False  # an epoch was read to its end
     saved: Tensor | None = None  # of a checkpoint, until the next loader is read
+    streams: StreamPlaces = field(default_factory=StreamPlaces)  # what run.batches reads
 
     def read(self, loader: Any, position: int, opened: Open, events: list[str]) -> Iterator[Any]:
         """The batches of one epoch, after a resume from where the checkpoint was saved."""
@@ -47,6 +55,7 @@ class LoaderPosition:
         if not first:  # a new epoch
             self.began, self.batches = {**read_start(loader), "position": position}, 0
             source = iter(opened(position))
+        forget_loaded_state(getattr(loader, "dataset", None))
         for batch in chain(first, source):
             self.batches += 1
             yield batch
@@ -65,6 +74,8 @@ class LoaderPosition:
         if saved.get("state") is not None and keeps_state(self.loader):
             self.loader.load_state_dict(saved["state"])
             return iter(opened(position))
+        if saved.get("stream") is not None and stream_of(self.loader) is not None:
+            return self.go_on_in_stream(saved, position, opened, events)
         now, start = read_start(self.loader), saved["began"]
         set_start(self.loader, start)
         source = iter(opened(start["position"]))
@@ -73,6 +84,7 @@ class LoaderPosition:
         if isinstance(getattr(self.loader, "dataset", None), IterableDataset):
             events.append(
                 f"the DataLoader reads a stream: {passed} batches were read again from its start"
+                + (", as its workers read ahead of it" if stream_keeps(self.loader) else "")
             )
         if passed < saved["batches"]:
             events.append(
@@ -82,15 +94,47 @@ class LoaderPosition:
         self.began, self.batches = start, passed
         return source
 
+    def go_on_in_stream(
+        self, saved: dict[str, Any], position: int, opened: Open, events: list[str]
+    ) -> Iterator[Any]:
+        """Have the stream be where it was, instead of reading up to there."""
+        stream, now = stream_of(self.loader), read_generators(CPU)
+        set_epochs(self.loader, saved["began"])
+        assert stream is not None
+        stream.load_state_dict(saved["stream"])
+        source = iter(opened(position))
+        set_generators(now, CPU)  # a loader draws when it begins, and this one began before
+        self.began, self.batches = saved["began"], saved["batches"]
+        events.append(
+            f"the DataLoader's stream goes on from its own state, after {self.batches} batches"
+        )
+        return source
+
+    def advance(self, position: int, batch: Batch) -> int:
+        """The run's position after a batch that was learned from."""
+        self.streams.learned(batch.place)
+        return position + batch.size
+
+    def restore(self, kept: dict[str, Tensor] | None) -> None:
+        """Be where a checkpoint was; None: no run wrote it."""
+        self.saved = None if kept is None else kept.get(KEY, encode({}))
+        self.streams.load((kept or {}).get(stream_places.KEY))
+
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, by its key in the rank's file."""
+        return {**self.loader_state(), **self.streams.state()}
+
+    def loader_state(self) -> dict[str, Tensor]:
         if self.loader is None:
             return {KEY: encode({"ended": True})} if self.ended else {}
+        place = {"began": self.began, "batches": self.batches}
         own = self.loader.state_dict() if keeps_state(self.loader) else None
+        stream = stream_of(self.loader)
+        states = {"state": own, "stream": stream.state_dict() if stream is not None else None}
         try:
-            return {KEY: encode({"began": self.began, "batches": self.batches, "state": own})}
+            return {KEY: encode({**place, **states})}
         except (TypeError, ValueError):  # a state of the loader's that no checkpoint holds
-            return {KEY: encode({"began": self.began, "batches": self.batches, "state": None})}
+            return {KEY: encode(place)}
 
 
 def is_loader(batches: Any) -> bool:
@@ -104,7 +148,8 @@ def keeps_state(loader: Any) -> bool:
 def read_start(loader: Any) -> dict[str, Any]:
     """All that an epoch's order follows from, as it is now."""
     states = [generator.get_state() for generator in generators_of(loader)]
-    epoch = next((s.epoch for s in samplers_of(loader) if hasattr(s, "set_epoch")), None)
+    counting = [one for one in (*samplers_of(loader), dataset_of(loader)) if counts_epochs(one)]
+    epoch = counting[0].epoch if counting else None
     return {"generators": read_generators(CPU), "own": states, "epoch": epoch}
 
 
@@ -112,9 +157,35 @@ def set_start(loader: Any, start: dict[str, Any]) -> None:
     set_generators(start["generators"], CPU)
     for generator, state in zip(generators_of(loader), start["own"]):
         generator.set_state(state)
-    for sampler in samplers_of(loader):
-        if start["epoch"] is not None and hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(start["epoch"])
+    set_epochs(loader, start)
+
+
+def set_epochs(loader: Any, start: dict[str, Any]) -> None:
+    for part in (*samplers_of(loader), dataset_of(loader)):
+        if start["epoch"] is not None and counts_epochs(part):
+            part.set_epoch(start["epoch"])
+
+
+def counts_epochs(part: Any) -> bool:
+    return hasattr(part, "set_epoch") and hasattr(part, "epoch")
+
+
+def dataset_of(loader: Any) -> Any:
+    """The stream that a loader reads; None where it reads samples by index."""
+    found = getattr(loader, "dataset", None)
+    return found if isinstance(found, IterableDataset) else None
+
+
+def stream_keeps(loader: Any) -> bool:
+    """Whether the loader's stream has a state that leads back to its next sample."""
+    stream = dataset_of(loader)
+    return stream is not None and keeps_position(stream)
+
+
+def stream_of(loader: Any) -> Any:
+    """The loader's stream where its own state is where the loader is."""
+    here = isinstance(loader, DataLoader) and not loader.num_workers
+    return dataset_of(loader) if here and stream_keeps(loader) else None
 
 
 def generators_of(loader: Any) -> list[torch.Generator]:

@@ -17,6 +17,7 @@ from stepladder.train.prepare_module import prepare_module
 from stepladder.train.run import Run
 from stepladder.train.step_batch import as_batch
 from stepladder.world import World
+from stepladder.world.seed import fix_library_algorithms
 
 from .auto_plan import Choice, can_compile, is_automatic
 from .tuner import Tuner, make_tuner
@@ -99,4 +100,8 @@ def make_tuning(
         exact=exact,
         compiles=can_compile(world.device),
     )
-    return Tuning(tuner, world, device, loss, seed, given) if tuner else None
+    if tuner is None:
+        return None
+    if world.device.type == "cuda":
+        fix_library_algorithms()  # before their first use: deterministic algorithms may be chosen
+    return Tuning(tuner, world, device, loss, seed, given)

@@ -169,7 +169,7 @@ def arithmetic(settled: SettledPlan, device: torch.device) -> Iterator[None]:
     alone = bool(settled.slices) and device.type == "cpu"
     with (
         one_thread(alone),
-        deterministic(settled.deterministic),
+        deterministic(settled.deterministic, lenient=settled.lenient),
         float32_matmul_mode(settled.plan.precision, device),
     ):
         yield

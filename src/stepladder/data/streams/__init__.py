@@ -1,0 +1,1 @@
+"""Streams: sources of samples without an index, read one after another."""

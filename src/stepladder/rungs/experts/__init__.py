@@ -1,0 +1,1 @@
+"""Mixtures of experts: the router's losses over a whole batch."""
