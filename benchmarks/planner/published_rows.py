@@ -23,7 +23,7 @@ from stepladder.plan import (
     Recompute,
     Schedule,
 )
-from stepladder.workload import Facts, Shape, facts_of_shape
+from stepladder.workload import ElementsByType, Facts, Shape, facts_of_shape
 from stepladder.workload.adapters import NAMES as ADAPTED
 from stepladder.workload.adapters import with_adapters
 from stepladder.workload.shape import check_shape
@@ -40,6 +40,7 @@ DEVICES = {  # words of the hardware column that the device table does not read,
 
 # What a team that says nothing of recomputation may have done, cheapest first: the least that fits.
 UNSAID = (Recompute(), Recompute("selective"), Recompute("every", every=2), Recompute("blocks"))
+USUAL_STRETCH = 4  # blocks of one, where a rank has several and a row does not say how many
 
 GIB = 2**30
 
@@ -106,8 +107,46 @@ def facts_of_row(row: Row) -> Facts:
         grouped = row["kv_heads"] not in ("", row["heads"])
         shape = shapes[0 if grouped else -2]
     facts = facts_of_shape(check_shape(shape), name=row["model"])
+    facts = written_out(row, shape, facts)
     rank, products = adapters_of_row(row, 7 if shape.gated else 6)
     return with_adapters(facts, rank, products) if rank else facts
+
+
+# Of one block, per element and forward, in fp32 elements that a norm or a rotation of queries and
+# keys written in Python moves beyond what one kernel does. A norm casts, squares, means, scales,
+# casts and weighs: 36 bytes of which 4 are counted. A rotation casts to fp32, multiplies complex
+# numbers or pairs, and casts back: 20 to 36 bytes of which 8 are counted.
+NORM, ROTATION = 8.0, 5.0
+
+
+def written_out(row: Row, shape: Shape, facts: Facts) -> Facts:
+    """The same model with its norms or rotations written in Python, which a compiler fuses."""
+    norms, rotations = written_of_row(row)
+    if not (norms or rotations) or not shape.gated:
+        return facts
+    stream = 2 * shape.hidden * norms * NORM
+    turned = (shape.query_width + shape.kv_heads * shape.head_width) * rotations * ROTATION
+    more = ElementsByType(single=facts.tokens * (stream + turned))
+    parts = [
+        replace(p, moved=replace(p.moved, eager=p.moved.eager + more)) if p.name == "block" else p
+        for p in facts.parts
+    ]
+    return replace(facts, parts=tuple(parts))
+
+
+def written_of_row(row: Row) -> tuple[bool, bool]:
+    """Whether a project writes its norms and rotations in Python, by its code."""
+    source, notes = row["source"], row["notes"]
+    if re.search("fms-fsdp|transformers|trl|axolotl|torchtune", source, re.I):
+        return True, True
+    if re.search("HF Trainer", notes):
+        fused = bool(re.search("foak|liger fused", notes, re.I))
+        return not fused, not fused
+    if (
+        "July-2024" in notes
+    ):  # nanotron's norms were Triton's by then, its rotations complex numbers
+        return False, True
+    return False, False
 
 
 def families_of_row(row: Row) -> tuple[str, ...]:
@@ -118,12 +157,14 @@ def families_of_row(row: Row) -> tuple[str, ...]:
 
 
 def adapters_of_row(row: Row, products: int) -> tuple[int, tuple[str, ...]]:
-    """Rank and products of LoRA: 16, and all of a block's, where a row says no more; 0: none."""
+    """Rank and products of LoRA: 16, and the usual ones, where a row says no more; 0: none."""
     said = re.search(r"lora(?: r(\d+))?( [a-z,]+)?", row["model"], re.I)
     if said is None and not re.search(r"\blora\b", row["notes"], re.I):
         return 0, ()
+    narrow = megatron_like(row) and " all" not in row["model"]  # as its recipes have it
+    usual = ("q", "k", "v") if narrow else ADAPTED[products]
     named = set(((said and said[2]) or "").strip().split(",")) & set(ADAPTED[products])
-    return int((said and said[1]) or 16), tuple(sorted(named)) or ADAPTED[products]
+    return int((said and said[1]) or 16), tuple(sorted(named)) or usual
 
 
 def cluster_of_row(row: Row, device: str) -> Cluster:
@@ -150,6 +191,8 @@ def plans_of_row(row: Row) -> list[Plan]:
     if plan.recompute.kind != "none" or (row["activation_checkpointing"] and not unsaid):
         return [plan]
     plans = [replace(plan, recompute=each) for each in UNSAID]
+    if "torchtitan" in row["source"]:  # its own default
+        plans = plans[1:]
     if megatron_like(row) and plan.zero == 3:  # its recipes for FSDP offload activations
         plans.insert(1, replace(plan, offload=("activations",)))
     return plans
@@ -218,6 +261,9 @@ def hybrid(row: Row) -> bool:
 def schedule_of_row(row: Row) -> Schedule:
     """Interleaved where the notes say with how many stretches a rank."""
     found = re.search(r"(?:interleav\w*|virtual[a-z -]*|vpp|\bv)\D{0,12}(\d+)", row["notes"], re.I)
+    each = number(row, "layers") // number(row, "pp")
+    if number(row, "pp") > 1 and "virtual pipeline not stated" in row["notes"]:
+        return Schedule("interleaved", max(each // USUAL_STRETCH, 2))
     if number(row, "pp") > 1 and found and int(found[1]) > 1:
         return Schedule("interleaved", int(found[1]))
     return Schedule()

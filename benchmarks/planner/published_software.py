@@ -42,6 +42,7 @@ def framework_of_row(row: Row, device: str) -> Software:
         return Software(
             keeps_logits=True, masters=True, gradient="float32", adds_later=True, cuts="crossing",
             regathers="July-2024" not in row["notes"],  # it came later
+            host_factor=4.0,
         )  # fmt: skip
     if megatron_like(row):
         return megatron_software(row, device)
@@ -78,7 +79,11 @@ def framework_of_row(row: Row, device: str) -> Software:
             drops_gradients=True,
         )
     if "nanochat" in row["source"]:  # compiled with its loss
-        return Software(loss="fused", compiles_loss=True, drops_gradients=True)
+        third = "flash-attn 3" in row["attention_impl"] and device.startswith("H")
+        return Software(
+            loss="fused", compiles_loss=True, drops_gradients=True,
+            attention_flops_per_second=520e12 if third else None,
+        )  # fmt: skip
     return Software()
 
 
@@ -95,8 +100,23 @@ def megatron_software(row: Row, device: str) -> Software:
     # On Transformer Engine: collectives run in pieces beside products, operands are cast by the
     # kernels that make them, with scales of steps before, and attention is cuDNN's, which on a
     # Hopper does 520 TFLOP/s forward and backward (FlashAttention-3, Shah 2024).
-    hopper = device[0] in "HG"
     return replace(
-        software, gradient=None, hides_tensor=True, cast_bytes=3.0, casts_once=True,
-        attention_flops_per_second=520e12 if hopper else None,
+        software, gradient=None, hides_tensor=True, hides_context=True, cast_bytes=3.0,
+        casts_once=True, attention_flops_per_second=cudnn_attention(row, device),
     )  # fmt: skip
+
+
+def cudnn_attention(row: Row, device: str) -> float | None:
+    """Attention of cuDNN 9, which NeMo has from 24.05 on.
+
+    On a Hopper as FlashAttention-3's authors measured (Shah 2024); on Blackwells as whole steps of
+    long sequences leave for it, no more closely known: Blackwell Ultra's exponentials are twice as
+    fast, which is what bounds it there.
+    """
+    if "24.03" in row["notes"]:
+        return None
+    if device.startswith("H"):
+        return 520e12
+    if device.startswith(("B300", "GB300")):
+        return 950e12
+    return 750e12 if device.startswith(("B", "GB2")) else None

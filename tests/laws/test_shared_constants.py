@@ -23,6 +23,7 @@ HOMES = {  # shared constants that are parts of a value have that value's file a
             "DDP_BUCKET_BYTES",
             "PARAMETER_BUCKET_BYTES",
             "PREFETCHED_BLOCKS",
+            "MOMENT_GROUP",
         ),
         HOME,
     ),

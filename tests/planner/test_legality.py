@@ -178,6 +178,13 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "optimizer: sgd keeps no masters, and bf16-master needs them. "
         "Use adamw, or precision=bf16.",
     ),
+    "compact state needs masters": (
+        LLAMA,
+        "bf16 micro=1 state=14",
+        "1 x H100-80GB",
+        "state: state=14 says how masters are kept, and bf16 keeps none. "
+        "Use bf16-master, or leave state out.",
+    ),
     "masters need one rank": (
         LLAMA,
         "bf16-master zero3 micro=1",

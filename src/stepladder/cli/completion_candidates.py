@@ -25,6 +25,7 @@ from stepladder.plan.plan_text import ALL_WORDS as PLAN_WORDS
 from stepladder.plan.plan_text import ATTENTIONS, BATCHNORMS, COMPILES, KERNELS, OFFLOADS, SWITCH
 from stepladder.plan.plan_text import KEYS as PLAN_KEYS
 from stepladder.plan.recipe import NONFINITE, SECTIONS, SPIKE
+from stepladder.plan.shared_constants import MASTER_STATE
 from stepladder.workload.presets import PRESETS
 
 from .main import COMMANDS, split_settings
@@ -47,6 +48,7 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     "batchnorm": BATCHNORMS,
     "exact": ("none", "free", "runs", "ranks"),
     "recheck": ("none", "1000"),
+    "state": tuple(map(str, MASTER_STATE)),
     "optimizer": OPTIMIZERS,
     **dict.fromkeys(AXES, ("2", "4", "8", "-1")),
 }

@@ -1,12 +1,12 @@
 """Faster kernels: fused losses and updates, layouts, fp8, torch.compile with our graph passes."""
 
-from .adamw import adamw_
 from .channels_last import has_convolutions
 from .choose import Chosen, KernelChoice, choose
 from .convert_float8 import convert_linears, float8_problems
 from .cross_entropy import cross_entropy
 from .graph.compile import are_alike
 from .linear_cross_entropy import linear_cross_entropy
+from .optimizer.adamw import adamw_
 
 __all__ = [
     "Chosen",

@@ -7,6 +7,7 @@ from typing import Literal
 
 from stepladder.errors import PlanError
 
+from .shared_constants import MASTER_STATE
 from .typed_values import real, whole
 
 GIB = 2**30
@@ -38,6 +39,14 @@ def parse_count(field: str, text: str, least: int = 1) -> int:
 def parse_recheck(text: str) -> int:
     """Steps from one that is taken twice to the next; 0 from `none` and `0`."""
     return 0 if text in ("none", "0") else parse_count("recheck", text)
+
+
+def parse_state(text: str) -> int:
+    """Bytes a parameter, with its 16-bit gradient, its master and both of Adam's moments."""
+    if text not in map(str, MASTER_STATE):
+        known = ", ".join(map(str, MASTER_STATE))
+        raise PlanError("state", f"'{text}' is none of {known} bytes a parameter", "Use state=14.")
+    return int(text)
 
 
 def parse_prefetch(text: str) -> int:

@@ -49,6 +49,7 @@ class Plan:
     batchnorm: str = "sync"  # whose rows batch statistics are over: all ranks', or each its own
     exact: Exact = Exact()  # whether results are the same bits each time, and on any ranks
     recheck: int = 0  # one step in so many is taken twice and compared; 0: none
+    state: int = 16  # bytes a parameter with gradient, master and moments, where it has a master
     memory_bytes: int | None = None  # a ceiling for the process on its device
     optimizer: Optimizer = Optimizer()
 

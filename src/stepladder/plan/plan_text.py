@@ -27,6 +27,7 @@ from .options import (
     parse_count,
     parse_prefetch,
     parse_recheck,
+    parse_state,
 )
 from .precision import ELSEWHERE, PRECISIONS, Precision
 from .typed_values import nearest_word, toml_value, word_of, writable
@@ -116,6 +117,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
     "batchnorm": ("batchnorm", parse_batchnorm),
     "exact": ("exact", Exact.parse),
     "recheck": ("recheck", parse_recheck),
+    "state": ("state", parse_state),
     "memory": ("memory_bytes", lambda text: parse_bytes("memory", text)),
     "optimizer": ("optimizer", Optimizer.parse),
 }

@@ -34,3 +34,10 @@ PREFETCHED_BLOCKS = 1
 # Matrices that a rank orthogonalises together under muon, in the type it computes in: the next ones
 # arrive and the last ones leave meanwhile.
 MUON_ROUND_BYTES = 256 * MIB
+
+# Elements whose 8-bit moments share a scale.
+MOMENT_GROUP = 64
+
+# By the bytes of a parameter with its weight and gradient in 16 bits: what is kept of its master
+# beside the weight, and of each moment.
+MASTER_STATE = {16: (4, 4), 14: (2, 4), 10: (2, 2), 7: (1, 1 + 4 / MOMENT_GROUP)}

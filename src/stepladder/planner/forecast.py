@@ -6,7 +6,8 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner.memory.forecast_memory import forecast_memory, peak_interval
 from stepladder.planner.time.step_time import forecast_time
-from stepladder.record import Calibration, Forecast, Interval, Memory, Time
+from stepladder.planner.time.time_interval import time_interval
+from stepladder.record import Calibration, Forecast, Memory
 from stepladder.workload import Facts
 
 from .legality import plan_problems
@@ -15,9 +16,6 @@ from .training_software import OURS, Software
 
 MARGIN = 0.95  # of the usable memory that a search fills; the rest is for what no forecast sees
 USABLE = 0.985  # of a card's memory; the driver and error correction keep the rest
-
-# Where nine in ten published runs lie around the forecast of their step time.
-LOW, HIGH = 0.92, 1.25
 
 GIB = 2**30
 
@@ -64,13 +62,20 @@ def forecast(
         reasons=reasons,
         num_devices=cluster.num_devices,
         time=time,
-        step_seconds=interval(time),
+        step_seconds=None
+        if time is None
+        else time_interval(
+            time,
+            cluster.device,
+            pipeline=settled.layout.pipeline,
+            calibrated=calibration is not None,
+        ),
         tokens_per_step=settled.batch.sequences * facts.tokens,
         flops_per_step=None if flops is None else settled.batch.sequences * flops,
         peak_flops_per_second=device.peak(settled.precision.compute),
         watts=device.power_watts,
         dollars_per_hour=device.dollars_per_hour,
-        peak_bytes=peak_interval(memory),
+        peak_bytes=peak_interval(memory, software),
         unit=facts.unit,
     )
 
@@ -114,7 +119,3 @@ def memory_reasons(
     if host is None and host_bytes:
         reasons.append(f"host memory: a node needs {every / GIB:.0f} GiB; its size is not stated.")
     return tuple(reasons)
-
-
-def interval(time: Time | None) -> Interval | None:
-    return None if time is None else Interval(LOW * time.step_seconds, HIGH * time.step_seconds)

@@ -26,6 +26,7 @@ from stepladder.seam.modules import remove_own_hooks
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
+from stepladder.train.optimizer.compact.make_compact import make_compact
 from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
 from stepladder.train.optimizer.muon.make_muon import Chosen, choose_matrices, make_muon
@@ -81,7 +82,7 @@ def build(
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
-    optimizer = make_optimizer(settled, climbed, masters, given, matrices)
+    optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
     sharing = settled.layout.num_ranks // settled.data_ranks
     return Run(
         settled=settled,
@@ -113,11 +114,14 @@ def make_optimizer(
     masters: dict[nn.Parameter, torch.Tensor] | None,
     given: GivenOptimizer | None,
     matrices: Chosen | None,
+    seed: int,
 ) -> torch.optim.Optimizer:
     """The optimizer of what this rank owns, in words or as code."""
     plan = settled.plan
     if matrices is not None:
         return make_muon(matrices, climbed, settled)
+    if masters is not None and plan.state != 16:
+        return make_compact(settled, climbed, masters, seed)
     if given is None:
         owned = [(shard.name, shard.owned) for shard in climbed.shards]
         masters = masters_of_shards(climbed.shards, masters)

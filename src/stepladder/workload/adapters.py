@@ -41,6 +41,7 @@ def adapted(part: Part, rank: int, products: Collection[str]) -> Part:
     frozen = replace(
         part,
         frozen_parameters=part.parameters, frozen_whole_parameters=part.whole_parameters,
+        narrowed_parameters=sum(m.weights for m in part.matmuls),
         matrices=0, whole_matrices=0, matrix_rows=0, matmuls=still, tensors=0,
     )  # fmt: skip
     if part.name != "block":

@@ -25,6 +25,7 @@ FILES = (
     ("triton/test_triton_float8", EVERY),
     ("triton/test_triton_matmul", EVERY),
     ("test_max_pool", EVERY),
+    ("test_compact_adamw", EVERY),
 )
 
 

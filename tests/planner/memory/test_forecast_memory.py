@@ -162,6 +162,17 @@ def test_a_master_copy_lives_with_the_optimizer_where_the_software_says_so() -> 
     assert held.optimizer == pytest.approx(12 * N) and held.working == 0
 
 
+@pytest.mark.parametrize(
+    ("word", "each"), [("", 12), ("state=14", 10), ("state=10", 6), ("state=7", 3.125)]
+)
+def test_masters_and_moments_take_the_bytes_a_plan_names(word: str, each: float) -> None:
+    [held] = forecast_state(FACTS, Plan.parse(f"bf16-master {word} micro=1").settle(1))
+    assert held.parameters == pytest.approx(2 * N) and held.gradients == pytest.approx(2 * N)
+    assert held.optimizer == pytest.approx(each * N)
+    [held] = forecast_state(FACTS, Plan.parse(f"bf16-master {word} micro=1 batch=4").settle(1))
+    assert held.gradients == pytest.approx(4 * N), "micro-batches add up in float32"
+
+
 def test_a_processor_has_no_context() -> None:
     held = memory("fp32 ddp micro=1", on=Cluster.parse("8 x CPU"))
     assert held.context == held.reserved == 0

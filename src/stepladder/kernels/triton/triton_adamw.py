@@ -17,13 +17,32 @@ from torch import Tensor
 BLOCK = 4096
 WARPS = 8
 ALIGNED = 16  # bytes of a vector load: every address must be a multiple
+# Elements a thread reads at once, of 16-bit tensors too: else the compiler would carry every number
+# through shared memory, from one arrangement to the other.
+EACH = 4
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 @triton.jit
-def _address(place, KIND: tl.constexpr, ALIGNED: tl.constexpr):
-    return tl.multiple_of(tl.load(place).to(KIND), ALIGNED)
+def _address(place, KIND: tl.constexpr, EACH: tl.constexpr):
+    aligned: tl.constexpr = EACH * KIND.element_ty.primitive_bitwidth // 8
+    return tl.multiple_of(tl.load(place).to(KIND), aligned)
+
+
+@triton.jit
+def adam(
+    value, grad, m, v, first, second, lr, beta1, beta2, eps, decay, DECOUPLED: tl.constexpr
+):  # fmt: skip
+    """The new master and moments; `first` and `second` are 1 − beta^step of each moment."""
+    if DECOUPLED:
+        value = value - lr * decay * value
+    else:
+        grad = grad + decay * value
+    m = m + (1.0 - beta1) * (grad - m)
+    v = v + (1.0 - beta2) * (grad * grad - v)
+    value = value - lr / first * m / (tl.sqrt(v) / tl.sqrt(second) + eps)
+    return value, m, v
 
 
 @triton.jit
@@ -31,18 +50,18 @@ def _update(
     table, sizes, owners, firsts, corrections, divisor, bad,
     lr, beta1, beta2, eps, decay, num_tensors,
     PARAMETER: tl.constexpr, GRADIENT: tl.constexpr,
-    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
+    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr, EACH: tl.constexpr,
     MULTIPLE: tl.constexpr,
 ):  # fmt: skip
     if tl.load(bad) == 0.0:  # decided on the device: the host would have to wait to know
         owner = tl.load(owners + tl.program_id(0))
         row = table + owner
         full: tl.constexpr = tl.pointer_type(tl.float32)
-        parameter = _address(row, tl.pointer_type(PARAMETER), ALIGNED)
-        master = _address(row + num_tensors, full, ALIGNED)
-        gradient = _address(row + 2 * num_tensors, tl.pointer_type(GRADIENT), ALIGNED)
-        mean = _address(row + 3 * num_tensors, full, ALIGNED)
-        square = _address(row + 4 * num_tensors, full, ALIGNED)
+        parameter = _address(row, tl.pointer_type(PARAMETER), EACH)
+        master = _address(row + num_tensors, full, EACH)
+        gradient = _address(row + 2 * num_tensors, tl.pointer_type(GRADIENT), EACH)
+        mean = _address(row + 3 * num_tensors, full, EACH)
+        square = _address(row + 4 * num_tensors, full, EACH)
         first_place = tl.load(firsts + tl.program_id(0)).to(tl.int64) * BLOCK
         places = tl.multiple_of(first_place, BLOCK) + tl.arange(0, BLOCK)
         inside = places < tl.multiple_of(tl.load(sizes + owner), MULTIPLE)
@@ -51,14 +70,10 @@ def _update(
         value = tl.load(master + places, mask=inside, other=0.0)
         m = tl.load(mean + places, mask=inside, other=0.0)
         v = tl.load(square + places, mask=inside, other=0.0)
-        if DECOUPLED:
-            value = value - lr * decay * value
-        else:
-            grad = grad + decay * value
-        m = m + (1.0 - beta1) * (grad - m)
-        v = v + (1.0 - beta2) * (grad * grad - v)
         first, second = tl.load(corrections + 2 * owner), tl.load(corrections + 2 * owner + 1)
-        value = value - lr / first * m / (tl.sqrt(v) / tl.sqrt(second) + eps)
+        value, m, v = adam(
+            value, grad, m, v, first, second, lr, beta1, beta2, eps, decay, DECOUPLED
+        )  # fmt: skip
         tl.store(mean + places, m, mask=inside)
         tl.store(square + places, v, mask=inside)
         tl.store(master + places, value, mask=inside)
@@ -84,7 +99,7 @@ def update_(
     _update[(len(owners),)](
         addresses, sizes, owners, firsts, corrections, divisor, bad,
         *numbers, len(rows), PARAMETER=TYPES[parameter.dtype], GRADIENT=TYPES[gradient.dtype],
-        DECOUPLED=decoupled, BLOCK=BLOCK, ALIGNED=ALIGNED, MULTIPLE=multiple(rows),
+        DECOUPLED=decoupled, BLOCK=BLOCK, EACH=EACH, MULTIPLE=multiple(rows),
         num_warps=WARPS,
     )  # fmt: skip
     for row in rows:
@@ -97,9 +112,11 @@ def multiple(rows: Sequence[tuple[Tensor, ...]]) -> int:
 
 
 @cache
-def blocks_of(sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def blocks_of(
+    sizes: tuple[int, ...], device: torch.device, block: int = BLOCK
+) -> tuple[Tensor, Tensor, Tensor]:
     """The size of each tensor; and for each program, its tensor and its block of that tensor."""
-    counts = [triton.cdiv(size, BLOCK) for size in sizes]
+    counts = [triton.cdiv(size, block) for size in sizes]
     owners = [owner for owner, count in enumerate(counts) for _ in range(count)]
     firsts = [first for count in counts for first in range(count)]
     return (

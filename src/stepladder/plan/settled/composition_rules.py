@@ -95,6 +95,13 @@ def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
     return PlanError("optimizer", problem, "Use adamw, or precision=bf16.")
 
 
+def compact_state_needs_masters(plan: Plan) -> PlanError | None:
+    if plan.state == 16 or plan.precision.masters:
+        return None
+    problem = f"state={plan.state} says how masters are kept, and {plan.precision} keeps none"
+    return PlanError("state", problem, "Use bf16-master, or leave state out.")
+
+
 def masters_need_one_rank(plan: Plan) -> PlanError | None:
     layout = plan.layout
     if not plan.precision.masters or layout.num_ranks == 1:

@@ -124,6 +124,7 @@ RULES = (
     ),
     Rule("the device multiplies in that type", with_device(on_device.device_multiplies)),
     Rule("masters need an optimizer that keeps them", of_plan(composition.optimizer_keeps_masters)),
+    Rule("compact state needs masters", of_plan(composition.compact_state_needs_masters)),
     Rule("masters need one rank", of_plan(composition.masters_need_one_rank)),
     Rule("flash attention works in 16 bits", of_plan(composition.flash_needs_half)),
     Rule("flash attention needs a device", with_device(on_device.flash_needs_device)),

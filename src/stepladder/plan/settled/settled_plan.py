@@ -133,8 +133,11 @@ class SettledPlan:
 
     @property
     def sums_gradients_in_float32(self) -> bool:
-        """Whether 16-bit gradients of micro-batches are accumulated in float32."""
-        return self.masters and self.micro_batch is not None
+        """Whether 16-bit gradients of several micro-batches are accumulated in float32."""
+        batch = self.plan.batch
+        if not self.masters or batch.micro is None or batch.micro_batches == 1:
+            return False
+        return batch.sequences != batch.micro * self.data_ranks
 
     @property
     def float8(self) -> bool:

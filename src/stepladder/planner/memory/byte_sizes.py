@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from stepladder.plan import SettledPlan
 from stepladder.plan.precision import BYTES
 from stepladder.plan.settled.settled_plan import CompileScope
+from stepladder.plan.shared_constants import MASTER_STATE
 from stepladder.planner.training_software import OURS, Software
 from stepladder.workload import Facts
 
@@ -19,8 +20,8 @@ class Sizes:
     narrowed: int  # of a frozen one that only linears read
     gradient: int
     waiting: int  # of a gradient that stands beside the one it will be added to
-    state: int  # what the optimizer keeps for one parameter
-    matrix_state: int  # for one of a hidden matrix
+    state: float  # what the optimizer keeps for one parameter
+    matrix_state: float  # for one of a hidden matrix
     row_state: int  # for one row of a hidden matrix, whole on every rank
     work: int
     gather: int  # of a parameter on its way to a rank that needs it
@@ -53,11 +54,15 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
     plan, precision, layout = settled.plan, settled.plan.precision, settled.layout
     assert settled.micro_batch and settled.micro_batches
     work, store = BYTES[precision.work], BYTES[precision.store]
+    masters: float
+    moment: float
     parameter, masters = (work, store) if software.masters else (store, 0)
     moment = store
     if settled.masters:
-        masters = moment = BYTES["float32"]
+        masters, moment = MASTER_STATE[plan.state]
     gradient = BYTES[software.gradient] if software.gradient else parameter
+    if settled.sums_gradients_in_float32:
+        gradient = BYTES["float32"]
     narrows = software is OURS and precision.mixed and precision.compute != "fp8"
     gathered = parameter if settled.slices else work  # autocast narrows what slices gather
     return Sizes(

@@ -16,7 +16,7 @@ from stepladder.workload import Facts, Part
 from .collective_time import Network
 from .device_speed import Speed
 from .host_time import LaunchCost, host_delay_seconds, part_launch_cost, update_launch_cost
-from .part_time import Share, Work, block_work, part_work
+from .part_time import Share, Work, attention_seconds, block_work, part_work
 
 LaunchAndWork = tuple[float, float]  # seconds to launch some work, and of the work itself
 
@@ -173,6 +173,9 @@ def communication_seconds(
         keys = 2 * part.attention.kv_heads * part.attention.head_width * part.attention.length
         group = setting.network.group(layout, "context")
         one = group.gather(keys * sizes.samples / sizes.tensor * sizes.work)
+        if sizes.software.hides_context:
+            attend, _ = attention_seconds(part.attention, setting.share, setting.speed)
+            one = max(one - attend, 0.0)
         ahead, back = ahead + one, back + (2 + depths.whole) * one
     return ahead, back
 

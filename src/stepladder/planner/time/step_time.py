@@ -72,7 +72,11 @@ def forecast_time(
 ) -> Time | None:
     """Time by cause for a settled plan; None on a device whose speed is unknown."""
     speed = speed_of(cluster.device, plan.precision, calibration)
-    speed = replace(speed, matrix=speed.matrix * software.narrower)
+    speed = replace(
+        speed,
+        matrix=speed.matrix * software.narrower,
+        launch_seconds=speed.launch_seconds * software.host_factor,
+    )
     if software.attention_flops_per_second:
         speed = replace(speed, attention=software.attention_flops_per_second)
     settled, network = settle_unchecked(plan, cluster), network_of(cluster, calibration)
@@ -183,13 +187,29 @@ def replicated_communication(
     if sizes.software.scatters and sizes.zero == 1:
         copies = setting.network.group(layout, "replicate")
         total = owners.gather(size) + copies.all_reduce(size / sizes.shard)
-        out_hidden = (1 - LAST_BUCKET) * min(out, one.block_forward * stage.num_blocks)
+        ahead = one.block_forward * stage.num_blocks * passes_beside(setting)
+        out_hidden = (1 - LAST_BUCKET) * min(out, ahead)
     else:
         total, out_hidden = group.all_reduce(size), 0.0
     # Slices are added up over ranks when the last one's backward is done.
-    hideable = 0.0 if sizes.settled.slices else min(total, one.block_backward * stage.num_blocks)
+    behind = one.block_backward * stage.num_blocks * passes_beside(setting)
+    hideable = 0.0 if sizes.settled.slices else min(total, behind)
     exposed = total - hideable + LAST_BUCKET * hideable
     return DataCommunication(exposed + out - out_hidden, total - exposed + out_hidden)
+
+
+def passes_beside(setting: Setting) -> float:
+    """Passes of a rank beside which its gradients leave, or its parameters return.
+
+    Interleaved stretches end one after another: the last micro-batches of all but the first of them
+    pass while the gradients of those before travel.
+    """
+    plan, software = setting.plan, setting.sizes.software
+    if plan.schedule.kind != "interleaved" or not software.scatters:
+        return 1.0
+    virtual = plan.schedule.virtual
+    later = plan.layout.pipeline * (virtual - 1) / virtual
+    return max(min(later, float(setting.sizes.micro_batches)), 1.0)
 
 
 def compressed_share(compress: Compress, stage: Stage) -> float:

@@ -1,8 +1,7 @@
 """Going on from a checkpoint: the newest whole one, on these ranks and in this layout.
 
 The ranks share the reading of every byte and agree on what they found, so all go on from the same
-checkpoint. Nothing of the run is touched before the whole checkpoint was found good and of this
-model.
+checkpoint. Nothing of the run is touched before all of it was found good and of this model.
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ from stepladder.train.data_loader.loader_position import KEY
 from stepladder.train.data_loader.stream_places import KEY as STREAM_KEY
 from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
+from stepladder.train.optimizer.compact.compact_adam import CompactAdam
+from stepladder.train.optimizer.compact.load_state import names_of_state, read_compact
 from stepladder.train.optimizer.error_feedback import set_owed
 from stepladder.train.optimizer.group_settings import compare_settings, set_counted
 from stepladder.train.optimizer.learning_rates import set_own_rates
@@ -62,7 +63,8 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         here, taken = places(run, path, manifest)
         masters = begin_anew(run, taken)
         set_plain_state(run, manifest, reader)
-        reader.read_all_into([*((held.name, held.slice, held.tensor) for held in here), *masters])
+        reader.read_all_into([*((one.name, one.slice, one.tensor) for one in here), *masters])
+        read_compact(run, manifest, reader, taken)
         generators(run, manifest, reader)
         set_owed(run, manifest, reader)
         run.reading.restore(kept_by_rank(run, manifest, reader, (KEY, STREAM_KEY)))
@@ -119,8 +121,10 @@ def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[StateShard
     """Where all that is loaded goes, and what of it is the optimizer's."""
     all_here = partial(state_shards, run.climbed, run.optimizer, run.world)
     model = [shard for shard in all_here() if shard.name.startswith(("model/", "loss/"))]
+    if isinstance(run.optimizer, CompactAdam):  # whose state is made from what is read
+        return model, names_of_state(run, manifest, path)
     taken = make_state(run, manifest, path)
-    return [*model, *(shard for shard in all_here() if shard.name in taken)], taken
+    return model + [shard for shard in all_here() if shard.name in taken], taken
 
 
 def check_slices(path: Path, manifest: Manifest, run: Engine) -> None:

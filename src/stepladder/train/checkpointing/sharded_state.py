@@ -9,7 +9,7 @@ so that all ranks write about as much.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -27,6 +27,7 @@ from stepladder.rungs.data_parallel.broadcast_parameters import is_strided as is
 from stepladder.rungs.loss_module import PREFIX as LOSS
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.sharding import is_strided, local_slice
+from stepladder.train.optimizer.compact.compact_adam import CompactAdam, state_of
 from stepladder.world import World
 
 from .plain_values import encode
@@ -43,6 +44,7 @@ class StateShard:
     slice: TensorSlice  # where it lies in the whole tensor
     tensor: Tensor  # the numbers; writing into it changes the run
     mine: bool = True  # to write; else another rank that holds the same does
+    fresh: bool = False  # made for a save: writing into it changes nothing
 
     @property
     def key(self) -> str:
@@ -60,11 +62,11 @@ def state_shards(
         name = saved_name(shard.name, climbed)
         mine = saves(shard, index, climbed, world)
         yield from shards_of_parameter(stored_path(shard.name, climbed), shard, shard.owned, mine)
-        kept = optimizer.state.get(shard.owned, {})
+        kept, fresh = state_of(optimizer, shard.owned), isinstance(optimizer, CompactAdam)
         for key, value in with_plain(kept, name).items():
-            yield from shards_of_optimizer_state(
-                f"optimizer/{name}/{key}", shard, value, mine, world
-            )
+            full = f"optimizer/{name}/{key}"
+            for part in shards_of_optimizer_state(full, shard, value, mine, world):
+                yield replace(part, fresh=fresh)
     for index, (name, tensor) in enumerate(untrained(climbed)):
         shard = ParameterShard(name, tensor, tensor, axes_of(tensor))  # type: ignore[arg-type]
         mine = saves(shard, index, climbed, world)

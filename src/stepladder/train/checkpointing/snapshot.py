@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from mmap import PAGESIZE as PAGE
 from typing import Any
 
@@ -73,7 +74,10 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
             kept = here.cpu()
         else:
             kept = place_for(here, f"{shard.name}{shard.slice.start}", buffers)
-            pairs.append((kept, here))
+            if shard.fresh:  # copied now: copies of all of them would fill the device
+                kept.copy_(here)
+            else:
+                pairs.append((kept, here))
         taken.add(shard, rank, kept)
     own = {**read_generators(run.world.device), **read_owed(run.climbed), **passing.own}
     own |= run.reading.state()
@@ -117,11 +121,11 @@ def forecast_snapshot(run: Engine) -> int:
 
     All but what notes and threads take is kept for the next.
     """
-    held = [*state_shards(run.climbed, run.optimizer, run.world), *registered_shards(run)]
-    mine = [shard for shard in held if shard.mine]
+    held = chain(state_shards(run.climbed, run.optimizer, run.world), registered_shards(run))
     pinned = run.world.device.type == "cuda"
-    copies = sum(host_bytes(shard.tensor.nbytes, pinned) for shard in mine)
-    return copies + len(mine) * NOTE_BYTES + (THREADS + 2) * THREAD_BYTES
+    # One after the other: some are made for the save, and all of them would fill the device.
+    mine = [host_bytes(shard.tensor.nbytes, pinned) for shard in held if shard.mine]
+    return sum(mine) + len(mine) * NOTE_BYTES + (THREADS + 2) * THREAD_BYTES
 
 
 def host_bytes(size: int, pinned: bool) -> int:

@@ -21,7 +21,7 @@ from stepladder.rungs import ParameterShard
 from stepladder.rungs.data_parallel.buffer_copies import whole_buffers
 from stepladder.rungs.parameter_shards import real, reshard
 from stepladder.seam.operators import foreach_lerp_
-from stepladder.train.optimizer.master_weights import MASTER
+from stepladder.train.optimizer.compact.compact_adam import master_of
 from stepladder.train.run import Run
 from stepladder.world import synchronize
 
@@ -143,8 +143,7 @@ class EMA:
 
     def _weights(self, shard: ParameterShard) -> Tensor:
         """What this rank's optimizer updates of a parameter, in the most digits it keeps."""
-        state = self.run.optimizer.state.get(shard.owned, {})
-        return state.get(MASTER, shard.owned).detach()
+        return master_of(self.run.optimizer, shard.owned).detach()
 
     def _own_buffers(self) -> dict[str, Tensor]:
         """The run's buffers that are averaged."""

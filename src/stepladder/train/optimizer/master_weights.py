@@ -44,12 +44,12 @@ class MasterAdam(torch.optim.AdamW):
         for index, p in enumerate(self.parameters):
             master = masters.get(p)
             kept = p.detach().float().clone() if master is None else master.to(p.device)
-            self.state[p] = {
-                "step": self.counts[index],
-                "exp_avg": torch.zeros_like(kept),
-                "exp_avg_sq": torch.zeros_like(kept),
-                MASTER: kept,
-            }
+            self.state[p] = {"step": self.counts[index], **self.begin(p, kept)}
+
+    def begin(self, p: nn.Parameter, master: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter that was not updated yet."""
+        zeros = torch.zeros_like(master)
+        return {"exp_avg": zeros, "exp_avg_sq": torch.zeros_like(master), MASTER: master}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]

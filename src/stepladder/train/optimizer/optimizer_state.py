@@ -27,6 +27,7 @@ from stepladder.train.checkpointing.sharded_state import (
 )
 from stepladder.train.engine import Engine
 
+from .compact.compact_adam import CompactAdam
 from .given_optimizer import keys_of_state
 from .master_weights import MASTER
 from .muon.muon import ADAM, ROW_MEANS, Muon
@@ -183,6 +184,8 @@ def empty_state(
 
 def begin_anew(run: Engine, taken: set[str]) -> Iterator[Wanted]:
     """Set to zero what the checkpoint holds nothing of; masters are filled as their parameters."""
+    if isinstance(run.optimizer, CompactAdam):  # see load_state.py
+        return
     if run.plan.optimizer.is_code and not taken:
         if run.index:  # else it is as it was given, with what it makes at once
             run.optimizer.state.clear()

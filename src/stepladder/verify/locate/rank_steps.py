@@ -21,6 +21,7 @@ from stepladder.rungs.pipeline.stage_module import StageModule
 from stepladder.seam.modules import is_compiled
 from stepladder.train import Run
 from stepladder.train.batch_rows import rows_of
+from stepladder.train.optimizer.compact.compact_adam import state_of
 from stepladder.verify.course import DEPENDS, Course, start
 
 from .comparable import Comparable, comparable_in, comparable_on_stage
@@ -176,7 +177,7 @@ class RankWatch:
         self.add(compare(Site("loss", ""), None, found, [self.expected[Site("loss", "")]]))
         run = self.run
         for shard in run.climbed.shards:
-            for key, value in run.optimizer.state.get(shard.owned, {}).items():
+            for key, value in state_of(run.optimizer, shard.owned).items():
                 if isinstance(value, Tensor):
                     self.hold_against(Site("optimizer state", shard.name, 0, key), value, shard)
         for name, parameter in run.module.named_parameters(remove_duplicate=False):

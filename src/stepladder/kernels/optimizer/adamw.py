@@ -10,10 +10,10 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from .backend import TRITON_DTYPES, runs_triton
+from stepladder.kernels.backend import TRITON_DTYPES, runs_triton
 
 try:
-    from .triton import triton_adamw as programs
+    from stepladder.kernels.triton import triton_adamw as programs
 except ModuleNotFoundError:
     programs = None  # type: ignore[assignment]
 
@@ -66,15 +66,23 @@ def fits_triton(row: Row) -> bool:
 
 def _torch_update_(row: Row, corrections: Tensor, divisor: Tensor, bad: Tensor, rule: Rule) -> None:
     parameter, master, gradient, mean, square = row
-    lr, beta1, beta2, eps, decay, decoupled = rule
     grad = gradient.float() / divisor
-    value = master - lr * decay * master if decoupled else master
-    grad = grad if decoupled else grad + decay * master
-    new_mean = mean.lerp(grad, 1 - beta1)
-    new_square = square.lerp(grad * grad, 1 - beta2)
-    first, second = corrections.unbind()
-    value = value - lr / first * new_mean / (new_square.sqrt() / second.sqrt() + eps)
+    value, *moments = torch_adam(master, grad, mean, square, corrections, rule)
     keep = bad > 0
-    for old, new in ((mean, new_mean), (square, new_square), (master, value)):
+    for old, new in zip((mean, square, master), (*moments, value)):
         old.copy_(torch.where(keep, old, new))
     parameter.copy_(torch.where(keep, parameter, master.to(parameter.dtype)))
+
+
+def torch_adam(
+    master: Tensor, grad: Tensor, mean: Tensor, square: Tensor, corrections: Tensor, rule: Rule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The new master and moments."""
+    lr, beta1, beta2, eps, decay, decoupled = rule
+    value = master - lr * decay * master if decoupled else master
+    grad = grad if decoupled else grad + decay * master
+    mean = mean.lerp(grad, 1 - beta1)
+    square = square.lerp(grad * grad, 1 - beta2)
+    first, second = corrections.unbind()
+    value = value - lr / first * mean / (square.sqrt() / second.sqrt() + eps)
+    return value, mean, square

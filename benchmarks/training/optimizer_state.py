@@ -1,0 +1,95 @@
+"""Loss with masters and moments in 16, 14, 10 and 7 bytes a parameter against AdamW in float32.
+
+Trains a small GPT on Python's own source, every sample once, from the same first weights for each
+plan and seed. Prints a table and writes benchmarks/results/optimizer_state.json.
+Run: PYTHONPATH=src python3 benchmarks/training/optimizer_state.py [--steps 1000] [--out FILE.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepladder.bench import make_workload
+from stepladder.bench.loss_curves.final_loss import with_seed
+from stepladder.bench.loss_curves.learning_rates import RateCase, train
+from stepladder.plan import Plan
+
+MODEL = "gpt:layers=2,hidden=64,heads=4,vocab=256,sequence=64"
+BATCH, SEQUENCE, WARMUP = 16, 64, 50
+ADAMW = "adamw lr=3e-3 wd=0.1 clip=1"
+PLANS = ("fp32", "bf16-master", "bf16-master state=10", "bf16-master state=7")
+EVERY = 10  # steps from one loss that is written to the next
+
+
+def measure(steps: int, seeds: int, device: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows so far, after each seed."""
+    work = make_workload(MODEL, batch=BATCH, sequence=SEQUENCE, num_batches=steps, device=device)
+    case = RateCase(ADAMW, BATCH, BATCH, "base", WARMUP)
+    rows: list[dict[str, Any]] = [
+        {"plan": text, "finals": [], "apart": [], "curves": []} for text in PLANS
+    ]
+    for seed in range(seeds):
+        for row in rows:
+            curve = train(with_seed(work, seed), case, Plan.parse(row["plan"]), seed)
+            if curve.final is None:
+                raise SystemExit(f"{row['plan']}: {curve.problem}")
+            row["finals"].append(curve.final)
+            row["apart"].append(curve.final / rows[0]["finals"][seed] - 1)
+            losses = curve.losses
+            row["curves"].append(
+                [statistics.mean(losses[at : at + EVERY]) for at in range(0, steps, EVERY)]
+            )
+            print(line(row), flush=True)
+        yield rows
+
+
+def line(row: dict[str, Any]) -> str:
+    apart = ", ".join(f"{share:+.2%}" for share in row["apart"])
+    mean = statistics.mean(row["apart"])
+    return f"| `{row['plan']}` | {statistics.mean(row['finals']):.4f} | {mean:+.2%} | {apart} |"
+
+
+def machine(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{platform.processor() or platform.machine()}, one thread"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", default="benchmarks/results/optimizer_state.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| plan | loss of the last tenth | from fp32, mean | by seed |")
+    print("| --- | --- | --- | --- |")
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(options.device),
+        "torch": torch.__version__,
+        "command": "python benchmarks/training/optimizer_state.py",
+        "model": MODEL,
+        "optimizer": ADAMW,
+        "batch": BATCH,
+        "sequence": SEQUENCE,
+        "steps": options.steps,
+    }
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for rows in measure(options.steps, options.seeds, options.device):
+        out.write_text(json.dumps({**result, "rows": rows}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

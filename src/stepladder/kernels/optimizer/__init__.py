@@ -1,0 +1,1 @@
+"""The fused update of Adam, and the formats of its state in fewer bytes."""
