@@ -56,6 +56,7 @@ PLANS = (
     "fp8-master compile=on kernels=on",
 )
 PRICED = ("bf16", "bf16 compile=on kernels=on", "bf16-master compile=on kernels=on")
+AUTO = ("auto tune=150", "auto compile=off tune=150")
 WARM_UP, TURNS, TURN_SECONDS = 5, 5, 0.5
 PROCESSES = multiprocessing.get_context("spawn")
 FRESH = ("again", "resumed")  # runs with compile caches of their own
@@ -285,20 +286,19 @@ def price(model: str, plan: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def by_default(model: str, budget: int = 150) -> dict[str, Any]:
+def by_default(model: str, plan: str) -> dict[str, Any]:
     """What `auto` chooses, and the hashes of two runs of that plan where it is exact."""
+    row = {"kind": "default", "model": model, "plan": plan}
     with tempfile.TemporaryDirectory() as cache:  # nothing is remembered
         os.environ["XDG_CACHE_HOME"] = cache
         try:
-            run, _ = make(PRICES[model], f"auto tune={budget}", exact=False)
+            run, _ = make(PRICES[model], plan, exact=False)
         except Exception as error:
-            return {"kind": "default", "model": model, "plan": "auto", "problem": str(error)[:400]}
+            return {**row, "problem": str(error)[:400]}
     words = str(replace(run.plan, optimizer=Plan().optimizer))
-    found = {
-        "kind": "default", "model": model, "plan": "auto", "chosen": words,
-        "exact": run.plan.exact.runs, "because": run.because, "tried": run.events,
-    }  # fmt: skip
-    if run.plan.exact.runs:
+    exact = run.plan.exact.runs
+    found = {**row, "chosen": words, "exact": exact, "because": run.because, "tried": run.events}
+    if exact:
         found["runs"] = [same_plan(model, words) for _ in range(2)]
         found["same"] = found["runs"][0] == found["runs"][1]
     return found
@@ -339,9 +339,10 @@ def main() -> None:
             for plan in chosen(asked.plans, PRICED):
                 show_price(model, plan, asked.results, only_warm=asked.warm)
     for model in chosen(asked.models, PRICES) if asked.default else ():
-        keep(asked.results, by_default(model))
-        torch.compiler.reset()
-        torch.cuda.empty_cache()
+        for plan in chosen(asked.plans, AUTO):
+            keep(asked.results, by_default(model, plan))
+            torch.compiler.reset()
+            torch.cuda.empty_cache()
     for kind, run in (("plain", repeats), ("hashes", compare)):
         if not getattr(asked, kind):
             continue

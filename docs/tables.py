@@ -325,6 +325,8 @@ def kernels() -> str:
 def parity(word: str) -> str:
     """Rows of the parity table whose plan says `word`."""
     kept = read("parity")
+    asked = [row for row in kept["rows"] if word in row["plan"]]
+    kept["date"] = max((row["date"] for row in asked), default=kept["date"])
     rows = [
         [
             row["model"],
@@ -334,8 +336,7 @@ def parity(word: str) -> str:
             f"{row['sgd']['norm']:.1e}",
             row["state"]["word"],
         ]
-        for row in kept["rows"]
-        if word in row["plan"]
+        for row in asked
     ]
     columns = ["model", "plan", "ranks", "loss, SGD", "gradient norm", "bytes against forecast"]
     return origin(kept, "python benchmarks/parity/parity_table.py") + "\n\n" + lines(columns, rows)
@@ -432,7 +433,13 @@ def exact_gpu() -> str:
     flags = "--attention --hashes --plain --prices --default"
     head = origin(machine, f"python benchmarks/exact_gpu.py {flags}")
     defaults = [
-        [row["model"], f"`{row['chosen']}`", price_found(row), "yes" if row.get("same") else "–"]
+        [
+            row["model"],
+            f"`{row['plan']}`",
+            f"`{row['chosen']}`",
+            price_found(row),
+            "yes" if row.get("same") else "–",
+        ]
         for row in rows
         if row["kind"] == "default" and "chosen" in row
     ]
@@ -443,7 +450,10 @@ def exact_gpu() -> str:
             "Attention in bf16, milliseconds of forward + backward:",
             lines(["shape", *ATTENTION.values()], attention),
             "What `auto` keeps of it by default, where a trial finds no price:",
-            lines(["model", "chosen", "tried with deterministic algorithms", "repeats"], defaults),
+            lines(
+                ["model", "plan", "chosen", "tried with deterministic algorithms", "repeats"],
+                defaults,
+            ),
         ]
     )
 

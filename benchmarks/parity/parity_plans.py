@@ -18,6 +18,12 @@ def foreign(name: str) -> UserCode:
 MODELS: dict[str, UserCode | str] = {
     "gpt": "gpt:layers=4,hidden=32,heads=4,vocab=64",
     "llama": "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=64",
+    "mixtral": "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=64,ffn=32,experts=8,active=2",
+    "olmoe": "llama:layers=4,hidden=32,heads=4,vocab=64,ffn=16,experts=16,active=4,raw=1,extra=64",
+    "qwen3-moe": (
+        "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=64,ffn=64,head=16,experts=16,active=4,"
+        "expert_ffn=16,shared_ffn=16,extra=32"
+    ),
     "mlp": "mlp-tiny",
     "resnet": "resnet-tiny",
     "odd": foreign("Odd"),
@@ -175,6 +181,36 @@ lora-gpt2   fp32 pipeline=2
 lora-gpt2   fp32 context=2
 """
 
+EXPERTS = """
+mixtral    fp32 ddp replicate=2
+mixtral    fp32 zero3 shard=2 micro=1
+mixtral    fp32 experts=2
+mixtral    fp32 experts=4
+mixtral    fp32 experts=8
+mixtral    fp32 experts=2 micro=1 accumulate=4
+mixtral    fp32 experts=2 recompute=blocks
+mixtral    fp32 ddp replicate=2 experts=2
+mixtral    fp32 ddp replicate=4 experts=2
+mixtral    fp32 zero1 shard=1 experts=2
+mixtral    fp32 zero1 shard=2 experts=2
+mixtral    fp32 zero2 shard=2 experts=2
+mixtral    fp32 zero3 shard=1 experts=2
+mixtral    fp32 zero3 shard=2 experts=2
+mixtral    fp32 zero3 shard=2 experts=4
+mixtral    fp32 hsdp shard=2 replicate=2 experts=2
+mixtral    fp32 experts=2 context=2
+mixtral    fp32 experts=2 pipeline=2
+mixtral    fp32 zero3 shard=2 experts=2 context=2
+mixtral    fp32 zero3 shard=2 experts=2 pipeline=2
+mixtral    fp32 experts=2 offload=optimizer
+mixtral    bf16 zero3 shard=2 experts=2
+olmoe      fp32 experts=2
+olmoe      fp32 zero1 shard=2 experts=4
+olmoe      fp32 zero3 shard=2 experts=2
+qwen3-moe  fp32 experts=2
+qwen3-moe  fp32 zero3 shard=2 experts=4
+qwen3-moe  fp32 experts=2 pipeline=2
+"""
 
 CHAINS = """
 residual    fp32 pipeline=2 schedule=gpipe
@@ -201,6 +237,6 @@ sequential  fp32 pipeline=2
 
 def every_plan() -> list[tuple[str, str]]:
     """(model, plan) of each row."""
-    lines = [line for line in (DATA + AXES + OTHERS + CHAINS).splitlines() if line]
+    lines = [line for line in (DATA + AXES + OTHERS + EXPERTS + CHAINS).splitlines() if line]
     pairs = [line.split(maxsplit=1) for line in lines]
     return [(model, plan) for model, plan in pairs]

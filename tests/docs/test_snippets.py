@@ -40,7 +40,12 @@ from .running import (
 
 # What the launcher says before it starts ranks; cli/test_train_ranks.py reads it there.
 NO_LAYOUT = "The plan names no layout: data parallel on 2 ranks, replicate=2.\n"
-READERS = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
+READERS = {
+    "toml": tomllib.loads,
+    "json": json.loads,
+    "jsonl": lambda text: [json.loads(line) for line in text.splitlines()],
+    "yaml": yaml.safe_load,
+}
 DONE: dict[str, tuple[int, str]] = {}  # what was run already, on any page
 TRAIN = """
 import torch

@@ -54,6 +54,9 @@ EVERY = {
     "context_parallel": many(
         "layout", "bf16 ddp replicate=8 context=2 micro=1 batch=8", "context=2"
     ),
+    "expert_parallel": many(
+        "layout", "bf16 ddp replicate=8 experts=2 micro=1 batch=16", "experts=2"
+    ),
     "convert_float8": one("precision", "fp8 micro=1 batch=1", ""),
     "choose": one("kernels", "kernels=on", "gpu/test_fast.py::test_the_fused_loss_learns_the_same"),
     "fused_head": one(
@@ -135,7 +138,8 @@ def test_a_rung_has_a_planner_term(name):
     ranks = plan_of(rung).layout.num_ranks
     cluster = Cluster.parse("1 x H100-80GB" if ranks == 1 else "2 nodes x 8 H100-80GB, 400 Gb/s")
     images = name == "channels_last"
-    facts = describe("resnet50") if images else describe("llama3.2-1b", sequence=4096)
+    model = "olmoe-1b-7b" if name == "expert_parallel" else "llama3.2-1b"
+    facts = describe("resnet50") if images else describe(model, sequence=4096)
     with_it, without = (
         forecast(facts, plan, cluster) for plan in (plan_of(rung), Plan.parse(rung.without))
     )

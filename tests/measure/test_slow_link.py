@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -40,3 +43,31 @@ def test_nothing_is_left_behind_and_a_rank_that_fails_is_told(monkeypatch):
     except WorldError as refused:
         pytest.skip(str(refused))
     assert not any(os.path.exists(f"/run/netns/{name}") for name in cable.names)
+
+
+STAYS = """
+import importlib.util, sys, time
+found = importlib.util.spec_from_file_location("slow_link", sys.argv[1])  # without torch
+links = importlib.util.module_from_spec(found)
+found.loader.exec_module(links)
+links.command = lambda *words: print(*words[:3], flush=True)
+links.subprocess.run = lambda words, **options: print(*words, flush=True)
+with links.SlowLink(None):
+    print("laid", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_leaves_no_namespace_behind(number):
+    words = [sys.executable, "-c", STAYS, links.__file__]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True,
+                          stderr=subprocess.DEVNULL) as started:  # fmt: skip
+        said = []
+        for line in started.stdout:
+            said.append(line)
+            if line == "laid\n":
+                started.send_signal(number)
+    assert started.returncode in (128 + number, -number)  # Python ends itself by SIGINT
+    removed = [line for line in said if line.startswith("ip netns del")]
+    assert len(removed) == 2 and said.index("laid\n") < said.index(removed[0])

@@ -12,6 +12,7 @@ from tests.ranks import POOL
 
 SGD, CLIPPED = "sgd lr=0.1", "adamw lr=1e-3 clip=0.1"  # so low that it bites in every step
 LLAMA = "llama:layers=2,hidden=32,heads=2,vocab=64"
+MIXTURE = "llama:layers=2,hidden=32,heads=2,vocab=64,ffn=32,experts=4,active=2"
 FOREIGN = Path(__file__).parents[2] / "benchmarks" / "parity" / "parity_models.py"
 PLAIN: dict[Path, dict] = {}  # plain runs, beside whose weights their folder names
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.soak import soak_after
 
-from .pool import CLIPPED, LLAMA, SGD, compare, foreign
+from .pool import CLIPPED, LLAMA, MIXTURE, SGD, compare, foreign
 
 PLANS = [
     "fp32 ddp",
@@ -29,6 +29,7 @@ OTHERS = [
     (LLAMA, "fp32 tensor=2"),
     (LLAMA, "fp32 pipeline=2"),
     (LLAMA, "fp32 context=2"),
+    (MIXTURE, "fp32 experts=2"),
     (foreign("hf_gpt2"), "fp32 zero3 exact=ranks"),
 ]
 

@@ -31,6 +31,19 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "compile: whole takes the module in one piece, and zero3 gathers blocks one by one. "
         "Use compile=on or compile=blocks.",
     ),
+    "experts ways divide the experts": (
+        find_facts("olmoe-1b-7b", 4096),
+        "bf16 experts=24 micro=1",
+        "3 nodes x 8 H100-80GB",
+        "layout.experts: 24 ways cannot hold 64 experts evenly. Use 1, 2, 4, 8, 16, 32 or 64.",
+    ),
+    "experts have whole matrices": (
+        find_facts("olmoe-1b-7b", 4096),
+        "bf16 experts=4 tensor=2 micro=1",
+        "8 x H100-80GB",
+        "layout.experts: experts=4 holds whole experts, and tensor=2 cuts them. "
+        "Use experts with data, context or pipeline ranks.",
+    ),
     "tensor ways divide the heads": (
         find_facts("gpt2-xl"),
         "bf16 ddp tensor=2 micro=1",
@@ -397,3 +410,10 @@ def test_what_has_no_sequence_needs_none_that_divides() -> None:
 
 def two_devices() -> Cluster:
     return Cluster.parse("2 x A100-80GB")
+
+
+def test_a_model_without_experts_is_refused_by_name():
+    problems = plan_problems(LLAMA, Plan.parse("bf16 experts=8 micro=1 batch=8"), NODE)
+    assert [str(one) for one in problems] == [
+        "layout.experts: llama3-8b has no mixture whose experts 8 ranks could hold. Use 1."
+    ]

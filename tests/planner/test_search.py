@@ -239,7 +239,7 @@ def test_a_batch_of_nothing_is_refused(batch) -> None:
         search("gpt2", "1 A100", batch=batch)
 
 
-def test_a_mixture_is_sharded_and_never_cut_and_said_not_to_be_spread() -> None:
+def test_a_mixture_is_sharded_and_never_cut_and_the_forecast_of_it_spread_is_shown() -> None:
     facts, cluster = find_facts("mixtral-8x7b", 4096), Cluster.parse("4 nodes x 8 H100-80GB")
     assert all(frame.layout.tensor == 1 for frame in plan_skeletons(facts, cluster))
     found = search(facts, cluster, batch=256)
@@ -247,7 +247,14 @@ def test_a_mixture_is_sharded_and_never_cut_and_said_not_to_be_spread() -> None:
     assert found.best.plan.zero == 3 and best.fits
     assert best.flops_per_step == pytest.approx(256 * 4096 * facts.flops_per_token)
     assert facts.flops_per_token < 8 * facts.active_parameters, "what a token meets is multiplied"
-    assert any("expert parallelism: no rung" in line for line in explain(found).next_rungs)
+    (spread,) = [line for line in explain(found).next_rungs if line.startswith("experts=8: ")]
+    plan = Plan.parse(f"{found.best.plan}".replace("shard=32", "shard=4 experts=8"))
+    own = forecast(facts, plan, cluster)
+    assert own.time is not None and best.time is not None
+    faster = best.time.step_seconds / own.time.step_seconds
+    assert spread == (
+        f"experts=8: {faster:.2f} times as fast, with {own.memory.peak_bytes / 2**30:.0f} GiB"
+    )
     assert not any("expert" in line for line in explain(CHOICES).next_rungs)
 
 

@@ -100,7 +100,9 @@ def equal_plans(ranks: int, samples: int) -> list[tuple[str, str]]:
     """A pipeline, DDP and full sharding over the same ranks and the same global batch."""
     if samples % ranks:
         problem = f"{samples} samples do not divide over {ranks} ranks"
-        raise PlanError("batch", problem, f"Use a multiple of {ranks}.")
+        below = samples // ranks * ranks
+        near = f"{below} or {below + ranks}" if below else str(ranks)
+        raise PlanError("batch", problem, f"Nearest that do: {near}.")
     share, batch = samples // ranks, f"batch={samples}"
     return [
         ("pipeline, 1F1B", f"fp32 pipeline={ranks} schedule=1f1b micro=1 {batch}"),

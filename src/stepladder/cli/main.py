@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from stepladder.cli.command_parser import CommandParser
+from stepladder.cli.command_parser import CommandParser, check_outputs
 from stepladder.errors import LostRank, StepladderError, nearest
 
 COMMANDS = {
@@ -116,6 +116,7 @@ def run_command(name: str, words: list[str]) -> int:
     refuse_lost_values(parser, options)
     options.settings = settings
     with paths_named():
+        check_outputs(parser, options)
         return command.run(options)
 
 

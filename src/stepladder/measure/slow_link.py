@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
-from types import TracebackType
+import threading
+from types import FrameType, TracebackType
+from typing import Any
 
 from stepladder.errors import WorldError
 
 BURST, LATENCY = "256kb", "200ms"  # of the token bucket: small beside a step's gradients
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class SlowLink:
@@ -25,8 +29,11 @@ class SlowLink:
         self.names = tuple(f"sl{os.getpid() % 100000}-{end}" for end in "ab")
         self.devices = tuple(f"sl{os.getpid() % 100000}{end}" for end in "ab")
         self.addresses = ("10.213.77.1", "10.213.77.2")
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> SlowLink:
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {one: signal.signal(one, leave) for one in ENDING}
         try:
             self._lay()
         except BaseException:
@@ -62,10 +69,21 @@ class SlowLink:
                 command("tc", "-n", name, "qdisc", "add", "dev", device, "root", *bucket)
 
     def _remove(self) -> None:
+        for one in self._handlers:  # a second signal leaves nothing behind either
+            signal.signal(one, signal.SIG_IGN)
         for name in self.names:  # a device goes with the namespace it is in
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
         first = ["ip", "link", "del", self.devices[0]]
         subprocess.run(first, capture_output=True, check=False)
+        for one, handler in self._handlers.items():
+            signal.signal(one, handler)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """End the program through its `finally`s: a signal alone would leave the namespaces there."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
 
 
 def command(*words: str) -> None:

@@ -11,25 +11,29 @@ from math import prod
 
 from stepladder.errors import PlanError
 
-AXES = ("pipeline", "replicate", "shard", "context", "tensor")
-COPIES = ("replicate", "shard", "context")  # ranks whose gradients are added up
-SLICES = ("shard", "context")  # ranks that hold slices of one copy of the training state
+AXES = ("pipeline", "replicate", "shard", "experts", "context", "tensor")
+DATA = ("replicate", "shard", "experts")  # ranks that read different samples
+COPIES = ("replicate", "shard", "experts", "context")  # ranks whose gradients are added up
+SLICES = ("shard", "experts", "context")  # ranks that hold slices of one copy of the training state
+# The same for what the experts axis has already divided.
+EXPERT_COPIES, EXPERT_SLICES = ("replicate", "shard", "context"), ("shard", "context")
 REST = -1  # "whatever is left", settled once the number of ranks is known
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A grid of ranks: how many along pipeline, replicate, shard, context and tensor."""
+    """A grid of ranks: how many along pipeline, replicate, shard, experts, context and tensor."""
 
     pipeline: int = 1  # stages of consecutive blocks
     replicate: int = 1  # whole copies of the training state
     shard: int = 1  # slices of the training state
     context: int = 1  # slices of each sequence
     tensor: int = 1  # slices of each matrix
+    experts: int = 1  # parts of every mixture's experts; each rank brings samples of its own
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.pipeline, self.replicate, self.shard, self.context, self.tensor)
+        return tuple(getattr(self, axis) for axis in AXES)
 
     @property
     def num_ranks(self) -> int:
@@ -38,7 +42,7 @@ class Layout:
     @property
     def data_ranks(self) -> int:
         """Ranks that read different samples (data parallelism)."""
-        return self.replicate * self.shard
+        return self.replicate * self.shard * self.experts
 
     def place(self, rank: int) -> dict[str, int]:
         """The rank's coordinate on every axis."""
@@ -50,7 +54,7 @@ class Layout:
     def data_index(self, rank: int) -> int:
         """This rank's index among the data-parallel ranks."""
         place = self.place(rank)
-        return place["replicate"] * self.shard + place["shard"]
+        return (place["replicate"] * self.shard + place["shard"]) * self.experts + place["experts"]
 
     def settle(self, num_ranks: int) -> Layout:
         """The layout for `num_ranks` ranks, with an axis of -1 replaced by the remaining ranks."""

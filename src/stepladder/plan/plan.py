@@ -68,7 +68,7 @@ class Plan:
         if mistyped := type_problems(self):
             return mistyped
         found = [*self.layout.problems(), *self.batch.problems()]
-        if self.zero and self.layout.shard == 1 and self.layout.replicate != 1:
+        if self.zero and self.layout.shard == self.layout.experts == 1 != self.layout.replicate:
             found.append(
                 PlanError(
                     "zero",

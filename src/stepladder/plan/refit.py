@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 
 from stepladder.errors import PlanError, raise_all
 
@@ -27,7 +29,7 @@ from .settled.settle import legality_problems
 from .settled.settled_plan import SettledPlan
 
 SWITCHES = {"kernels": "fused kernels", "graphs": "recorded graphs"}
-CUTS = ("tensor", "context", "pipeline")  # axes that cut the model, dearest first
+CUTS = ("tensor", "context", "experts", "pipeline")  # axes that cut the model, dearest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +75,13 @@ def layouts(plan: Plan, num_ranks: int) -> Iterator[Layout]:
     """Layouts of so many ranks that cut the model no finer than the plan does, best first."""
     before = {axis: max(getattr(plan.layout, axis), 1) for axis in CUTS}
     cuts = [
-        (tensor, context, pipeline)
-        for tensor in divisors(before["tensor"])
-        for context in divisors(before["context"])
-        for pipeline in divisors(before["pipeline"])
-        if num_ranks % (tensor * context * pipeline) == 0
+        ways
+        for ways in product(*(divisors(before[axis]) for axis in CUTS))
+        if num_ranks % prod(ways) == 0
     ]
-    for tensor, context, pipeline in sorted(
-        cuts, key=lambda c: (-c[0] * c[1] * c[2], -c[0], -c[1])
-    ):
-        data = num_ranks // (tensor * context * pipeline)
-        copies, slices = data_axes(plan, data)
-        yield Layout(pipeline, copies, slices, context, tensor)
+    for ways in sorted(cuts, key=lambda ways: (-prod(ways), *(-one for one in ways))):
+        copies, slices = data_axes(plan, num_ranks // prod(ways))
+        yield Layout(replicate=copies, shard=slices, **dict(zip(CUTS, ways)))
 
 
 def data_axes(plan: Plan, data: int) -> tuple[int, int]:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import gcd
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Layout, Plan
 from stepladder.plan.precision import FP8
 from stepladder.record import Forecast, Time
+from stepladder.workload import Facts
 
 from .forecast import forecast
 from .search import search
 from .search_result import GIB, Choices, RankedPlan, RejectedPlan
 
 DATA_RUNGS = ("ddp", "zero1", "zero2", "zero3")
+CUTTING = ("tensor", "pipeline", "context", "experts")  # axes that a family is named after
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def explain(choices: Choices) -> Explanation:
 def family_of(plan: Plan) -> str:
     layout = plan.layout
     words = ["one device"] if layout.num_ranks == 1 else [data_rung(layout, plan.zero)]
-    words += [axis for axis in ("tensor", "pipeline", "context") if getattr(layout, axis) > 1]
+    words += [axis for axis in CUTTING if getattr(layout, axis) > 1]
     words += ["offload"] if plan.offload else []
     return " + ".join(word for word in words if word)
 
@@ -123,9 +126,7 @@ def next_rungs(choices: Choices, own: Forecast) -> list[str]:
         lines += gain("fp8", own, best_of(choices, cluster, replace(plan, precision=FP8)))
     twice = replace(cluster, num_nodes=2 * cluster.num_nodes)
     lines += gain(f"{twice.num_devices} devices", own, best_of(choices, twice, plan))
-    if facts.active_parameters < facts.parameters:
-        spread = "experts are sharded with their layer, not spread over ranks"
-        lines.append(f"expert parallelism: no rung here; {spread}")
+    lines += spread_experts(facts, plan, own, cluster)
     if plan.recompute.kind != "none" and facts.num_blocks:
         without = forecast(facts, replace(plan, recompute=type(plan.recompute)()), cluster)
         more = without.memory.peak_bytes - own.memory.peak_bytes
@@ -134,6 +135,25 @@ def next_rungs(choices: Choices, own: Forecast) -> list[str]:
             for line in gain("recompute=none", own, without)
         ]
     return lines
+
+
+def spread_experts(facts: Facts, plan: Plan, own: Forecast, cluster: Cluster) -> list[str]:
+    """What the same plan would take with its experts spread over ranks."""
+    counts = {m.experts for part in facts.parts for m in part.matmuls if m.experts > 1}
+    layout = plan.layout
+    if not counts or layout.tensor * layout.experts > 1:
+        return []
+    axis = "shard" if plan.zero else "replicate"
+    ways = gcd(*counts, getattr(layout, axis), cluster.devices_per_node)
+    if ways == 1:
+        return []
+    spread = replace(layout, **{axis: getattr(layout, axis) // ways}, experts=ways)
+    other = forecast(facts, replace(plan, layout=spread), cluster)
+    if other.time is None or own.time is None:
+        return []
+    seconds, before = other.time.step_seconds, own.time.step_seconds
+    needs = other.memory.peak_bytes / GIB
+    return [f"experts={ways}: {before / seconds:.2f} times as fast, with {needs:.0f} GiB"]
 
 
 def best_of(choices: Choices, cluster: Cluster, like: Plan) -> Forecast | None:

@@ -48,6 +48,7 @@ def model_limits(facts: Facts) -> ModelLimits:
         # Without the exit: its classes may divide unevenly.
         cut_widths=tuple((p.name, width) for p in facts.parts[:-1] for width in cut_widths(p)),
         has_cuts=any(matrix.cut for part in facts.parts for matrix in part.matmuls),
+        experts=tuple({m.experts for p in facts.parts for m in p.matmuls if m.experts > 1}),
         tied=bool(facts.tied_parameters),
     )
 

@@ -48,6 +48,11 @@ class Stage:
         twice = len(self.ends) == 2 and trained_parameters(self.ends[1], 1) >= tied
         return blocks + ends - (tied / tensor if twice else 0)
 
+    def elsewhere(self, experts: int) -> float:
+        """Parameters of experts that other ranks of the experts axis hold."""
+        every = sum(part.expert_parameters * count for part, count in self.blocks)
+        return every * (1 - 1 / experts)
+
     def narrowed(self, tensor: int) -> float:
         """Frozen parameters that autocast lets be held in 16 bits."""
         blocks = sum(narrowed_parameters(part, tensor) * count for part, count in self.blocks)
@@ -65,8 +70,10 @@ class Stage:
         return blocks + sum(part.matrix_rows for part in self.ends)
 
 
-def rank_parameters(part: Part, tensor: int) -> float:
-    return (part.parameters - part.whole_parameters) / tensor + part.whole_parameters
+def rank_parameters(part: Part, tensor: int, experts: int = 1) -> float:
+    """Parameters of a part on a rank that holds so much of each matrix, and so many experts."""
+    here = (part.parameters - part.whole_parameters) / tensor + part.whole_parameters
+    return here - part.expert_parameters * (1 - 1 / experts)
 
 
 def rank_matrices(part: Part, tensor: int) -> float:
@@ -78,9 +85,10 @@ def narrowed_parameters(part: Part, tensor: int) -> float:
     return (part.narrowed_parameters - whole) / tensor + whole
 
 
-def trained_parameters(part: Part, tensor: int) -> float:
+def trained_parameters(part: Part, tensor: int, experts: int = 1) -> float:
     whole = part.whole_parameters - part.frozen_whole_parameters
-    return (part.parameters - part.frozen_parameters - whole) / tensor + whole
+    here = (part.parameters - part.frozen_parameters - whole) / tensor + whole
+    return max(here - part.expert_parameters * (1 - 1 / experts), 0.0)
 
 
 def stages_of(

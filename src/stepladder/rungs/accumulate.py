@@ -25,7 +25,7 @@ from stepladder.loss.loss_terms import LossTerms, times, without_gradient
 from stepladder.loss.weighting import weighting_events
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
-from stepladder.plan.layout import COPIES
+from stepladder.plan.layout import COPIES, DATA
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
 from stepladder.seam.pytree import tree_map
 from stepladder.world import World
@@ -234,7 +234,7 @@ class Accumulate:
             self.weight_total, self.total = weight, tokens
             return lambda: None
         mine = torch.tensor([weight, tokens], dtype=torch.float64, device=self.world.device)
-        wait = self.world.sum_async(mine, "replicate", "shard")
+        wait = self.world.sum_async(mine, *DATA)
 
         def counted() -> None:
             self.weight_total, self.total = wait()

@@ -33,6 +33,7 @@ from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.exact_ranks.accumulate_slices import AccumulateSlices
 from stepladder.rungs.exact_ranks.check_module import check_slices
 from stepladder.rungs.exact_ranks.slices import Slices
+from stepladder.rungs.experts.expert_parallel import experts
 from stepladder.rungs.experts.router_losses import RouterLosses
 from stepladder.rungs.memory.compiled_writes import CompiledWrites
 from stepladder.rungs.memory.offload_activations import around_forward
@@ -277,8 +278,9 @@ def cut_for_rank(
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
         cut_matrices(module, anatomy, loss, world, proof, inputs)
-    on_meta = on_meta and not whole
-    return RankModule(anatomy, blocks, costs, rank_stages, sequences, on_meta, proof, structure)
+    experts(module, world)  # before data parallelism, which reduces them over fewer ranks
+    late = on_meta and not whole
+    return RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
 
 
 def one_stage(

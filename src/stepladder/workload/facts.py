@@ -166,6 +166,11 @@ class Part:
     count: int = 1  # how many like it follow each other
 
     @property
+    def expert_parameters(self) -> int:
+        """Of the experts of a mixture, all of them."""
+        return sum(matrix.weights for matrix in self.matmuls if matrix.experts > 1)
+
+    @property
     def flops(self) -> float:
         """Of one sample's forward pass through one of them."""
         return sum(m.flops for m in self.matmuls) + (self.attention.flops if self.attention else 0)

@@ -1,10 +1,12 @@
 """Each table: its rows, its JSON, its picture, its refusals."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
 from stepladder.bench.device import matmuls, operations, roofline
+from stepladder.cli.commands import bench as command
 from stepladder.cli.main import main
 from stepladder.cli.results.bench_tables import matmul_table
 
@@ -84,6 +86,22 @@ def test_kernels_without_a_gpu_are_refused_in_one_line(capsys):
             ([table, "--ranks", "1"], "ranks: 1 rank has nobody to talk to. Use 2 or more.")
             for table in ("zero", "pipeline", "walls", "compression-curves")
         ),
+        *(
+            ([table, "--steps", "2"], f"--steps: the table '{table}' does not read it. Leave it")
+            for table in ("data", "kernels", "roofline", "devices", "matmul")
+        ),
+        *(
+            ([table, "--plot", "/"], "plot: / cannot be written (it names no file)")
+            for table in ("precision", "zero", "walls", "roofline")
+        ),
+        (["zero", "--plot", "/dev/null/a.png"], "plot: /dev/null/a.png cannot be written (/dev/nu"),
+        (["zero", "--plot", "a.xyz"], "plot: a.xyz cannot be written ('.xyz' is no kind of pic"),
+        (
+            ["pipeline", "--ranks", "3", "--batch", "8"],
+            "batch: 8 samples do not divide over 3 ranks. Nearest that do: 6 or 9.",
+        ),
+        (["compression", "--ranks", "3"], "ranks: 3 ranks do not fit a link, which has one at ea"),
+        (["compression", "--device", "cuda"], "'compression' runs on the CPU, not on 'cuda'"),
         (["precision", "--seeds", "2"], "--seeds: the table 'precision' does not read it"),
     ],
 )
@@ -91,6 +109,29 @@ def test_a_mistake_is_one_line(capsys, words, said):
     assert main(["bench", *words]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("table", ["zero", "dp", "scaling", "compression", "walls", "pipeline"])
+def test_a_model_may_stand_behind_the_ranks(table, monkeypatch):
+    seen = []
+    monkeypatch.setitem(command.TABLES, table, lambda options: seen.append(options) or 0)
+    for words in (["--ranks", "2", "gpt-tiny"], ["gpt-tiny", "--ranks", "2"]):
+        assert main(["bench", table, *words]) == 0
+    assert main(["bench", "--ranks", "2", table, "gpt-tiny"]) == 0
+    assert [(one.model, one.ranks, one.name) for one in seen] == [("gpt-tiny", 2, table)] * 3
+
+
+def test_three_stages_are_given_a_batch_that_divides(monkeypatch, capsys):
+    asked = []
+
+    def stop(pool, cases, *, steps):
+        asked.extend(case.micros for case in cases)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stepladder.bench.pipeline_schedules.measure_schedules", stop)
+    monkeypatch.setattr("stepladder.launch.Ranks", lambda ranks: nullcontext())
+    assert main(["bench", "pipeline", "--ranks", "3"]) == 130
+    assert {*asked} == {9}
 
 
 def test_an_unknown_table_lists_the_known(capsys):

@@ -117,7 +117,7 @@ def test_a_compiled_model_recomputes_the_same(how):
     )
 
 
-@pytest.mark.parametrize("how", ["blocks", "selective"])
+@pytest.mark.parametrize("how", soak_after(["selective", "blocks"]))
 def test_a_block_compiled_by_itself_recomputes_the_same(how):
     plain, again = build("none", dropout=0.0), build(how, dropout=0.0)
     for block in again.blocks:
@@ -312,7 +312,7 @@ def test_a_budget_without_measured_blocks_says_what_is_missing():
         recompute(named(Stack()), Recompute.parse("1GiB"))
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize("share", soak_after([0.5, 0.3, 0.7]))
 def test_a_budget_chosen_by_measured_bytes_is_kept(share):
     torch.manual_seed(0)
     model = Stack(10)

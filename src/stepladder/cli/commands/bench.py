@@ -70,6 +70,8 @@ TRAINED = ("precision", "batch", "recompute")
 SHARED = ("zero", "scaling", "accumulation", "learning-rate")
 LINKED = ("compression", "compression-curves", "walls", "pipeline")  # of a preset, on ranks
 OWN = (*TRAINED, "data", *SHARED)
+ON_RANKS = ("collectives", "ring", "dp", "zero", "scaling", *LINKED)
+STEPPED = (*TRAINED, "collectives", "ring", "dp", *SHARED, *LINKED)
 READERS = {
     "data": (*OWN, "devices"),
     "sample": OWN,
@@ -78,16 +80,8 @@ READERS = {
     "batch": (*TRAINED, "data", "dp", *SHARED, *LINKED, "devices"),
     "sequence": (*TRAINED, "data", "dp", *SHARED, *LINKED),
     "plan": (*TRAINED, "collectives", *SHARED, "devices"),
-    "ranks": (
-        "collectives",
-        "ring",
-        "dp",
-        "pipeline",
-        "zero",
-        "scaling",
-        "compression-curves",
-        "walls",
-    ),
+    "ranks": ON_RANKS,
+    "steps": STEPPED,
     "budget": ("walls",),
     "largest": ("collectives", "ring"),
     "keep": ("collectives",),
@@ -98,6 +92,7 @@ READERS = {
     "seeds": ("learning-rate", "compression-curves"),
 }
 TOGETHER = ("zero", "pipeline", "walls", "compression-curves")  # what ranks send each other
+ON_CPU = ("pipeline", "compression", "walls")  # ranks that share this machine's cores
 STEPS = {"learning-rate": 64, "compression-curves": 150}  # of tables that need more than a few
 USUAL_STEPS = 10
 
@@ -155,6 +150,12 @@ def run(options: argparse.Namespace) -> int:
     refuse_unread(options)
     if options.ranks == 1 and options.name in TOGETHER:
         raise PlanError("ranks", "1 rank has nobody to talk to", "Use 2 or more.")
+    if options.name == "compression" and options.ranks not in (None, 2):
+        problem = f"{options.ranks} ranks do not fit a link, which has one at each end"
+        raise PlanError("ranks", problem, "Use 2, or leave it out.")
+    if options.name in ON_CPU and options.device not in ("auto", "cpu"):
+        problem = f"the table '{options.name}' runs on the CPU, not on '{options.device}'"
+        raise PlanError("device", problem, "Leave it out.")
     options.steps = options.steps or STEPS.get(options.name, USUAL_STEPS)
     options.model = read_model(options)
     return TABLES[options.name](options)

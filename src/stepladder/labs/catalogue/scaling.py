@@ -46,6 +46,7 @@ SCALING = Course(
         Lab(
             "expert-routing",
             "A mixture of experts: routing, capacity, balance, all-to-all",
+            rungs=("expert_parallel",),
             seconds=2,
             ranks=2,
             library="torch.distributed.all_to_all_single",

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from stepladder.errors import PlanError
@@ -28,6 +29,7 @@ from .routing import (
     choose_experts,
     collect,
     count_tokens,
+    scale_gradient,
     sort_by_expert,
     spread,
     within_capacity,
@@ -45,13 +47,19 @@ class Experts(nn.Module):
         # Gate and up are one product; they are apart so that `width` can be cut.
         self.gate_up = nn.Parameter(torch.empty(experts, 2, width, hidden))
         self.down = nn.Parameter(torch.empty(experts, hidden, width))
+        self.gradient_share = 1.0  # of what flows back, where ranks have other experts
 
     def forward(self, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-        gate_up, down = self.gate_up.to(rows.dtype), self.down.to(rows.dtype)
+        gate_up, down = (self.own(one).to(rows.dtype) for one in (self.gate_up, self.down))
         both = grouped_product(rows, gate_up.flatten(1, 2).mT, ends)
         gate, up = both.chunk(2, -1)
         inside = (F.silu(gate) * up * weights.unsqueeze(-1)).to(rows.dtype)
         return grouped_product(inside, down.mT, ends)
+
+    def own(self, stacked: Tensor) -> Tensor:
+        """The experts that are on this rank."""
+        mine = stacked.to_local() if isinstance(stacked, DTensor) else stacked
+        return mine if self.gradient_share == 1 else scale_gradient(mine, self.gradient_share)
 
 
 class Mixture(nn.Module):

@@ -129,6 +129,22 @@ def z_loss(logits: Tensor, counts: Tensor, active: int) -> Tensor:
     return logits.float().logsumexp(-1).square().sum() * active / counts.sum()
 
 
+class ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * ctx.factor, None
+
+
+def scale_gradient(value: Tensor, factor: float) -> Tensor:
+    """The value; its gradient is so many times what it would be."""
+    return ScaleGradient.apply(value, factor)
+
+
 class AddLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, output: Tensor, loss: Tensor, factor: Tensor) -> Tensor:

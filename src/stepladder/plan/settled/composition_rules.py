@@ -21,10 +21,18 @@ def compression_needs_copies(plan: Plan) -> PlanError | None:
 
 def compression_needs_whole_matrices(plan: Plan) -> PlanError | None:
     layout = plan.layout
-    if plan.compress.kind == "none" or layout.tensor * layout.pipeline == 1:
+    if plan.compress.kind == "none" or layout.tensor * layout.pipeline * layout.experts == 1:
         return None
     problem = f"{plan.compress} works on whole modules, and {layout} cuts them"
     return PlanError("compress", problem, "Use ddp alone, or compress=none.")
+
+
+def experts_have_whole_matrices(plan: Plan) -> PlanError | None:
+    layout = plan.layout
+    if layout.experts == 1 or layout.tensor == 1:
+        return None
+    problem = f"experts={layout.experts} holds whole experts, and tensor={layout.tensor} cuts them"
+    return PlanError("layout.experts", problem, "Use experts with data, context or pipeline ranks.")
 
 
 def factors_need_a_steady_scale(plan: Plan) -> PlanError | None:
@@ -47,7 +55,8 @@ def parameters_leave_in_slices(plan: Plan) -> PlanError | None:
 def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     layout = plan.layout
     sliced = SettledPlan(plan).state_ranks > 1
-    if plan.optimizer.name != "adafactor" or not (sliced or layout.tensor > 1):
+    cut = sliced or layout.tensor * layout.experts > 1
+    if plan.optimizer.name != "adafactor" or not cut:
         return None
     problem = f"adafactor averages rows and columns of whole matrices, and {layout} slices them"
     return PlanError("optimizer", problem, "Use adamw, or ddp with whole copies.")

@@ -14,7 +14,9 @@ PROVED = ("fp32", "tf32", "bf16", "fp16")  # stored in float32: slices are added
 
 def exact_cuts_no_layer(plan: Plan) -> PlanError | None:
     layout = plan.layout
-    cut = [axis for axis in ("tensor", "context", "pipeline") if getattr(layout, axis) > 1]
+    cut = [
+        axis for axis in ("tensor", "context", "experts", "pipeline") if getattr(layout, axis) > 1
+    ]
     if not plan.exact.slices or not cut:
         return None
     problem = f"{cut[0]}={getattr(layout, cut[0])} cuts the sums inside a layer or a sequence"

@@ -17,6 +17,7 @@ class ModelLimits:
     key_value_heads: tuple[int, ...]
     cut_widths: tuple[tuple[str, int], ...]  # part and width, of what tensor parallelism cuts
     has_cuts: bool  # some matrices are known to be cut in pairs
+    experts: tuple[int, ...]  # of every mixture
     tied: bool  # the output layer's matrix is the embedding's
 
 

@@ -74,6 +74,18 @@ def context_needs_attention(plan: Plan, model: ModelLimits) -> PlanError | None:
     return PlanError("layout.context", problem, "Use 1.")
 
 
+def experts_divide(plan: Plan, model: ModelLimits) -> PlanError | None:
+    ways = plan.layout.experts
+    if ways > 1 and not model.experts:
+        problem = f"{model.name} has no mixture whose experts {ways} ranks could hold"
+        return PlanError("layout.experts", problem, "Use 1.")
+    for experts in model.experts:
+        if experts % ways:
+            problem = f"{ways} ways cannot hold {experts} experts evenly"
+            return PlanError("layout.experts", problem, divisors(experts))
+    return None
+
+
 def stages_have_blocks(plan: Plan, model: ModelLimits) -> PlanError | None:
     if plan.layout.pipeline > 1 and not model.num_blocks:
         problem = f"{model.name} has no list of blocks, and only a run sees between which parts"

@@ -30,6 +30,7 @@ class Sizes:
     residual: int  # of the stream between blocks
     tensor: int
     context: int
+    experts: int  # ranks among which a mixture's experts are divided
     shard: int  # ranks that share one copy of the training state
     gradient_ranks: int  # ranks whose gradients are added up
     zero: int
@@ -81,6 +82,7 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         residual=gathered if settled.sliced else max(work, parameter),
         tensor=layout.tensor,
         context=layout.context,
+        experts=layout.experts,
         shard=settled.state_ranks,
         gradient_ranks=settled.gradient_ranks,
         zero=plan.zero,

@@ -39,7 +39,9 @@ def communication_buffers(facts: Facts, stage: Stage, sizes: Sizes) -> Communica
         return CommunicationBuffers()
     if sizes.settled.slices:
         return CommunicationBuffers(last=exchanged_in_order(facts, stage, sizes))
-    if sizes.tensor > 1 or sizes.settled.layout.pipeline > 1:  # FSDP2's machinery, not DDP
+    if (
+        max(sizes.tensor, sizes.experts, sizes.settled.layout.pipeline) > 1
+    ):  # FSDP2's machinery, not DDP
         kept, beside = 0.0, reduced_bytes(stage, sizes)
     else:
         kept, beside = compression_bytes(facts, stage, sizes)
@@ -50,7 +52,7 @@ def communication_buffers(facts: Facts, stage: Stage, sizes: Sizes) -> Communica
 
 def sharded_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
     """Of ZeRO 2 and 3, which gather and reduce block by block."""
-    block = largest_block(stage, sizes.tensor)
+    block = largest_block(stage, sizes)
     ends = sum(trained_parameters(part, sizes.tensor) for part in stage.ends)
     head = rank_parameters(stage.exit, sizes.tensor) * sizes.gathered if stage.exit else 0.0
     arriving = block * sizes.gathered if sizes.zero == 3 else 0.0
@@ -63,10 +65,10 @@ def sharded_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
 def reduced_bytes(stage: Stage, sizes: Sizes) -> float:
     """A block's gradients as they were made, and in one tensor that travels."""
     if sizes.settled.slices:  # what other ranks sent stands beside it, to be added up in order
-        return largest_trained(stage, sizes.tensor) * (sizes.gathered + 2 * sizes.reduce)
+        return largest_trained(stage, sizes) * (sizes.gathered + 2 * sizes.reduce)
     if sizes.waiting:  # sums of micro-batches, which are counted there
         return 0.0
-    return largest_trained(stage, sizes.tensor) * (sizes.work + sizes.reduce)
+    return largest_trained(stage, sizes) * (sizes.work + sizes.reduce)
 
 
 def compression_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float]:
@@ -117,9 +119,13 @@ def weight_bytes(part: Part, sizes: Sizes) -> float:
     return min(largest, part.parameters - part.frozen_parameters) * sizes.gradient / ways
 
 
-def largest_block(stage: Stage, tensor: int) -> float:
-    return max((rank_parameters(part, tensor) for part, _ in stage.blocks), default=0.0)
+def largest_block(stage: Stage, sizes: Sizes) -> float:
+    parts = [part for part, _ in stage.blocks]
+    each = (rank_parameters(part, sizes.tensor, sizes.experts) for part in parts)
+    return max(each, default=0.0)
 
 
-def largest_trained(stage: Stage, tensor: int) -> float:
-    return max((trained_parameters(part, tensor) for part, _ in stage.blocks), default=0.0)
+def largest_trained(stage: Stage, sizes: Sizes) -> float:
+    parts = [part for part, _ in stage.blocks]
+    each = (trained_parameters(part, sizes.tensor, sizes.experts) for part in parts)
+    return max(each, default=0.0)

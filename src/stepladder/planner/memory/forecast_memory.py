@@ -152,11 +152,15 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     held = stage.parameters(sizes.tensor, facts.tied_parameters)
     sliced = sizes.shard if sizes.wrapped else 1
     trained = stage.trained(sizes.tensor, facts.tied_parameters)
+    # Slices are over the experts axis too, whether it divides a parameter or holds copies of it.
+    elsewhere = stage.elsewhere(sizes.experts)
+    gone = 0.0 if sizes.wrapped else elsewhere
     spared = stage.narrowed(sizes.tensor) * (sizes.parameter - sizes.narrowed)
-    parameters = (held * sizes.parameter - spared) / sliced
-    gradients = trained * sizes.gradient / sliced
+    parameters = ((held - gone) * sizes.parameter - spared) / sliced
+    gradients = (trained - gone) * sizes.gradient / sliced
     matrices = stage.matrices(sizes.tensor)
     state = (trained - matrices) * sizes.state + matrices * sizes.matrix_state
+    state -= 0.0 if sizes.zero else elsewhere * sizes.state
     return parameters, gradients, state / sizes.shard + stage.matrix_rows * sizes.row_state
 
 

@@ -131,7 +131,8 @@ class StageMoments:
         self.lasting = sizes.micro_batches > 1 or (sizes.gradient_ranks > 1 and kept)
         per_gradient = sizes.gradient + sizes.waiting
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
-        self.trained = stage.trained(sizes.tensor, facts.tied_parameters)
+        elsewhere = 0.0 if sizes.wrapped else stage.elsewhere(sizes.experts)
+        self.trained = stage.trained(sizes.tensor, facts.tied_parameters) - elsewhere
         self.all_gradients = self.trained * self.per_parameter
         # The head's gradient of a tied matrix waits in autograd, to be added to the entry's.
         whole = self.lasting and not sizes.wrapped and len(stage.ends) == 2
@@ -224,7 +225,7 @@ def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[BlockRun]:
         yield BlockRun(
             count, kept, max(kept, recomputed_bytes(part, depths, sizes)),
             scratch, copies, depths.kept * copies,
-            trained_parameters(part, sizes.tensor), fresh_bytes(part, sizes),
+            trained_parameters(part, sizes.tensor, sizes.experts), fresh_bytes(part, sizes),
         )  # fmt: skip
 
 
@@ -263,10 +264,11 @@ def fresh_bytes(part: Part, sizes: Sizes) -> float:
 def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
     """Parameters gathered for use, whichever block is at work."""
     if sizes.zero == 2:  # once, and kept until backward is done
-        return stage.parameters(sizes.tensor, facts.tied_parameters) * sizes.gathered
+        held = stage.parameters(sizes.tensor, facts.tied_parameters)
+        return (held - stage.elsewhere(sizes.experts)) * sizes.gathered
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gathered = 1 + sizes.settled.gathered_ahead  # one works, the others arrive
-    return (ends + gathered * largest_block(stage, sizes.tensor)) * sizes.gathered
+    return (ends + gathered * largest_block(stage, sizes)) * sizes.gathered
 
 
 def kept_bytes(stage: Stage, sizes: Sizes) -> float:
@@ -275,4 +277,4 @@ def kept_bytes(stage: Stage, sizes: Sizes) -> float:
         return 0.0
     most, usual = sizes.settled.most_gathered, 1 + sizes.settled.gathered_ahead
     more = max(min(most, stage.num_blocks) - usual, 0)
-    return more * largest_block(stage, sizes.tensor) * sizes.gathered
+    return more * largest_block(stage, sizes) * sizes.gathered

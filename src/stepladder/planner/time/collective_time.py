@@ -42,6 +42,13 @@ class RankGroup:
         latency = min(2 * self.ring_latency, self.tree_latency)
         return 2 * num_bytes * (self.ways - 1) / self.ways / self.bytes_per_second + latency
 
+    def exchange(self, num_bytes: float) -> float:
+        """Seconds of an all-to-all in which each rank has so many bytes for all of them."""
+        if self.ways == 1:
+            return 0.0
+        latency = self.between_latency if self.nodes > 1 else self.inside_latency
+        return num_bytes * (self.ways - 1) / self.ways / self.bytes_per_second + latency
+
     def send(self, num_bytes: float) -> float:
         """Seconds of one message to the next rank."""
         if self.ways == 1:

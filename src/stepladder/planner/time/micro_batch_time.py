@@ -65,6 +65,7 @@ def setting_of(
         sizes.samples,
         sizes.tensor,
         sizes.context,
+        sizes.experts,
         sizes.compiled,
         sizes.casts,
         sizes.flash,
@@ -140,8 +141,8 @@ def parameter_copy_seconds(part: Part, setting: Setting) -> float:
         per_gradient: float = sizes.gathered + sizes.reduce
     else:
         per_parameter, per_gradient = 0.0, accumulate_bytes(sizes)
-    moved = rank_parameters(part, sizes.tensor) * (per_parameter + cast)
-    moved += trained_parameters(part, sizes.tensor) * (per_gradient + cast)
+    moved = rank_parameters(part, sizes.tensor, sizes.experts) * (per_parameter + cast)
+    moved += trained_parameters(part, sizes.tensor, sizes.experts) * (per_gradient + cast)
     return moved / setting.speed.bandwidth
 
 
@@ -177,7 +178,18 @@ def communication_seconds(
             attend, _ = attention_seconds(part.attention, setting.share, setting.speed)
             one = max(one - attend, 0.0)
         ahead, back = ahead + one, back + (2 + depths.whole) * one
+    if sizes.experts > 1 and part.expert_parameters:
+        group = setting.network.group(layout, "experts")
+        rows = exchanged_elements(part) * sizes.samples / sizes.context
+        one = group.exchange(rows * sizes.work)
+        # To the experts and back; nothing of it is kept where a block is computed again.
+        ahead, back = ahead + 2 * one, back + 2 * one * (1 + depths.whole + depths.cheap)
     return ahead, back
+
+
+def exchanged_elements(part: Part) -> float:
+    """Elements of the rows that one sample's tokens send to their experts."""
+    return max(m.rows * m.inner for m in part.matmuls if m.experts > 1)
 
 
 def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -> LaunchCost:

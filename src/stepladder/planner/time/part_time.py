@@ -61,6 +61,7 @@ class Share:
     samples: int  # of one micro-batch
     tensor: int = 1
     context: int = 1
+    experts: int = 1  # ranks among which a mixture's experts are divided
     compiled: bool = False
     autocast: bool = False  # the stream between blocks is fp32, and matmuls cast what they read
     flash: bool = True
@@ -105,8 +106,9 @@ def matmul_seconds(matrix: MatmulFacts, share: Share, speed: Speed, wide: bool) 
         elements = rows * (matrix.channels + columns) + inner * columns
         return speed.convolve(flops, elements, matrix.channels, channels_last=share.channels_last)
     if matrix.experts > 1:
-        rows += matrix.experts * TILE / 2
-        elements = rows * (inner + columns) + matrix.experts * inner * columns
+        experts = matrix.experts / share.experts
+        rows += experts * TILE / 2
+        elements = rows * (inner + columns) + experts * inner * columns
         return speed.grouped(2 * rows * inner * columns, elements, single=share.autocast)
     elements = rows * inner + rows * columns + inner * columns
     return speed.matmul(flops, elements, wide=wide)

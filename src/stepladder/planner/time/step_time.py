@@ -16,7 +16,7 @@ from math import ceil, log, sqrt
 
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
-from stepladder.plan.layout import COPIES, SLICES
+from stepladder.plan.layout import COPIES, EXPERT_COPIES, EXPERT_SLICES, SLICES
 from stepladder.plan.options import Compress
 from stepladder.planner.legality import settle_unchecked
 from stepladder.planner.memory.saved_activations import block_shares, mean_bytes
@@ -148,11 +148,19 @@ def sharded_communication(stage: Stage, one: MicroBatchTime, setting: Setting) -
         slice_bytes = parameters * sizes.reduce / sizes.shard
         return shard.gather(parameters * sizes.reduce) + copies.all_reduce(slice_bytes)
 
-    block = sum(rank_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
-    learns = sum(trained_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    experts = sum(part.expert_parameters * n for part, n in stage.blocks) / max(count, 1)
+    apart = experts if sizes.experts > 1 else 0.0
+    every = sum(rank_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    learning = sum(trained_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    block, learns = every - apart, max(learning - apart, 0.0)
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     learning_ends = sum(trained_parameters(part, sizes.tensor) for part in stage.ends)
     gather, leave = shard.gather(block * sizes.gather), reduce(learns)
+    if sizes.experts > 1:  # over fewer ranks than the rest of the block
+        few, own = setting.network.group(layout, *EXPERT_SLICES), experts / sizes.experts
+        gather += few.gather(own * sizes.gather)
+        leave += few.gather(own * sizes.reduce)
+        leave += copies.all_reduce(own * sizes.reduce / few.ways)
     gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(learning_ends)
     gathers = sizes.micro_batches if sizes.zero == 3 else 1
     dropped = dropped_blocks(count, setting)
@@ -181,7 +189,9 @@ def replicated_communication(
     sizes, layout = setting.sizes, setting.plan.layout
     held = stage.trained(sizes.tensor, facts.tied_parameters)
     group = setting.network.group(layout, *COPIES)
-    size = held * sizes.reduce * compressed_share(setting.plan.compress, stage)
+    experts = sum(part.expert_parameters * count for part, count in stage.blocks)
+    apart = experts if sizes.experts > 1 else 0.0  # reduced over fewer ranks than the rest
+    size = (held - apart) * sizes.reduce * compressed_share(setting.plan.compress, stage)
     owners = setting.network.group(layout, *SLICES)
     out = owners.gather(held * sizes.gather) if sizes.zero == 1 else 0.0
     if sizes.software.scatters and sizes.zero == 1:
@@ -191,6 +201,8 @@ def replicated_communication(
         out_hidden = (1 - LAST_BUCKET) * min(out, ahead)
     else:
         total, out_hidden = group.all_reduce(size), 0.0
+        few = setting.network.group(layout, *EXPERT_COPIES)
+        total += few.all_reduce(apart / sizes.experts * sizes.reduce) if apart else 0.0
     # Slices are added up over ranks when the last one's backward is done.
     behind = one.block_backward * stage.num_blocks * passes_beside(setting)
     hideable = 0.0 if sizes.settled.slices else min(total, behind)
@@ -241,7 +253,9 @@ def pipeline_send_seconds(stage: Stage, setting: Setting) -> float:
 
 def local_parameters(facts: Facts, stage: Stage, setting: Setting) -> float:
     """Parameters that this rank updates."""
-    return stage.trained(setting.sizes.tensor, facts.tied_parameters) / setting.sizes.shard
+    sizes = setting.sizes
+    trained = stage.trained(sizes.tensor, facts.tied_parameters)
+    return (trained - (0.0 if sizes.zero else stage.elsewhere(sizes.experts))) / sizes.shard
 
 
 def optimizer_seconds(

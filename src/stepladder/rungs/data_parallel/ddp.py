@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.plan import Plan
-from stepladder.plan.layout import COPIES
+from stepladder.plan.layout import COPIES, EXPERT_COPIES
 from stepladder.seam import sharding
 from stepladder.seam.reducer import sort_buckets
 from stepladder.world import World
@@ -34,6 +34,7 @@ from .gradient_sync import GradientSync
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
 from .zero2_zero3 import (
+    experts_alone,
     match_norms,
     mixed_policy,
     reshard_after_evaluation,
@@ -140,13 +141,18 @@ def replicate_by_blocks(
     module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World
 ) -> GradientSync:
     """All-reduce block by block, for tensor-parallel modules and pipeline stages."""
-    mesh = world.submesh(*COPIES)
+    mesh, expert_mesh = world.submesh(*COPIES), world.submesh(*EXPERT_COPIES)
     units = units_of(module, blocks, narrow=plan.precision.work != "float32")
     replicated = ReplicatedParameters(module)
+    alone = experts_alone(module, world)
     for unit in units:
-        policy = mixed_policy(plan.precision, unit)
+        if unit.experts and alone:
+            continue
         sharding.replicate_by_blocks(
-            unit.parts, mesh=mesh, mp_policy=policy, ignored_params=replicated.all
+            unit.parts,
+            mesh=expert_mesh if unit.experts else mesh,
+            mp_policy=mixed_policy(plan.precision, unit),
+            ignored_params=replicated.all | alone,
         )
     match_norms(module, plan.precision, world.device)
     show_outputs(module, units, plan)

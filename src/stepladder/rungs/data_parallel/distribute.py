@@ -35,7 +35,7 @@ def wrap_data_parallel(
         return shard(module, blocks, settled, world)
     if settled.gradient_ranks == 1:
         return GradientSync(module)
-    if plan.layout.tensor > 1 or plan.layout.pipeline > 1:
+    if max(plan.layout.tensor, plan.layout.pipeline, plan.layout.experts) > 1:
         return replicate_by_blocks(module, blocks, plan, world)
     return replicate(module, plan, world)
 

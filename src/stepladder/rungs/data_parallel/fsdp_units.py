@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 Holders = dict[nn.Parameter, set[nn.Module]]
 
@@ -22,6 +23,7 @@ Holders = dict[nn.Parameter, set[nn.Module]]
 class Unit:
     parts: list[nn.Module]  # in the order of the module
     full_width: bool = False  # gathered and reduced in float32
+    experts: bool = False  # of which the ranks of the experts axis have others
 
 
 def units_of(
@@ -40,6 +42,7 @@ def units_of(
     if narrow:
         norms = running_statistics_units(module, together=completes_units())
         kept = [*full_width_units(module, holders), *norms]
+    kept += [Unit([part], experts=True) for part in spread_parts(module)]
     settled = {part for unit in kept for one in unit.parts for part in one.modules()}
     alone = [
         block
@@ -48,6 +51,23 @@ def units_of(
     ]
     inner = [Unit([block]) for block in alone if has_own(block, settled)]
     return [*kept, *inner, Unit([module])]
+
+
+def spread_parts(module: nn.Module) -> list[nn.Module]:
+    """Modules whose own parameters are divided along the experts axis."""
+    return [
+        part
+        for part in module.modules()
+        if any(is_spread(parameter) for parameter in part.parameters(recurse=False))
+    ]
+
+
+def is_spread(parameter: Tensor) -> bool:
+    """Whether other ranks of the experts axis have other values of it."""
+    return isinstance(parameter, DTensor) and any(
+        name == "experts" and not placement.is_replicate()
+        for name, placement in zip(parameter.device_mesh.mesh_dim_names or (), parameter.placements)
+    )
 
 
 def full_width_units(module: nn.Module, holders: Holders) -> list[Unit]:

@@ -8,12 +8,11 @@ from functools import partial
 from torch import nn
 
 from stepladder.plan import SettledPlan
-from stepladder.plan.layout import SLICES
 from stepladder.rungs.memory.offload_optimizer import copy_to_device, move_to_host
 from stepladder.rungs.parameter_shards import ParameterShard, make_shards
 from stepladder.world import World
 
-from .zero1 import send_slices, slice_shards
+from .zero1 import send_slices, slice_shard, slicing_axes
 
 Publish = Callable[[], None]
 
@@ -25,8 +24,11 @@ def optimizer_shards(
     shards = make_shards(named)
     after: list[Publish] = []
     if settled.slices_optimizer_only:
-        shards = slice_shards(shards, world)
-        after.append(partial(send_slices, shards, world.group(*SLICES)))
+        axes = [slicing_axes(shard) for shard in shards]
+        shards = tuple(slice_shard(shard, each, world) for shard, each in zip(shards, axes))
+        for each in dict.fromkeys(axes):
+            alike = [shard for shard, own in zip(shards, axes) if own == each]
+            after.append(partial(send_slices, alike, world.group(*each)))
     if settled.offloads_optimizer:
         on_host = move_to_host(shards)
         shards = on_host

@@ -14,26 +14,27 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from stepladder.plan.layout import SLICES
+from stepladder.plan.layout import EXPERT_SLICES, SLICES
 from stepladder.plan.shared_constants import PARAMETER_BUCKET_BYTES
 from stepladder.rungs.parameter_shards import ParameterShard, cut, local, real
 from stepladder.seam.process_groups import gather_tensor
 from stepladder.world import World
 
 
-def slice_shards(shards: Sequence[ParameterShard], world: World) -> tuple[ParameterShard, ...]:
-    """This rank's slice of each shard."""
-    group = world.group(*SLICES)
-    return tuple(slice_shard(shard, group.rank(), group.size()) for shard in shards)
+def slicing_axes(shard: ParameterShard) -> tuple[str, ...]:
+    """The axes whose ranks hold the same values, and update a slice each."""
+    return EXPERT_SLICES if "experts" in shard.axes else SLICES
 
 
-def slice_shard(shard: ParameterShard, index: int, ways: int) -> ParameterShard:
+def slice_shard(shard: ParameterShard, axes: tuple[str, ...], world: World) -> ParameterShard:
     """A slice of a shard's flattened values; a copy where they are not contiguous."""
+    group = world.group(*axes)
+    index, ways = group.rank(), group.size()
     whole = local(shard.parameter).detach()
     size = slice_size(whole.numel(), ways)
     flat = slice(min(index * size, whole.numel()), min((index + 1) * size, whole.numel()))
     owned = nn.Parameter(cut(whole, flat))
-    return replace(shard, owned=owned, axes=(*shard.axes, *SLICES), flat=flat)
+    return replace(shard, owned=owned, axes=(*shard.axes, *axes), flat=flat)
 
 
 def slice_size(num_elements: int, ways: int) -> int:

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import (
 )
 
 from stepladder.plan import FP32, Plan, Precision, SettledPlan
-from stepladder.plan.layout import COPIES, SLICES
+from stepladder.plan.layout import COPIES, EXPERT_COPIES, EXPERT_SLICES, SLICES
 from stepladder.rungs.exact_ranks.gradient_tree import keep_shards, reduce_shards_in_order
 from stepladder.rungs.forward_effects.in_place_inputs import CopiedInputs
 from stepladder.rungs.output_tensors import ShownOutputs
@@ -38,7 +38,7 @@ from stepladder.seam.sharding import join
 from stepladder.world import World
 
 from .broadcast_parameters import declares_anatomy
-from .fsdp_units import Unit, units_of
+from .fsdp_units import Unit, is_spread, units_of
 from .gradient_sync import Around, GradientSync
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
@@ -53,24 +53,27 @@ def shard(
     world: World,
 ) -> GradientSync:
     """Shard the module in place, block by block; what is outside the blocks is one more unit."""
-    mesh = sharding_mesh(world)
+    mesh, expert_mesh = sharding_mesh(world, SLICES), sharding_mesh(world, EXPERT_SLICES)
     # In slices exactly what whole copies compute: full width, which autocast narrows as it is used.
     precision = FP32 if settled.slices else settled.plan.precision
     units = units_of(module, blocks, narrow=precision.work != "float32")
     make_contiguous(module)
     replicated = ReplicatedParameters(module)
     replicated.place(world.device)
-    blocks_alone = [unit for unit in units[:-1] if not unit.full_width]
+    blocks_alone = [unit for unit in units[:-1] if not (unit.full_width or unit.experts)]
     # What forward used last, backward uses first.
     kept = [*blocks_alone[-settled.kept_gathered :], units[-1]]
+    alone = experts_alone(module, world)  # no other rank has the same experts
     for unit in units:
+        if unit.experts and alone:
+            continue
         fully_shard(
             unit.parts,
-            mesh=mesh,
+            mesh=expert_mesh if unit.experts else mesh,
             mp_policy=mixed_policy(precision, unit),
             offload_policy=offload_policy(settled, world.device),
             reshard_after_forward=settled.drops_gathered and all(unit is not one for one in kept),
-            ignored_params=replicated.all,
+            ignored_params=replicated.all | alone,
         )
     match_norms(module, precision, world.device)
     show_outputs(module, units, settled.plan)
@@ -149,9 +152,16 @@ def sends_unused(module: FSDPModule) -> bool:
     return hasattr(module, "set_reduce_scatter_unused_params")
 
 
-def sharding_mesh(world: World) -> DeviceMesh:
+def experts_alone(module: nn.Module, world: World) -> set[nn.Parameter]:
+    """Experts' parameters that no other rank has a copy or a slice of: nobody reduces them."""
+    if world.group(*EXPERT_COPIES).size() > 1:
+        return set()
+    return {parameter for parameter in module.parameters() if is_spread(parameter)}
+
+
+def sharding_mesh(world: World, axes: tuple[str, ...]) -> DeviceMesh:
     """Shards along shard and context; replicas of all shards along replicate (HSDP)."""
-    slices = world.submesh(*SLICES)
+    slices = world.submesh(*axes)
     if world.layout.replicate == 1:
         return slices
     assert world.mesh is not None

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.data import Batch
+from stepladder.errors import PlanError
 from stepladder.model.builtin.mixture import Mixture, mixtures_of
 from stepladder.model.forward_state import state_restored
 from stepladder.plan.layout import COPIES
@@ -41,6 +42,7 @@ class RouterLosses:
     @classmethod
     def of(cls, module: nn.Module, world: World) -> RouterLosses | None:
         """For the mixtures of a module that have such losses; None where there are none."""
+        refuse_cut_capacity(module, world)
         found = [part for _, part in mixtures_of(module) if part.balance or part.z]
         if not found:
             return None
@@ -120,3 +122,14 @@ class RouterLosses:
         found = [sum(counts[-padded:][:real], self.idle) for counts in seen.values()]
         mine = torch.stack([one.expand(self.whole.shape[1]) for one in found])
         self.whole.copy_(self.world.sum(mine.contiguous(), *COPIES))
+
+
+def refuse_cut_capacity(module: nn.Module, world: World) -> None:
+    """A capacity is of a sequence: a rank with a part of it does not know what came before."""
+    ways = world.layout.context
+    for name, part in mixtures_of(module):
+        if part.capacity and ways > 1:
+            problem = (
+                f"'{name}' counts its capacity in whole sequences, and context={ways} cuts them"
+            )
+            raise PlanError("layout.context", problem, "Build the model with capacity=0.")

@@ -209,12 +209,14 @@ class Pipeline(Accumulate):
             and self.micro
             and not fits_schedule(self.schedule, rows // wanted, stages)
         )
+        below = rows // stages * stages
+        filling = f"{below} or {below + stages} rows" if below else f"{stages} rows or more"
         if not sizes or (planned and rows % wanted == 0):
             raise DataError(
                 "batch.micro",
                 f"{rows} rows in micro-batches of {wanted} cannot fill {stages} stages "
                 f"with {self.schedule}",
-                f"Use micro={enough[-1]}." if enough else f"Use {stages} rows or more on a rank.",
+                f"Use micro={enough[-1]}." if enough else f"Use {filling} on a rank.",
             )
         size = sizes[-1]
         return [batch.rows(slice(first, first + size)) for first in range(0, rows, size)]

@@ -181,4 +181,5 @@ def stored_values(
 
 def copies_of(layout: Layout) -> list[int]:
     """Which rank sees which samples follows from these numbers."""
-    return [layout.pipeline, layout.replicate * layout.shard, layout.context, layout.tensor]
+    more = [layout.experts] if layout.experts > 1 else []
+    return [layout.pipeline, layout.replicate * layout.shard, layout.context, layout.tensor, *more]

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepladder.errors import DataError, StepladderError, first_line
+from stepladder.plan.layout import DATA
 from stepladder.world import World
 
 from .collect_rows import describe, on_host
@@ -79,7 +80,7 @@ class Metrics:
         """A context in which objects start anew and know whom to combine with; reset after it."""
         with ExitStack() as stack:
             # Made on all ranks together, also on those that see no outputs.
-            group = self.world.group("replicate", "shard") if self.world.mesh is not None else None
+            group = self.world.group(*DATA) if self.world.mesh is not None else None
             for one in self.updated:
                 stack.enter_context(among(one.metric, group, one.device))
             yield

@@ -14,6 +14,8 @@ from stepladder.rungs.parameter_shards import local, real, squares
 from stepladder.seam.process_groups import gather_tensor
 from stepladder.world import World
 
+ADDED = 1e-6  # to the norm, as torch's clip_grad_norm_ does: of a small norm it shows
+
 
 @dataclass(frozen=True, slots=True)
 class Norms:
@@ -34,7 +36,7 @@ class Norms:
         """What gradients are divided by: the loss scale, and more where the norm exceeds `clip`."""
         unscaled = isinstance(scale, float) and scale == 1
         norm = self.whole if unscaled else self.whole / scale
-        over = torch.ones_like(norm) if clip is None else torch.clamp(norm / clip, min=1.0)
+        over = torch.ones_like(norm) if clip is None else ((norm + ADDED) / clip).clamp(min=1.0)
         return over if unscaled else over * scale
 
     def bad_name(self, *, last: bool) -> str:

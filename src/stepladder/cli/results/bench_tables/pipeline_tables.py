@@ -27,7 +27,8 @@ def bench_pipeline(options: argparse.Namespace) -> int:
     from stepladder.launch import Ranks
 
     ranks = options.ranks or RANKS
-    micros = options.batch or max(MICROS, ranks)
+    micros = options.batch or -(-MICROS // ranks) * ranks
+    equal_plans(ranks, micros)  # refused before anything is measured
     cases = [
         ScheduleCase(schedule, ranks, micros, work)
         for work in ("waiting", "matrix")
