@@ -2,7 +2,7 @@
 
 Trains a small GPT on Python's own source, every sample once, from the same first weights for each
 plan and seed. Prints a table and writes benchmarks/results/optimizer_state.json.
-Run: PYTHONPATH=src python3 benchmarks/training/optimizer_state.py [--steps 1000] [--out FILE.json]
+Run: PYTHONPATH=src python3 benchmarks/training/optimizer_state.py [--device cuda] [--out FILE]
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from stepladder.bench.loss_curves.final_loss import with_seed
 from stepladder.bench.loss_curves.learning_rates import RateCase, train
 from stepladder.plan import Plan
 
-MODEL = "gpt:layers=2,hidden=64,heads=4,vocab=256,sequence=64"
-BATCH, SEQUENCE, WARMUP = 16, 64, 50
+MODEL = "gpt:layers=4,hidden=128,heads=4,vocab=256,sequence=128"
+BATCH, SEQUENCE, WARMUP = 16, 128, 50
 ADAMW = "adamw lr=3e-3 wd=0.1 clip=1"
 PLANS = ("fp32", "bf16-master", "bf16-master state=10", "bf16-master state=7")
 EVERY = 10  # steps from one loss that is written to the next
@@ -39,7 +39,8 @@ def measure(steps: int, seeds: int, device: str) -> Iterator[list[dict[str, Any]
     ]
     for seed in range(seeds):
         for row in rows:
-            curve = train(with_seed(work, seed), case, Plan.parse(row["plan"]), seed)
+            plan = Plan.parse(f"{row['plan']} {'graphs=on' if device == 'cuda' else ''}")
+            curve = train(with_seed(work, seed), case, plan, seed)
             if curve.final is None:
                 raise SystemExit(f"{row['plan']}: {curve.problem}")
             row["finals"].append(curve.final)
@@ -78,7 +79,7 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "machine": machine(options.device),
         "torch": torch.__version__,
-        "command": "python benchmarks/training/optimizer_state.py",
+        "command": f"python benchmarks/training/optimizer_state.py --device {options.device}",
         "model": MODEL,
         "optimizer": ADAMW,
         "batch": BATCH,
