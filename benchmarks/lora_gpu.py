@@ -39,8 +39,8 @@ SHAPES = {
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
     },
 }  # fmt: skip
-FAST = "compile=on kernels=on"
-ARMS = f"peft,bf16-master {FAST} graphs=on,peft bf16,bf16 {FAST} graphs=on,bf16-master {FAST}"
+FAST = "compile=whole kernels=on"
+ARMS = f"peft bf16,bf16-master {FAST} graphs=on,peft,bf16 {FAST} graphs=on,bf16-master {FAST}"
 TURNS, TURN_SECONDS, BATCHES, LOSSES, RATE = 5, 0.5, 4, 8, 1e-4
 GIB = 2**30
 

@@ -12,7 +12,11 @@ import re
 from pathlib import Path
 
 from stepladder.data.conversations.conversation_rows import ConversationRows, open_conversations
-from stepladder.data.conversations.read_conversations import is_conversation_path
+from stepladder.data.conversations.preference_rows import PreferenceRows, open_preferences
+from stepladder.data.conversations.read_conversations import (
+    holds_preferences,
+    is_conversation_path,
+)
 from stepladder.data.formats.find_shards import SHARD_SUFFIXES, holds_shards, saved_splits
 from stepladder.data.formats.text_columns import find_text_column, read_texts
 from stepladder.data.formats.text_corpus import TEXT_SUFFIXES, make_rows, split_range, text_corpus
@@ -35,7 +39,12 @@ WORDS = (*STANDALONE_WORDS, *(f"{word}:FOLDER" for word in FOLDER_WORDS))
 PROSE_SUFFIXES = tuple(
     ending for ending in TEXT_SUFFIXES if ending not in (".json", ".md")
 )  # which may describe a set of token files
-TOKENIZED = (TokenWindows, PackedRows, ConversationRows)  # what a tokenizer makes of text
+TOKENIZED = (
+    TokenWindows,
+    PackedRows,
+    ConversationRows,
+    PreferenceRows,
+)  # what a tokenizer makes of text
 WEIGHTED = re.compile(r"\s*(?P<weight>[0-9]*\.?[0-9]+)\s*:\s*(?P<source>\S.*?)\s*", re.ASCII)
 
 
@@ -90,14 +99,7 @@ def _one(
         return _files(choice, name, length, vocabulary, split, tokenizer)
     refuse_token_options(choice, name)
     if not known and is_conversation_path(path):
-        return open_conversations(
-            path,
-            tokenizer or BYTES,
-            length=length,
-            vocabulary=vocabulary,
-            split=split,
-            packed=choice.packed,
-        )
+        return _conversations(choice, path, length, vocabulary, split, tokenizer or BYTES)
     if word == "digits":
         return SplitSource(digits(), split)
     if word in CLASSICS:
@@ -115,6 +117,19 @@ def _one(
             vocabulary=vocabulary,
         )
     raise DataError("data.source", f"'{name}' is neither a source nor a path", nearest(word, WORDS))
+
+
+def _conversations(
+    choice: DataChoice, path: Path, length: int, vocabulary: int, split: Split, tokenizer: str
+) -> ConversationRows | PreferenceRows:
+    """Conversations to learn, or pairs of answers to prefer one of."""
+    sizes = {"length": length, "vocabulary": vocabulary}
+    if not holds_preferences(path):
+        return open_conversations(path, tokenizer, **sizes, split=split, packed=choice.packed)
+    if choice.packed:
+        problem = f"'{path}' holds pairs of answers, and packed rows would hold parts of several"
+        raise DataError("data.packed", problem, "Leave it out.")
+    return open_preferences(path, tokenizer, **sizes, split=split)
 
 
 def _check_folder(word: str, folder: str) -> None:

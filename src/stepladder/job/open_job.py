@@ -29,6 +29,8 @@ from stepladder.job.opening.run_folder import (
     write_text,
 )
 from stepladder.job.opening.size_run import size_run
+from stepladder.job.preferences.prefer_answers import check_preferences, read_loss
+from stepladder.job.preferences.reference_model import set_reference
 from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Plan, Recipe
 from stepladder.record.journal_writer import NullJournal
@@ -64,12 +66,14 @@ def open_job(
     connect(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
+    loss = read_loss(recipe, module, training)
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     choice = choose_recipe_plan(recipe, plan, module, sample)
+    check_preferences(recipe, choice.plan, training)
     batch = sample_for_climb(recipe, choice.plan, training, module)
     code = user_code(recipe)
-    run = start_run(recipe, module, choice.plan, batch, code.read_loss(training))
+    run = start_run(recipe, module, choice.plan, batch, loss)
     board = run.world.notes
     if run.world.is_rank_zero:
         board.post("folder", str(folder))
@@ -87,6 +91,7 @@ def open_job(
     job.elastic, job.began, job.sized = elastic, began, sized
     job.display = display or job.display
     run.because = choice.because or (chosen.because if chosen else "")
+    run.events += set_reference(run, recipe, folder, training, validation)
     run.events += filter(None, (refitted, code.taken, *getattr(training, "notes", ())))
     open_folder(job)
     return job

@@ -11,6 +11,7 @@ from torch import nn
 from stepladder.data import Source
 from stepladder.job.opening.open_recipe import build_model, open_sources, user_code
 from stepladder.job.opening.plan_optimizer import take_plan_optimizer
+from stepladder.job.preferences.prefer_answers import read_loss
 from stepladder.plan import Plan, Recipe
 from stepladder.train.user_code.user_code import LossFunction
 from stepladder.verify import Subject
@@ -25,7 +26,7 @@ def make_from_recipe(recipe: Recipe) -> tuple[nn.Module, Source, str | LossFunct
     """The recipe's model, its training data and its loss."""
     module = build_model(recipe)
     training = open_sources(recipe, module)[0]
-    return module, training, user_code(recipe).read_loss(training)
+    return module, training, read_loss(recipe, module, training)
 
 
 def training_settings(recipe: Recipe) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class ModelChoice:
     sequence: int = 128  # tokens of one sample
     dropout: float = 0.0
     weights: str = ""  # safetensors to start from, or random; empty: those in the model's folder
-    lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj,v_proj": train only what this adds
+    lora: str = ""  # such as "r=8 alpha=16 matrices=q_proj base=nf4": train only what this adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class TrainChoice:
     seed: int = 0
     device: str = "auto"
     loss: str = ""  # cross_entropy, squared_error, own (the module's), or file.py:loss
+    beta: float = 0.1  # of pairs of answers: how strongly the reference model holds the tuned one
     nonfinite: str = "stop"  # stop, skip or backoff: of a loss or gradient that is not finite
     spike: str = "report"  # report, rewind, stop or off: of a loss that jumps
     rewinds: int = 3  # times a run may go back because of a spike
@@ -167,6 +168,9 @@ class Recipe:
         if not 0 <= self.model.dropout < 1:
             problem = f"{self.model.dropout} is not a share of the activations"
             found.append(PlanError("model.dropout", problem, "Use 0 or more and under 1."))
+        if self.train.beta <= 0:
+            problem = f"{self.train.beta} holds nothing to the reference model"
+            found.append(PlanError("train.beta", problem, "Use such as 0.1."))
         return found
 
     def plan_choice(self) -> Plan | None:

@@ -58,6 +58,12 @@ class Stage:
         blocks = sum(narrowed_parameters(part, tensor) * count for part, count in self.blocks)
         return blocks + sum(narrowed_parameters(part, tensor) for part in self.ends)
 
+    @property
+    def packed(self) -> int:
+        """Frozen parameters that are bytes, which no axis but the shard axis divides."""
+        blocks = sum(part.packed_parameters * count for part, count in self.blocks)
+        return blocks + sum(part.packed_parameters for part in self.ends)
+
     def matrices(self, tensor: int) -> float:
         """Trained parameters of hidden matrices on one tensor-parallel rank."""
         blocks = sum(rank_matrices(part, tensor) * count for part, count in self.blocks)

@@ -136,6 +136,7 @@ class Part:
     frozen_whole_parameters: int = 0  # of those held whole, never trained
     narrowed_parameters: int = 0  # of the frozen ones, those held in 16 bits under autocast
     narrowed_whole_parameters: int = 0  # of those held whole by every rank of the tensor axis
+    packed_parameters: int = 0  # of the frozen ones, bytes that hold several each
     matrices: int = 0  # of the trained ones, those of hidden matrices, which muon orthogonalises
     whole_matrices: int = 0  # of those, held whole by every rank of the tensor axis
     matrix_rows: int = 0  # of all those matrices

@@ -96,7 +96,7 @@ def test_a_tenth_of_a_file_is_for_validation(tmp_path):
     parts = [answers_of(opened(path, split)) for split in ("train", "validation")]
     assert [len(part) for part in parts] == [18, 2]
     assert sorted([*parts[0], *parts[1]]) == sorted(f"answer {n}\n" for n in range(20))
-    with pytest.raises(DataError, match="holds one conversation, which cannot be trained and"):
+    with pytest.raises(DataError, match="holds one line, which cannot be trained and"):
         opened(lines(tmp_path / "one.jsonl", [1]), "train")
 
 

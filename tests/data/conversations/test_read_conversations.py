@@ -2,9 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from stepladder.data.conversations.read_conversations import read_conversations
+from stepladder.data.conversations.encode_conversations import ConversationEncoder
+from stepladder.data.conversations.preference_rows import PreferenceRows
+from stepladder.data.conversations.read_conversations import (
+    holds_preferences,
+    read_conversations,
+    read_preferences,
+)
 from stepladder.errors import DataError
 
 
@@ -56,3 +63,63 @@ def test_an_input_stands_below_its_instruction(tmp_path):
 def test_a_line_that_cannot_be_learned_is_named(tmp_path, record, said):
     with pytest.raises(DataError, match=said):
         read_conversations(written(tmp_path, record))
+
+
+def said(role, content):
+    return {"role": role, "content": content}
+
+
+EARLIER = [said("user", "hi"), said("assistant", "hello"), said("user", "2 + 2?")]
+GOOD, BAD = [said("assistant", "4")], [said("assistant", "5")]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"prompt": EARLIER, "chosen": GOOD, "rejected": BAD},
+        {"prompt": EARLIER, "chosen": "4", "rejected": "5"},
+        {"chosen": EARLIER + GOOD, "rejected": EARLIER + BAD},
+    ],
+)
+def test_two_answers_have_one_beginning_of_which_nothing_is_learned(tmp_path, record):
+    path = written(tmp_path, record)
+    assert holds_preferences(path)
+    ((chosen, rejected),) = read_preferences(path)
+    assert [turn.content for turn in chosen.turns] == ["hi", "hello", "2 + 2?", "4"]
+    assert [turn.content for turn in rejected.turns] == ["hi", "hello", "2 + 2?", "5"]
+    assert chosen.known_answers == rejected.known_answers == 1
+    ids, learned = ConversationEncoder.open("bytes", 256).encode(chosen)
+    assert bytes(ids[learned].tolist()) == b" 4\n"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"chosen": GOOD, "rejected": BAD},
+        {"prompt": "2 + 2?", "chosen": "4"},
+        {"prompt": "2 + 2?", "chosen": "4", "rejected": []},
+    ],
+)
+def test_a_line_without_two_answers_to_a_prompt_is_named(tmp_path, record):
+    with pytest.raises(DataError, match="line 1 of .* has no prompt with two different answers"):
+        read_preferences(written(tmp_path, record))
+
+
+def test_conversations_are_no_preferences(tmp_path):
+    assert not holds_preferences(written(tmp_path, {"prompt": "?", "response": "!"}))
+
+
+def test_pairs_of_which_one_is_cut_off_are_left_out_and_counted():
+    def encoded(size):
+        return np.arange(size, dtype=np.int32), np.arange(size) >= size - 2
+
+    rows = PreferenceRows([(encoded(6), encoded(5)), (encoded(6), encoded(40))], 8)
+    assert len(rows) == 1 and rows.notes == [
+        "1 preferences have no two answers in 8 tokens: left out"
+    ]
+    (tokens, labels), reference = rows[0]
+    assert tokens.shape == labels.shape == (2, 8) and reference.shape == (2,)
+    assert labels[0].tolist() == [-100, -100, -100, 4, 5, -100, -100, -100]
+    assert rows.where(0) == "pair 0 of preferences"
+    with pytest.raises(DataError, match="none of 1 preferences has two answers in its first 8"):
+        PreferenceRows([(encoded(6), encoded(40))], 8)

@@ -9,9 +9,9 @@ rows was not used: an answer would lose the question that it answers.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from stepladder.data.validation_split import ONE_IN, SEED, Split
 from stepladder.errors import DataError
 
 from .encode_conversations import ConversationEncoder
-from .read_conversations import SPLIT_FILES, Conversation, read_conversations
+from .read_conversations import SPLIT_FILES, read_conversations
 
+Record = TypeVar("Record")
 Encoded = tuple[np.ndarray, np.ndarray]  # ids, and whether each is of an answer
 
 
@@ -114,19 +115,19 @@ def open_conversations(
     path: Path, tokenizer: str, *, length: int, vocabulary: int, split: Split, packed: bool
 ) -> ConversationRows:
     """The training or the validation rows of a file, or of a folder that holds both."""
-    chosen = choose_split(path, split)
+    chosen = choose_split(path, split, read_conversations)
     encoder = ConversationEncoder.open(tokenizer, vocabulary)
     found = [encoder.encode(one) for one in chosen]
     return ConversationRows(found, length, packed=packed, name=f"conversations of '{path}'")
 
 
-def choose_split(path: Path, split: Split) -> list[Conversation]:
+def choose_split(path: Path, split: Split, read: Callable[[Path], list[Record]]) -> list[Record]:
     """The folder's file of that name; of a single file a tenth is for validation."""
     if path.is_dir():
-        return read_conversations(path / SPLIT_FILES[split == "validation"])
-    found = read_conversations(path)
+        return read(path / SPLIT_FILES[split == "validation"])
+    found = read(path)
     if len(found) < 2:
-        problem = f"'{path}' holds one conversation, which cannot be trained and validated on"
+        problem = f"'{path}' holds one line, which cannot be trained and validated on"
         raise DataError("data.source", problem, "Add lines.")
     order = SampleOrder(len(found), SEED).indices(np.arange(len(found))).tolist()
     held_out = max(len(found) // ONE_IN, 1)

@@ -61,7 +61,11 @@ class ConversationEncoder:
         text, spans = self.write(conversation)
         ids, firsts, ends = self.tokens(text)
         answers = np.zeros(len(ids), bool)
-        for begin, end in spans:  # a token that begins with the space before belongs to the answer
+        learned = spans[conversation.known_answers :]
+        for (
+            begin,
+            end,
+        ) in learned:  # a token that begins with the space before belongs to the answer
             answers |= (ends > begin) & (firsts < end)
         return ids, answers
 

@@ -2,6 +2,7 @@
 
 {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
 {"prompt": "...", "response": "..."}   or instruction (with input) and output, or completion
+{"prompt": "...", "chosen": "...", "rejected": "..."}   each a text, or a list of messages
 
 Lists under `conversations` with `from` and `value` (ShareGPT's) are read as messages.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,7 @@ class Conversation:
     turns: tuple[Turn, ...]
     where: str  # the file and line
     instruction: bool = False  # a prompt and its answer, which were given without roles
+    known_answers: int = 0  # the first ones, which are not learned
 
 
 def is_conversation_path(path: Path) -> bool:
@@ -72,6 +75,42 @@ def read_conversations(path: Path) -> list[Conversation]:
     if not found:
         raise DataError(FIELD, f"'{path}' has no line to learn from", EXAMPLE)
     return found
+
+
+def holds_preferences(path: Path) -> bool:
+    """Whether a file's first line has two answers to choose from."""
+    file = path / SPLIT_FILES[0] if path.is_dir() else path
+    return any(
+        {"chosen", "rejected"} <= record.keys() for record, _ in islice(read_records(file), 1)
+    )
+
+
+def read_preferences(path: Path) -> list[tuple[Conversation, Conversation]]:
+    """Pairs of conversations with one beginning: the end that was chosen, and the other."""
+    return [preference_of(record, where) for record, where in read_records(path)]
+
+
+def preference_of(record: Mapping[str, Any], where: str) -> tuple[Conversation, Conversation]:
+    sides = [record.get(key) for key in ("chosen", "rejected")]
+    prompt = record.get("prompt", [])
+    plain = all(isinstance(one, str) for one in (prompt, *sides))
+    before = side_turns(prompt, "user", where)
+    ends = [side_turns(side or [], "assistant", where) for side in sides]
+    if "prompt" not in record:  # then both lists begin with it
+        shared = next((n for n, (a, b) in enumerate(zip(*ends)) if a != b), min(map(len, ends)))
+        before, ends = ends[0][:shared], [end[shared:] for end in ends]
+    if not before or not all(any(turn.is_answer for turn in end) for end in ends):
+        problem = f"{where} has no prompt with two different answers"
+        remedy = 'Write {"prompt": "...", "chosen": "...", "rejected": "..."} on each line.'
+        raise DataError(FIELD, problem, remedy)
+    known = sum(turn.is_answer for turn in before)
+    chosen, rejected = [Conversation((*before, *end), where, plain, known) for end in ends]
+    return chosen, rejected
+
+
+def side_turns(given: Any, role: str, where: str) -> tuple[Turn, ...]:
+    """A text of one side, or a list of messages."""
+    return (Turn(role, given),) if isinstance(given, str) else read_turns(given, where)
 
 
 def conversation_of(record: Mapping[str, Any], where: str) -> Conversation:

@@ -16,6 +16,7 @@ from torch import Tensor
 from stepladder.checkpoint import CheckpointReader, TensorSource
 from stepladder.checkpoint.convert import concatenated_source
 from stepladder.errors import RecordError
+from stepladder.model.nf4_linear import dequantise
 
 PREFIX, BASE = "base_model.model.", ".base_layer."
 UNMERGED = ("use_dora", "lora_bias", "modules_to_save", "alpha_pattern", "rank_pattern")
@@ -47,7 +48,10 @@ def sources(
 ) -> Iterator[TensorSource]:
     names = set(reader.manifest.names("model"))
     for name in names:
-        if ".lora_" in name:
+        if ".lora_" in name or name.endswith(".scales"):
+            continue
+        if name.endswith(".codes"):
+            yield whole_source(reader, name, adapter, settings, dtype)
             continue
         source = concatenated_source(reader, name, (name,), dtype)
         stem, found, _ = name.rpartition(f"{BASE}weight")
@@ -59,6 +63,31 @@ def sources(
         yield TensorSource(final, source.dtype, source.shape, make)
 
 
+def whole_source(
+    reader: CheckpointReader,
+    name: str,
+    adapter: str,
+    settings: Mapping[str, Any],
+    dtype: torch.dtype | None,
+) -> TensorSource:
+    """A weight that was held in 4 bits, whole, with its adapter if it has one."""
+    shape, stem = reader.manifest.tensors[f"model/{name}"].shape, name.removesuffix(".codes")
+    pair = [f"{stem.removesuffix('.base_layer')}.lora_{one}.{adapter}.weight" for one in "AB"]
+    adapted = f"model/{pair[0]}" in reader.manifest.tensors
+    kind = dtype or torch.float32
+    make = partial(merge, reader, name, pair if adapted else [], settings, kind)
+    final = f"{stem}.weight".removeprefix(PREFIX).replace(BASE, ".")
+    return TensorSource(final, kind, (shape[0], 2 * shape[1]), make)
+
+
+def read_weight(reader: CheckpointReader, name: str) -> Tensor:
+    weight = reader.read(f"model/{name}")
+    if not name.endswith(".codes"):
+        return weight
+    scales = reader.read(f"model/{name.removesuffix('codes')}scales")
+    return dequantise(weight, scales, torch.float32)
+
+
 def merge(
     reader: CheckpointReader,
     name: str,
@@ -67,7 +96,9 @@ def merge(
     dtype: torch.dtype,
 ) -> Tensor:
     """One weight with its adapter added."""
-    weight = reader.read(f"model/{name}")
+    weight = read_weight(reader, name)
+    if not pair:
+        return weight.to(dtype)
     down, up = (reader.read(f"model/{one}") for one in pair)
     rank = down.shape[0]
     scale = settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from stepladder.model.frozen_linears import frozen_linears
@@ -26,6 +27,7 @@ class ParameterCounts:
     frozen_whole: int = 0  # of those replicated, never trained
     narrowed: int = 0  # of the frozen ones, those that autocast lets be held in 16 bits
     narrowed_whole: int = 0  # of those replicated
+    packed: int = 0  # of the frozen ones, bytes
     tensors: int = 0  # with trained parameters
     matrices: int = 0  # of the trained ones, those of hidden matrices
     whole_matrices: int = 0  # of those, replicated
@@ -83,6 +85,7 @@ def count_rows(
         sum(p.numel() for name, p in rows if not p.requires_grad and name not in cuttable),
         sum(p.numel() for name, p in rows if name in narrowed),
         sum(p.numel() for name, p in rows if name in narrowed and name not in cuttable),
+        sum(p.numel() for _, p in rows if p.dtype == torch.uint8),
         sum(p.requires_grad for _, p in rows),
         sum(p.numel() for name, p in rows if name in hidden),
         sum(p.numel() for name, p in rows if name in hidden and name not in cuttable),

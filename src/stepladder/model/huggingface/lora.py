@@ -1,6 +1,7 @@
 """LoRA from a recipe: a frozen module with peft's low-rank adapters on some of its linears.
 
 `r=8 alpha=16 dropout=0.05 matrices=q_proj,v_proj`; without matrices, on every linear but the head.
+`base=nf4` holds the frozen linears in 4 bits (QLoRA), but for the head.
 For other settings, pass peft's module to `climb`.
 """
 
@@ -14,7 +15,9 @@ import torch
 from torch import nn
 
 from stepladder.errors import ModelError, PlanError, nearest
+from stepladder.model.nf4_linear import BLOCK, quantise_frozen_linears
 
+BASES = ("nf4",)
 TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM"}  # by the end of a class's name
 
 
@@ -26,6 +29,7 @@ class LoraSettings:
     alpha: float = 16.0  # their output is multiplied by alpha / r
     dropout: float = 0.0
     matrices: tuple[str, ...] = ()  # ends of the linears' names; empty: all
+    base: str = ""  # nf4: the frozen linears in 4 bits
 
     @classmethod
     def parse(cls, text: str) -> LoraSettings:
@@ -45,6 +49,8 @@ class LoraSettings:
                 problem = f"'{word}' gives no {key}"
                 raise PlanError("model.lora", problem, "Write such as r=8 alpha=16.")
             made = replace(made, **{key: read})
+        if made.base not in ("", *BASES):
+            raise PlanError("model.lora", f"'{made.base}' is no base", nearest(made.base, BASES))
         return made
 
 
@@ -70,7 +76,17 @@ def add_lora(module: nn.Module, text: str, seed: int = 0) -> nn.Module:
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return peft.get_peft_model(module, config)
+            adapted = peft.get_peft_model(module, config)
     except ValueError as wrong:
         problem = f"'{text}' does not suit {name} ({str(wrong).partition(chr(10))[0]})"
         raise PlanError("model.lora", problem, "Name linears of the model in matrices=.") from wrong
+    if how.base and not quantise_frozen_linears(adapted, skip=head_of(module)):
+        problem = f"base={how.base} found no frozen linear of {name} with rows of whole blocks"
+        raise ModelError("model.lora", problem, f"Leave it out: rows are cut into {BLOCK} numbers.")
+    return adapted
+
+
+def head_of(module: nn.Module) -> nn.Module | None:
+    """The output layer of a Hugging Face model, which has no adapter and stays whole."""
+    ask = getattr(module, "get_output_embeddings", None)
+    return ask() if callable(ask) else None

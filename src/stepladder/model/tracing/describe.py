@@ -231,6 +231,7 @@ def make_part(
         frozen_whole_parameters=counts.frozen_whole,
         narrowed_parameters=counts.narrowed,
         narrowed_whole_parameters=counts.narrowed_whole,
+        packed_parameters=counts.packed,
         matrices=counts.matrices,
         whole_matrices=counts.whole_matrices,
         matrix_rows=counts.matrix_rows,

@@ -156,6 +156,7 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     elsewhere = stage.elsewhere(sizes.experts)
     gone = 0.0 if sizes.wrapped else elsewhere
     spared = stage.narrowed(sizes.tensor) * (sizes.parameter - sizes.narrowed)
+    spared += stage.packed * (sizes.parameter - 1)
     parameters = ((held - gone) * sizes.parameter - spared) / sliced
     gradients = (trained - gone) * sizes.gradient / sliced
     matrices = stage.matrices(sizes.tensor)

@@ -1,6 +1,6 @@
 """Parameters that FSDP2 cannot shard, kept whole on every rank, and their gradients.
 
-FSDP2 cuts a floating-point parameter along its first dimension. One without dimensions (CLIP's
+FSDP2 cuts a parameter of floats or bytes along its first dimension. One without dimensions (CLIP's
 `logit_scale`), without elements, or of complex or integer type stays as it is; the ranks average
 its gradient once a batch, as FSDP2 averages those of shards.
 """
@@ -20,7 +20,9 @@ from .gradient_sync import Around
 
 
 def cannot_be_sharded(parameter: Tensor) -> bool:
-    return not (parameter.dim() and parameter.numel() and parameter.is_floating_point())
+    packed = parameter.dtype == torch.uint8  # bytes of what somebody packed: never trained
+    sliced = parameter.is_floating_point() or packed
+    return not (parameter.dim() and parameter.numel() and sliced)
 
 
 class ReplicatedParameters:

@@ -16,10 +16,12 @@ from torch.distributed.tensor import Shard
 
 from stepladder.errors import ModelError
 from stepladder.model import base_layer
+from stepladder.model.nf4_linear import NF4Linear
 from stepladder.seam.modules import parameters_of
 
 from .local_compute import Change, distribute, run_on_local
 
+PACKED_REMEDY = "Use ddp or zero3, or leave base=nf4 out."
 REMEDY = "Use plain LoRA of linears, or shard or pipeline."
 
 
@@ -28,6 +30,8 @@ def check_adapters(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if len(getattr(part, "lora_embedding_A", ())):
             raise ModelError(name, "is an embedding with adapters, which cannot be cut", REMEDY)
+        if isinstance(part, NF4Linear):
+            raise ModelError(name, "is held in 4 bits, whose blocks are not cut", PACKED_REMEDY)
         variants = getattr(part, "lora_variant", None)
         if base_layer(part) is not part and variants:
             kind = type(next(iter(variants.values()))).__name__

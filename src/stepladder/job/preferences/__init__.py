@@ -1,0 +1,1 @@
+"""Preference tuning (DPO): answers that are to become likelier than others."""
