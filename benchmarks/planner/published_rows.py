@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import gcd
 
+from published_images import facts_of_images, plan_of_images
 from stepladder.errors import StepladderError
 from stepladder.hardware import Cluster, find_device
 from stepladder.plan import (
@@ -50,7 +52,8 @@ COLUMNS = (
     "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "tp", "pp", "dp", "cp", "sharding",
     "precision", "activation_checkpointing", "global_batch_seqs", "micro_batch_seqs", "grad_accum",
     "compile", "attention_impl", "tokens_per_s_per_gpu", "mfu_pct", "peak_mem_gb", "oom", "notes",
-    "step_time_s",
+    "step_time_s", "ep", "experts", "topk", "expert_ffn", "shared_expert_ffn", "first_dense_layers",
+    "image_size", "batch", "channels_last", "images_per_s", "step_ms",
 )  # fmt: skip
 
 
@@ -91,14 +94,22 @@ def device_of_row(row: Row) -> str:
 
 def facts_of_row(row: Row) -> Facts:
     """The shape whose number of parameters is nearest: that tells the family, and a tied head."""
+    if row["image_size"]:
+        return facts_of_images(row)
+    if not (row["layers"] and row["hidden"]):
+        problem = f"{row['model']} has no shape in row {row['id']}"
+        raise StepladderError("model", problem, "Write layers and hidden.")
     names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
     heads = number(row, "heads")
     usual = {"kv_heads": heads, "ffn": 4 * number(row, "hidden")}
     numbers = [number(row, name, usual.get(name, 1)) for name in names]
     head = re.search(r"head_dim (\d+)", row["notes"])
+    mixture = mixture_of_row(row)
+    if mixture and not row["ffn"]:
+        usual["ffn"] = mixture["expert_ffn"]
     shapes = [
-        Shape(family, *numbers, tied=tied, head=int(head[1]) if head else 0)
-        for family in families_of_row(row)
+        Shape(family, *numbers, tied=tied, head=int(head[1]) if head else 0, **mixture)
+        for family in (("llama",) if mixture else families_of_row(row))
         for tied in (False, True)
     ]
     parameters = real(row, "params_b") * 1e9
@@ -142,11 +153,22 @@ def written_of_row(row: Row) -> tuple[bool, bool]:
     if re.search("HF Trainer", notes):
         fused = bool(re.search("foak|liger fused", notes, re.I))
         return not fused, not fused
-    if (
-        "July-2024" in notes
-    ):  # nanotron's norms were Triton's by then, its rotations complex numbers
-        return False, True
-    return False, False
+    # Norms were Triton's in nanotron by then, its rotations complex numbers.
+    return False, "July-2024" in notes
+
+
+def mixture_of_row(row: Row) -> dict[str, int]:
+    """The numbers of its experts; none where it has none."""
+    if number(row, "experts", 0) < 2:
+        return {}
+    if re.search("MLA|latent", row["notes"]) or re.search(
+        "deepseek|glm-5|kimi", row["model"], re.I
+    ):
+        problem = f"{row['model']} has latent attention, whose shape rows do not give"
+        raise StepladderError("model", problem, "Describe its module instead.")
+    names = {"experts": "experts", "active": "topk", "expert_ffn": "expert_ffn"}
+    more = {"shared_ffn": "shared_expert_ffn", "dense": "first_dense_layers"}
+    return {name: number(row, column, 0) for name, column in {**names, **more}.items()}
 
 
 def families_of_row(row: Row) -> tuple[str, ...]:
@@ -204,14 +226,19 @@ def plan_of_row(row: Row) -> Plan:
     shard = min(int(group[1]), data) if group else data
     if hybrid(row):  # whole in every node, as is usual
         shard = max(ways for ways in range(1, min(data, 8) + 1) if data % ways == 0)
+    experts = gcd(number(row, "ep"), shard if zero else data)
+    cut, mixed = number(row, "tp"), bool(mixture_of_row(row))
     layout = Layout(
         pipeline=number(row, "pp"),
-        replicate=data if zero == 0 else data // shard,
-        shard=1 if zero == 0 else shard,
-        context=number(row, "cp"),
-        tensor=number(row, "tp"),
+        replicate=data // experts if zero == 0 else data // shard,
+        shard=1 if zero == 0 else shard // experts,
+        experts=experts,
+        context=number(row, "cp") * (cut if mixed else 1),  # experts see slices of a sequence
+        tensor=1 if mixed else cut,
     )
     plain = re.search("plain|eager|unfused|standard", row["attention_impl"], re.I)
+    if row["image_size"]:
+        return plan_of_images(row)
     return Plan(
         precision=precision_of_row(row),
         layout=layout,
@@ -324,6 +351,11 @@ def megatron_like(row: Row) -> bool:
 
 
 def published_seconds(row: Row, facts: Facts) -> float | None:
+    """Of a step; None where the row does not say of how many tokens its rate is."""
+    if row["step_ms"]:
+        return real(row, "step_ms") / 1e3
+    if not (row["seq_len"] and row["global_batch_seqs"]):
+        return None
     if row["step_time_s"]:
         return real(row, "step_time_s")
     if not row["tokens_per_s_per_gpu"]:

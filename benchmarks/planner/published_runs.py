@@ -106,7 +106,8 @@ def read_run(row: Row) -> Run:
     software = software_of_row(row, device)
     every = [forecast(facts, plan, cluster, software=software) for plan in plans]
     found = next((each for each in every if each.fits), every[0])
-    share = number(row, "global_batch_seqs") / (plans[0].batch.sequences or 1)
+    rows = number(row, "batch" if row["image_size"] else "global_batch_seqs")
+    share = rows / (plans[0].batch.sequences or 1)
     return Run(row, device, published_seconds(row, facts), found, share)
 
 

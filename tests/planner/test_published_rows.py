@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stepladder.errors import StepladderError
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "planner"
 
@@ -56,6 +58,19 @@ def test_every_row_that_is_kept_here_is_understood(reader, rows):
         assert reader.facts_of_row(row).tokens > 1
         assert reader.cluster_of_row(row, device).num_devices == reader.number(row, "n_gpus")
         assert reader.plans_of_row(row)
+
+
+def test_mixtures_and_images_are_read_where_their_shape_is_told(reader):
+    files = (FOLDER / "experts.csv", FOLDER / "vision.csv")
+    rows = {row["id"]: reader.whole_row(row) for f in files for row in csv.DictReader(f.open())}
+    mixture = rows["MOE-MB-116"]
+    assert reader.facts_of_row(mixture).active_parameters == pytest.approx(3.3e9, rel=0.05)
+    assert reader.plan_of_row(mixture).layout.experts == 8
+    for told, parameters in (("TIMM-125", 86.6e6), ("TIMM-045", 25.6e6)):
+        assert reader.facts_of_row(rows[told]).parameters == pytest.approx(parameters, rel=0.01)
+    for untold, words in (("TIMM-001", "shape of mobilenetv3"), ("MOE-MB-034", "latent attention")):
+        with pytest.raises(StepladderError, match=words):
+            reader.facts_of_row(rows[untold])
 
 
 def test_the_command_reads_a_file_of_rows(rows, tmp_path):

@@ -70,6 +70,7 @@ def forecast(
             time,
             cluster.device,
             pipeline=settled.layout.pipeline,
+            mixture=any(part.expert_parameters for part in facts.parts),
             calibrated=calibration is not None,
         ),
         tokens_per_step=settled.batch.sequences * facts.tokens,

@@ -23,7 +23,7 @@ def test_every_other_cause_is_known_less_closely_than_products():
 
 
 def test_stages_and_unmeasured_devices_widen_it_and_a_calibration_measures_one():
-    assert width(pipeline=4) > width()
+    assert width(pipeline=4) > width() and width(mixture=True) > width()
     assert width(device=B200) > width() == width(device=B200, calibrated=True)
 
 

@@ -20,6 +20,7 @@ SPREAD = {
 }  # fmt: skip
 SOFTWARE = 0.07  # of any step: what no forecast sees of a program
 STAGES = 0.2  # of a pipeline's: stages wait for each other's messages and for the slowest
+MIXTURE = 0.2  # of a mixture of experts': some are busier than others, and rows travel to them
 UNMEASURED = 0.08  # of one on a device of which we have measured none like it
 MEASURED = ("A100", "A800", "H100", "H200", "H800", "GH200")  # families with own or many rows
 FIVE_TO_95 = 1.645  # standard deviations between the middle and either end of nine in ten
@@ -27,7 +28,12 @@ LATE = 1.35  # of them upwards: a program finds more ways to be slow than to be 
 
 
 def time_interval(
-    time: Time, device: Device, *, pipeline: int = 1, calibrated: bool = False
+    time: Time,
+    device: Device,
+    *,
+    pipeline: int = 1,
+    mixture: bool = False,
+    calibrated: bool = False,
 ) -> Interval:
     """The 90 % interval of a step's seconds."""
     whole = time.step_seconds or 1.0
@@ -35,5 +41,6 @@ def time_interval(
     known = calibrated or device.name.startswith(MEASURED)
     variance = sum(parts) + SOFTWARE**2
     variance += (STAGES**2 if pipeline > 1 else 0.0) + (0.0 if known else UNMEASURED**2)
+    variance += MIXTURE**2 if mixture else 0.0
     off = FIVE_TO_95 * sqrt(variance)
     return Interval(time.step_seconds * exp(-off), time.step_seconds * exp(LATE * off))
