@@ -7,7 +7,7 @@ from stepladder.plan import Plan
 from stepladder.planner.memory.forecast_memory import forecast_memory, peak_interval
 from stepladder.planner.time.step_time import forecast_time
 from stepladder.planner.time.time_interval import time_interval
-from stepladder.record import Calibration, Forecast, Memory
+from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
 from .legality import plan_problems
@@ -64,15 +64,7 @@ def forecast(
         reasons=reasons,
         num_devices=cluster.num_devices,
         time=time,
-        step_seconds=None
-        if time is None
-        else time_interval(
-            time,
-            cluster.device,
-            pipeline=settled.layout.pipeline,
-            mixture=any(part.expert_parameters for part in facts.parts),
-            calibrated=calibration is not None,
-        ),
+        step_seconds=step_interval(time, facts, settled, cluster, calibration),
         tokens_per_step=settled.batch.sequences * facts.tokens,
         flops_per_step=None if flops is None else settled.batch.sequences * flops,
         peak_flops_per_second=device.peak(settled.precision.compute),
@@ -81,6 +73,21 @@ def forecast(
         price_source=device.price_source,
         peak_bytes=peak_interval(memory, software),
         unit=facts.unit,
+    )
+
+
+def step_interval(
+    time: Time | None, facts: Facts, plan: Plan, cluster: Cluster, calibration: Calibration | None
+) -> Interval | None:
+    """Where the step's measured time may lie."""
+    if time is None:
+        return None
+    return time_interval(
+        time,
+        cluster.device,
+        pipeline=plan.layout.pipeline,
+        mixture=any(part.expert_parameters for part in facts.parts),
+        calibrated=calibration is not None,
     )
 
 
