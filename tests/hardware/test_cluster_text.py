@@ -78,7 +78,35 @@ AFTER = "After a speed may stand: per GPU, per direction, at 5 us; for networks,
         (
             "8 H100, fast",
             "cluster: 'fast' is not understood. Write a link ('NVLink 900 GB/s', "
-            "'400 Gb/s per GPU') or memory ('2048 GiB host').",
+            "'400 Gb/s per GPU'), memory ('2048 GiB host') or a power cap ('500 W').",
+        ),
+        (
+            "8xH100 500 W",
+            "cluster: 'H100 500 W' names more than a device. "
+            "Write a comma behind the device: '8xH100, 500 W'.",
+        ),
+        (
+            "8 H100, 500 W, 400 W",
+            "cluster: '400 W' states the power cap a second time. Keep one of them.",
+        ),
+        (
+            "8 H100, 800 W",
+            "cluster.power: '800 W' is no power cap for H100-80GB, which takes 200 to 700 W. "
+            "Write a number between.",
+        ),
+        (
+            "8 H100, 199 W",
+            "cluster.power: '199 W' is no power cap for H100-80GB, which takes 200 to 700 W. "
+            "Write a number between.",
+        ),
+        (
+            "8 MI300X, 100 W",
+            "cluster.power: '100 W' is no power cap for MI300X, which takes 188 to 750 W. "
+            "Write a number between. The lower end is taken to be a quarter: no driver's is known.",
+        ),
+        (
+            "1 CPU, 100 W",
+            "cluster.power: '100 W' caps CPU, whose power is not known. Leave the cap out.",
         ),
         (
             "8 H100, 2 PB host",
@@ -178,6 +206,23 @@ def test_networks_are_quoted_in_one_direction_and_per_node_unless_said(written, 
 )
 def test_links_inside_a_node_are_quoted_as_their_makers_do(written, bytes_per_second):
     assert Cluster.parse(f"8 H100, {written}").inside.bytes_per_second == bytes_per_second
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["500 W", "500W", "0.5 kW", "500 watts", "500 W per GPU", "500 W each", "power cap 500 W",
+     "capped at 500 W", "500 W limit"],
+)  # fmt: skip
+def test_a_power_cap_is_each_devices(written):
+    cluster = Cluster.parse(f"16 H100, {written}, 400 Gb/s")
+    assert cluster.device.power_watts == 500 and cluster.device.name == "H100-80GB"
+    assert str(cluster) == "2 nodes x 8 H100-80GB, NVLink 900 GB/s, 400 Gb/s, 500 W"
+    assert Cluster.parse(str(cluster)) == cluster
+
+
+def test_a_cap_at_the_boards_own_limit_is_none():
+    assert Cluster.parse("8 H100, 700 W") == Cluster.parse("8 H100")
+    assert Cluster.parse("8 H100, 500.5 W").device.power_watts == 500.5
 
 
 def test_a_latency_may_be_stated():

@@ -106,6 +106,7 @@ raw_plans = st.builds(
     batchnorm=st.sampled_from(["sync", "local"]),
     exact=st.sampled_from(["none", "runs", "ranks:1", "ranks:32"]).map(Exact.parse),
     recheck=st.sampled_from([0, 1, 1000]),
+    update=st.sampled_from(["step", "backward"]),
     state=st.sampled_from([16, 14, 10, 7]),
     prefetch=st.none() | st.integers(0, 9),
     gathered=st.none() | st.integers(1, 99),

@@ -198,12 +198,26 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "state: state=14 says how masters are kept, and bf16 keeps none. "
         "Use bf16-master, or leave state out.",
     ),
-    "masters need one rank": (
+    "backward updates one by one": (
         LLAMA,
-        "bf16-master zero3 micro=1",
+        "bf16-master update=backward micro=1 batch=1 optimizer='adamw clip=1'",
+        "1 x H100-80GB",
+        "update: update=backward frees each gradient, and clip=1.0 needs all gradients' norm. "
+        "Use clip=none, or use update=step.",
+    ),
+    "float8 masters need one rank": (
+        LLAMA,
+        "fp8-master zero3 micro=1",
         "8 x H100-80GB",
-        "precision: bf16-master runs on one rank, and shard=8 has 8. "
-        "Use bf16, whose parameters can be sliced.",
+        "precision: fp8-master runs on one rank, and shard=8 has 8. "
+        "Use bf16-master or fp8, whose parameters are sliced.",
+    ),
+    "masters add up whole gradients": (
+        LLAMA,
+        "bf16-master zero3 micro=1 batch=16",
+        "8 x H100-80GB",
+        "precision: bf16-master adds up micro-batches in float32, and ranks of shard=8 add up "
+        "theirs in bfloat16. Use accumulate=1, or bf16.",
     ),
     "graphs need a CUDA device": (
         LLAMA,

@@ -67,10 +67,15 @@ def test_a_forecast_is_plain_values() -> None:
 
 
 def test_print_shows_a_person_what_is_known() -> None:
-    assert str(make()) == (
+    assert str(make(price_source="a list, 2026")) == (
         "bf16\n  memory: 1.00 of 2.0 GiB, fits\n  step: 2 s, 1.8 to 2.4 nine times in ten\n"
-        "  throughput: 1,000 tokens/s a device\n  MFU: 50.0%"
+        "  throughput: 1,000 tokens/s a device\n  MFU: 50.0%\n"
+        "  price: $12.00 an hour\n  price of a device-hour: $3.00 (a list, 2026)"
     )
     little = make(time=None, step_seconds=None, fits=False, reasons=("too <large>",))
-    assert str(little) == ("bf16\n  memory: 1.00 of 2.0 GiB, does not fit\n  because: too <large>")
+    assert str(little) == (
+        "bf16\n  memory: 1.00 of 2.0 GiB, does not fit\n  price: $12.00 an hour\n"
+        "  because: too <large>\n  price of a device-hour: $3.00 (no source is known)"
+    )
+    assert "price: unknown" in str(make(dollars_per_hour=None))
     assert "<td>because</td><td>too &lt;large&gt;</td>" in little._repr_html_()

@@ -22,7 +22,15 @@ from stepladder.plan import AXES, PRECISIONS, Optimizer, Rate
 from stepladder.plan.learning_rate import KINDS as RATES
 from stepladder.plan.optimizer import MOMENTS as OPTIMIZERS
 from stepladder.plan.plan_text import ALL_WORDS as PLAN_WORDS
-from stepladder.plan.plan_text import ATTENTIONS, BATCHNORMS, COMPILES, KERNELS, OFFLOADS, SWITCH
+from stepladder.plan.plan_text import (
+    ATTENTIONS,
+    BATCHNORMS,
+    COMPILES,
+    KERNELS,
+    OFFLOADS,
+    SWITCH,
+    UPDATES,
+)
 from stepladder.plan.plan_text import KEYS as PLAN_KEYS
 from stepladder.plan.recipe import NONFINITE, SECTIONS, SPIKE
 from stepladder.plan.shared_constants import MASTER_STATE
@@ -48,6 +56,7 @@ PLAN_VALUES: dict[str, Iterable[str]] = {
     "batchnorm": BATCHNORMS,
     "exact": ("none", "free", "runs", "ranks"),
     "recheck": ("none", "1000"),
+    "update": UPDATES,
     "state": tuple(map(str, MASTER_STATE)),
     "optimizer": OPTIMIZERS,
     **dict.fromkeys(AXES, ("2", "4", "8", "-1")),

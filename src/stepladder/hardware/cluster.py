@@ -15,6 +15,7 @@ from stepladder.errors import require_type
 from .cluster_text import ClusterText, parse_cluster_text, write_link, write_memory
 from .device import Device
 from .link import Link
+from .power import write_cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Cluster:
         parts += [write_link(self.inside), write_link(self.between)]
         if self.host_memory_bytes is not None:
             parts.append(write_memory(self.host_memory_bytes))
+        if cap := write_cap(self.device):
+            parts.append(cap)
         return ", ".join(parts)
 
 

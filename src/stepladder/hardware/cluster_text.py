@@ -6,7 +6,7 @@ The first part says how many of what: devices, or machines by the name that thei
 ("4 DGX H100", "2 x p5.48xlarge"); the others, in any order, the link inside a node, the link
 between nodes and the host memory. Speeds are quoted as their makers do: NVLink, Infinity Fabric
 and PCIe adding both directions, networks in one; "per direction" says otherwise. Everything that
-could not be understood is reported at once.
+could not be understood is reported at once. "500 W" caps the power of each device.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .device import Device
 from .device_table import find_device, is_known_device
 from .link import KINDS, Link, LinkKind, usual_link
 from .machines import Machine, find_machine
+from .power import cap_power
 from .units import read_size, read_speed, write_latency, write_size, write_speed
 
 EXAMPLES = "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'"
@@ -37,12 +38,17 @@ _COUNT = re.compile(rf"(\d+){_TIMES}{_NAME}", re.I)
 _AFTER = re.compile(rf"{_NAME}(?: ?[x×*] ?|:)(\d+)", re.I)
 _NODES_ALONE = re.compile(rf"\d+ ?nodes?(?: ?{_BY} ?\d+)?(?: ?(?:gpus?|devices?))?", re.I)
 _DEVICES_ALONE = re.compile(r"\d+ ?(?:gpus?|devices?|cards?)", re.I)
-_NUMBER_WITH_UNIT = re.compile(rf" (?:\S+ )?{_NUMBER} ?(?:[a-zA-Z]+(?:/s|ps)|[GTM]i?B)\b", re.I)
+_NUMBER_WITH_UNIT = re.compile(rf" (?:\S+ )?{_NUMBER} ?(?:[a-zA-Z]+(?:/s|ps)|[GTM]i?B|k?W)\b", re.I)
 _MANY = re.compile(r"(.*?) ?(\d+) ?[x×*]")
 _THOUSANDS = re.compile(r"^\s*\d{1,3}(?:,\d{3})+(?= ?[x×* ])")
 _WORDS = {"one": 1, "single": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16}
 _LINK = re.compile(rf"(.*?) ?{_NUMBER} ?([a-zA-Z]+(?:/s|ps))( .+)?")
 _HOST = re.compile(rf"{_NUMBER} ?([a-zA-Z]+) (?:host(?: memory)?|ram)(?: per node)?", re.I)
+_CAP = r"(?:power )?(?:cap(?:ped)?|limit(?:ed)?)"
+_EACH = r"(?: each| per (?:gpu|device|card|chip))?"
+_POWER = re.compile(
+    rf"(?:{_CAP}(?: at| to| of)? )?{_NUMBER} ?(k?W|k?watts?)(?: {_CAP})?{_EACH}", re.I
+)
 _PER_DEVICE = re.compile(r" per (?:gpu|device|card|chip)", re.I)
 _PER_NODE = re.compile(r" per node", re.I)
 _PER_DIRECTION = re.compile(r" per direction", re.I)
@@ -52,6 +58,7 @@ _STATED = {
     "inside": "the link inside a node",
     "between": "the link between nodes",
     "host_memory_bytes": "the host memory",
+    "watts": "the power cap",
 }
 
 Read = TypeVar("Read")
@@ -85,6 +92,8 @@ def parse_cluster_text(text: str) -> ClusterText:
         facts |= fact
     raise_all(problems)
     assert pieces is not None  # no problem was raised, so the head was read
+    if cap := facts.pop("watts", None):
+        facts["device"] = cap_power(cap[0], pieces.device, cap[1])
     return replace(pieces, **facts)
 
 
@@ -184,13 +193,19 @@ def _read_fact(part: str) -> dict[str, object]:
     if found := _HOST.fullmatch(part):
         number, unit = found.groups()
         return {"host_memory_bytes": read_size(part, float(number), unit)}
+    if found := _POWER.fullmatch(part):
+        number, unit = found.groups()
+        return {"watts": (part, float(number) * (1000 if unit[0] in "kK" else 1))}
     if found := _LINK.fullmatch(part):
         written, number, unit, rest = found.groups()
         many = _MANY.fullmatch(written)  # "8x400 Gb/s": so many ports
         ports, written = (int(many[2]), many[1]) if many else (1, written)
         speed = ports * read_speed(part, float(number), unit)
         return _read_link(part, _kind(part, written), speed, rest or "")
-    remedy = "Write a link ('NVLink 900 GB/s', '400 Gb/s per GPU') or memory ('2048 GiB host')."
+    remedy = (
+        "Write a link ('NVLink 900 GB/s', '400 Gb/s per GPU'), memory ('2048 GiB host') "
+        "or a power cap ('500 W')."
+    )
     raise PlanError("cluster", f"'{part}' is not understood", remedy)
 
 

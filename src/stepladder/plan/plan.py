@@ -50,6 +50,7 @@ class Plan:
     exact: Exact = Exact()  # whether results are the same bits each time, and on any ranks
     recheck: int = 0  # one step in so many is taken twice and compared; 0: none
     state: int = 16  # bytes a parameter with gradient, master and moments, where it has a master
+    update: str = "step"  # or backward: of each parameter, as soon as its gradient is there
     memory_bytes: int | None = None  # a ceiling for the process on its device
     optimizer: Optimizer = Optimizer()
 

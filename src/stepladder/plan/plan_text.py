@@ -36,6 +36,7 @@ DATA_WORDS = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3
 OFFLOADS = ("optimizer", "parameters", "activations")
 ATTENTIONS = ("auto", "flash", "plain")
 BATCHNORMS = ("sync", "local")
+UPDATES = ("step", "backward")
 SWITCH = ("on", "off")
 COMPILES = (*SWITCH, "blocks", "whole")
 KERNELS = ("head", "layout", "matmuls")  # fused head, channels-last, tried matmuls and epilogues
@@ -95,9 +96,9 @@ def parse_attention(text: str) -> str:
     return text
 
 
-def parse_batchnorm(text: str) -> str:
-    if text not in BATCHNORMS:
-        raise PlanError("batchnorm", f"'{text}' is neither", nearest(text, BATCHNORMS))
+def parse_choice(field: str, choices: tuple[str, str], text: str) -> str:
+    if text not in choices:
+        raise PlanError(field, f"'{text}' is neither", nearest(text, choices))
     return text
 
 
@@ -114,10 +115,11 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {  # word: (the plan's fie
     "kernels": ("kernels", parse_kernels),
     "graphs": ("graphs", partial(parse_switch, "graphs")),
     "attention": ("attention", parse_attention),
-    "batchnorm": ("batchnorm", parse_batchnorm),
+    "batchnorm": ("batchnorm", partial(parse_choice, "batchnorm", BATCHNORMS)),
     "exact": ("exact", Exact.parse),
     "recheck": ("recheck", parse_recheck),
     "state": ("state", parse_state),
+    "update": ("update", partial(parse_choice, "update", UPDATES)),
     "memory": ("memory_bytes", lambda text: parse_bytes("memory", text)),
     "optimizer": ("optimizer", Optimizer.parse),
 }

@@ -28,19 +28,21 @@ def forecast(
     cluster: Cluster | str,
     calibration: Calibration | None = None,
     *,
+    price: float | None = None,
     software: Software = OURS,
 ) -> Forecast:
     """Forecast memory by owner and time by cause; the reasons say what makes a plan illegal.
 
     Args:
         facts: of the workload; a model's name, as for `plan` and `cluster` their text, will do.
+        price: dollars of one device for one hour; None: of the table.
 
     >>> import stepladder as sl
     >>> said = sl.forecast("llama3-8b", "bf16 zero3 micro=1 batch=8", "8 x H100-80GB")
     >>> said.fits, said.memory.peak_bytes < 80 * 2**30
     (True, True)
     """
-    facts, plan, cluster = facts_of(facts), plan_of(plan), cluster_of(cluster)
+    facts, plan, cluster = facts_of(facts), plan_of(plan), cluster_of(cluster, price)
     check_calibration(calibration)
     settled = plan.settle(cluster.num_devices)
     assert settled.batch.sequences is not None
@@ -70,6 +72,7 @@ def forecast(
         peak_flops_per_second=device.peak(settled.precision.compute),
         watts=device.power_watts,
         dollars_per_hour=device.dollars_per_hour,
+        price_source=device.price_source,
         peak_bytes=peak_interval(memory),
         unit=facts.unit,
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from stepladder.errors import PlanError, require_count, require_type
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.record import Calibration
 from stepladder.workload import Facts, find_facts
+
+GIVEN = "as given"  # the source of a price that somebody states
 
 
 def facts_of(given: Facts | str, sequence: int | None = None) -> Facts:
@@ -26,9 +31,22 @@ def plan_of(given: Plan | str) -> Plan:
     return Plan.parse(given) if isinstance(given, str) else given
 
 
-def cluster_of(given: Cluster | str) -> Cluster:
+def cluster_of(given: Cluster | str, price: float | None = None) -> Cluster:
+    """The cluster, at this price of a device-hour where one is given."""
     require_type("cluster", given, (Cluster, str), "Write one, such as '8 x H100-80GB'.")
-    return Cluster.parse(given) if isinstance(given, str) else given
+    return at_price(Cluster.parse(given) if isinstance(given, str) else given, price)
+
+
+def at_price(cluster: Cluster, price: float | None) -> Cluster:
+    """The cluster with each device rented at so many dollars an hour; None: of the table."""
+    if price is None:
+        return cluster
+    require_type("price", price, (int, float), "Give the dollars of one device for one hour: 2.5.")
+    if isinstance(price, bool) or not 0 <= price < math.inf:
+        problem = f"{price} is not a number of dollars for one device and hour"
+        raise PlanError("price", problem, "Use 2.5, or leave it out for the table's.")
+    device = replace(cluster.device, dollars_per_hour=float(price), price_source=GIVEN)
+    return replace(cluster, device=device)
 
 
 def check_batch(batch: int | None) -> None:

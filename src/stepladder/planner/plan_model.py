@@ -51,6 +51,8 @@ class PlanResult:
             mfu = "unknown" if said.mfu is None else f"{said.mfu:.1%}"
             rate = f"{said.tokens_per_second:,.0f} {said.unit}/s"
             lines.append(f"step {time.step_seconds:.3g} s, {rate}, MFU {mfu}")
+        if said.cluster_dollars_per_hour is not None:
+            lines.append(f"{said.figures()['price']} ({said.price_source})")
         why = self.explanation.why if self.explanation else ()
         fitting = [f"would fit: {remedy}" for remedy in self.remedies if remedy.fits]
         return "\n".join([*lines, *said.reasons, *why, *fitting])
@@ -64,6 +66,7 @@ def plan(
     batch: int | None = None,
     sequence: int | None = None,
     calibration: Calibration | str | Path | None = None,
+    price: float | None = None,
 ) -> PlanResult:
     """The fastest plan that fits, with its forecast and why the others lose; no device is needed.
 
@@ -74,6 +77,7 @@ def plan(
         batch: sequences of one step; None: usual for the model.
         sequence: tokens of a sequence; None: the model's own.
         calibration: what `stepladder calibrate` wrote; None: of this user for such a device.
+        price: dollars of one device for one hour; None: of the table.
 
     >>> import stepladder as sl
     >>> result = sl.plan("llama3.2-1b", on="8 x H100-80GB", batch=64)
@@ -84,7 +88,7 @@ def plan(
     """
     check_batch(batch)
     facts = facts_of(model, sequence)
-    cluster = Cluster.detect() if on == "here" else cluster_of(on)
+    cluster = cluster_of(Cluster.detect() if on == "here" else on, price)
     speeds = speeds_of(cluster, calibration)
     if plan is None:
         choices = search(facts, cluster, batch=batch, calibration=speeds)

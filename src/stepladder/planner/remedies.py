@@ -76,6 +76,7 @@ class Remedy:
             "fits": self.fits,
             "step_seconds": time and time.step_seconds,
             "cost_per_token": self.cost,
+            "cluster_dollars_per_hour": self.forecast.cluster_dollars_per_hour,
             "besides": self.besides,
         }
 

@@ -44,6 +44,7 @@ def search(
     batch: int | None = None,
     start: Plan | None = None,
     calibration: Calibration | None = None,
+    price: float | None = None,
 ) -> Choices:
     """Rank every legal plan that fits by its throughput; list the others with their reasons.
 
@@ -51,6 +52,7 @@ def search(
         facts: of the workload, or a model's name.
         batch: sequences of one step; None: usual for the model.
         start: what is not searched: precision, optimizer, compilation.
+        price: dollars of one device for one hour; None: of the table.
 
     >>> import stepladder as sl
     >>> choices = sl.search("gpt2", "8 x H100-80GB", batch=64)
@@ -59,7 +61,7 @@ def search(
     """
     check_batch(batch)
     check_calibration(calibration)
-    facts, cluster = facts_of(facts), cluster_of(cluster)
+    facts, cluster = facts_of(facts), cluster_of(cluster, price)
     base = default_plan(cluster) if start is None else plan_of(start)
     size = batch or default_batch(facts, cluster)
     found = rank_plans(Search(facts, cluster, base, size, calibration))

@@ -61,8 +61,11 @@ class Choices:
     def __str__(self) -> str:
         if not self.ranked:
             return str(nothing_fits(self))
-        rows = [f"{place}. {found}" for place, found in enumerate(self.forecasts[:SHOWN], start=1)]
-        return "\n".join([self.title, *rows])
+        rows = [
+            f"{place}. {found.listed()}"
+            for place, found in enumerate(self.forecasts[:SHOWN], start=1)
+        ]
+        return "\n".join([self.title, *rows, *self.forecasts[0].price_notes()])
 
     def _repr_html_(self) -> str:
         shown = [found.figures() for found in self.forecasts[:SHOWN]]

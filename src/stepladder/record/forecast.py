@@ -44,6 +44,7 @@ class Forecast:
     peak_flops_per_second: float | None = None  # of one device, in the plan's compute type
     watts: float | None = None  # of one device at its limit
     dollars_per_hour: float | None = None  # of renting one device
+    price_source: str = ""  # and date
     peak_bytes: Interval | None = None  # of that rank's memory, with the allocator's reserve
     unit: str = "tokens"  # what `tokens` count: samples, such as images, where one has one token
 
@@ -63,6 +64,12 @@ class Forecast:
             return None
         could = self.time.step_seconds * self.num_devices * self.peak_flops_per_second
         return self.flops_per_step / could
+
+    @property
+    def cluster_dollars_per_hour(self) -> float | None:
+        """Of renting all devices."""
+        each = self.dollars_per_hour
+        return None if each is None else each * self.num_devices
 
     def seconds_for(self, tokens: float) -> float | None:
         rate = self.tokens_per_second
@@ -93,10 +100,23 @@ class Forecast:
             found["throughput"] = f"{self.tokens_per_second_per_device:,.0f} {self.unit}/s a device"
         if self.mfu is not None:
             found["MFU"] = f"{self.mfu:.1%}"
+        if self.cluster_dollars_per_hour is not None:
+            found["price"] = f"${self.cluster_dollars_per_hour:,.2f} an hour"
         return {**found, **({"because": " ".join(self.reasons)} if self.reasons else {})}
 
-    def __str__(self) -> str:
+    def listed(self) -> str:
+        """The plan and its numbers, as one of several."""
         return "\n".join([self.plan, *(f"  {name}: {x}" for name, x in self.figures().items())])
+
+    def price_notes(self) -> list[str]:
+        """Where the price is from, or what to do where there is none."""
+        if self.dollars_per_hour is None:
+            return ["  price: unknown, as nobody lists one; price=2.5 counts dollars a device-hour"]
+        source = self.price_source or "no source is known"
+        return [f"  price of a device-hour: ${self.dollars_per_hour:,.2f} ({source})"]
+
+    def __str__(self) -> str:
+        return "\n".join([self.listed(), *self.price_notes()])
 
     def _repr_html_(self) -> str:
         return html_table(self.plan, self.figures().items())
@@ -111,4 +131,5 @@ class Forecast:
             "time": self.time and {**self.time.by_cause(), "step_seconds": self.time.step_seconds},
             "tokens_per_second_per_device": self.tokens_per_second_per_device,
             "mfu": self.mfu,
+            "cluster_dollars_per_hour": self.cluster_dollars_per_hour,
         }

@@ -25,14 +25,17 @@ from stepladder.plan.settled.settle import settle
 from stepladder.rungs import BlockCost, Climbed, LossScale, MemoryLimit, measure_blocks
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch_norm
+from stepladder.rungs.data_parallel.broadcast_parameters import broadcast_parameters
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.seam.modules import remove_own_hooks
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
+from stepladder.train.optimizer.compact.backward_update import update_in_backward
 from stepladder.train.optimizer.compact.make_compact import make_compact
+from stepladder.train.optimizer.compact.masters import Masters
 from stepladder.train.optimizer.given_optimizer import GivenOptimizer
-from stepladder.train.optimizer.master_weights import masters_of_shards, take_masters
+from stepladder.train.optimizer.gradient_norm import measure_in_order, measure_norms
 from stepladder.train.optimizer.muon.make_muon import Chosen, choose_matrices, make_muon
 from stepladder.train.optimizer.optimizer_trial import check_trials
 from stepladder.train.optimizer.read_given import check_groups
@@ -81,14 +84,13 @@ def build(
     check_groups(plan.optimizer, model, loss)
     costs = measure_costs(model, settled, sample)
     drawn = copy_for_counting(model)
-    # Before any rung: rounding comes first, and masters are what was rounded.
-    masters = take_masters(model, loss) if settled.masters else None
+    masters = take_masters(model, loss, settled, world)
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
     sharing = settled.layout.num_ranks // settled.data_ranks
-    return Run(
+    run = Run(
         settled=settled,
         world=world,
         climbed=climbed,
@@ -104,7 +106,17 @@ def build(
         frozen=frozen_parameters(climbed.module),
         evaluated=kept_in_evaluation(model),
         because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
+        measure=measure_in_order if settled.slices else measure_norms,
     )
+    return update_in_backward(run) if settled.updates_in_backward else run
+
+
+def take_masters(model: nn.Module, loss: Any, settled: SettledPlan, world: World) -> Masters | None:
+    """Before any rung: rounding comes first, and masters are what was rounded."""
+    if not settled.masters:
+        return None
+    broadcast_parameters(model, world)  # all ranks begin with those of the first
+    return Masters.take(model, loss)
 
 
 def loss_scale(plan: Plan, climbed: Climbed, world: World) -> LossScale:
@@ -115,7 +127,7 @@ def loss_scale(plan: Plan, climbed: Climbed, world: World) -> LossScale:
 def make_optimizer(
     settled: SettledPlan,
     climbed: Climbed,
-    masters: dict[nn.Parameter, torch.Tensor] | None,
+    masters: Masters | None,
     given: GivenOptimizer | None,
     matrices: Chosen | None,
     seed: int,
@@ -125,12 +137,12 @@ def make_optimizer(
     if matrices is not None:
         return make_muon(matrices, climbed, settled)
     if masters is not None and plan.state != 16:
-        return make_compact(settled, climbed, masters, seed)
+        return make_compact(settled, climbed, masters.of(climbed.shards), seed)
     if given is None:
         owned = [(shard.name, shard.owned) for shard in climbed.shards]
-        masters = masters_of_shards(climbed.shards, masters)
+        kept = None if masters is None else masters.of(climbed.shards)
         fused = not plan.exact.slices
-        return build_optimizer(plan.optimizer, owned, climbed.anatomy.blocks, masters, fused=fused)
+        return build_optimizer(plan.optimizer, owned, climbed.anatomy.blocks, kept, fused=fused)
     first = climbed.shared.first_names
     shards = {first.get(shard.name, shard.name): shard for shard in climbed.shards}
     optimizer = given.build(shards, plan.optimizer.lr)

@@ -8,6 +8,7 @@ of the failed try survives, so no sample is lost or counted twice.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from stepladder.model.training_mode import start_training
 from stepladder.plan import Plan, Rate, SettledPlan
 from stepladder.record import Report
 from stepladder.rungs import Climbed, LossScale, float32_matmul_mode, is_out_of_memory
+from stepladder.rungs.accumulate import Context
 from stepladder.train.checkpointing.async_copy import Copying
 from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
@@ -40,7 +42,7 @@ from stepladder.train.health.plan_errors import raise_explained
 from stepladder.train.health.recheck import Recheck
 from stepladder.train.health.running_statistics import Statistics
 from stepladder.train.optimizer.build_optimizer import update
-from stepladder.train.optimizer.gradient_norm import measure_in_order, measure_norms
+from stepladder.train.optimizer.gradient_norm import Measure, measure_norms
 from stepladder.train.optimizer.learning_rates import set_rate, set_rate_by_hand
 from stepladder.train.optimizer.schedules import RateFunction, Scheduler
 from stepladder.train.reporting.step_clock import Clock
@@ -83,6 +85,8 @@ class Engine:
     events: list[str] = field(default_factory=list)  # what a step's numbers do not say
     frozen: Frozen = ()  # parameters that no optimizer has
     averaged: int = 0  # blocks, one in the other, in which its weights are averages
+    measure: Measure = measure_norms
+    around_pass: Context = nullcontext  # of a step: the update may be inside backward
 
     @property
     def plan(self) -> Plan:
@@ -138,7 +142,7 @@ class Engine:
         try:
             if self.recheck.due(self.plan.recheck, self.index):
                 return self.record(taken, *self.recheck.take(self, taken))
-            return self.update(taken, self.gradients(taken))
+            return self.update(taken, self.gradients(taken, self.around_pass))
         except RuntimeError as cut:
             # Before a rank is called lost: it may have said that its memory ran out.
             if told := heard(self.world):
@@ -148,10 +152,9 @@ class Engine:
     def agree_on_health(self) -> None:
         """On several ranks, look at the steps so far on each of them, whoever reads reports.
 
-        The learning rate of "backoff" then follows from numbers that all ranks have, and with
-        "stop" no rank waits for one whose report raised. There a GPU is not waited for: its last
-        step may still be running, and is looked at one step later. On one rank there is nothing to
-        agree on, and no step waits for the one before.
+        The rate of "backoff" then follows from numbers that all ranks have, and with "stop" no rank
+        waits for one whose report raised. There a GPU is not waited for: its last step may still be
+        running, and is looked at one step later. One rank has nothing to agree on, and never waits.
         """
         if self.settled.one_rank or self.health.policy == "skip":
             return
@@ -174,7 +177,7 @@ class Engine:
         """These batches; of a DataLoader that several ranks share, this rank's part of each."""
         return shard_batches(batches, rows, self.plan, self.world, self.seed, start)
 
-    def gradients(self, batch: Batch) -> torch.Tensor:
+    def gradients(self, batch: Batch, around: Context = nullcontext) -> torch.Tensor:
         """Fill `.grad` from a batch; its mean loss comes back, still on the device."""
         if not self.module.training:
             start_training(self.module, self.evaluated)
@@ -184,15 +187,15 @@ class Engine:
             deterministic(self.settled.deterministic, lenient=self.settled.lenient),
             one_thread(bool(self.settled.slices) and self.world.device.type == "cpu"),
             float32_matmul_mode(self.plan.precision, self.world.device),
-            # On this thread: one for each device would find nothing of Python's work in its own
-            # core's cache, and a step that waits for its host would wait longer.
+            # On this thread: another would find none of Python's work in its own core's cache.
             torch.autograd.set_multithreading_enabled(False),
         ):
             while True:
                 try:
                     self.climbed.forward_backward.settle_loss(batch)
                     self.climbed.settle_compiled(lambda: self._pass(batch))
-                    return self._pass(batch)
+                    with around():
+                        return self._pass(batch)
                 except Exception as error:
                     if not is_out_of_memory(error):
                         raise_explained(
@@ -201,12 +204,11 @@ class Engine:
                         )  # fmt: skip
                     limit = self.plan.memory_bytes or device_memory_bytes(self.world.device)
                     held = held_memory(self.module, self.optimizer, self.world.device, limit)
-                # Outside the handler, whose traceback keeps the failed try's activations alive.
+                # Outside the handler, whose traceback keeps the try's activations alive.
                 release(self.climbed.shards, self.world.device)
-                several = not self.settled.one_rank
-                if several or not self._shrink(batch.num_rows):
+                if not (one := self.settled.one_rank) or not self._shrink(batch.num_rows):
                     short = explain_failure(self, held, limit, batch)
-                    if several:
+                    if not one:
                         raise tell_all(
                             self.world, self.index, self.micro, batch.num_rows, short,
                             shrinks=not self.settled.slices,
@@ -214,10 +216,10 @@ class Engine:
                     raise short
 
     def _shrink(self, rows: int) -> bool:
-        """Halve the micro-batch; False at one row, where graphs take it whole, and for a slice."""
+        """Halve the micro-batch; False at one row, and where a step needs its rows at once."""
         parts = self.climbed.forward_backward
         now = min(parts.micro or rows, rows)
-        if now <= 1 or self.settled.records_graphs or self.settled.slices:
+        if now <= 1 or self.settled.takes_rows_at_once:
             return False
         parts.micro = (now + 1) // 2
         lacking = f"out of memory with micro-batches of {now}; going on with {parts.micro}"
@@ -229,8 +231,7 @@ class Engine:
         place = self.world.layout.place(self.world.place.rank)
         stage = (place["pipeline"],) if self.world.layout.pipeline > 1 else ()
         seed_generators(self.world.device, self.seed, self.index, self.world.data_index, *stage)
-        # Another run's loss may have gone through this module since the last step, as a
-        # generator's goes through the discriminator.
+        # Another run's loss may have gone through this module, as through a discriminator.
         drop_gradients(self.climbed.shards)
         return self.climbed.gradients(batch, self.scale.scaled, (self.seed, self.index))
 
@@ -243,8 +244,7 @@ class Engine:
         self.hold()
         for shard in self.climbed.shards:
             shard.take_gradient()
-        measure = measure_in_order if self.settled.slices else measure_norms
-        norms = measure(self.climbed.shards, self.world)
+        norms = self.measure(self.climbed.shards, self.world)
         bad, lr, clip = norms.bad(loss), self.lr, self.plan.optimizer.clip
         # Nothing to divide by saves a pass that writes every gradient back.
         divided = clip is not None or self.scale.enabled

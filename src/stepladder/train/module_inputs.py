@@ -6,14 +6,14 @@ of the samples. What is left out is told once, unless a loss of the user's is gi
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
-from stepladder.data import Batch, iter_tensors
+from stepladder.data import Batch
 from stepladder.data.batch import TARGET_KEYS
+from stepladder.model.forward_arguments import ForwardArguments
 from stepladder.rungs.trial_rows import samples_of
 
 from .step_batch import as_batch
@@ -29,24 +29,14 @@ class ModuleInputs:
     """How a module takes the batches that it is given."""
 
     owner: str = ""  # the module's class
-    names: frozenset[str] | None = None  # the keywords of its forward; None: any
-    single: bool = False  # it needs one argument, which may be a dict
+    arguments: ForwardArguments = ForwardArguments()
     whole: str = ""  # the keyword under which it takes a batch in one piece, targets included
     judged: bool = False  # by a function or module, which may compare with any part of a dict
 
     @classmethod
     def of(cls, module: nn.Module, loss: Any) -> ModuleInputs:
         owner, whole = type(module).__name__, getattr(module, "whole_batch", "")
-        judged = callable(loss)
-        try:
-            known = inspect.signature(module.forward).parameters.values()
-        except (TypeError, ValueError):  # a forward without a signature
-            return cls(owner, whole=whole, judged=judged)
-        if any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in known):
-            return cls(owner, whole=whole, judged=judged)
-        needed = [each for each in known if each.default is each.empty]
-        names = frozenset(each.name for each in known if each.kind is not each.POSITIONAL_ONLY)
-        return cls(owner, names, len(needed) == 1, whole, judged)
+        return cls(owner, ForwardArguments.of(module), whole, callable(loss))
 
     def arrange(self, batch: Batch, events: list[str] | None = None) -> Batch:
         """The batch as the module takes it, and its loss; what neither is given is an event."""
@@ -55,19 +45,11 @@ class ModuleInputs:
         if not isinstance(batch.inputs, dict):
             return batch
         compared = batch.inputs if batch.targets is None and self.judged else batch.targets
-        made = replace(batch, inputs=self.chosen(batch.inputs), targets=compared)
+        made = replace(batch, inputs=self.arguments.chosen(batch.inputs), targets=compared)
         told = self.explain(batch, made)
         if told and events is not None and told not in events:
             events.append(told)
         return made
-
-    def chosen(self, given: dict[str, Any]) -> Any:
-        if self.names is None or self.names.issuperset(given):
-            return given
-        found = {name: part for name, part in given.items() if name in self.names}
-        if next(iter_tensors(found), None) is not None:
-            return found
-        return (given,) if self.single else given  # else the call says what is missing
 
     def in_one_piece(self, batch: Batch) -> Batch:
         if isinstance(batch.inputs, dict) and set(batch.inputs) == {self.whole}:

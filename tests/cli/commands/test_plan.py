@@ -230,3 +230,37 @@ def test_a_mixture_names_its_active_parameters(capsys) -> None:
     run(*words, "--batch", "256", "--json")
     table = json.loads(capsys.readouterr().out)
     assert (table["parameters"], table["active_parameters"]) == (46_702_792_704, 12_879_925_248)
+
+
+def test_every_table_shows_the_rent_of_the_cluster_and_its_source_once(capsys) -> None:
+    assert run("gpt2", "--on", "8 x H100-80GB", "--batch", "64", "--tokens", "1e12") == 0
+    shown = capsys.readouterr().out
+    assert "$21.52 an hour: 8 × $2.69 (RunPod list" in shown and shown.count("early 2026") == 1
+    assert "$/h" in shown and shown.count("21.52  ") >= 8
+    words = ("gpt2", "--on", "8 x H100-80GB", "--plan", "bf16 ddp micro=512")
+    assert run(*words, "--price", "2") == 1
+    shown = capsys.readouterr().out
+    assert "$16.00 an hour: 8 × $2.00 (as given)" in shown
+    assert "$/h" in shown and "16.00  " in shown and "32.00  " in shown  # twice the devices
+
+
+def test_json_has_the_rent_the_energy_and_where_the_price_is_from(capsys) -> None:
+    words = ("gpt2", "--on", "8 x H100-80GB, 500 W", "--batch", "64", "--json")
+    run(*words, "--price", "3", "--tokens", "1e9")
+    best = json.loads(capsys.readouterr().out)["ranked"][0]
+    assert best["watts"] == 500 and best["cluster_dollars_per_hour"] == 24
+    assert best["price_source"] == "as given"
+    assert best["dollars"] == pytest.approx(3 * best["device_hours"])
+    assert best["kilowatt_hours"] == pytest.approx(0.5 * best["device_hours"])
+
+
+def test_a_device_without_a_price_asks_for_one(capsys) -> None:
+    run("gpt2", "--on", "8 x H20", "--plan", "bf16 ddp micro=1")
+    shown = capsys.readouterr().out
+    assert "Rent unknown: the price table has none for H20; --price 2.5 counts dollars" in shown
+    assert "unknown rent" in shown
+
+
+def test_a_price_that_is_none_is_refused() -> None:
+    with pytest.raises(PlanError, match="price: -1.0 is not a number of dollars for one device"):
+        run("gpt2", "--on", "8 x H20", "--price", "-1")

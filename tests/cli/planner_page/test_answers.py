@@ -22,6 +22,7 @@ FORMS = {
     },
     "images": {"model": "resnet50", "batch": "256", "accumulate": "1", "recompute": "none"},
     "a mixture": {"model": "mixtral-8x7b", "nodes": "4", "sequence": "4096", "accumulate": "2"},
+    "a price and a power cap": {"price": "2.5", "links": "500 W"},
     "numbers of one's own": {"model": "own", "layers": "16", "hidden": "2048", "tokens": "3e11"},
 }  # fmt: skip
 
@@ -39,6 +40,9 @@ MISTAKES = {
     "layout.tensor: 'x' is not a whole number": {"tensor": "x"},
     "layout.tensor: 3 ways cannot cut 32 attention heads": {"tensor": "3"},
     "tokens: 'many' is not a number to train on": {"tokens": "many"},
+    "price: 'cheap' is not a number of dollars": {"price": "cheap"},
+    "price: -2.0 is not a number of dollars": {"price": "-2"},
+    "cluster.power: '900 W' is no power cap for H100-80GB": {"links": "900 W"},
     "cluster: '0 nodes x 8 H100-80GB' counts 0": {"nodes": "0"},
     "device: ": {"device": "H1000"},
     "sequence: '' is not a whole number": {"sequence": ""},

@@ -1,6 +1,7 @@
 """The facts of any module, traced without memory, are those of its shape and of the real thing."""
 
 import json
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -299,3 +300,35 @@ def test_a_pair_is_inputs_and_targets_as_a_step_takes_it_though_a_second_input_i
 def test_two_inputs_that_a_module_needs_are_its_inputs():
     facts = describe(torch.nn.Bilinear(4, 5, 2), sample=(torch.randn(1, 4), torch.randn(1, 5)))
     assert facts.parameters == 42
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x, mask=None):
+        return self.inner(x)
+
+
+class WholeDict(Named):
+    def forward(self, batch):
+        return self.inner(batch["seen"])
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict], ids=["dict", "a tokenizer's"])
+def test_a_sample_may_be_a_dict_with_more_than_the_forward_names(kind) -> None:
+    rows, labels = torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
+    expected = describe(Named(), sample=rows).parts
+    for sample in (
+        kind(x=rows, labels=labels, name=["a", "b"]),
+        (kind(x=rows, other=rows), labels),
+    ):
+        assert describe(Named(), sample=sample).parts == expected
+    whole = describe(WholeDict(), sample=kind(seen=rows, labels=labels))
+    assert [part.matmuls for part in whole.parts] == [part.matmuls for part in expected]
+
+
+def test_a_dict_that_holds_nothing_the_forward_names_says_so() -> None:
+    with pytest.raises(ModelError, match="does not take this sample .* Give a batch as a step"):
+        describe(Named(), sample={"z": torch.zeros(2, 8)})

@@ -1,6 +1,6 @@
 import pytest
 
-from stepladder.hardware import find_device
+from stepladder.hardware import Cluster, find_device
 from stepladder.hardware.device_table import DEVICES
 from stepladder.plan import BF16, FP32
 from stepladder.plan.precision import FP8, TF32
@@ -63,3 +63,27 @@ def test_an_unknown_speed_is_said() -> None:
     assert not speed_of(find_device("CPU"), FP32).known
     measured = Calibration(matrix_flops_per_second={"fp32": 1e12}, bandwidth_bytes_per_second=1e10)
     assert speed_of(find_device("CPU"), FP32, measured).known
+
+
+def test_a_power_cap_slows_products_with_the_root_of_the_watts_and_no_memory() -> None:
+    free, capped = (Cluster.parse(f"1 H100{cap}").device for cap in ("", ", 350 W"))
+    before, after = speed_of(free, BF16), speed_of(capped, BF16)
+    assert after.matrix == pytest.approx(before.matrix * (350 / 700) ** 0.5)
+    assert after.bandwidth == before.bandwidth
+    # Attention, at 0.36 of the peak, needs 570 W: it is held back below those alone.
+    assert 0.5**0.5 < after.attention / before.attention < 1
+    assert speed_of(Cluster.parse("1 H100, 600 W").device, BF16).attention == before.attention
+
+
+def test_a_cap_slows_what_was_measured_without_it_by_the_same_share() -> None:
+    found = Calibration(
+        device="H100-80GB",
+        matrix_flops_per_second={"bf16": 6e14},
+        attention_flops_per_second={"bf16": 3e14},
+        bandwidth_bytes_per_second=3e12,
+    )
+    free, capped = (Cluster.parse(f"1 H100{cap}").device for cap in ("", ", 350 W"))
+    assert speed_of(free, BF16, found).matrix == 6e14
+    after = speed_of(capped, BF16, found)
+    assert after.matrix == pytest.approx(6e14 * 0.5**0.5) and after.bandwidth == 3e12
+    assert 3e14 * 0.5**0.5 < after.attention < 3e14

@@ -160,8 +160,8 @@ def refusal(plan, name=""):
 REFUSED = [
     (
         2, "fp32 experts=2", "llama-tiny",
-        "Llama: has no mixture whose experts 2 ranks could hold. Leave experts out, or build one: "
-        "sl.build('mixtral-tiny').",
+        "Llama: has no mixture whose experts 2 ranks could hold. Leave experts out, or stack them "
+        "in tensors with an expert a row, as transformers does.",
     ),
     (
         3, "fp32 experts=3", "",

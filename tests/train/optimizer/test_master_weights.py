@@ -134,6 +134,8 @@ def test_what_keeps_no_masters_is_refused():
         run_of("bf16-master", "sgd lr=0.1")
 
 
-def test_several_ranks_are_refused_by_name():
-    [problem] = broken_rules(Plan.parse("bf16-master ddp replicate=2"))
-    assert "precision: bf16-master runs on one rank" in str(problem)
+def test_micro_batches_of_several_ranks_are_refused_by_name():
+    [problem] = broken_rules(Plan.parse("bf16-master ddp replicate=2 micro=1 batch=4"))
+    assert "precision: bf16-master adds up micro-batches in float32" in str(problem)
+    assert broken_rules(Plan.parse("bf16-master ddp replicate=2 micro=2 batch=4")) == []
+    assert broken_rules(Plan.parse("bf16-master pipeline=2 micro=1 batch=4")) == []

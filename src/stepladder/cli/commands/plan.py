@@ -30,7 +30,7 @@ from stepladder.cli.results.plan_command import (
     to_run,
 )
 from stepladder.cli.results.plan_plots import plot_forecasts
-from stepladder.cli.results.price import Priced, configure_price, read_price
+from stepladder.cli.results.price import Priced, configure_price, hourly, read_price
 from stepladder.cli.results.tables import GIB, as_json, digits, percent, table
 from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
@@ -40,6 +40,7 @@ from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
 from stepladder.planner import check_plan, forecast, search
 from stepladder.planner.explain import Explanation, explain
+from stepladder.planner.parse_inputs import at_price
 from stepladder.planner.remedies import find_remedies
 from stepladder.planner.search_result import Choices
 from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
@@ -73,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
         return open_page(options)
     require_both(options)
     facts = facts_of(options)
-    cluster = Cluster.detect() if options.on == "here" else Cluster.parse(options.on)
+    detected = Cluster.detect() if options.on == "here" else Cluster.parse(options.on)
+    cluster = at_price(detected, options.price)
     calibration = measured_speeds(options, cluster)
     if options.batch is not None and options.batch < 1:
         raise PlanError("batch", f"{options.batch} is not a number of sequences", "Use 1 or more.")
@@ -149,7 +151,7 @@ def run_one(
         said = left_json(carried) if carried else {}
         as_json({**one_json(found, priced, remedies), **said})
     else:
-        show_head(facts, cluster)
+        show_head(facts, cluster, priced)
         print(f"\n{found.plan}\n")
         if carried:
             show_left(carried)
@@ -177,7 +179,7 @@ def keep(options: argparse.Namespace, plan: Plan, forecasts: Iterable[Forecast])
 def show_search(
     choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
 ) -> None:
-    show_head(choices.facts, choices.cluster)
+    show_head(choices.facts, choices.cluster, priced)
     seconds = choices.forecasts[0].time is not None
     shown = choices.forecasts[: None if options.all else 8]
     rows = [ranked_row(found) for found in shown]
@@ -185,7 +187,7 @@ def show_search(
         f"{choices.num_plans:,} plans for a batch of {choices.batch:,}; {len(choices.ranked):,} fit"
     )
     rate = f"{priced.unit}/s/device"
-    table(title, ["plan", rate, "MFU", "step s", "memory GiB", "fits to"], rows, ["plan"])
+    table(title, ["plan", rate, "MFU", "step s", "memory GiB", "fits to", "$/h"], rows, ["plan"])
     priced.show(shown)
     if not seconds:
         remedy = "'stepladder calibrate' there measures one"
@@ -211,7 +213,7 @@ def show_search(
         table("Every plan that was left out", ["plan", "reason"], rejected)
 
 
-def show_head(facts: Facts, cluster: Cluster) -> None:
+def show_head(facts: Facts, cluster: Cluster, priced: Priced) -> None:
     per, flops = facts.unit.removesuffix("s"), facts.flops_per_token
     active = facts.active_parameters
     meets = f" ({amount(active)} active)" if active < facts.parameters else ""
@@ -221,6 +223,7 @@ def show_head(facts: Facts, cluster: Cluster) -> None:
     print(f"{cluster}")
     for assumption in cluster.assumptions:
         print(f"  assumed: {assumption}")
+    print(priced.rent(cluster))
 
 
 def amount(number: float) -> str:
@@ -239,6 +242,7 @@ def ranked_row(found: Forecast) -> list[object]:
         None if time is None else round(time.step_seconds, 3),
         round(found.memory.peak_bytes / GIB, 1),
         "unknown" if limit is None else f"{found.memory.peak_bytes / limit:.0%}",
+        hourly(found),
     ]
 
 

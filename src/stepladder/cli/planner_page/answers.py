@@ -19,6 +19,7 @@ from stepladder.plan.plan_text import DATA_WORDS
 from stepladder.plan.precision import PRECISIONS
 from stepladder.plan.typed_values import real
 from stepladder.planner import plan
+from stepladder.planner.parse_inputs import at_price
 from stepladder.record.cost import WORLD_GRAMS_PER_KWH
 from stepladder.workload import Facts, find_facts, find_shape
 from stepladder.workload.convnet import RESNETS
@@ -57,7 +58,8 @@ def choices(start: Fields) -> dict[str, Any]:
 def forecast(given: Fields) -> dict[str, Any]:
     """The form's plan forecast, as `stepladder plan --json` prints it, and the commands."""
     form = PlannerForm.read(given)
-    facts, cluster = workload(form), Cluster.parse(form.cluster_text)
+    facts = workload(form)
+    cluster = at_price(Cluster.parse(form.cluster_text), price_of_hour(form))
     commands = {"plan": form.plan_command(), "train": form.train_command()}
     priced = price_of(amount(form), WORLD_GRAMS_PER_KWH, facts, cluster)
     # By its name, which can be read again with shorter sequences.
@@ -66,6 +68,7 @@ def forecast(given: Fields) -> dict[str, Any]:
     return {
         "forecast": one_json(found, priced, told.remedies),
         "price": priced.line(found),
+        "rent": priced.rent(cluster),
         "commands": commands,
         "model": facts.name,
         "parameters": facts.parameters,
@@ -88,6 +91,14 @@ def amount(form: PlannerForm) -> float:
     number = real(form.tokens)
     if number is None:
         raise PlanError("tokens", f"'{form.tokens}' is not a number to train on", "Use 1e12.")
+    return number
+
+
+def price_of_hour(form: PlannerForm) -> float | None:
+    """Dollars for one device and hour; None where the field is empty."""
+    number = real(form.price) if form.price else None
+    if form.price and number is None:
+        raise PlanError("price", f"'{form.price}' is not a number of dollars", "Use 2.5, or none.")
     return number
 
 

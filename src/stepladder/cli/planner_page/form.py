@@ -37,7 +37,8 @@ class PlannerForm:
     device: str = "H100-80GB"
     per_node: str = "8"
     nodes: str = "1"
-    links: str = ""  # what else is said of the cluster, such as "400 Gb/s per GPU"
+    links: str = ""  # what else is said of the cluster, such as "400 Gb/s per GPU" or "500 W"
+    price: str = ""  # of one device and hour; empty: the table's
     sequence: str = "8192"
     batch: str = "64"
     tokens: str = "1e9"
@@ -97,6 +98,7 @@ class PlannerForm:
         """The command that forecasts the same."""
         words = ["stepladder", "plan", self.model_text, "--on", self.cluster_text]
         words += ["--sequence", self.sequence] if self.reads_sequences else []
+        words += ["--price", self.price] if self.price else []
         return shlex.join([*words, "--plan", self.plan_text, "--tokens", self.tokens])
 
     def train_command(self) -> str:

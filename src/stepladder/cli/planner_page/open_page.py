@@ -8,6 +8,7 @@ from contextlib import suppress
 from stepladder.errors import PlanError
 from stepladder.plan import Plan
 from stepladder.plan.reference import Reference
+from stepladder.record.cost import WORLD_GRAMS_PER_KWH
 from stepladder.workload import find_shape
 from stepladder.workload.convnet import RESNETS
 from stepladder.workload.presets import PRESETS
@@ -59,12 +60,14 @@ def first_fields(options: argparse.Namespace) -> dict[str, str]:
     if given := [name for name in NOT_ON_PAGE if getattr(options, name)]:
         name = given[0].replace("_", "-")
         raise PlanError(name, "the page has no field for it", "Leave --page or this out.")
+    if options.grid != WORLD_GRAMS_PER_KWH:
+        raise PlanError("grid", "the page has no field for it", "Leave --page or this out.")
     start: dict[str, str] = {}
     if options.model:
         start |= model_fields(options.model)
     if options.on:
         start |= cluster_fields(options.on)
-    for name in ("sequence", "batch", "tokens"):
+    for name in ("sequence", "batch", "tokens", "price"):
         if (number := getattr(options, name)) is not None:
             start[name] = f"{number:g}" if isinstance(number, float) else str(number)
     form = PlannerForm.read(start)

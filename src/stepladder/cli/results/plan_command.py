@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepladder.cli.results.price import Priced
+from stepladder.cli.results.price import Priced, hourly
 from stepladder.cli.results.tables import GIB, percent, table
 from stepladder.cli.user_code_options import KEYS
 from stepladder.hardware import Cluster
@@ -119,9 +119,10 @@ def show_remedies(remedies: Sequence[Remedy]) -> None:
             round(each.forecast.memory.peak_bytes / GIB, 1),
             "yes" if each.fits else "no",
             None if each.cost is None else f"{each.cost:.2f} ×",
+            hourly(each.forecast),
             each.besides,
         ]
         for each in remedies
     ]
-    columns = ["change", "GiB a device", "fits", "time a token", "what else changes"]
+    columns = ["change", "GiB a device", "fits", "time a token", "$/h", "what else changes"]
     table("What to change, cheapest first", columns, rows, ["change", "what else changes"])

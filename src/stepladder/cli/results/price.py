@@ -9,6 +9,7 @@ from typing import Any
 
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
+from stepladder.planner.parse_inputs import GIVEN
 from stepladder.record import Forecast
 from stepladder.record.cost import WORLD_GRAMS_PER_KWH
 from stepladder.workload import Facts
@@ -64,6 +65,17 @@ class Priced:
         ]
         return f"{spoken(self.amount)} {self.unit}: {', '.join(said)}"
 
+    def rent(self, cluster: Cluster) -> str:
+        """What an hour of the cluster costs, and who says so."""
+        device, many = cluster.device, cluster.num_devices
+        if device.dollars_per_hour is None:
+            ask = f"--price 2.5 counts dollars for one {self.devices} and hour"
+            return f"Rent unknown: the price table has none for {device}; {ask}."
+        each, source = money(device.dollars_per_hour), device.price_source
+        whole = money(device.dollars_per_hour * many)
+        own = "" if source == GIVEN else "; --price sets another"
+        return f"{whole} an hour: {many:,} × {each} ({source}{own})"
+
     def show(self, forecasts: Sequence[Forecast]) -> None:
         """The price of every plan, one a row."""
         if forecasts[0].time is None:
@@ -76,6 +88,12 @@ class Priced:
 def configure_price(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens", "--samples", type=float, metavar="N", help="price of training so many, 1e12"
+    )
+    parser.add_argument(
+        "--price",
+        type=float,
+        metavar="DOLLARS",
+        help="rent of one device for one hour, 2.5; else the dated table's",
     )
     parser.add_argument(
         "--grid",
@@ -102,6 +120,12 @@ def price_of(amount: float, grams_per_kwh: float, facts: Facts, cluster: Cluster
     device = cluster.device
     kind = "CPU" if device.is_cpu else "TPU" if device.name.startswith("TPU") else "GPU"
     return Priced(amount, facts.unit, kind, grams_per_kwh)
+
+
+def hourly(found: Forecast) -> str:
+    """The rent of all devices for one hour, as a cell under $/h."""
+    rent = found.cluster_dollars_per_hour
+    return UNKNOWN if rent is None else f"{rent:,.0f}" if rent >= 100 else f"{rent:,.2f}"
 
 
 def in_unit(value: float | None, units: Sequence[tuple[float, str]]) -> str:

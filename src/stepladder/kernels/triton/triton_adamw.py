@@ -7,7 +7,7 @@ microseconds. So one launch updates all, and each program looks up its parameter
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 import triton
@@ -93,17 +93,25 @@ def update_(
     parameter, _, gradient, *_ = rows[0]
     device = parameter.device
     sizes, owners, firsts = blocks_of(tuple(row[0].numel() for row in rows), device)
-    addresses = torch.tensor([[row[kind].data_ptr() for row in rows] for kind in range(5)])
-    if device.type == "cuda":
-        addresses = addresses.pin_memory().to(device, non_blocking=True)
+    table = addresses(tuple(row[kind].data_ptr() for kind in range(5) for row in rows), device)
     _update[(len(owners),)](
-        addresses, sizes, owners, firsts, corrections, divisor, bad,
+        table, sizes, owners, firsts, corrections, divisor, bad,
         *numbers, len(rows), PARAMETER=TYPES[parameter.dtype], GRADIENT=TYPES[gradient.dtype],
         DECOUPLED=decoupled, BLOCK=BLOCK, EACH=EACH, MULTIPLE=multiple(rows),
         num_warps=WARPS,
     )  # fmt: skip
     for row in rows:
         torch.autograd.graph.increment_version(row[0])
+
+
+@lru_cache(maxsize=64)
+def addresses(places: tuple[int, ...], device: torch.device) -> Tensor:
+    """A table of addresses on the device: most steps find every tensor where the last one did."""
+    return on_device(torch.tensor(places), device)
+
+
+def on_device(table: Tensor, device: torch.device) -> Tensor:
+    return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table
 
 
 def multiple(rows: Sequence[tuple[Tensor, ...]]) -> int:

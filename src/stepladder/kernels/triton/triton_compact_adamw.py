@@ -20,7 +20,7 @@ from torch import Tensor
 
 from stepladder.plan.shared_constants import MOMENT_GROUP
 
-from .triton_adamw import ALIGNED, TYPES, adam, blocks_of
+from .triton_adamw import ALIGNED, TYPES, adam, addresses, blocks_of, on_device
 
 BLOCK = 2048
 WARPS = 8
@@ -240,16 +240,6 @@ def multiple(rows: Sequence[Row]) -> int:
 
 
 @lru_cache(maxsize=64)
-def addresses(places: tuple[int, ...], device: torch.device) -> Tensor:
-    """The table of addresses on the device: most steps find every tensor where the last did."""
-    return on_device(torch.tensor(places), device)
-
-
-@lru_cache(maxsize=64)
 def keys_of(keys: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
     unsigned = torch.tensor(keys, dtype=torch.int64)
     return on_device(torch.where(unsigned >= 2**31, unsigned - 2**32, unsigned).int(), device)
-
-
-def on_device(table: Tensor, device: torch.device) -> Tensor:
-    return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table

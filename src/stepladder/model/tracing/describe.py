@@ -23,6 +23,7 @@ from stepladder.model.anatomy.anatomy import Anatomy
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 from stepladder.model.anatomy.parameter_parts import ParameterCounts, count_parameters
 from stepladder.model.build import OTHER_MODELS, build
+from stepladder.model.forward_arguments import ForwardArguments
 from stepladder.model.forward_state import state_restored
 from stepladder.model.training_mode import training
 from stepladder.seam.pytree import tree_leaves, tree_map
@@ -111,7 +112,10 @@ def facts_of_name(name: str, sequence: int | None) -> Facts:
 def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample: Any) -> Any:
     if sample is not None:
         inputs = getattr(sample, "inputs", sample)
-        return inputs[0] if is_pair(inputs, module) else inputs
+        inputs = inputs[0] if is_pair(inputs, module) else inputs
+        if isinstance(inputs, Mapping):  # a tokenizer's BatchEncoding, too
+            return ForwardArguments.of(module).chosen(dict(inputs))
+        return inputs
     length = sequence or max_sequence(module)
     if anatomy.embedding is None or length is None:
         raise ModelError(
@@ -131,7 +135,7 @@ def is_pair(sample: Any, module: nn.Module) -> bool:
     """
     if not isinstance(sample, (tuple, list)) or len(sample) != 2:
         return False
-    if isinstance(sample[0], (tuple, list, dict)):
+    if isinstance(sample[0], (tuple, list, Mapping)):
         return True
     try:
         inspect.signature(module.forward).bind(sample[0])

@@ -256,7 +256,7 @@ def untraceable(recorder: OperationRecorder, module: nn.Module, problem: Excepti
         return ModelError(
             type(module).__name__,
             f"its forward does not take this sample ({problem})",
-            "Give its inputs without targets: a tensor, a tuple by position, a dict by name.",
+            "Give a batch as a step takes it: inputs, (inputs, targets), or a dict by name.",
         )
     name = ".".join(filter(None, (type(module).__name__, where)))
     return ModelError(

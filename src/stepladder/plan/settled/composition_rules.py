@@ -111,12 +111,50 @@ def compact_state_needs_masters(plan: Plan) -> PlanError | None:
     return PlanError("state", problem, "Use bf16-master, or leave state out.")
 
 
-def masters_need_one_rank(plan: Plan) -> PlanError | None:
-    layout = plan.layout
-    if not plan.precision.masters or layout.num_ranks == 1:
+def backward_updates_one_by_one(plan: Plan) -> PlanError | None:
+    """What needs every gradient, or the parameters before the step, excludes such updates."""
+    batch, layout = plan.batch, plan.layout
+    found = [
+        (not plan.precision.masters, f"{plan.precision} updates all parameters at once"),
+        (plan.optimizer.clip is not None, f"clip={plan.optimizer.clip} needs all gradients' norm"),
+        (layout.num_ranks > 1, f"{layout} adds up gradients over ranks after backward"),
+        (
+            batch.micro is not None and batch.micro != batch.sequences,
+            f"micro={batch.micro} may add up gradients of several micro-batches",
+        ),
+        (plan.exact.slices > 0, f"exact={plan.exact} adds up gradients of slices"),
+        (plan.recheck > 0, f"recheck={plan.recheck} compares all gradients"),
+        (plan.graphs, "graphs=on records backward alone"),
+        ("optimizer" in plan.offload, "offload=optimizer updates on the host after backward"),
+    ]
+    why = next((why for present, why in found if present), "")
+    if plan.update != "backward" or not why:
         return None
-    problem = f"{plan.precision} runs on one rank, and {layout} has {layout.num_ranks}"
-    return PlanError("precision", problem, "Use bf16, whose parameters can be sliced.")
+    word = why.partition("=")[0]
+    way = {"clip": "Use clip=none"}.get(word, f"Leave {word} out")
+    remedy = "Use bf16-master alone" if not plan.precision.masters else way
+    problem = f"update=backward frees each gradient, and {why}"
+    return PlanError("update", problem, f"{remedy}, or use update=step.")
+
+
+def float8_masters_need_one_rank(plan: Plan) -> PlanError | None:
+    layout, precision = plan.layout, plan.precision
+    if not precision.masters or precision.compute != "fp8" or layout.num_ranks == 1:
+        return None
+    problem = f"{precision} runs on one rank, and {layout} has {layout.num_ranks}"
+    return PlanError("precision", problem, "Use bf16-master or fp8, whose parameters are sliced.")
+
+
+def masters_add_up_whole_gradients(plan: Plan) -> PlanError | None:
+    settled = SettledPlan(plan)
+    whole = settled.gradient_ranks == 1 and plan.layout.tensor == 1
+    if whole or not settled.sums_gradients_in_float32:
+        return None
+    problem = (
+        f"{plan.precision} adds up micro-batches in float32, and ranks of {plan.layout} add up "
+        "theirs in bfloat16"
+    )
+    return PlanError("precision", problem, "Use accumulate=1, or bf16.")
 
 
 def flash_needs_half(plan: Plan) -> PlanError | None:

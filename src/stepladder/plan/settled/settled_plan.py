@@ -158,6 +158,16 @@ class SettledPlan:
         """Whether a step is recorded once as a CUDA graph and replayed."""
         return self.plan.graphs
 
+    @property
+    def updates_in_backward(self) -> bool:
+        """Whether a parameter is updated, and its gradient freed, as soon as that is there."""
+        return self.plan.update == "backward"
+
+    @property
+    def takes_rows_at_once(self) -> bool:
+        """Whether a step that ran out of memory cannot be taken again in smaller micro-batches."""
+        return self.records_graphs or bool(self.slices) or self.updates_in_backward
+
     def fuses_head(self, num_classes: int) -> bool:
         """Whether an output layer of so many classes and its cross-entropy run as one."""
         return self.asks_for("head") and self.one_rank and num_classes >= FUSED_VOCABULARY

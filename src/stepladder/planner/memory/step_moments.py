@@ -131,6 +131,10 @@ class StageMoments:
         elsewhere = 0.0 if sizes.wrapped else stage.elsewhere(sizes.experts)
         self.trained = stage.trained(sizes.tensor, facts.tied_parameters) - elsewhere
         self.all_gradients = self.trained * self.per_parameter
+        if sizes.settled.updates_in_backward:  # those of one part at a time
+            ends = [rank_parameters(part, sizes.tensor) for part in stage.ends]
+            most = max([*ends, *(run.parameters for run in self.runs)], default=0.0)
+            self.all_gradients, self.per_parameter = most * self.per_parameter, 0.0
         # The head's gradient of a tied matrix waits in autograd, to be added to the entry's.
         whole = self.lasting and not sizes.wrapped and len(stage.ends) == 2
         self.tied = facts.tied_parameters * sizes.gradient / sizes.tensor if whole else 0.0

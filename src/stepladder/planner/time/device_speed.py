@@ -16,9 +16,10 @@ is the same in every type. A `Calibration` replaces what it has measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepladder.hardware import Device
+from stepladder.hardware.power import usual_watts
 from stepladder.plan import Precision
 from stepladder.plan.precision import BYTES
 from stepladder.record import Calibration
@@ -124,7 +125,7 @@ class Speed:
 
 def speed_of(device: Device, precision: Precision, calibration: Calibration | None = None) -> Speed:
     """The rates that the device achieves in this precision."""
-    found = calibration or Calibration()
+    found = under_cap(calibration, device) if calibration else Calibration()
     work = "bf16" if precision.compute == "fp8" else precision.compute
     peak, wide = device.peak(precision.compute), device.peak(work)
     flat, stream = device.bandwidth_bytes_per_second, found.bandwidth_bytes_per_second
@@ -206,4 +207,38 @@ def joules_per_teraflop(name: str) -> float:
 
 
 def flash_rate(device: Device, peak: float) -> float:
-    return peak * FLASH.get(device.name[:1], USUAL_FLASH) * LIBRARIES.get(device.vendor, 1.0)
+    busy = FLASH.get(device.name[:1], USUAL_FLASH)
+    return peak * busy * attention_under_cap(device) * LIBRARIES.get(device.vendor, 1.0)
+
+
+def under_cap(found: Calibration, device: Device) -> Calibration:
+    """What was measured at the board's limit, as a cap would have it."""
+    usual = usual_watts(device)
+    if usual is None or device.power_watts is None or device.power_watts == usual:
+        return found
+    product = sustained_share(device) / sustained_share(replace(device, power_watts=usual))
+
+    def slowed(rates: Mapping[str, float], share: float) -> dict[str, float]:
+        return {compute: rate * share for compute, rate in rates.items()}
+
+    return replace(
+        found,
+        matrix_flops_per_second=slowed(found.matrix_flops_per_second, product),
+        convolution_flops_per_second=slowed(found.convolution_flops_per_second, product),
+        colour_flops_per_second=slowed(found.colour_flops_per_second, product),
+        attention_flops_per_second=slowed(
+            found.attention_flops_per_second, attention_under_cap(device)
+        ),
+    )
+
+
+def attention_under_cap(device: Device) -> float:
+    """The share of its speed that attention keeps under a cap: it needs fewer watts than products,
+    in proportion to how busy it keeps the matrix units."""
+    usual, half = usual_watts(device), device.peak("bf16") or device.peak("fp16")
+    if usual is None or device.power_watts is None or not half:
+        return 1.0
+    busy = FLASH.get(device.name[:1], USUAL_FLASH)
+    needed_watts = busy * joules_per_teraflop(device.name) * half / 1e12
+    held, before = (min(1.0, watts / needed_watts) for watts in (device.power_watts, usual))
+    return (held / before) ** 0.5

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES, EXPERT_COPIES
 from stepladder.seam import sharding
-from stepladder.seam.reducer import sort_buckets
+from stepladder.seam.process_groups import sort_buckets
 from stepladder.world import World
 
 from .broadcast_parameters import declares_anatomy
@@ -142,17 +142,16 @@ def replicate_by_blocks(
 ) -> GradientSync:
     """All-reduce block by block, for tensor-parallel modules and pipeline stages."""
     mesh, expert_mesh = world.submesh(*COPIES), world.submesh(*EXPERT_COPIES)
-    units = units_of(module, blocks, narrow=plan.precision.work != "float32")
-    replicated = ReplicatedParameters(module)
     alone = experts_alone(module, world)
+    units = units_of(module, blocks, narrow=plan.precision.work != "float32")
+    units = [unit for unit in units if not (unit.experts and alone)]
+    replicated = ReplicatedParameters(module, alone)
     for unit in units:
-        if unit.experts and alone:
-            continue
         sharding.replicate_by_blocks(
             unit.parts,
             mesh=expert_mesh if unit.experts else mesh,
             mp_policy=mixed_policy(plan.precision, unit),
-            ignored_params=replicated.all | alone,
+            ignored_params=replicated.all,
         )
     match_norms(module, plan.precision, world.device)
     show_outputs(module, units, plan)

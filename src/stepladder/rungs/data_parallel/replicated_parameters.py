@@ -7,7 +7,7 @@ its gradient once a batch, as FSDP2 averages those of shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -26,11 +26,16 @@ def cannot_be_sharded(parameter: Tensor) -> bool:
 
 
 class ReplicatedParameters:
-    """The parameters of a module that FSDP2 leaves alone."""
+    """The parameters of a module that FSDP2 leaves alone.
 
-    def __init__(self, module: nn.Module) -> None:
-        self.all = {p for p in module.parameters() if cannot_be_sharded(p)}
-        self.trained = [p for p in module.parameters() if p in self.all and p.requires_grad]
+    Args:
+        alone: those that no other rank has: nobody averages their gradients.
+    """
+
+    def __init__(self, module: nn.Module, alone: Collection[nn.Parameter] = ()) -> None:
+        whole = {p for p in module.parameters() if cannot_be_sharded(p)}
+        self.trained = [p for p in module.parameters() if p in whole and p.requires_grad]
+        self.all = whole | set(alone)
 
     def place(self, device: torch.device) -> None:
         """Move them to the device that computes, where FSDP2 moves what it shards."""

@@ -56,24 +56,23 @@ def shard(
     mesh, expert_mesh = sharding_mesh(world, SLICES), sharding_mesh(world, EXPERT_SLICES)
     # In slices exactly what whole copies compute: full width, which autocast narrows as it is used.
     precision = FP32 if settled.slices else settled.plan.precision
+    alone = experts_alone(module, world)  # no other rank has the same experts
     units = units_of(module, blocks, narrow=precision.work != "float32")
+    units = [unit for unit in units if not (unit.experts and alone)]
     make_contiguous(module)
-    replicated = ReplicatedParameters(module)
+    replicated = ReplicatedParameters(module, alone)
     replicated.place(world.device)
     blocks_alone = [unit for unit in units[:-1] if not (unit.full_width or unit.experts)]
     # What forward used last, backward uses first.
     kept = [*blocks_alone[-settled.kept_gathered :], units[-1]]
-    alone = experts_alone(module, world)  # no other rank has the same experts
     for unit in units:
-        if unit.experts and alone:
-            continue
         fully_shard(
             unit.parts,
             mesh=expert_mesh if unit.experts else mesh,
             mp_policy=mixed_policy(precision, unit),
             offload_policy=offload_policy(settled, world.device),
             reshard_after_forward=settled.drops_gathered and all(unit is not one for one in kept),
-            ignored_params=replicated.all | alone,
+            ignored_params=replicated.all,
         )
     match_norms(module, precision, world.device)
     show_outputs(module, units, settled.plan)
@@ -260,7 +259,7 @@ def micro_batch_context(
     if not declares_anatomy(module):
         parts = [part for unit in units for part in unit.parts]
         used = UsedParameters(module, parts, replicated.all)
-        blocks = [unit.parts[0] for unit in units[:-1] if not unit.full_width]
+        blocks = [unit.parts[0] for unit in units[:-1] if not (unit.full_width or unit.experts)]
         SkippedBlocks(module, blocks, used.skip)
         for block in blocks:
             CopiedInputs(block)

@@ -12,15 +12,18 @@ from functools import partial
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model.builtin.mixture import Mixture, mixtures_of, work_type
 from stepladder.model.builtin.routing import Routed
 from stepladder.plan.settled.model_rules import divisors
+from stepladder.seam.modules import parameters_of
 from stepladder.world import World
 
 from .exchange import through_ranks
+from .foreign_mixtures import compute_on_ranks, stacked_experts
 
 
 def experts(module: nn.Module, world: World) -> None:
@@ -28,31 +31,43 @@ def experts(module: nn.Module, world: World) -> None:
     if (ways := world.layout.experts) == 1:
         return
     mesh = world.submesh("experts")
-    for name, mixture in found_mixtures(module, ways):
-        if mixture.num_experts % ways:
-            problem = (
-                f"{ways} ways cannot hold the {mixture.num_experts} experts of '{name}' evenly"
-            )
-            raise PlanError("layout.experts", problem, divisors(mixture.num_experts))
-        for word, whole in list(mixture.experts.named_parameters()):
-            # Nothing is sent: all ranks hold the same model.
-            part = distribute_tensor(whole.data, mesh, [Shard(0)], src_data_rank=None)
-            cut = nn.Parameter(part, requires_grad=whole.requires_grad)
-            mixture.experts.register_parameter(word, cut)
+    group = mesh.get_group()
+    own, foreign = mixtures_of(module), stacked_experts(module)
+    refuse_none(module, ways, len(own) + len(foreign))
+    for name, mixture in own:
+        check_ways(name, mixture.num_experts, ways)
+        divide(mixture.experts, mesh)
         mixture.experts.gradient_share = 1 / ways
-        group = mesh.get_group()
         mixture.through_experts = partial(through_group, mixture, group)  # type: ignore[method-assign]
+    for name, part, count in foreign:
+        check_ways(name, count, ways)
+        divide(part, mesh)
+        compute_on_ranks(part, count, group)
 
 
-def found_mixtures(module: nn.Module, ways: int) -> list[tuple[str, Mixture]]:
-    found = mixtures_of(module)
+def divide(part: nn.Module, mesh: DeviceMesh) -> None:
+    """Keep this rank's experts of every tensor that stacks them."""
+    for name, whole in parameters_of(part).items():
+        if whole is not None:
+            # Nothing is sent: all ranks hold the same model.
+            mine = distribute_tensor(whole.data, mesh, [Shard(0)], src_data_rank=None)
+            part.register_parameter(name, nn.Parameter(mine, requires_grad=whole.requires_grad))
+
+
+def check_ways(name: str, count: int, ways: int) -> None:
+    if count % ways:
+        problem = f"{ways} ways cannot hold the {count} experts of '{name}' evenly"
+        raise PlanError("layout.experts", problem, divisors(count))
+
+
+def refuse_none(module: nn.Module, ways: int, found: int) -> None:
     if not found:
         raise ModelError(
             type(module).__name__,
             f"has no mixture whose experts {ways} ranks could hold",
-            "Leave experts out, or build one: sl.build('mixtral-tiny').",
+            "Leave experts out, or stack them in tensors with an expert a row, as transformers "
+            "does.",
         )
-    return found
 
 
 def through_group(

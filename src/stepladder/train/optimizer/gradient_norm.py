@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +47,9 @@ class Norms:
         """
         bad = (~torch.isfinite(self.each)).nonzero().flatten().tolist()
         return self.names[bad[-1 if last else 0]] if bad and self.names else ""
+
+
+Measure = Callable[[Sequence[ParameterShard], World], Norms]
 
 
 def measure_norms(shards: Sequence[ParameterShard], world: World) -> Norms:

@@ -7,14 +7,14 @@ it keeps the parameters in float32 and rounds them anew in every pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from stepladder.kernels import adamw_
-from stepladder.rungs import ParameterShard
+from stepladder.kernels.optimizer.adamw import Rule
 
 MASTER = "master"
 KEPT = ("exp_avg", "exp_avg_sq", MASTER)
@@ -58,29 +58,54 @@ class MasterAdam(torch.optim.AdamW):
         divisor = one if self.grad_scale is None else self.grad_scale
         bad = 1 - one if self.found_inf is None else self.found_inf
         having = [p.grad is not None for p in self.parameters]
+        if not any(having):  # they were updated in backward
+            return
         if all(having):
             self.counts += 1 - bad
         else:
             for count, has in zip(self.counts, having):
                 count += (1 - bad) * has
         for group in self.param_groups:
-            self._update(group, divisor, bad)
+            members = [p for p in group["params"] if p.grad is not None]
+            self.update_parameters(group, members, self.counted(group), divisor, bad)
 
-    def _update(self, group: dict[str, Any], divisor: Tensor, bad: Tensor) -> None:
-        steps = self.counts.double()  # in float32 1 − 0.999 keeps four digits
-        corrections = torch.stack([1 - beta**steps for beta in group["betas"]], 1).float()
-        rule = (group["lr"], *group["betas"], group["eps"], group["weight_decay"], self.decoupled)
-        places, rows = [], []
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            kept = self.state[p]
+    def counted(self, group: dict[str, Any], ahead: int = 0) -> Tensor:
+        """1 − beta^step for both moments, and the step; a row for every parameter.
+
+        Args:
+            ahead: steps that are not counted yet.
+        """
+        steps = self.counts.double() + ahead  # in float32 1 − 0.999 keeps four digits
+        return torch.stack([*(1 - beta**steps for beta in group["betas"]), steps], 1).float()
+
+    def of(self, parameters: Sequence[nn.Parameter], counted: Tensor) -> Tensor:
+        """The rows of these parameters."""
+        places = [self.places[p] for p in parameters]
+        return counted if places == list(range(len(counted))) else counted[places]
+
+    def rule(self, group: dict[str, Any]) -> Rule:
+        settings = group["lr"], *group["betas"], group["eps"], group["weight_decay"]
+        return *settings, self.decoupled
+
+    @torch.no_grad()
+    def update_parameters(
+        self,
+        group: dict[str, Any],
+        parameters: Sequence[nn.Parameter],
+        counted: Tensor,
+        divisor: Tensor,
+        bad: Tensor,
+    ) -> None:
+        """Update some parameters of a group, which have gradients."""
+        rows = []
+        for p in parameters:
+            kept, gradient = self.state[p], p.grad
+            assert gradient is not None
             if MASTER not in kept:  # a checkpoint of a run without masters was loaded
                 kept[MASTER] = p.detach().float().clone()
-            places.append(self.places[p])
-            rows.append((p, kept[MASTER], p.grad, kept["exp_avg"], kept["exp_avg_sq"]))
-        mine = corrections if places == list(range(len(steps))) else corrections[places]
-        adamw_(rows, mine, divisor, bad, rule)
+            rows.append((p, kept[MASTER], gradient, kept["exp_avg"], kept["exp_avg_sq"]))
+        mine = self.of(parameters, counted)[:, :2].contiguous()
+        adamw_(rows, mine, divisor, bad, self.rule(group))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take a saved state; torch would round what is in float32 to the parameters' type."""
@@ -95,26 +120,3 @@ class MasterAdam(torch.optim.AdamW):
                 self.counts[place] = saved[index]["step"]
                 kept["step"] = self.counts[place]
                 p.copy_(kept[MASTER])
-
-
-def take_masters(*given: Any) -> dict[nn.Parameter, Tensor]:
-    """The parameters of all modules among these in float32, before a rung rounds them.
-
-    A parameter without values has no digits to lose: its master begins as what it is filled with.
-    """
-    return {
-        p: p.detach().clone()
-        for module in given
-        if isinstance(module, nn.Module)
-        for p in module.parameters()
-        if p.requires_grad and p.dtype == torch.float32 and not p.is_meta
-    }
-
-
-def masters_of_shards(
-    shards: Iterable[ParameterShard], masters: Mapping[nn.Parameter, Tensor] | None
-) -> dict[nn.Parameter, Tensor] | None:
-    """The same masters by what the optimizer updates, which may be a copy on the host."""
-    if masters is None:
-        return None
-    return {shard.owned: masters[shard.parameter] for shard in shards if shard.parameter in masters}

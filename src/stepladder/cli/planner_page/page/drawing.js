@@ -54,7 +54,7 @@ function showHeadline({ forecast, price, parameters, active_parameters, model })
   const known = (value, text) => (value === null ? "unknown" : text(value));
   const rows = [
     ["Model", `${short(parameters / 1e9)} B`, active || model],
-    ["Devices", forecast.num_devices.toLocaleString("en"), forecast.dollars_per_hour === null ? "price unknown" : `$${forecast.dollars_per_hour} an hour each`],
+    ["Devices", forecast.num_devices.toLocaleString("en"), forecast.cluster_dollars_per_hour === null ? "rent unknown" : `$${short(forecast.cluster_dollars_per_hour)} an hour`],
     ["Throughput", known(forecast.tokens_per_second_per_device, (rate) => short(rate)), `${unit}/s a device`],
     ["MFU", known(forecast.mfu, (share) => `${(100 * share).toFixed(1)} %`), "of the peak"],
     ["Price", known(forecast.dollars, (dollars) => `$${short(dollars)}`), `of ${many.format(forecast[unit])} ${unit}`],
@@ -132,19 +132,19 @@ function showRemedies(remedies) {
   get("remedies").hidden = !remedies;
   if (!remedies) return;
   const title = heading("remedies-title", "What to change, cheapest first", remedies.length ? "" : "no change of it fits: the button finds a plan that does");
-  const columns = [["Change", ""], ["GiB a device", "n"], ["Fits", ""], ["Time a token", "n"], ["What else changes", ""]];
+  const columns = [["Change", ""], ["GiB a device", "n"], ["Fits", ""], ["Time a token", "n"], ["$ an hour", "n"], ["What else changes", ""]];
   const head = make("tr", {}, ...columns.map(([text, kind]) => make("th", { class: kind, scope: "col" }, text)));
-  const rows = remedies.map(({ change, peak_bytes, fits, cost_per_token: cost, besides }) => {
-    const cells = [change, short(peak_bytes / GIB), fits ? "yes" : "no", cost === null ? "unknown" : `${cost.toFixed(2)} ×`, besides];
+  const rows = remedies.map(({ change, peak_bytes, fits, cost_per_token: cost, cluster_dollars_per_hour: rent, besides }) => {
+    const cells = [change, short(peak_bytes / GIB), fits ? "yes" : "no", cost === null ? "unknown" : `${cost.toFixed(2)} ×`, rent === null ? "unknown" : short(rent), besides];
     return make("tr", {}, ...cells.map((text, index) => make("td", { class: columns[index][1] }, text)));
   });
   const table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "remedies-title" }, make("table", {}, head, ...rows));
   get("remedies").replaceChildren(title, ...(rows.length ? [table] : []));
 }
 
-function showNotes({ forecast, price, cluster, assumptions }) {
+function showNotes({ forecast, price, rent, cluster, assumptions }) {
   const risk = forecast.fits && mayRunOut(forecast) ? [`The upper end, ${gib(forecast.peak_bytes.high)}, passes the limit of ${gib(forecast.memory_limit_bytes)}: it may run out of memory. A smaller micro-batch or recomputation leaves more room.`] : [];
-  const lines = [...risk, ...forecast.reasons, price, cluster, ...assumptions.map((one) => `assumed: ${one}`)];
+  const lines = [...risk, ...forecast.reasons, price, rent, cluster, ...assumptions.map((one) => `assumed: ${one}`)];
   get("notes").replaceChildren(...lines.map((line) => make("p", {}, line)));
   get("notes").hidden = false;
 }

@@ -10,13 +10,13 @@ let choices = null;
 // name, label, and for a number the highest power of two of its slider.
 const LAYOUT = {
   model: [["model", "Model"], ["family", "Family"], ["layers", "Layers", 8], ["hidden", "Hidden", 15], ["heads", "Heads", 8], ["kv_heads", "KV heads", 8], ["ffn", "MLP width", 16], ["vocab", "Vocabulary", 18]],
-  devices: [["device", "Device"], ["per_node", "In a node", 4], ["nodes", "Nodes", 11], ["links", "Links, host"]],
+  devices: [["device", "Device"], ["per_node", "In a node", 4], ["nodes", "Nodes", 11], ["links", "Links, host, cap"], ["price", "$ a device-hour"]],
   batch: [["sequence", "Sequence", 17], ["batch", "Batch", 13], ["accumulate", "Accumulation", 10], ["tokens", "Tokens priced"]],
   plan: [["precision", "Precision"], ["data", "Data parallel"], ["copies", "Copies", 10], ["tensor", "Tensor", 6], ["pipeline", "Pipeline", 7], ["context", "Context", 7], ["recompute", "Recomputation"], ["schedule", "Schedule"], ["offload", "Offload"], ["compile", "Compile"], ["kernels", "Own kernels"]],
 };
 const OWN = ["family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab"];
 const HINTS = {
-  links: "such as 400 Gb/s per GPU, 2048 GiB host", tokens: "tokens, or samples for images", copies: "copies of the sharded state (hybrid sharding)",
+  links: "such as 400 Gb/s per GPU, 2048 GiB host, 500 W", price: "dollars for one device and hour; empty: the dated table's", tokens: "tokens, or samples for images", copies: "copies of the sharded state (hybrid sharding)",
   accumulate: "micro-batches of one step", batch: "sequences of one step, over all devices",
 };
 

@@ -6,7 +6,7 @@ bytes in memory. So a run goes on from it with any other number of bytes, and in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -79,24 +79,24 @@ class CompactAdam(MasterAdam):
             start=identity.start,
         )
 
-    def _update(self, group: dict[str, Any], divisor: Tensor, bad: Tensor) -> None:
-        steps = self.counts.double()  # in float32 1 − 0.999 keeps four digits
-        counted = torch.stack([*(1 - beta**steps for beta in group["betas"]), steps], 1).float()
-        rule = (group["lr"], *group["betas"], group["eps"], group["weight_decay"], self.decoupled)
-        having = [p for p in group["params"] if p.grad is not None]
-        narrow = [p for p in having if p.dtype == torch.bfloat16]
+    @torch.no_grad()
+    def update_parameters(
+        self,
+        group: dict[str, Any],
+        parameters: Sequence[nn.Parameter],
+        counted: Tensor,
+        divisor: Tensor,
+        bad: Tensor,
+    ) -> None:
+        rule = self.rule(group)
+        narrow = [p for p in parameters if p.dtype == torch.bfloat16]
         compact_adamw_([self.row(p) for p in narrow], self.of(narrow, counted), divisor, bad, rule)
-        if wide := [p for p in having if p.dtype != torch.bfloat16]:
+        if wide := [p for p in parameters if p.dtype != torch.bfloat16]:
             mine = self.of(wide, counted)[:, :2].contiguous()
             adamw_([self.wide_row(p) for p in wide], mine, divisor, bad, rule)
 
     def wide_row(self, p: nn.Parameter) -> Any:
         return p, p, p.grad, *(self.state[p][name] for name in AVERAGES)
-
-    def of(self, parameters: list[nn.Parameter], counted: Tensor) -> Tensor:
-        """The rows of these parameters."""
-        places = [self.places[p] for p in parameters]
-        return counted if places == list(range(len(counted))) else counted[places]
 
     @torch.no_grad()
     def expanded(self, p: nn.Parameter) -> dict[str, Tensor]:

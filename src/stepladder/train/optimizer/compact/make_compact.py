@@ -11,7 +11,6 @@ from stepladder.plan import SettledPlan
 from stepladder.rungs import Climbed, ParameterShard
 from stepladder.train.checkpointing.sharded_state import contiguous_slices, saved_name
 from stepladder.train.optimizer.build_optimizer import make_groups
-from stepladder.train.optimizer.master_weights import masters_of_shards
 
 from .compact_adam import CompactAdam, Identity
 
@@ -28,7 +27,7 @@ def make_compact(
     named = owned or [("", nn.Parameter(torch.empty(0)))]  # as in build_optimizer
     return CompactAdam(
         make_groups(how, named, climbed.anatomy.blocks),
-        masters_of_shards(climbed.shards, masters) or {},
+        masters,
         bytes_each=settled.plan.state,
         identities={shard.owned: identity_of(shard, climbed) for shard in climbed.shards},
         seed=seed,
