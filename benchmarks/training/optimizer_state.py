@@ -1,7 +1,7 @@
 """Loss with masters and moments in 16, 14, 10 and 7 bytes a parameter against AdamW in float32.
 
 Trains a small GPT on Python's own source, every sample once, from the same first weights for each
-plan and seed. Prints a table and writes benchmarks/results/optimizer_state.json.
+plan and seed. Prints a table and writes benchmarks/results/optimizer_state.json; --plot draws it.
 Run: PYTHONPATH=src python3 benchmarks/training/optimizer_state.py [--device cuda] [--out FILE]
 """
 
@@ -21,6 +21,8 @@ import torch
 from stepladder.bench import make_workload
 from stepladder.bench.loss_curves.final_loss import with_seed
 from stepladder.bench.loss_curves.learning_rates import RateCase, train
+from stepladder.cli.results.plots import figure, place_legend, store
+from stepladder.palette import COLOURS, REFERENCE
 from stepladder.plan import Plan
 
 MODEL = "gpt:layers=4,hidden=128,heads=4,vocab=256,sequence=128"
@@ -59,6 +61,26 @@ def line(row: dict[str, Any]) -> str:
     return f"| `{row['plan']}` | {statistics.mean(row['finals']):.4f} | {mean:+.2%} | {apart} |"
 
 
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Each plan's loss relative to fp32's of the same seed, smoothed over a tenth of the steps."""
+    drawn, axes = figure(8, 4)
+    exact, *others = result["rows"]
+    for row, colour in zip(others, COLOURS):
+        for seed, (curve, other) in enumerate(zip(row["curves"], exact["curves"])):
+            apart = [100 * (mean(curve, at) / mean(other, at) - 1) for at in range(len(curve))]
+            steps = [EVERY * (at + 1) for at in range(len(curve))]
+            label = row["plan"] if seed == 0 else None
+            axes.plot(steps, apart, color=colour, linewidth=1.2, label=label)
+    axes.axhline(0, color=REFERENCE, linewidth=0.8)
+    axes.set(xlabel="step", ylabel="loss against fp32, %")
+    place_legend(axes)
+    store(drawn, path)
+
+
+def mean(curve: list[float], at: int) -> float:
+    return statistics.mean(curve[max(0, at - len(curve) // 10) : at + 1])
+
+
 def machine(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
@@ -71,7 +93,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", default="benchmarks/results/optimizer_state.json")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw what --out holds, train nothing")
     options = parser.parse_args()
+    if options.plot:
+        draw(json.loads(Path(options.out).read_text()), Path(options.plot))
+        return
     torch.set_num_threads(1)
     print("| plan | loss of the last tenth | from fp32, mean | by seed |")
     print("| --- | --- | --- | --- |")

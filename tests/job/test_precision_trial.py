@@ -46,3 +46,10 @@ def test_advice_under_bf16_weights_names_the_layers_and_is_silent_once_followed(
     kept = read_recipe(None, [*slow, "--plan.keep", f"fp32:{name}"])
     after = try_precisions(kept, fp32, pure, gradients=True)
     assert not any(sentence.startswith(f"{name}:") for sentence in after.advice)
+
+
+def test_fewer_bytes_of_state_are_for_the_precision_that_keeps_masters():
+    recipe = read_recipe(None, [*SETTINGS, "--plan.state", "7"])
+    found = try_precisions(recipe, Precision.parse("fp32"), Precision.parse("bf16-master"))
+    one, other = found.comparison.runs
+    assert one.losses == pytest.approx(other.losses, rel=0.01) and one != other

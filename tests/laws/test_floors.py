@@ -12,7 +12,7 @@ FLOORS = {
     "hardware": 1, "workload": 1, "plan": 1, "record": 1, "seam": 1,
     "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2, "track": 2,
     "loss": 3, "trace": 3, "launch": 3,
-    "kernels": 4, "rungs": 5, "train": 6, "measure": 7,
+    "kernels": 4, "rungs": 5, "train": 6, "measure": 7, "rehearse": 7,
     "calibrate": 8, "verify": 8, "bench": 8, "dashboard": 8,
     "job": 9, "labs": 10, "cli": 11,
 }  # fmt: skip

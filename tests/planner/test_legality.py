@@ -210,7 +210,7 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "bf16-master update=backward micro=1 batch=1 optimizer='adamw clip=1'",
         "1 x H100-80GB",
         "update: update=backward frees each gradient, and clip=1.0 needs all gradients' norm. "
-        "Leave clip out, or use update=step.",
+        "Use clip=none, or use update=step.",
     ),
     "float8 masters need one rank": (
         LLAMA,

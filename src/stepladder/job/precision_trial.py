@@ -70,9 +70,10 @@ def train_in(recipe: Recipe, precision: Precision) -> Trained:
 def open_run(recipe: Recipe, precision: Precision) -> tuple[Run, Source, Source]:
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
-    plan = replace(
-        recipe.plan_choice() or Plan(), precision=precision, optimizer=recipe.optimizer_choice()
-    )
+    asked = recipe.plan_choice() or Plan()
+    plan = replace(asked, precision=precision, optimizer=recipe.optimizer_choice())
+    if not precision.masters:  # the other may keep them in fewer bytes
+        plan = replace(plan, state=Plan().state)
     run = climb(
         module,
         loss=user_code(recipe).read_loss(training),

@@ -40,8 +40,8 @@ def overlapping(module: nn.Module) -> tuple[str, str] | None:
     """The names of two parameters that have bytes in common."""
     spans: list[tuple[int, int, str]] = []
     for name, parameter in module.named_parameters():
-        if parameter.device.type == "meta" or not parameter.numel():
-            continue
+        if parameter.untyped_storage().device.type == "meta" or not parameter.numel():
+            continue  # it has no address, nor has a fake one
         start = parameter.data_ptr()
         spans.append((start, start + parameter.numel() * parameter.element_size(), name))
     spans.sort()

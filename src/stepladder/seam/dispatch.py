@@ -14,6 +14,8 @@ from .lookup import find
 
 MODE = "torch.utils._python_dispatch.TorchDispatchMode"
 FAKE = "torch._subclasses.fake_tensor.FakeTensorMode"
+READS_NUMBERS = "torch._subclasses.fake_tensor.DataDependentOutputException"
+SHAPED_BY_NUMBERS = "torch._subclasses.fake_tensor.DynamicOutputShapeException"
 TASK = "torch._C._current_graph_task_id"
 WRAPPER = "torch.Tensor._make_wrapper_subclass"
 PLAIN_CALLS = "torch._C.DisableTorchFunctionSubclass"
@@ -96,6 +98,16 @@ def silent_fake_tensors() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+def reads_numbers() -> type[Exception]:
+    """What a fake tensor raises where code asks for a number in it."""
+    return find(READS_NUMBERS)
+
+
+def shaped_by_numbers() -> type[Exception]:
+    """What a fake tensor raises where an operation's shape depends on the numbers in it."""
+    return find(SHAPED_BY_NUMBERS)
 
 
 def wraps_tensors(kind: type) -> bool:

@@ -143,6 +143,36 @@ class Converted(nn.Module):
         raise NotImplementedError
 
 
+@contextmanager
+def fake_parameters_moved() -> Iterator[None]:
+    """A block in which `.to()` and the like give a fake parameter other data, as a real one's.
+
+    Torch swaps fake parameters for others, which nothing that was noted of them survives, and
+    which fails where anything refers to them.
+    """
+    moved = nn.Module._apply
+
+    def move(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        for parameter in (one for one in self._parameters.values() if one is not None):
+            with torch.no_grad():
+                made = fn(parameter)
+            if made is not parameter:
+                parameter.data = made
+                if hasattr(made, "fake_device"):
+                    vars(parameter)["fake_device"] = made.fake_device
+        for name, buffer in self._buffers.items():
+            self._buffers[name] = None if buffer is None else fn(buffer)
+        return self
+
+    nn.Module._apply = move  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module._apply = moved  # type: ignore[method-assign]
+
+
 def convolves_plainly(conv: nn.Conv2d) -> bool:
     """Whether a convolution computes as torch's own class does, and can be made to do otherwise."""
     if not has(CONVOLVE) or "_conv_forward" in vars(conv):

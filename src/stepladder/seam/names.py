@@ -4,50 +4,7 @@ All were seen in torch 2.13 and used with torch 2.11 on a GPU machine, unless an
 otherwise. A name with a feature refuses that feature alone, in one line; any other has a fallback.
 """
 
-from dataclasses import dataclass
-
-VERSIONS = ("2.11", "2.13")
-
-
-@dataclass(frozen=True, slots=True)
-class PrivateName:
-    """One private name of torch: where it is, what for, and what is done without it."""
-
-    path: str
-    use: str
-    fallback: str = ""  # what is done without it; empty: the feature is refused
-    field: str = ""  # of the refusal
-    feature: str = ""  # that is refused
-    remedy: str = ""
-    on_instances: bool = False  # set by torch's own constructor: the class does not show it
-    seen: tuple[str, ...] = VERSIONS
-
-    @property
-    def without(self) -> str:
-        """What happens in a torch that lacks it, in a few words."""
-        return self.fallback or f"refused: {self.feature.rstrip(',')}"
-
-
-def listed(
-    home: str, words: str, use: str, fallback: str = "", *, on_instances: bool = False
-) -> tuple[PrivateName, ...]:
-    """Names of one module or class that serve one use."""
-    return tuple(
-        PrivateName(f"{home}.{word}", use, fallback, on_instances=on_instances)
-        for word in words.split()
-    )
-
-
-def needed(
-    home: str, words: str, use: str, refusal: tuple[str, str, str]
-) -> tuple[PrivateName, ...]:
-    """Names without which a feature is refused: the field, the feature, the remedy."""
-    field, feature, remedy = refusal
-    return tuple(
-        PrivateName(f"{home}.{word}", use, field=field, feature=feature, remedy=remedy)
-        for word in words.split()
-    )
-
+from .private_name import PrivateName, listed, needed
 
 UPGRADE = "Use torch 2.11 to 2.13."
 PYTREE = listed(
@@ -69,6 +26,12 @@ DISPATCH = (
         field="torch",
         feature="describing a module without running it",
         remedy="Run it instead: describe(module, sample=batch, probe=True).",
+    ),
+    *needed(
+        "torch._subclasses.fake_tensor",
+        "DataDependentOutputException DynamicOutputShapeException",
+        "answering code that reads numbers of fake tensors",
+        ("rehearse", "rehearsing a step", UPGRADE),
     ),
     *needed(
         "torch._C",
@@ -96,7 +59,8 @@ OPERATORS = (
         "_autocast_to_full_precision _autocast_to_reduced_precision _convolution _grouped_mm"
         " _safe_softmax _scaled_mm _softmax _to_copy _unsafe_view"
         " _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention"
-        " _scaled_dot_product_flash_attention_backward",
+        " _scaled_dot_product_flash_attention_backward"
+        " _scaled_dot_product_flash_attention_for_cpu_backward",
         "recognising operators in a trace, and attention in exact runs",
         "the operator is never met; exact runs attend by torch's own kernels",
     ),
@@ -181,7 +145,12 @@ MODULES = (
         "compiling modules of torch's own classes, and putting a compiled call away",
         "such modules run uncompiled, and no module counts as compiled",
     ),
-    *listed("torch.nn.Module", "_apply", "rotary tables that stay float32", "they are converted"),
+    *listed(
+        "torch.nn.Module",
+        "_apply",
+        "rotary tables that stay float32, and moving fake parameters",
+        "they are converted, and torch moves them",
+    ),
     *listed("torch.nn.Conv2d", "_conv_forward", "folding images of few channels", "none is folded"),
     *listed(
         "torch._dynamo.eval_frame.OptimizedModule",
@@ -219,6 +188,12 @@ GROUPS = (
         " _collective_utils.MeshTopoInfo.build_from_mesh debug._clear_sharding_prop_cache",
         "forgetting the meshes of an earlier world in the same process",
         "nothing is cleared, as in a process that has one world",
+    ),
+    *needed(
+        "torch.testing._internal.distributed.fake_pg",
+        "FakeStore",
+        "a world of many ranks of which one process plays one",
+        ("rehearse", "rehearsing a plan of several ranks", UPGRADE),
     ),
 )
 SHARDING = (

@@ -1,4 +1,4 @@
-"""Process groups: their store, time-outs and counts, and what torch remembers about meshes."""
+"""Process groups: their store, time-outs and counts; meshes that torch remembers; DDP's reducer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from .lookup import find, has
 
@@ -14,6 +15,11 @@ STORE = "torch.distributed.distributed_c10d._get_default_store"
 TIMEOUT = "torch.distributed.distributed_c10d._set_pg_timeout"
 WORLD = "torch.distributed.distributed_c10d._world"
 COUNT = "torch.distributed.ProcessGroup._get_sequence_number_for_group"
+FAKE_STORE = "torch.testing._internal.distributed.fake_pg.FakeStore"
+FAKE_BACKEND = "fake"  # torch's backend that sends nothing; it comes with the store
+BUCKETS = "torch.distributed.Reducer._rebuild_buckets"
+RATE = "torch.nn.parallel.DistributedDataParallel._set_ddp_runtime_logging_sample_rate"
+LOG = "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data"
 RECORDERS = {
     "nccl": "torch._C._distributed_c10d._dump_nccl_trace",
     "other": "torch._C._distributed_c10d._dump_fr_trace",
@@ -68,3 +74,25 @@ def clear_mesh_caches() -> None:
             clear = getattr(find(path), method, None) if method else find(path)
             if clear is not None:
                 clear()
+
+
+def fake_store() -> dist.Store:
+    """A store for a world in which one process plays a rank, and there are no others."""
+    store: dist.Store = find(FAKE_STORE)()
+    return store
+
+
+def sort_buckets(copy: DistributedDataParallel) -> None:
+    """Sort gradients into buckets in the order in which the last backward pass made them."""
+    find(BUCKETS)(copy.reducer)
+
+
+def time_every_step(copy: DistributedDataParallel) -> None:
+    """Have DDP time each step, not one in a hundred."""
+    if has(RATE):
+        find(RATE)(copy, 1)
+
+
+def timings(copy: DistributedDataParallel) -> dict[str, Any]:
+    """What DDP has timed; nothing where this torch does not say."""
+    return find(LOG)(copy) if has(LOG) else {}

@@ -138,12 +138,11 @@ def backward_updates_one_by_one(plan: Plan) -> PlanError | None:
     why = next((why for present, why in found if present), "")
     if plan.update != "backward" or not why:
         return None
-    remedy = "Use bf16-master alone" if "at once" in why else f"Leave {why.split('=')[0]} out"
-    return PlanError(
-        "update",
-        f"update=backward frees each gradient, and {why}",
-        f"{remedy}, or use update=step.",
-    )
+    word = why.partition("=")[0]
+    way = {"clip": "Use clip=none"}.get(word, f"Leave {word} out")
+    remedy = "Use bf16-master alone" if not plan.precision.masters else way
+    problem = f"update=backward frees each gradient, and {why}"
+    return PlanError("update", problem, f"{remedy}, or use update=step.")
 
 
 def float8_masters_need_one_rank(plan: Plan) -> PlanError | None:

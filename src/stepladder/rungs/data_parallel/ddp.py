@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stepladder.plan import Plan
 from stepladder.plan.layout import COPIES, EXPERT_COPIES
 from stepladder.seam import sharding
-from stepladder.seam.reducer import sort_buckets
+from stepladder.seam.process_groups import sort_buckets
 from stepladder.world import World
 
 from .broadcast_parameters import declares_anatomy

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stepladder.seam.reducer import time_every_step, timings
+from stepladder.seam.process_groups import time_every_step, timings
 
 NS = 1e-9
 

@@ -73,7 +73,10 @@ def test_a_run_goes_on_exactly_from_a_checkpoint(tmp_path):
     ("words", "why"),
     [
         ("bf16", "bf16 updates all parameters at once. Use bf16-master alone"),
-        ("bf16-master optimizer='adamw clip=1'", "clip=1.0 needs all gradients' norm. Leave clip"),
+        (
+            "bf16-master optimizer='adamw clip=1'",
+            "clip=1.0 needs all gradients' norm. Use clip=none",
+        ),
         ("bf16-master micro=2 batch=4", "micro=2 may add up gradients of several micro-batches"),
         ("bf16-master graphs=on", "graphs=on records backward alone. Leave graphs out"),
         ("bf16-master offload=optimizer", "updates on the host after backward. Leave offload out"),

@@ -1,0 +1,123 @@
+"""What a rehearsal found: memory at the peak by owner, and when and where the peak is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stepladder.record import Memory
+
+from .caching_allocator import Block, CachingAllocator
+from .recorder import BUILDING, Allocation, Event, owner_in_the_end
+
+LARGEST = 12  # tensors that are listed
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTensor:
+    """A tensor at the peak, and who made it."""
+
+    num_bytes: int
+    owner: str
+    module: str  # at work when it was made
+    phase: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A rank's memory over the rehearsed steps."""
+
+    plan: str
+    ranks: int
+    rank: int
+    device: str
+    memory: Memory  # at the peak of what was allocated
+    phase: str  # of the step, at the peak
+    module: str  # at work at the peak
+    peaks: dict[str, int]  # the most allocated in each phase
+    largest: tuple[HeldTensor, ...]  # tensors at the peak
+    allocations: int  # that were made
+    notes: tuple[str, ...] = ()  # what is bounded, assumed or left out
+    out_of_memory: bool = False  # whether the allocator ran out of the limit given
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The most that is allocated at a time, as torch.cuda.max_memory_allocated has it."""
+        return self.memory.allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that the allocator reserves, as torch.cuda.max_memory_reserved has it."""
+        return self.memory.reserved_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        record = asdict(self)
+        record["memory"] = self.memory.by_owner()
+        return {
+            **record,
+            "allocated_bytes": self.allocated_bytes,
+            "reserved_bytes": self.reserved_bytes,
+        }
+
+
+@dataclass(slots=True)
+class Replay:
+    """The recorded events, in order, through an allocator."""
+
+    caching: bool  # or what is asked for is handed out
+    limit_bytes: int | None = None
+    peaks: Counter[str] = field(default_factory=Counter)
+    peak_bytes: int = 0
+    at_peak: tuple[int, str, str] = (0, "", "")  # the event's number, its phase and module
+    reserved_bytes: int = 0
+    short: bool = False
+
+    def run(self, events: list[Event]) -> None:
+        allocator = CachingAllocator(self.limit_bytes)
+        blocks: dict[Allocation, Block] = {}
+        allocated = 0
+        for index, event in enumerate(events):
+            one = event.allocation
+            if not one.num_bytes:
+                continue
+            if self.caching:
+                if event.born:
+                    stream = int(owner_in_the_end(one) == "communication")
+                    blocks[one] = allocator.allocate(one.num_bytes, stream)
+                else:
+                    allocator.release(blocks.pop(one))
+                allocated = allocator.allocated
+            else:
+                allocated += one.num_bytes if event.born else -one.num_bytes
+            self.peaks[event.phase] = max(self.peaks[event.phase], allocated)
+            if allocated > self.peak_bytes and event.phase != BUILDING:
+                self.peak_bytes, self.at_peak = allocated, (index, event.phase, event.module)
+        self.reserved_bytes = allocator.peak_reserved if self.caching else self.peak_bytes
+        self.short = bool(allocator.out_of_memory)
+
+    def held(self, events: list[Event]) -> list[Allocation]:
+        """What is allocated at the peak."""
+        there: dict[Allocation, None] = {}
+        for event in events[: self.at_peak[0] + 1]:
+            if event.born:
+                there[event.allocation] = None
+            else:
+                there.pop(event.allocation, None)
+        return [one for one in there if one.num_bytes]
+
+    def memory(self, events: list[Event]) -> Memory:
+        """The peak by owner; what blocks have beyond their tensors is temporary."""
+        sizes: Counter[str] = Counter()
+        for one in self.held(events):
+            sizes[owner_in_the_end(one)] += one.num_bytes
+        sizes["temporary"] += self.peak_bytes - sizes.total()
+        return Memory(**sizes, reserved=self.reserved_bytes - self.peak_bytes)
+
+    def largest(self, events: list[Event]) -> tuple[HeldTensor, ...]:
+        found = sorted(self.held(events), key=lambda one: -one.num_bytes)[:LARGEST]
+        return tuple(
+            HeldTensor(one.num_bytes, owner_in_the_end(one), one.module, one.phase, one.shape)
+            for one in found
+        )

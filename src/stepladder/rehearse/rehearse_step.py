@@ -1,0 +1,223 @@
+"""The rehearsal: our own step on fake tensors, in a fake world of as many ranks as the plan has.
+
+It is the code that trains, from the ladder to the optimizer's update, so nothing of a plan can be
+forgotten. Three steps are taken: the optimizer's state appears in the first, buckets may be
+arranged anew in the second, and the third is like every later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepladder.data import Batch
+from stepladder.errors import ModelError, PlanError
+from stepladder.model.tracing.gpu_kernels import device_kernels
+from stepladder.plan import Optimizer, Plan, SettledPlan
+from stepladder.plan.refit import spread
+from stepladder.plan.settled.settle import settle
+from stepladder.seam.dispatch import fake_tensor_mode, shaped_by_numbers, silent_fake_tensors
+from stepladder.seam.modules import fake_parameters_moved
+from stepladder.train.build_run import build
+from stepladder.train.health.nonfinite import Health
+from stepladder.train.module_inputs import arranged_sample
+from stepladder.train.run import Run
+from stepladder.world import World
+
+from .fake_numbers import FakeNumbers
+from .fake_subject import fake_batch, fake_copy, rows_of_rank
+from .fake_world import fake_world
+from .moments import claim_state, moments_followed
+from .recorder import FORWARD, Recorder
+from .rehearsal import Rehearsal, Replay
+from .workspaces import Workspaces
+
+STEPS = 3
+UNTRIED = "loss: the first step also tries what it is a mean over, on a copy; that is not counted"
+
+
+def rehearse(
+    model: nn.Module,
+    plan: str | Plan,
+    *,
+    sample: Any,
+    loss: str | Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: str | Optimizer | None = None,
+    ranks: int = 1,
+    rank: int = 0,
+    device: str = "cuda",
+    limit_bytes: int | None = None,
+) -> Rehearsal:
+    """The memory of a rank, from our own training step on fake tensors; the module stays as it is.
+
+    Args:
+        model: any module, on the meta device too.
+        sample: a batch as `run.step` takes it; its rows are repeated as the plan asks for.
+        loss: as in `climb`.
+        optimizer: in words, in place of the plan's.
+        ranks: of the world that is played.
+        rank: which of them.
+        device: "cuda" replays the allocations through a model of torch's caching allocator;
+            "cpu" counts them as they are.
+        limit_bytes: of the device, beyond which the allocator gives back what it does not use.
+
+    >>> import torch, stepladder as sl
+    >>> batch = torch.randn(8, 64), torch.randint(0, 16, (8,))
+    >>> model = torch.nn.Linear(64, 16)
+    >>> found = sl.rehearse(model, "fp32", sample=batch, loss="cross_entropy", device="cpu")
+    >>> found.memory.parameters == 4 * (64 * 16 + 16)
+    True
+    """
+    settled = settled_for(plan, optimizer, ranks, device)
+    eager, notes = rehearsable(settled, model)
+    given = arranged_sample(sample, model, loss)
+    if given is None:
+        raise PlanError(
+            "sample", "is None, and a step needs a batch", "Give one, of a row or more."
+        )
+    workspaces = Workspaces(device)
+    recorder = Recorder("cpu", workspaces)
+    recorder.stand(workspaces.standing_bytes)
+    with played(eager, rank, device, recorder) as world:
+        notes += run_steps(model, eager, world, given, loss, recorder)
+    return report(settled, ranks, rank, device, recorder, limit_bytes, notes)
+
+
+def settled_for(
+    plan: str | Plan, optimizer: str | Optimizer | None, ranks: int, device: str
+) -> SettledPlan:
+    """The plan for so many ranks, as `climb` would settle it."""
+    if device not in ("cpu", "cuda"):
+        raise PlanError("device", f"'{device}' is not rehearsed", "Use 'cuda' or 'cpu'.")
+    read = Plan.parse(plan) if isinstance(plan, str) else plan.check()
+    if optimizer is not None:
+        how = Optimizer.parse(optimizer) if isinstance(optimizer, str) else optimizer
+        read = replace(read, optimizer=how)
+    return settle(spread(read, ranks), ranks, open_batch=True)
+
+
+def rehearsable(settled: SettledPlan, model: nn.Module) -> tuple[SettledPlan, tuple[str, ...]]:
+    """The plan with what no fake tensor can play left out, and what that means."""
+    plan, notes = settled.plan, []
+    if plan.offload:
+        raise cannot(
+            "offload",
+            "offload=" + ",".join(plan.offload),
+            "Leave it out: the plan then needs more.",
+        )
+    if plan.compress.kind != "none":
+        raise cannot("compress", str(plan.compress), "Leave it out.")
+    if plan.exact.slices:
+        raise cannot("exact", "exact=ranks", "Leave it out.")
+    if plan.compile:
+        notes.append(
+            "compile: rehearsed eagerly, an upper bound: the compiler keeps no more for backward"
+        )
+    if plan.graphs:
+        notes.append("graphs: left out; a recorded step keeps its memory, so more stays reserved")
+    if plan.kernels:
+        notes.append("kernels: rehearsed without them, an upper bound")
+    if any(isinstance(part, nn.RNNBase) for part in model.modules()):
+        notes.append("recurrent layers: what their library keeps for backward is not counted")
+    plain = replace(plan, compile=False, graphs=False, kernels=False)
+    return replace(settled, plan=plain), tuple(notes)
+
+
+def cannot(field: str, said: str, remedy: str) -> PlanError:
+    return PlanError(field, f"{said} cannot be rehearsed", remedy)
+
+
+@contextmanager
+def played(settled: SettledPlan, rank: int, device: str, recorder: Recorder) -> Iterator[World]:
+    """The world and the modes in which a step is rehearsed."""
+    with ExitStack() as stack:
+        world = stack.enter_context(fake_world(settled.layout, rank, torch.device("cpu")))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(silent_fake_tensors())
+        stack.enter_context(fake_parameters_moved())
+        stack.enter_context(fake_tensor_mode(lambda *_: NotImplemented))
+        stack.enter_context(FakeNumbers())
+        stack.enter_context(recorder)
+        stack.enter_context(device_kernels(device))
+        yield world
+
+
+def run_steps(
+    model: nn.Module,
+    settled: SettledPlan,
+    world: World,
+    sample: Batch,
+    loss: Any,
+    recorder: Recorder,
+) -> tuple[str, ...]:
+    """Build the run and take its steps; what is to be said of them."""
+    try:
+        module = fake_copy(model)
+        run = build(
+            module, settled, world,
+            loss=loss, sample=fake_batch(sample, sample.num_rows, 1), rate="constant", seed=0,
+            health=Health("skip"), because="",
+        )  # fmt: skip
+        known = settle_loss(run)
+        claim_state(recorder, run.module, run.optimizer)
+        recorder.phase = FORWARD
+        rows = rows_of_rank(settled, sample)
+        with moments_followed(recorder, run.module, run.optimizer):
+            for _ in range(STEPS):
+                take_step(run, fake_batch(sample, rows, settled.data_ranks))
+        return () if known else (UNTRIED,)
+    except shaped_by_numbers() as unknown:
+        raise ModelError(
+            type(model).__name__,
+            f"cannot be rehearsed: the shape of {unknown} depends on numbers",
+            "Use the forecast, or measure the step.",
+        ) from unknown
+
+
+def settle_loss(run: Run) -> bool:
+    """Take what the loss is a mean over for known; whether it was.
+
+    A trial would compare losses, which have no numbers here.
+    """
+    parts = run.climbed.forward_backward
+    known, parts.loss = parts.loss.known, replace(parts.loss, known=True)
+    cut = run.settled.data_ranks > 1 or parts.micro is not None
+    return known or not cut
+
+
+def take_step(run: Run, batch: Batch) -> None:
+    run.step(batch)
+    run.health.unread.clear()  # a step's marks are read by whoever reads its report
+
+
+def report(
+    settled: SettledPlan,
+    ranks: int,
+    rank: int,
+    device: str,
+    recorder: Recorder,
+    limit_bytes: int | None,
+    notes: tuple[str, ...],
+) -> Rehearsal:
+    replay = Replay(device == "cuda", limit_bytes)
+    replay.run(recorder.events)
+    _, phase, module = replay.at_peak
+    return Rehearsal(
+        plan=str(settled.plan),
+        ranks=ranks,
+        rank=rank,
+        device=device,
+        memory=replay.memory(recorder.events),
+        phase=phase,
+        module=module,
+        peaks=dict(replay.peaks),
+        largest=replay.largest(recorder.events),
+        allocations=sum(event.born for event in recorder.events),
+        notes=notes,
+        out_of_memory=replay.short,
+    )
