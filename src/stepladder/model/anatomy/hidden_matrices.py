@@ -35,7 +35,7 @@ class MatrixShape:
         if convolution and len(shape) > 2:
             found = cls(shape[0], prod(shape[1:]))
         elif len(shape) > 1:
-            found = cls(*shape[-2:], prod(shape[:-2]))
+            found = cls(shape[-2], shape[-1], prod(shape[:-2]))
         else:
             return None
         return found if min(found.rows, found.columns) > 1 and found.count else None
