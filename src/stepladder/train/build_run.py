@@ -15,6 +15,10 @@ from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
+from stepladder.model.huggingface.packed_documents import (
+    accept_packed_documents,
+    accepts_packed_documents,
+)
 from stepladder.model.training_mode import kept_in_evaluation
 from stepladder.plan import Plan, SettledPlan
 from stepladder.plan.settled.settle import settle
@@ -75,7 +79,7 @@ def build(
         check_trials(given, settled)
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
-    prepare_module(model, settled, sample)
+    said = prepare_module(model, settled, sample)
     check_loss_module(loss)
     check_groups(plan.optimizer, model, loss)
     costs = measure_costs(model, settled, sample)
@@ -84,6 +88,7 @@ def build(
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
+    climbed.notes.extend(said if world.is_rank_zero else [])
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
     sharing = settled.layout.num_ranks // settled.data_ranks
     run = Run(
@@ -166,7 +171,7 @@ def copy_for_counting(model: nn.Module) -> nn.Module:
     except ModelError:
         return nn.Module()
     remove_own_hooks(copied)
-    return copied
+    return accept_packed_documents(copied) if accepts_packed_documents(model) else copied
 
 
 def peak_flops(plan: Plan, device: torch.device) -> float | None:
