@@ -62,7 +62,8 @@ def narrow_frozen_linears(
 
 def read_any_type(linear: Any, given: Tensor) -> Tensor:
     """The linear; outside autocast, in the type of what it is given, as a whole weight would."""
-    if given.dtype == linear.weight.dtype or torch.is_autocast_enabled(given.device.type):
+    types = {parameter.dtype for parameter in linear.parameters(recurse=False)}  # or its bias alone
+    if types == {given.dtype} or torch.is_autocast_enabled(given.device.type):
         return type(linear).forward(linear, given)
     weight, bias = linear.weight.to(given.dtype), linear.bias
     bias = None if bias is None else bias.to(given.dtype)

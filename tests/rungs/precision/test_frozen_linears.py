@@ -49,6 +49,16 @@ class Net(nn.Module):
         return self.head(stream)
 
 
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_outside_autocast_a_frozen_part_is_read_in_the_type_of_what_is_given(frozen):
+    linear = nn.Linear(WIDTH, VOCAB)
+    getattr(linear, frozen).requires_grad_(False)
+    given, plain = torch.randn(ROWS, WIDTH), copy.deepcopy(linear)
+    narrow_frozen_linears(linear, torch.bfloat16)
+    assert getattr(linear, frozen).dtype == torch.bfloat16
+    torch.testing.assert_close(linear(given), plain(given), rtol=2e-2, atol=2e-2)
+
+
 def net():
     torch.manual_seed(0)
     made = Net()

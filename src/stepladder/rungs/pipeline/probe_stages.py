@@ -30,8 +30,10 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutputs, ...]:
     sent: list[StageOutputs] = []
     for stage in range(pipeline.stages.last):
         sent.append(agree(pipeline, stage, lambda chunk: probe_output(pipeline, chunk, part, sent)))
+    last = pipeline.stages.last
+    if part.num_rows == 1:
+        agree(pipeline, last, lambda chunk: check_statistics(pipeline, chunk, part, sent))
     if pipeline.checks_loss:
-        last = pipeline.stages.last
         agree(pipeline, last, lambda chunk: check_loss(pipeline, chunk, part, sent))
         pipeline.loss_checked = pipeline.leaves_checked = True
     return tuple(sent)
@@ -77,18 +79,38 @@ def probe_output(
     # BatchNorm refuses one value per channel, and only in training.
     single = part.num_rows == 1 and bool(batch_norms(chunk))
     with uncompiled(chunk), state_restored(chunk) if single else evaluating(chunk):
-        try:
-            made = chunk(*given)
-        except ValueError as error:
-            if single and lacks_rows(error):
-                raise one_row() from error
-            raise
+        made = run_single(chunk, given) if single else chunk(*given)
     trained = any(p.requires_grad for p in chunk.parameters())
     trained = trained or any(one.trained for flow in sent[-1:] for one in flow)
     return tuple(
         StageOutput(tuple(one.shape), one.dtype, trained and one.is_floating_point())
         for one in made
     )
+
+
+def run_single(chunk: StageModule, given: Sequence[Tensor]) -> Any:
+    """A stage on one row, in training."""
+    try:
+        return chunk(*given)
+    except ValueError as error:
+        if lacks_rows(error):
+            raise one_row() from error
+        raise
+
+
+def check_statistics(
+    pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutputs]
+) -> None:
+    """Refuse one row where the last stage has a BatchNorm that needs several."""
+    if not batch_norms(chunk):
+        return
+    chunk.part, pipeline.probed = part, []
+    given = [tensor.zero_() for flow in sent[-1:] for tensor in received(pipeline, flow)]
+    try:
+        with uncompiled(chunk), state_restored(chunk):
+            run_single(chunk, given)
+    finally:
+        pipeline.probed = None
 
 
 def check_loss(
