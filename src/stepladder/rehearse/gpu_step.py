@@ -1,4 +1,4 @@
-"""A whole step on the CPU as if on a GPU: backward too, and attention with dropout in one kernel."""
+"""A step on the CPU as if on a GPU: backward too, and attention with dropout in one kernel."""
 
 from __future__ import annotations
 
