@@ -1,5 +1,7 @@
 """The loop takes a series of batches, and says so of anything else."""
 
+import warnings
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -58,3 +60,17 @@ def test_a_loop_without_a_batch_warns(batches, said):
     run = climb(torch.nn.Linear(2, 2), loss="cross_entropy", plan="fp32", device="cpu")
     with pytest.warns(UserWarning, match=f"fit: there was no batch.*{said}"):
         assert list(fit(run, batches)) == []
+
+
+def test_batches_without_a_size_say_how_many_rows_they_have():
+    rows = [torch.zeros(4) for _ in range(3)]
+    run = climb(torch.nn.Linear(4, 2), loss="cross_entropy", plan="fp32", device="cpu")
+    said = r"so a batch has 1 row. Write run.batches\(data, size=32"
+    with pytest.warns(UserWarning, match=said) as warned:
+        run.batches(rows).close()
+    assert warned[0].filename == __file__
+    named = climb(torch.nn.Linear(4, 2), loss="cross_entropy", plan="fp32 batch=2", device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.batches(rows, size=2).close()
+        named.batches(rows).close()

@@ -86,3 +86,29 @@ def test_a_module_whose_attribute_refuses_copies_trains_without_a_flop_count():
         "Uncopied: cannot be copied (ValueError: one of me). "
         "Let copy.deepcopy(module) work, or use a plan without pipeline."
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "plan", "said"),
+    [
+        (torch.float64, "fp32", ["float64 and are kept in float32: no plan keeps more"]),
+        (torch.float64, "bf16-pure", ["float64 and are kept in bfloat16: no plan keeps more"]),
+        (
+            torch.bfloat16,
+            "fp32",
+            ["bfloat16 and are kept in float32, as 'fp32' keeps them; bf"],
+        ),
+        (
+            torch.float16,
+            "bf16",
+            ["float16 and are kept in float32, as 'bf16' keeps them; bf"],
+        ),
+        (torch.bfloat16, "bf16-pure", []),
+        (torch.float32, "bf16-pure", []),
+    ],
+)
+def test_another_type_than_the_module_came_in_is_an_event(dtype, plan, said):
+    module = torch.nn.Linear(4, 2).to(dtype)
+    run = climb(module, loss="squared_error", plan=plan, device="cpu")
+    given = [event for event in run.events if event.startswith("parameters came in")]
+    assert [text in event for text, event in zip(said, given, strict=True)] == [True] * len(said)

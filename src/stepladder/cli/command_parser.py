@@ -16,6 +16,7 @@ from stepladder.errors import RecordError, StepladderError, nearest
 KINDS = {"int": "a whole number", "float": "a number", "positive": "a whole number of 1 or more"}
 
 WRITTEN = ("plot", "out", "output", "save", "certificate")  # options that name a file to write
+EXAMPLES = {"plot": "loss.png", "output": "report.html", "save": "plan.toml"}
 PICTURES = (
     "eps", "jpeg", "jpg", "pdf", "pgf", "png", "ps", "raw", "rgba", "svg", "svgz", "tif", "tiff",
     "webp",
@@ -51,6 +52,9 @@ class CommandParser(argparse.ArgumentParser):
         if found := re.match(r"the following arguments are required: ([^,]+)", message):
             usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
             return StepladderError(found[1], "is not given", f"Write {usage}")
+        if found := re.match(r"argument (\S+): ignored explicit argument (.*)", message):
+            problem = f"takes no value, and {found[2]} was given"
+            return StepladderError(bare(found[1]), problem, f"Write --{bare(found[1])} alone.")
         if found := re.match(r"argument (\S+): (.*)", message):
             return StepladderError(bare(found[1]), found[2], help)
         return StepladderError(self.prog, message, help)
@@ -76,7 +80,7 @@ def check_output(option: str, path: Path) -> None:
     if not why and option == "plot" and kind and kind not in PICTURES:
         why = f"'.{kind}' is no kind of picture"
     if why:
-        example = "loss.png" if option == "plot" else f"./{path.name or option}"
+        example = EXAMPLES.get(option, f"{option}.json")
         remedy = f"Name another file, such as {example}."
         raise RecordError(option, f"{path} cannot be written ({why})", remedy)
 

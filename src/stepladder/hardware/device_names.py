@@ -81,6 +81,7 @@ SHOWN = {
     "NVIDIA B100": "B100",
     "NVIDIA B200": "B200",
     "NVIDIA GB200": "GB200",
+    "NVIDIA GB300": "GB300",
     "NVIDIA B300": "B300",
     "NVIDIA B300 SXM6 AC": "B300",
     "AMD Instinct MI210": "MI210",

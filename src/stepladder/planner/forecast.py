@@ -6,6 +6,7 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner.memory.forecast_memory import forecast_memory, peak_interval
 from stepladder.planner.time.step_time import forecast_time
+from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
 from stepladder.workload import Facts
 
@@ -15,9 +16,6 @@ from .training_software import OURS, Software
 
 MARGIN = 0.95  # of the usable memory that a search fills; the rest is for what no forecast sees
 USABLE = 0.985  # of a card's memory; the driver and error correction keep the rest
-
-# Where nine in ten published runs lie around the forecast of their step time.
-LOW, HIGH = 0.92, 1.25
 
 GIB = 2**30
 
@@ -66,15 +64,30 @@ def forecast(
         reasons=reasons,
         num_devices=cluster.num_devices,
         time=time,
-        step_seconds=interval(time),
+        step_seconds=step_interval(time, facts, settled, cluster, calibration),
         tokens_per_step=settled.batch.sequences * facts.tokens,
         flops_per_step=None if flops is None else settled.batch.sequences * flops,
         peak_flops_per_second=device.peak(settled.precision.compute),
         watts=device.power_watts,
         dollars_per_hour=device.dollars_per_hour,
         price_source=device.price_source,
-        peak_bytes=peak_interval(memory),
+        peak_bytes=peak_interval(memory, software),
         unit=facts.unit,
+    )
+
+
+def step_interval(
+    time: Time | None, facts: Facts, plan: Plan, cluster: Cluster, calibration: Calibration | None
+) -> Interval | None:
+    """Where the step's measured time may lie."""
+    if time is None:
+        return None
+    return time_interval(
+        time,
+        cluster.device,
+        pipeline=plan.layout.pipeline,
+        mixture=any(part.expert_parameters for part in facts.parts),
+        calibrated=calibration is not None,
     )
 
 
@@ -117,7 +130,3 @@ def memory_reasons(
     if host is None and host_bytes:
         reasons.append(f"host memory: a node needs {every / GIB:.0f} GiB; its size is not stated.")
     return tuple(reasons)
-
-
-def interval(time: Time | None) -> Interval | None:
-    return None if time is None else Interval(LOW * time.step_seconds, HIGH * time.step_seconds)

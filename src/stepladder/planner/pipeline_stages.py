@@ -91,9 +91,10 @@ def narrowed_parameters(part: Part, tensor: int) -> float:
     return (part.narrowed_parameters - whole) / tensor + whole
 
 
-def trained_parameters(part: Part, tensor: int) -> float:
+def trained_parameters(part: Part, tensor: int, experts: int = 1) -> float:
     whole = part.whole_parameters - part.frozen_whole_parameters
-    return (part.parameters - part.frozen_parameters - whole) / tensor + whole
+    here = (part.parameters - part.frozen_parameters - whole) / tensor + whole
+    return max(here - part.expert_parameters * (1 - 1 / experts), 0.0)
 
 
 def stages_of(

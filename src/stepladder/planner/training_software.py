@@ -29,10 +29,13 @@ class Software:
     regathers: bool = False  # tensor-parallel inputs are gathered again rather than kept
     slices_stream: bool = True  # between blocks each tensor rank holds a slice of the sequence
     balances: bool = False  # context ranks hold an early and a late stretch: equal causal work
+    hides_context: bool = False  # keys travel around the context ranks beside attention
     hides_tensor: bool = False  # tensor-parallel collectives run in pieces beside the products
     masters: bool = False  # fp32 parameters live with the optimizer; work and gradients are apart
     gradient: str | None = None  # type that gradients are kept in; None: that of the parameters
     update_bytes: float = 0.0  # beside each parameter while it is updated: gradients copied, roots
+    drops_gradients: bool = False  # sliced ones are gone from the update until backward makes them
+    fuses_head: bool = False  # the head and its loss run chunk by chunk on any number of ranks
     bucket_bytes: float = 0.0  # of flat gradients: one fills while one travels; 0: torch's own
     cuts: Cuts = "cost"
     adds_later: bool = False  # a pass's own gradients wait, all of them, to be added to the sum
@@ -41,6 +44,8 @@ class Software:
     adds_inside: bool = False  # products add to the kept gradients as they write
     scatters: bool = False  # ZeRO 1: a rank gets the gradients it owns, parameters return early
     gather: str | None = None  # type that sliced parameters travel in; None: the work type
+    host_factor: float = 1.0  # time of the host between launches, over ours
+    narrower: float = 1.0  # rate of products in fewer bits than the plan's, over the plan's
     attention_flops_per_second: float | None = None  # of its own attention kernel
 
 

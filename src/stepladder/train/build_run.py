@@ -75,7 +75,7 @@ def build(
         check_trials(given, settled)
     if plan.memory_bytes is not None:
         MemoryLimit(plan.memory_bytes, world.device).__enter__()  # for as long as the process lives
-    prepare_module(model, settled, sample)
+    said = prepare_module(model, settled, sample)
     check_loss_module(loss)
     check_groups(plan.optimizer, model, loss)
     costs = measure_costs(model, settled, sample)
@@ -84,6 +84,7 @@ def build(
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
+    climbed.notes.extend(said if world.is_rank_zero else [])
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
     sharing = settled.layout.num_ranks // settled.data_ranks
     run = Run(

@@ -166,6 +166,11 @@ def sequences_of(run: Engine, size: int | None, uneven: bool) -> int:
     """Samples of a global batch, as was asked for or as the plan says."""
     ways = run.settled.data_ranks
     planned = run.plan.batch
+    if not any((size, planned.sequences, planned.micro, planned.micro_batches)):
+        rows = f"{ways} row{'s' if ways > 1 else ''}"
+        problem = f"no size was given and the plan names no batch, so a batch has {rows}"
+        remedy = "Write run.batches(data, size=32), or batch=32 in the plan."
+        warnings.warn(f"run.batches: {problem}. {remedy}", stacklevel=6)
     settled = BatchPlan(size or planned.sequences, planned.micro, planned.micro_batches)
     if run.settled.slices:
         settled = settled.cut(run.settled.slices)

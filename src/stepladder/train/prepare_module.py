@@ -20,13 +20,17 @@ from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.model.call_module import call
 from stepladder.plan import SettledPlan
+from stepladder.rungs.precision.precision import explain_given_types
 from stepladder.train.checkpointing.rank_state import check_state
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
-def prepare_module(module: nn.Module, settled: SettledPlan, sample: Batch | None) -> None:
-    """Refuse what no rung can train; make lazy parameters, and gradients dense."""
+def prepare_module(module: nn.Module, settled: SettledPlan, sample: Batch | None) -> list[str]:
+    """Refuse what no rung can train; make lazy parameters, and gradients dense.
+
+    What comes back is to be said of the module as it was given.
+    """
     refuse_wrapped(module)
     if lazy := lazy_parts(module):
         if sample is None:
@@ -45,6 +49,7 @@ def prepare_module(module: nn.Module, settled: SettledPlan, sample: Batch | None
     for part in module.modules():
         if isinstance(part, EMBEDDINGS) and part.sparse:
             part.sparse = False
+    return explain_given_types(module, settled.plan.precision)
 
 
 def refuse_wrapped(module: nn.Module) -> None:

@@ -9,7 +9,7 @@ from stepladder.plan import BF16, Plan, SettledPlan
 from stepladder.planner import part_launch_cost
 from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.planner.time.collective_time import network_of
-from stepladder.planner.time.device_speed import speed_of
+from stepladder.planner.time.device_speed import LAUNCH_SECONDS, speed_of
 from stepladder.planner.time.host_time import HOST_FACTORS, host_delay_seconds, library_calls
 from stepladder.planner.time.micro_batch_time import host_seconds, setting_of
 from stepladder.planner.time.step_time import forecast_time
@@ -31,7 +31,7 @@ def launch_seconds(text: str, facts=TINY) -> float:
 
 def update_seconds() -> float:
     tensors = sum(part.tensors * part.count for part in TINY.parts)
-    return 6e-6 * (HOST_FACTORS["step"] + HOST_FACTORS["tensor"] * tensors)
+    return LAUNCH_SECONDS * (HOST_FACTORS["step"] + HOST_FACTORS["tensor"] * tensors)
 
 
 def test_matmuls_cost_the_host_more_than_the_rest_and_autocast_adds_its_casts() -> None:
@@ -96,10 +96,10 @@ def test_the_device_is_late_by_the_most_that_asking_was_ahead() -> None:
 
 def test_a_step_that_waits_takes_as_long_as_asking_for_it() -> None:
     launches = sum(part_launch_cost(p, autocast=True).total * p.count for p in TINY.parts)
-    one = launches * 6e-6 + update_seconds()
+    one = launches * LAUNCH_SECONDS + update_seconds()
     assert launch_seconds("bf16 micro=1") == pytest.approx(one)
     added = 0.75 * HOST_FACTORS["cheap"] * sum(p.tensors * p.count for p in TINY.parts)
-    four = 4 * (launches + added) * 6e-6 + update_seconds()
+    four = 4 * (launches + added) * LAUNCH_SECONDS + update_seconds()
     assert launch_seconds("bf16 micro=1 batch=4") == pytest.approx(four)
 
 

@@ -7,9 +7,23 @@ from stepladder.plan import BF16, FP32
 from stepladder.plan.precision import FP8
 from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.planner.time.device_speed import speed_of
-from stepladder.planner.time.part_time import Share, Work, block_work, last_matmul_share, part_work
+from stepladder.planner.time.part_time import (
+    Share,
+    Work,
+    attention_seconds,
+    block_work,
+    last_matmul_share,
+    part_work,
+)
 from stepladder.planner.training_software import Software
-from stepladder.workload import ElementsByType, MatmulFacts, MemoryTraffic, Part, find_facts
+from stepladder.workload import (
+    Attention,
+    ElementsByType,
+    MatmulFacts,
+    MemoryTraffic,
+    Part,
+    find_facts,
+)
 from stepladder.workload.facts import SlowKernel
 
 BLOCK = find_facts("llama3-8b", 4096).parts[1]
@@ -189,3 +203,25 @@ def test_a_stream_that_is_whole_on_every_tensor_rank_is_moved_by_every_one() -> 
     whole = replace(BLOCK, whole=True)
     one, four = (part_work(whole, Share(8, tensor=n), SPEED)[0].memory_bound for n in (1, 4))
     assert one == four > part_work(BLOCK, Share(8, tensor=4), SPEED)[0].memory_bound
+
+
+def test_narrow_heads_attend_more_slowly_unless_a_rate_was_measured() -> None:
+    wide, narrow = Attention(16, 16, 128, 4096), Attention(32, 32, 64, 4096)
+    assert wide.flops == narrow.flops
+    one, other = (attention_seconds(a, Share(1), SPEED)[0] for a in (wide, narrow))
+    assert 1.1 < other / one < 1.3
+    measured = replace(SPEED, exponentials=0.0)
+    one, other = (attention_seconds(a, Share(1), measured)[0] for a in (wide, narrow))
+    assert other == pytest.approx(one)
+
+
+def test_fp8_casts_nothing_for_a_frozen_weights_gradient_nor_for_adapters() -> None:
+    eight = speed_of(find_device("H100-80GB"), FP8)
+
+    def casts(matrix: MatmulFacts) -> float:
+        parts = [Part("one", 0, matmuls=(replace(matrix, backward=b),)) for b in (2, 1)]
+        spent = [sum(w.memory_bound for w in part_work(p, Share(1), eight)) for p in parts]
+        return spent[1] / spent[0] if spent[0] else 0.0
+
+    assert casts(MatmulFacts(4096, 4096, 4096)) == pytest.approx(2 / 3)
+    assert casts(MatmulFacts(4096, 4096, 16)) == 0.0

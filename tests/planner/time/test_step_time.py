@@ -4,6 +4,7 @@ How well it hits is in benchmarks/planner/published_runs.py.
 """
 
 from math import log, sqrt
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner.time.device_speed import KERNEL_SECONDS
-from stepladder.planner.time.step_time import factor_elements, forecast_time
+from stepladder.planner.time.step_time import factor_elements, forecast_time, passes_beside
 from stepladder.planner.training_software import OURS, Software
 from stepladder.record import Time
 from stepladder.workload import MatmulFacts, find_facts
@@ -270,3 +271,24 @@ def test_owners_that_get_only_their_gradients_wait_less() -> None:
 @pytest.mark.parametrize(("experts", "elements"), [(1, 4 * 30), (8, 4 * (8 + 200)), (2, 2 * 200)])
 def test_the_gradient_of_all_experts_has_one_pair_of_factors(experts, elements) -> None:
     assert factor_elements(MatmulFacts(1, 10, 20, experts=experts), 4) == elements
+
+
+def test_interleaved_gradients_travel_beside_the_passes_of_later_stretches() -> None:
+    def passes(how: str, micro_batches: int = 32) -> float:
+        plan = Plan.parse(f"bf16 zero1 pipeline=4 shard=2 micro=1 batch=64 {how}")
+        sizes = SimpleNamespace(software=Software(scatters=True), micro_batches=micro_batches)
+        return passes_beside(SimpleNamespace(plan=plan, sizes=sizes))  # type: ignore[arg-type]
+
+    assert passes("") == 1.0
+    assert passes("schedule=interleaved:4") == 3.0
+    assert passes("schedule=interleaved:4", micro_batches=2) == 2.0
+
+
+def test_keys_travel_beside_attention_where_a_framework_sends_them_around() -> None:
+    plan = "bf16 zero3 shard=4 context=2 micro=1"
+    long = find_facts("llama3-8b", 65536)
+    ours, around = (
+        time(plan, facts=long, software=s).communication
+        for s in (OURS, Software(hides_context=True))
+    )
+    assert around < ours

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from stepladder.errors import RankOutOfMemory
+from stepladder.errors import OutOfMemory, RankOutOfMemory
 from stepladder.train import climb
 from stepladder.train.health.out_of_memory import largest_below
 from tests.ranks import run
@@ -88,3 +88,22 @@ def test_micro_batches_of_one_row_cannot_shrink_further():
 def test_rows_divide_by_what_is_agreed_on():
     assert [largest_below(now, 12) for now in (12, 6, 4, 3, 2, 1)] == [6, 3, 2, 1, 1, 0]
     assert largest_below(7, 7) == 1
+
+
+@pytest.mark.parametrize(("rows", "said"), [(8, "Give batches of 4 rows, or micro=4 in the plan."),
+                                            (1, "Shard the state, such as zero3")])  # fmt: skip
+@pytest.mark.parametrize("call", ["evaluate", "predict"])
+def test_an_evaluation_without_memory_names_smaller_batches(call, rows, said):
+    module = torch.nn.Linear(4, 2)
+
+    def hook(*_):
+        raise torch.OutOfMemoryError(FULL)
+
+    run = climb(module, loss="cross_entropy", plan="fp32", device="cpu")
+    module.register_forward_pre_hook(hook)
+    batch = torch.zeros(rows, 4), torch.zeros(rows, dtype=torch.long)
+    with pytest.raises(OutOfMemory) as refused:
+        getattr(run, call)([batch])
+    text = str(refused.value)
+    assert text.startswith(f"memory: an evaluation ran out of it with {rows} rows in a pass: the d")
+    assert said in text and refused.value.__context__ is None

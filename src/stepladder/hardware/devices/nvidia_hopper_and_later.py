@@ -15,6 +15,7 @@ _HGX_BLACKWELL = nvlink(1800e9, PCIE5, 8, network_gigabits=3200)
 _HGX_ULTRA = nvlink(1800e9, PCIE5, 8, network_gigabits=6400)
 _GRACE = nvlink(900e9, 450e9, 1, network_gigabits=400)  # the host is reached over NVLink-C2C
 _NVL72 = nvlink(1800e9, 450e9, 72, network_gigabits=72 * 400)  # a rack is one NVLink domain
+_NVL72_ULTRA = nvlink(1800e9, 450e9, 72, network_gigabits=72 * 800)
 _SERVER4 = pcie_cards(PCIE4, 8, network_gigabits=100)
 _SERVER5 = pcie_cards(PCIE5, 8, network_gigabits=400)
 
@@ -177,6 +178,17 @@ ROWS = (
         peaks=tera(fp64=40, fp32=80, tf32=1250, bf16=2500, fp16=2500, fp8=5000, int8=5000),
         power_watts=1200,
         source="NVIDIA GB200 NVL72 datasheet, 2025: a 72nd of the rack, half of its sparse figures",
+    ),
+    Device(
+        name="GB300",
+        vendor="NVIDIA",
+        board=_NVL72_ULTRA,
+        memory_bytes=hbm(277),
+        bandwidth_bytes_per_second=8e12,
+        peaks=tera(fp64=1.4, fp32=80, tf32=1250, bf16=2500, fp16=2500, fp8=5000),
+        power_watts=1400,
+        source="NVIDIA GB300 NVL72 datasheet, 2025: a 72nd of a rack, half of sparse figures; "
+        "memory as the driver shows it",
     ),
     Device(
         name="B300",

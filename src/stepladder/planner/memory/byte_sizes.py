@@ -92,7 +92,7 @@ def sizes_of(facts: Facts, settled: SettledPlan, software: Software = OURS) -> S
         compiled=bool(plan.compile),
         whole=compile_scope(facts, settled) == "module",
         flash=plan.attention != "plain",
-        fused_head=settled.fuses_head(facts.vocab),
+        fused_head=software.fuses_head or settled.fuses_head(facts.vocab),
         channels_last=settled.channels_last,
         settled=settled,
         software=software,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stepladder.plan.precision import BYTES
 from stepladder.plan.shared_constants import DDP_BUCKET_BYTES, PARAMETER_BUCKET_BYTES
-from stepladder.planner.pipeline_stages import Stage, rank_parameters
+from stepladder.planner.pipeline_stages import Stage, rank_parameters, trained_parameters
 from stepladder.workload import Facts, Part
 
 from .byte_sizes import Sizes
@@ -53,7 +53,7 @@ def communication_buffers(facts: Facts, stage: Stage, sizes: Sizes) -> Communica
 def sharded_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
     """Of ZeRO 2 and 3, which gather and reduce block by block."""
     block = largest_block(stage, sizes)
-    ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
+    ends = sum(trained_parameters(part, sizes.tensor) for part in stage.ends)
     head = rank_parameters(stage.exit, sizes.tensor) * sizes.gathered if stage.exit else 0.0
     arriving = block * sizes.gathered if sizes.zero == 3 else 0.0
     leaving = reduced_bytes(stage, sizes)
@@ -65,10 +65,10 @@ def sharded_buffers(stage: Stage, sizes: Sizes) -> CommunicationBuffers:
 def reduced_bytes(stage: Stage, sizes: Sizes) -> float:
     """A block's gradients as they were made, and in one tensor that travels."""
     if sizes.settled.slices:  # what other ranks sent stands beside it, to be added up in order
-        return largest_block(stage, sizes) * (sizes.gathered + 2 * sizes.reduce)
+        return largest_trained(stage, sizes) * (sizes.gathered + 2 * sizes.reduce)
     if sizes.waiting:  # sums of micro-batches, which are counted there
         return 0.0
-    return largest_block(stage, sizes) * (sizes.work + sizes.reduce)
+    return largest_trained(stage, sizes) * (sizes.work + sizes.reduce)
 
 
 def compression_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float]:
@@ -116,10 +116,16 @@ def weight_bytes(part: Part, sizes: Sizes) -> float:
     """The gradient of a part's largest weight."""
     largest = max((m.weights for m in part.matmuls), default=part.parameters)
     ways = 1 if part.whole else sizes.tensor
-    return min(largest, part.parameters) * sizes.gradient / ways
+    return min(largest, part.parameters - part.frozen_parameters) * sizes.gradient / ways
 
 
 def largest_block(stage: Stage, sizes: Sizes) -> float:
     parts = [part for part, _ in stage.blocks]
     each = (rank_parameters(part, sizes.tensor, sizes.experts) for part in parts)
+    return max(each, default=0.0)
+
+
+def largest_trained(stage: Stage, sizes: Sizes) -> float:
+    parts = [part for part, _ in stage.blocks]
+    each = (trained_parameters(part, sizes.tensor, sizes.experts) for part in parts)
     return max(each, default=0.0)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from stepladder.plan import Plan, Recompute
 from stepladder.plan.shared_constants import MUON_ROUND_BYTES
-from stepladder.planner.pipeline_stages import Stage, in_flight, rank_parameters
+from stepladder.planner.pipeline_stages import Stage, in_flight, rank_parameters, trained_parameters
 from stepladder.workload import ElementsByType, Facts, Part
 
 from .byte_sizes import Sizes, per_rank
@@ -104,12 +104,14 @@ def step_moment(stage_moments: StageMoments, before: list[Moment], sizes: Sizes)
     """The optimizer's update; flat gradient copies do not fit into freed, fragmented memory."""
     beside = sizes.software.update_bytes * stage_moments.trained / sizes.shard
     beside += orthogonalise_bytes(stage_moments.stage, sizes)
-    stale = max(m.activations + m.logits + m.temporary for m in before) if beside else 0.0
-    return Moment(
+    update = Moment(
         communication=stage_moments.buffers.last, temporary=beside,
-        gradients=stage_moments.all_gradients, working=stage_moments.gathered,
-        stale=stale, name="step",
+        gradients=stage_moments.all_gradients, working=stage_moments.gathered, name="step",
     )  # fmt: skip
+    if sizes.software.drops_gradients:  # a tensor for each parameter, when nothing is gathered
+        return replace(update, communication=0.0, working=0.0)
+    stale = max(m.activations + m.logits + m.temporary for m in before) if beside else 0.0
+    return replace(update, stale=stale)
 
 
 class StageMoments:
@@ -125,7 +127,8 @@ class StageMoments:
         self.kept_gathered = kept_bytes(stage, sizes) if sizes.wrapped else 0.0
         # One rank alone drops gradients after each step and makes them anew in its first pass;
         # later passes find them. Several ranks have buckets that stay.
-        self.lasting = sizes.micro_batches > 1 or sizes.gradient_ranks > 1
+        kept = not (sizes.wrapped and sizes.software.drops_gradients)
+        self.lasting = sizes.micro_batches > 1 or (sizes.gradient_ranks > 1 and kept)
         per_gradient = sizes.gradient + sizes.waiting
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
         elsewhere = 0.0 if sizes.wrapped else stage.elsewhere(sizes.experts)
@@ -184,7 +187,7 @@ class StageMoments:
         yield replace(held, logits=logits[2], temporary=fresh, name="head")
 
     def block_moments(self) -> Iterator[Moment]:
-        exit_ = rank_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
+        exit_ = trained_parameters(self.stage.exit, self.sizes.tensor) if self.stage.exit else 0.0
         made = exit_ * self.per_parameter
         kept, copies = self.saved_by_all - self.exit_kept, 0.0
         if self.stage.entry:
@@ -226,7 +229,7 @@ def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[BlockRun]:
         yield BlockRun(
             count, kept, max(kept, recomputed_bytes(part, depths, sizes)),
             scratch, copies, depths.kept * copies,
-            rank_parameters(part, sizes.tensor, sizes.experts), fresh_bytes(part, sizes),
+            trained_parameters(part, sizes.tensor, sizes.experts), fresh_bytes(part, sizes),
         )  # fmt: skip
 
 

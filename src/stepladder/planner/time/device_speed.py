@@ -34,7 +34,7 @@ PROCESSES = {
     3.0: ("P100", "V100", "T4", "MI210", "MI250"),
     1.95: ("A100", "A800", "A10", "A30", "A40", "A6000", "RTX3090"),
     1.6: ("H", "GH", "L4", "RTX4090", "RTX6000", "MI3", "Gaudi", "TPU"),
-    0.95: ("B", "GB", "RTX5090", "MI35"),
+    1.05: ("B", "GB", "RTX5090", "MI35"),
 }
 USUAL_JOULES_PER_TERAFLOP = 1.6  # of a device whose process is not listed
 
@@ -48,6 +48,9 @@ BANDWIDTH = 0.85  # of the datasheet's, by a kernel that only streams
 # on a Blackwell they gain no more than its 148 processors over 132, 1.12 of what a Hopper does.
 FLASH = {"A": 0.50, "H": 0.36, "G": 0.36, "B": 0.18}
 USUAL_FLASH = 0.36
+# Time of its softmax over that of its products, heads 128 wide: flash attention 2 does 265 and 328
+# TFLOP/s on an H100, forward and backward, with heads of 64 and of 128.
+EXPONENTIALS = 0.31
 
 # Kernels that do not stream, as shares of the bandwidth they have: by rows, across strides or
 # between types half of it or less is reached; where bytes do not set the pace, elements a second.
@@ -62,7 +65,7 @@ CHANNEL_ELEMENTS = 1.5e9  # a second, of one channel's group of threads
 CONVOLUTION_SHARE, CHANNELS_LAST_SHARE, FEW_CHANNEL_SHARE = 0.35, 0.8, 0.6
 FEW_CHANNELS = 8  # below which matrix units read padding
 
-LAUNCH_SECONDS = 6e-6  # of the host, per kernel of eager torch with autograd
+LAUNCH_SECONDS = 12e-6  # of the host, per kernel of eager torch with autograd; 26 on shared hosts
 KERNEL_SECONDS = 3e-6  # of the device, until a kernel is at its pace, and after
 NOMINAL = (1e12, 50e9)  # FLOP/s and bytes/s that rank plans where the device's own are unknown
 
@@ -72,6 +75,7 @@ class Speed:
     matrix: float  # FLOP/s of large matmuls in the plan's compute type
     wide: float  # the same for matmuls that stay in the work type: the head
     attention: float  # FLOP/s
+    exponentials: float  # time of attention's softmax over that of its products; 0: in the rate
     bandwidth: float  # bytes/s of kernels that stream
     launch_seconds: float
     work_bytes: int  # of an activation
@@ -142,6 +146,7 @@ def speed_of(device: Device, precision: Precision, calibration: Calibration | No
         wide=head,
         attention=found.attention_flops_per_second.get(work)
         or flash_rate(device, min(half, wide or half)),
+        exponentials=0.0 if work in found.attention_flops_per_second else EXPONENTIALS,
         bandwidth=bandwidth,
         launch_seconds=(found.launch_seconds or LAUNCH_SECONDS) * found.correction(HOST),
         work_bytes=BYTES[precision.work],

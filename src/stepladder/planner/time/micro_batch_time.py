@@ -9,14 +9,14 @@ from stepladder.planner.memory.byte_sizes import Sizes, per_rank, sizes_of
 from stepladder.planner.memory.logits import logit_traffic_bytes
 from stepladder.planner.memory.recompute_depths import RecomputeShares
 from stepladder.planner.memory.saved_activations import block_shares
-from stepladder.planner.pipeline_stages import Stage, rank_parameters
+from stepladder.planner.pipeline_stages import Stage, rank_parameters, trained_parameters
 from stepladder.planner.training_software import Software
 from stepladder.workload import Facts, Part
 
 from .collective_time import Network
 from .device_speed import Speed
 from .host_time import LaunchCost, host_delay_seconds, part_launch_cost, update_launch_cost
-from .part_time import Share, Work, block_work, part_work
+from .part_time import Share, Work, attention_seconds, block_work, part_work
 
 LaunchAndWork = tuple[float, float]  # seconds to launch some work, and of the work itself
 
@@ -135,19 +135,15 @@ def parameter_copy_seconds(part: Part, setting: Setting) -> float:
     """
     sizes = setting.sizes
     gathers = 2 if sizes.zero == 3 else 1
+    cast = sizes.parameter + sizes.work if sizes.casts else 0  # to fewer bits, or back
     if sizes.wrapped:
-        per_parameter: float = gathers * 2 * sizes.gathered + sizes.gathered + sizes.reduce
+        per_parameter: float = gathers * 2 * sizes.gathered
+        per_gradient: float = sizes.gathered + sizes.reduce
     else:
-        per_parameter = accumulate_bytes(sizes)
-    per_parameter += cast_bytes(sizes) if sizes.casts else 0
-    return (
-        rank_parameters(part, sizes.tensor, sizes.experts) * per_parameter / setting.speed.bandwidth
-    )
-
-
-def cast_bytes(sizes: Sizes) -> int:
-    """Bytes moved to cast one parameter to fewer bits and its gradient back."""
-    return 2 * (sizes.parameter + sizes.work)
+        per_parameter, per_gradient = 0.0, accumulate_bytes(sizes)
+    moved = rank_parameters(part, sizes.tensor, sizes.experts) * (per_parameter + cast)
+    moved += trained_parameters(part, sizes.tensor, sizes.experts) * (per_gradient + cast)
+    return moved / setting.speed.bandwidth
 
 
 def accumulate_bytes(sizes: Sizes) -> float:
@@ -178,6 +174,9 @@ def communication_seconds(
         keys = 2 * part.attention.kv_heads * part.attention.head_width * part.attention.length
         group = setting.network.group(layout, "context")
         one = group.gather(keys * sizes.samples / sizes.tensor * sizes.work)
+        if sizes.software.hides_context:
+            attend, _ = attention_seconds(part.attention, setting.share, setting.speed)
+            one = max(one - attend, 0.0)
         ahead, back = ahead + one, back + (2 + depths.whole) * one
     if sizes.experts > 1 and part.expert_parameters:
         group = setting.network.group(layout, "experts")

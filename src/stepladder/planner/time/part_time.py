@@ -27,6 +27,7 @@ ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value an
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
 CHANNEL = "channel"  # norms over the pixels of each channel
 TILE = 128  # rows that a matrix kernel works on at once
+FULL_HEAD = 128  # the width of heads that the device table's rates of attention are of
 SINGLE = 4  # bytes of float32, which autocast leaves the stream between blocks in
 
 
@@ -86,17 +87,15 @@ def part_work(part: Part, share: Share, speed: Speed, *, wide: bool = False) -> 
     """Forward and backward work of one part; `wide` matmuls stay in the work type."""
     each = [matmul_seconds(m, share, speed, wide) for m in part.matmuls]
     products, back = sum(each), sum(s * m.backward for s, m in zip(each, part.matmuls))
-    casts = (
-        0.0
-        if wide or not speed.casts
-        else sum(cast_seconds(m, share, speed) for m in part.matmuls if m.experts == 1)
-    )
+    cast = [] if wide or not speed.casts else [m for m in part.matmuls if is_cast(m)]
+    casts = sum(cast_seconds(m, share, speed) for m in cast)
+    casts_back = sum(m.backward * cast_seconds(m, share, speed) for m in cast)
     cheap, cheap_back = memory_bound_seconds(part, share, speed)
     attend, scores = attention_seconds(part.attention, share, speed)
     forward = Work(products, attend, cheap + casts + scores)
     more = 0.0 if share.flash or not share.software.recomputes_scores else 1.0
     attend_back, scores_back = ATTENTION_BACKWARD + more, CHEAP_BACKWARD + more
-    backward = Work(back, attend_back * attend, cheap_back + scores_back * scores + 2 * casts)
+    backward = Work(back, attend_back * attend, cheap_back + scores_back * scores + casts_back)
     return forward, backward
 
 
@@ -120,6 +119,11 @@ def local_matmul(matrix: MatmulFacts, share: Share) -> tuple[float, float, float
     inner = matrix.inner / (share.tensor if matrix.cut == "inner" else 1)
     columns = matrix.columns / (share.tensor if matrix.cut == "columns" else 1)
     return rows, inner, columns
+
+
+def is_cast(matrix: MatmulFacts) -> bool:
+    """Whether fp8 takes it: not products by groups, nor those of adapters, too narrow to gain."""
+    return matrix.experts == 1 and min(matrix.inner, matrix.columns) >= TILE
 
 
 def cast_seconds(matrix: MatmulFacts, share: Share, speed: Speed) -> float:
@@ -195,8 +199,17 @@ def attention_seconds(
     uneven = (2 * share.context - 1) / share.context if late else 1.0
     heads = 2 * attention.heads + 2 * attention.kv_heads
     elements = heads * attention.head_width * attention.length * split
-    flops = attention.flops * uneven * split
+    flops = attention.flops * uneven * split / width_share(attention.head_width, speed)
     return flops / speed.attention + elements * speed.work_bytes / speed.bandwidth, 0.0
+
+
+def width_share(head_width: int, speed: Speed) -> float:
+    """The rate of attention with heads of that width over that of 128 wide ones.
+
+    Each score needs an exponential whatever the width, and narrow heads do fewer products for it.
+    """
+    beside = speed.exponentials
+    return min((1 + beside) / (1 + beside * FULL_HEAD / max(head_width, 1)), 1.0)
 
 
 def block_work(part: Part, share: Share, speed: Speed, depths: RecomputeShares) -> PartWork:

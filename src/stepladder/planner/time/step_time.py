@@ -20,7 +20,13 @@ from stepladder.plan.layout import COPIES, EXPERT_COPIES, EXPERT_SLICES, SLICES
 from stepladder.plan.options import Compress
 from stepladder.planner.legality import settle_unchecked
 from stepladder.planner.memory.saved_activations import block_shares, mean_bytes
-from stepladder.planner.pipeline_stages import Stage, bubble_share, rank_parameters, stages_of
+from stepladder.planner.pipeline_stages import (
+    Stage,
+    bubble_share,
+    rank_parameters,
+    stages_of,
+    trained_parameters,
+)
 from stepladder.planner.training_software import OURS, Software
 from stepladder.record import Calibration, Time
 from stepladder.workload import Facts, MatmulFacts
@@ -66,6 +72,11 @@ def forecast_time(
 ) -> Time | None:
     """Time by cause for a settled plan; None on a device whose speed is unknown."""
     speed = speed_of(cluster.device, plan.precision, calibration)
+    speed = replace(
+        speed,
+        matrix=speed.matrix * software.narrower,
+        launch_seconds=speed.launch_seconds * software.host_factor,
+    )
     if software.attention_flops_per_second:
         speed = replace(speed, attention=software.attention_flops_per_second)
     settled, network = settle_unchecked(plan, cluster), network_of(cluster, calibration)
@@ -138,16 +149,19 @@ def sharded_communication(stage: Stage, one: MicroBatchTime, setting: Setting) -
         return shard.gather(parameters * sizes.reduce) + copies.all_reduce(slice_bytes)
 
     experts = sum(part.expert_parameters * n for part, n in stage.blocks) / max(count, 1)
+    apart = experts if sizes.experts > 1 else 0.0
     every = sum(rank_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
-    block = every - (experts if sizes.experts > 1 else 0.0)
+    learning = sum(trained_parameters(p, sizes.tensor) * n for p, n in stage.blocks) / max(count, 1)
+    block, learns = every - apart, max(learning - apart, 0.0)
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
-    gather, leave = shard.gather(block * sizes.gather), reduce(block)
+    learning_ends = sum(trained_parameters(part, sizes.tensor) for part in stage.ends)
+    gather, leave = shard.gather(block * sizes.gather), reduce(learns)
     if sizes.experts > 1:  # over fewer ranks than the rest of the block
         few, own = setting.network.group(layout, *EXPERT_SLICES), experts / sizes.experts
         gather += few.gather(own * sizes.gather)
         leave += few.gather(own * sizes.reduce)
         leave += copies.all_reduce(own * sizes.reduce / few.ways)
-    gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(ends)
+    gather_ends, leave_ends = shard.gather(ends * sizes.gather), reduce(learning_ends)
     gathers = sizes.micro_batches if sizes.zero == 3 else 1
     dropped = dropped_blocks(count, setting)
     came = gather_ends + gather + count * max(gather - one.block_forward, 0.0)
@@ -183,15 +197,31 @@ def replicated_communication(
     if sizes.software.scatters and sizes.zero == 1:
         copies = setting.network.group(layout, "replicate")
         total = owners.gather(size) + copies.all_reduce(size / sizes.shard)
-        out_hidden = (1 - LAST_BUCKET) * min(out, one.block_forward * stage.num_blocks)
+        ahead = one.block_forward * stage.num_blocks * passes_beside(setting)
+        out_hidden = (1 - LAST_BUCKET) * min(out, ahead)
     else:
         total, out_hidden = group.all_reduce(size), 0.0
         few = setting.network.group(layout, *EXPERT_COPIES)
         total += few.all_reduce(apart / sizes.experts * sizes.reduce) if apart else 0.0
     # Slices are added up over ranks when the last one's backward is done.
-    hideable = 0.0 if sizes.settled.slices else min(total, one.block_backward * stage.num_blocks)
+    behind = one.block_backward * stage.num_blocks * passes_beside(setting)
+    hideable = 0.0 if sizes.settled.slices else min(total, behind)
     exposed = total - hideable + LAST_BUCKET * hideable
     return DataCommunication(exposed + out - out_hidden, total - exposed + out_hidden)
+
+
+def passes_beside(setting: Setting) -> float:
+    """Passes of a rank beside which its gradients leave, or its parameters return.
+
+    Interleaved stretches end one after another: the last micro-batches of all but the first of them
+    pass while the gradients of those before travel.
+    """
+    plan, software = setting.plan, setting.sizes.software
+    if plan.schedule.kind != "interleaved" or not software.scatters:
+        return 1.0
+    virtual = plan.schedule.virtual
+    later = plan.layout.pipeline * (virtual - 1) / virtual
+    return max(min(later, float(setting.sizes.micro_batches)), 1.0)
 
 
 def compressed_share(compress: Compress, stage: Stage) -> float:

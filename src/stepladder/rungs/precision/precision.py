@@ -32,6 +32,7 @@ from stepladder.plan.settled.limits import DeviceLimits
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.pytree import look_up, tree_map
 
+SIXTEEN_BITS = {torch.bfloat16, torch.float16}
 MATRIX_MODES = {"fp32": "highest", "tf32": "high"}  # torch's words for how float32 is multiplied
 
 Value = TypeVar("Value")
@@ -80,6 +81,25 @@ def cast_parts(parts: Sequence[nn.Module], precision: Precision) -> None:
 def computes_in_float64(module: nn.Module) -> bool:
     """Whether a module is given in float64, which no plan stores."""
     return any(parameter.dtype == torch.float64 for parameter in module.parameters())
+
+
+def explain_given_types(module: nn.Module, precision: Precision) -> list[str]:
+    """What is to be said of a module that came in another type than it is kept in."""
+    given = {parameter.dtype for parameter in module.parameters()}
+    kept = _dtype(precision.store)
+    said = []
+    if torch.float64 in given:
+        said.append(f"parameters came in float64 and are kept in {shown(kept)}: no plan keeps more")
+    if narrow := sorted(shown(t) for t in given & SIXTEEN_BITS if kept == torch.float32):
+        said.append(
+            f"parameters came in {' and '.join(narrow)} and are kept in float32, as "
+            f"'{precision}' keeps them; bf16-pure keeps 16 bits"
+        )
+    return said
+
+
+def shown(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def keep_epsilon(module: nn.Module) -> None:

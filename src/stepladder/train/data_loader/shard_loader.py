@@ -35,6 +35,7 @@ from stepladder.train.step_batch import (
 from stepladder.world import World
 
 from .agreed_generators import AgreedGenerators
+from .loader_errors import ExplainedBatches
 from .rank_reader import ChosenBatches, RankReader, as_it_is, hash_of
 
 OTHER_ROWS = (
@@ -124,15 +125,16 @@ def shard_batches(
         rows: as in `run.step`; None: a DataLoader's batches are global ones.
         start: position in the run of the first batch.
     """
-    if not isinstance(batches, DataLoader) or plan.layout.data_ranks == 1:
+    if not isinstance(batches, DataLoader):
         return batches
-    if rows is None:
-        return LoaderShards(batches, plan, world, seed, start)
-    if rows == "rank":
+    found: Iterable[Any] = batches
+    if plan.layout.data_ranks > 1 and rows is None:
+        found = LoaderShards(batches, plan, world, seed, start)
+    elif plan.layout.data_ranks > 1 and rows == "rank":
         if (sampler := distributed_sampler(batches)) is not None:
             check_replicas(sampler, world)
-        return refuse_copies(batches, world.gather_counts)
-    return batches
+        found = refuse_copies(batches, world.gather_counts)
+    return ExplainedBatches(found, batches)
 
 
 def refuse_copies(batches: Iterable[Any], gather: Callable[[int], list[int]]) -> Iterator[Any]:

@@ -10,14 +10,16 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from stepladder.data import Batch
 from stepladder.errors import DataError, StepladderError, first_line
 from stepladder.model.training_mode import evaluating
-from stepladder.rungs import averaged_buffers, float32_matmul_mode
+from stepladder.rungs import averaged_buffers, float32_matmul_mode, is_out_of_memory
 from stepladder.rungs.observe_outputs import without_loss
 from stepladder.train.data_loader.shard_loader import distributed_sampler
 from stepladder.train.engine import Engine
 from stepladder.train.feed import Feed
 from stepladder.train.health.batch_errors import explain_batch
+from stepladder.train.health.out_of_memory import explain_evaluation
 from stepladder.train.step_batch import Rows, check_series
 
 from .between_ranks import first_that, gather_to, send_to_all
@@ -117,18 +119,27 @@ def evaluate_batches(
         batch = run.own_batch(given, rows).to(run.world.device, non_blocking=True)
         if observer:
             observer.start(batch)
-        try:
-            forward_backward.settle_loss(batch)
-            loss, weight = forward_backward.evaluate(batch, observer)
-        except Exception as error:
-            if refused := explain_batch(error, run.module, batch):
-                raise refused from error
-            raise
+        loss, weight = evaluate_batch(run, batch, observer)
         total, count, seen = total + loss.item() * weight, count + weight, True
     forward_backward.gradient_sync.after_evaluation()
     if not seen:
         raise no_batches(data, run.position)
     return total / count if count else math.nan  # a mean over no target
+
+
+def evaluate_batch(run: Engine, batch: Batch, observer: Observer | None) -> tuple[Tensor, float]:
+    """A batch's loss and its weight."""
+    forward_backward = run.climbed.forward_backward
+    try:
+        forward_backward.settle_loss(batch)
+        return forward_backward.evaluate(batch, observer)
+    except Exception as error:
+        if refused := explain_batch(error, run.module, batch):
+            raise refused from error
+        if not is_out_of_memory(error):
+            raise
+    # Outside the handler, whose traceback keeps the failed pass's activations alive.
+    raise explain_evaluation(run, batch)
 
 
 def no_batches(data: Any, position: int) -> DataError:

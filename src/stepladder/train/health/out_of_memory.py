@@ -26,8 +26,9 @@ from stepladder.planner.remedies import Remedy, find_remedies
 from stepladder.record import Memory, load_calibration
 from stepladder.rungs import ParameterShard
 from stepladder.train.tuning.planner_inputs import cluster_for, facts_for
-from stepladder.world import World, peak_memory_bytes
+from stepladder.world import World, device_memory_bytes, peak_memory_bytes
 
+GIB = 2**30
 NOTE, NOTE_SECONDS = "out of memory", 60
 
 
@@ -76,6 +77,27 @@ def explain_failure(engine: Any, held: Memory, limit: int, batch: Batch) -> OutO
         remedies = forecast_remedies(engine.flops.module, sized, engine.world, batch)
     blocks = len(engine.climbed.anatomy.blocks) or None
     return explain_out_of_memory(held, limit, failed, num_blocks=blocks, remedies=remedies)
+
+
+def explain_evaluation(engine: Any, batch: Batch) -> OutOfMemory:
+    """What to do where an evaluation found no memory; of several ranks, all are told."""
+    world, rows = engine.world, batch.num_rows
+    now = min(engine.micro or rows, rows)
+    limit = engine.plan.memory_bytes or device_memory_bytes(world.device)
+    held = held_memory(engine.module, engine.optimizer, world.device, limit)
+    state = held.parameters + held.gradients + held.optimizer
+    half = (now + 1) // 2
+    fewer = f"Give batches of {half} rows, or micro={half} in the plan."
+    short = OutOfMemory(
+        "memory",
+        f"an evaluation ran out of it with {now} rows in a pass: the device has "
+        f"{limit / GIB:.1f} GiB, of which the training state holds {state / GIB:.1f}",
+        fewer if now > 1 else "Shard the state, such as zero3, or use a device with more.",
+    )
+    if engine.settled.one_rank:
+        return short
+    shrinks = not engine.settled.slices
+    return tell_all(world, engine.index, engine.micro, rows, short, shrinks=shrinks)
 
 
 def forecast_remedies(module: nn.Module, plan: Plan, world: World, batch: Batch) -> list[Remedy]:
