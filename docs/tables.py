@@ -342,6 +342,25 @@ def parity(word: str) -> str:
     return origin(kept, "python benchmarks/parity/parity_table.py") + "\n\n" + lines(columns, rows)
 
 
+def experts() -> str:
+    """A mixture on one GPU beside Hugging Face's."""
+    kept = read("experts_gpu")
+    arms = kept["arms"]
+    ours = arms["ours"]["tokens_per_second"]
+    rows = [
+        [
+            name,
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['mfu']:.1%}",
+            f"{ours / row['tokens_per_second']:.2f} ×",
+        ]
+        for name, row in arms.items()
+    ]
+    command = "python benchmarks/experts_gpu.py --rounds 2 --steps 3 --profile"
+    columns = ["", "tokens/s", "MFU of active parameters", "ours against it"]
+    return origin(kept, command) + "\n\n" + lines(columns, rows)
+
+
 def launchers() -> str:
     kept = read("launchers")
     rows = [
@@ -543,6 +562,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "kernels": kernels,
     "matmul": matmul,
     "equal_devices": equal_devices,
+    "experts": experts,
     "launchers": launchers,
     "loader": loader,
     "located_faults": located_faults,

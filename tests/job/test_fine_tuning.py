@@ -77,6 +77,7 @@ def test_a_whole_model_is_tuned_evaluated_and_loaded_by_from_pretrained(folder):
     result = tuned(folder, "full", "--run.export", str(out))
     assert result.training_loss < result.losses[0][1] - 0.5
     assert len(events(folder, "full", "evaluation")) == 2
+    assert result.forecast is not None  # of packed rows too
     model = transformers.AutoModelForCausalLM.from_pretrained(out)
     start = transformers.AutoModelForCausalLM.from_pretrained(folder / "model")
     assert model.dtype == start.dtype == torch.bfloat16  # as it was published

@@ -37,6 +37,13 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "3 nodes x 8 H100-80GB",
         "layout.experts: 24 ways cannot hold 64 experts evenly. Use 1, 2, 4, 8, 16, 32 or 64.",
     ),
+    "experts stay on the device": (
+        find_facts("olmoe-1b-7b", 4096),
+        "bf16 zero3 shard=2 experts=4 micro=1 offload=parameters",
+        "8 x H100-80GB",
+        "offload: parameters wait on the host in slices, and experts=4 are held whole. "
+        "Use offload=optimizer, or experts=1.",
+    ),
     "experts have whole matrices": (
         find_facts("olmoe-1b-7b", 4096),
         "bf16 experts=4 tensor=2 micro=1",

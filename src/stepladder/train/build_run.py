@@ -15,6 +15,10 @@ from stepladder.loss import make_loss
 from stepladder.model import find_anatomy, meta_copy
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
+from stepladder.model.huggingface.packed_documents import (
+    accept_packed_documents,
+    accepts_packed_documents,
+)
 from stepladder.model.training_mode import kept_in_evaluation
 from stepladder.plan import Plan, SettledPlan
 from stepladder.plan.settled.settle import settle
@@ -167,7 +171,7 @@ def copy_for_counting(model: nn.Module) -> nn.Module:
     except ModelError:
         return nn.Module()
     remove_own_hooks(copied)
-    return copied
+    return accept_packed_documents(copied) if accepts_packed_documents(model) else copied
 
 
 def peak_flops(plan: Plan, device: torch.device) -> float | None:

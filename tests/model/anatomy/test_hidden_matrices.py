@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from stepladder.model import find_anatomy
+from stepladder.model import build, find_anatomy
 from stepladder.model.anatomy.hidden_matrices import MatrixShape, hidden_matrices
 from stepladder.model.anatomy.parameter_parts import count_parameters
 from tests.train.toys import gpt, llama, net
@@ -41,6 +41,12 @@ def test_weights_inside_the_blocks_are_and_tables_vectors_and_ends_are_not():
     }
     wanted = {f"layers.{i}.{name}": shape for i in range(2) for name, shape in inside.items()}
     assert found(Mixed()) == wanted
+
+
+def test_gates_beside_ups_of_every_expert_are_a_stack():
+    names = found(build("mixtral-tiny", device="meta"))
+    assert names["blocks.0.mlp.experts.gate_up"] == MatrixShape(128, 128, 16)
+    assert names["blocks.0.mlp.experts.down"] == MatrixShape(128, 128, 8)
 
 
 def test_a_module_without_blocks_is_taken_whole_but_for_its_head():

@@ -30,12 +30,12 @@ class MatrixShape:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], *, convolution: bool = False) -> MatrixShape | None:
-        """Two dimensions are a matrix, three a stack of them; a convolution's weight is a matrix
+        """Two dimensions are a matrix, more a stack of them; a convolution's weight is a matrix
         with a row for each output channel. None: no matrix."""
         if convolution and len(shape) > 2:
             found = cls(shape[0], prod(shape[1:]))
-        elif len(shape) in (2, 3):
-            found = cls(*shape[-2:], *shape[:-2])
+        elif len(shape) > 1:
+            found = cls(shape[-2], shape[-1], prod(shape[:-2]))
         else:
             return None
         return found if min(found.rows, found.columns) > 1 and found.count else None

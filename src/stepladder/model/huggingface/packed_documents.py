@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from stepladder.errors import ModelError
 from stepladder.model.builtin.attention import document_mask
+from stepladder.seam.modules import pre_hooks
 
 SLIDING = "sliding_attention"  # in `layer_types` of a config
 NAMES = {"tokens": "input_ids", "positions": "position_ids"}  # ours: Hugging Face's
@@ -25,6 +26,10 @@ def accept_packed_documents(module: nn.Module) -> nn.Module:
     _check(_attention(module), module)
     module.register_forward_pre_hook(_translate, with_kwargs=True)
     return module
+
+
+def accepts_packed_documents(module: nn.Module) -> bool:
+    return _translate in pre_hooks(module)
 
 
 def huggingface_inputs(module: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:

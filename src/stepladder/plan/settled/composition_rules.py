@@ -35,6 +35,14 @@ def experts_have_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("layout.experts", problem, "Use experts with data, context or pipeline ranks.")
 
 
+def experts_stay_on_the_device(plan: Plan) -> PlanError | None:
+    experts = plan.layout.experts
+    if experts == 1 or "parameters" not in plan.offload:
+        return None
+    problem = f"parameters wait on the host in slices, and experts={experts} are held whole"
+    return PlanError("offload", problem, "Use offload=optimizer, or experts=1.")
+
+
 def factors_need_a_steady_scale(plan: Plan) -> PlanError | None:
     if plan.compress.kind != "powersgd" or not plan.precision.scaled:
         return None
