@@ -146,6 +146,23 @@ def test_a_shape_that_depends_on_numbers_is_refused_in_one_line():
         sl.rehearse(Picks(), "fp32", sample=batch, loss="cross_entropy")
 
 
+class Breaks(nn.Linear):
+    def forward(self, x):
+        raise ValueError("no numbers here\nat all")
+
+
+def test_what_fails_in_a_module_is_told_in_one_line():
+    with pytest.raises(ModelError, match=r"Breaks: cannot be rehearsed \(.*Use the forecast"):
+        sl.rehearse(Breaks(4, 2), "fp32", sample=torch.randn(2, 4), loss=lambda out, _: out.sum())
+
+
+def test_recomputation_is_as_on_a_gpu_too():
+    module, batch, loss = make("decoder")
+    plan = "bf16 recompute=blocks"
+    found = sl.rehearse(module, plan, sample=batch, loss=loss, device="cuda")
+    assert any(note.startswith("cuda: ") for note in found.notes)
+
+
 def test_a_step_needs_a_batch_and_a_known_device():
     with pytest.raises(PlanError, match="sample: is None, and a step needs a batch"):
         sl.rehearse(nn.Linear(2, 2), "fp32", sample=None)

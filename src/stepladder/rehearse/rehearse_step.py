@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from stepladder.data import Batch
-from stepladder.errors import ModelError, PlanError
-from stepladder.model.tracing.gpu_kernels import device_kernels
+from stepladder.errors import ModelError, PlanError, StepladderError, first_line
 from stepladder.plan import Optimizer, Plan, SettledPlan
 from stepladder.plan.refit import spread
 from stepladder.plan.settled.settle import settle
@@ -32,6 +31,7 @@ from stepladder.world import World
 from .fake_numbers import FakeNumbers
 from .fake_subject import fake_batch, fake_copy, rows_of_rank
 from .fake_world import fake_world
+from .gpu_step import kernels_of
 from .moments import claim_state, moments_followed
 from .recorder import FORWARD, Recorder
 from .rehearsal import Rehearsal, Replay
@@ -74,7 +74,7 @@ def rehearse(
     True
     """
     settled = settled_for(plan, optimizer, ranks, device)
-    eager, notes = rehearsable(settled, model)
+    eager, notes = rehearsable(settled, model, device)
     given = arranged_sample(sample, model, loss)
     if given is None:
         raise PlanError(
@@ -101,7 +101,9 @@ def settled_for(
     return settle(spread(read, ranks), ranks, open_batch=True)
 
 
-def rehearsable(settled: SettledPlan, model: nn.Module) -> tuple[SettledPlan, tuple[str, ...]]:
+def rehearsable(
+    settled: SettledPlan, model: nn.Module, device: str
+) -> tuple[SettledPlan, tuple[str, ...]]:
     """The plan with what no fake tensor can play left out, and what that means."""
     plan, notes = settled.plan, []
     if plan.offload:
@@ -122,6 +124,11 @@ def rehearsable(settled: SettledPlan, model: nn.Module) -> tuple[SettledPlan, tu
         notes.append("graphs: left out; a recorded step keeps its memory, so more stays reserved")
     if plan.kernels:
         notes.append("kernels: rehearsed without them, an upper bound")
+    if device == "cuda":
+        notes.append(
+            "cuda: kernels and autocast are imitated on the CPU, and not yet held to a GPU; bf16 "
+            "has been up to twice what was measured"
+        )
     if any(isinstance(part, nn.RNNBase) for part in model.modules()):
         notes.append("recurrent layers: what their library keeps for backward is not counted")
     plain = replace(plan, compile=False, graphs=False, kernels=False)
@@ -143,7 +150,7 @@ def played(settled: SettledPlan, rank: int, device: str, recorder: Recorder) -> 
         stack.enter_context(fake_tensor_mode(lambda *_: NotImplemented))
         stack.enter_context(FakeNumbers())
         stack.enter_context(recorder)
-        stack.enter_context(device_kernels(device))
+        stack.enter_context(kernels_of(device))
         yield world
 
 
@@ -171,12 +178,20 @@ def run_steps(
             for _ in range(STEPS):
                 take_step(run, fake_batch(sample, rows, settled.data_ranks))
         return () if known else (UNTRIED,)
+    except StepladderError:
+        raise
     except shaped_by_numbers() as unknown:
         raise ModelError(
             type(model).__name__,
             f"cannot be rehearsed: the shape of {unknown} depends on numbers",
             "Use the forecast, or measure the step.",
         ) from unknown
+    except Exception as failed:  # a foreign module may fail without numbers in any way
+        raise ModelError(
+            type(model).__name__,
+            f"cannot be rehearsed ({type(failed).__name__}: {first_line(failed)})",
+            "Use the forecast, or measure the step.",
+        ) from failed
 
 
 def settle_loss(run: Run) -> bool:

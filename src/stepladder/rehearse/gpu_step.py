@@ -1,0 +1,30 @@
+"""A step on the CPU as if on a GPU: backward too, and attention with dropout in one kernel."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stepladder.model.tracing.gpu_kernels import GpuKernels
+
+
+def kernels_of(device: str) -> AbstractContextManager[Any]:
+    """Context in which a step's operations keep what they keep on that type of device."""
+    return nullcontext() if device == "cpu" else GpuStep()
+
+
+class GpuStep(GpuKernels):
+    """What is recomputed in backward is computed as it was in forward."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is Tensor.backward and not given:
+            with self:
+                return torch.autograd.backward(*args)
+        if func is F.scaled_dot_product_attention and "dropout_p" in given:
+            given = {**given, "dropout_p": 0.0}  # a CPU would write whole matrices for it
+        return super().__torch_function__(func, types, args, given)
