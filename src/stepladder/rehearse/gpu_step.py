@@ -22,9 +22,12 @@ class GpuStep(GpuKernels):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if func is Tensor.backward and not given:
+        if func is Tensor.backward:  # torch hands over its arguments by name
             with self:
-                return torch.autograd.backward(*args)
+                return torch.autograd.backward(
+                    args[0], given.get("gradient"), given.get("retain_graph"),
+                    given.get("create_graph", False), inputs=given.get("inputs"),
+                )  # fmt: skip
         if func is F.scaled_dot_product_attention and "dropout_p" in given:
             given = {**given, "dropout_p": 0.0}  # a CPU would write whole matrices for it
         return super().__torch_function__(func, types, args, given)
