@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 import stepladder as sl
+from stepladder.rehearse import rehearse
 
 sys.path.insert(0, str(Path(__file__).parent / "zoo"))
 
@@ -54,7 +55,7 @@ def rehearsed(name: str) -> list[dict[str, Any]]:
 def rehearse_one(case: Any, plan: str) -> dict[str, Any]:
     began = time.perf_counter()
     try:
-        found = sl.rehearse(
+        found = rehearse(
             case.module, plan, sample=case.batch, loss=case.loss, optimizer=OPTIMIZER
         ).to_dict()
     except Exception as failed:  # one module must not end the others

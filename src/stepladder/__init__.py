@@ -8,7 +8,7 @@
 
 Names are imported when they are first used, so that planning needs no torch and starts at once.
 
-`plan`, `train`, `launch` and `rehearse` are packages as well: `stepladder.plan.Plan` is a type, and
+`plan`, `train` and `launch` are packages as well: `stepladder.plan.Plan` is a type, and
 `sl.plan("llama3-8b", on="8 x H100-80GB")` is a call. Python binds a package to its parent's
 attribute when it is first imported, by whomever; so the packages themselves can be called.
 """
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from stepladder.planner import forecast as forecast
     from stepladder.planner import plan as plan
     from stepladder.planner import search as search
-    from stepladder.rehearse import rehearse as rehearse
     from stepladder.train import climb as climb
     from stepladder.train import fit as fit
     from stepladder.train import from_lightning as from_lightning
@@ -50,7 +49,6 @@ HOMES = {  # public name: where it lives
     "on_ranks": "launch",
     "plan": "planner",
     "profile": "job",
-    "rehearse": "rehearse",
     "search": "planner",
     "train": "job",
     "verify": "",
@@ -58,7 +56,7 @@ HOMES = {  # public name: where it lives
 
 __all__ = list(HOMES)
 
-CALLED = ("launch", "plan", "rehearse", "train")  # packages that can be called
+CALLED = ("launch", "plan", "train")  # packages that can be called
 
 
 def find(name: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "src" / "stepladder"
-MOST_NAMES = 16  # that a reader takes in at a glance
+MOST_NAMES = 15  # that a reader takes in at a glance
 DOORS = sorted(path for path in ROOT.rglob("__init__.py") if path.parent != ROOT)
 
 
@@ -38,7 +38,7 @@ def test_all_is_what_the_door_imports(path):
 
 
 @pytest.mark.parametrize("name", ["stepladder", *map(name_of, DOORS)])
-def test_a_door_has_at_most_16_names(name):
+def test_a_door_has_at_most_15_names(name):
     assert len(getattr(importlib.import_module(name), "__all__", [])) <= MOST_NAMES
 
 

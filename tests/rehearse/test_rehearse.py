@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import stepladder as sl
 from stepladder.errors import ModelError, PlanError
+from stepladder.rehearse import rehearse
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "planner"))
 
@@ -22,7 +22,7 @@ PLANS = ("fp32", "fp32 recompute=blocks", "bf16", "bf16-master micro=2")
 
 def rehearsed(name, plan, **more):
     module, batch, loss = make(name)
-    return sl.rehearse(
+    return rehearse(
         module, plan, sample=batch, loss=loss, optimizer=OPTIMIZER, device="cpu", **more
     )
 
@@ -81,7 +81,7 @@ def test_the_module_and_its_gradients_stay_as_they_are():
     module, batch, loss = make("residual")
     before = {name: value.clone() for name, value in module.state_dict().items()}
     drawn = torch.get_rng_state()
-    sl.rehearse(module, "bf16 ddp", sample=batch, loss=loss, ranks=2)
+    rehearse(module, "bf16 ddp", sample=batch, loss=loss, ranks=2)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(torch.equal(before[name], now) for name, now in module.state_dict().items())
     assert all(p.grad is None and type(p) is nn.Parameter for p in module.parameters())
@@ -90,7 +90,7 @@ def test_the_module_and_its_gradients_stay_as_they_are():
 
 def test_on_a_gpu_sizes_are_those_of_the_caching_allocator():
     counted, cached = (
-        sl.rehearse(*plan_of("decoder"), device=device, **batch_of("decoder"))
+        rehearse(*plan_of("decoder"), device=device, **batch_of("decoder"))
         for device in ("cpu", "cuda")
     )
     assert cached.allocated_bytes > counted.allocated_bytes
@@ -111,7 +111,7 @@ def test_a_module_without_memory_is_rehearsed():
     with torch.device("meta"):
         module = make("decoder")[0]
     _, batch, loss = make("decoder")
-    found = sl.rehearse(module, "fp32", sample=batch, loss=loss, device="cpu", optimizer=OPTIMIZER)
+    found = rehearse(module, "fp32", sample=batch, loss=loss, device="cpu", optimizer=OPTIMIZER)
     assert found.memory == rehearsed("decoder", "fp32").memory
 
 
@@ -143,7 +143,7 @@ class Picks(nn.Module):
 def test_a_shape_that_depends_on_numbers_is_refused_in_one_line():
     batch = torch.randn(4, 4), torch.zeros(4, dtype=torch.long)
     with pytest.raises(ModelError, match=r"Picks: cannot be rehearsed: the shape of aten"):
-        sl.rehearse(Picks(), "fp32", sample=batch, loss="cross_entropy")
+        rehearse(Picks(), "fp32", sample=batch, loss="cross_entropy")
 
 
 class Breaks(nn.Linear):
@@ -153,21 +153,21 @@ class Breaks(nn.Linear):
 
 def test_what_fails_in_a_module_is_told_in_one_line():
     with pytest.raises(ModelError, match=r"Breaks: cannot be rehearsed \(.*Use the forecast"):
-        sl.rehearse(Breaks(4, 2), "fp32", sample=torch.randn(2, 4), loss=lambda out, _: out.sum())
+        rehearse(Breaks(4, 2), "fp32", sample=torch.randn(2, 4), loss=lambda out, _: out.sum())
 
 
 def test_recomputation_is_as_on_a_gpu_too():
     module, batch, loss = make("decoder")
     plan = "bf16 recompute=blocks"
-    found = sl.rehearse(module, plan, sample=batch, loss=loss, device="cuda")
+    found = rehearse(module, plan, sample=batch, loss=loss, device="cuda")
     assert any(note.startswith("cuda: ") for note in found.notes)
 
 
 def test_a_step_needs_a_batch_and_a_known_device():
     with pytest.raises(PlanError, match="sample: is None, and a step needs a batch"):
-        sl.rehearse(nn.Linear(2, 2), "fp32", sample=None)
+        rehearse(nn.Linear(2, 2), "fp32", sample=None)
     with pytest.raises(PlanError, match="device: 'tpu' is not rehearsed"):
-        sl.rehearse(nn.Linear(2, 2), "fp32", sample=torch.zeros(1, 2), device="tpu")
+        rehearse(nn.Linear(2, 2), "fp32", sample=torch.zeros(1, 2), device="tpu")
 
 
 def rehearse_on_rank():

@@ -66,10 +66,11 @@ def rehearse(
             "cpu" counts them as they are.
         limit_bytes: of the device, beyond which the allocator gives back what it does not use.
 
-    >>> import torch, stepladder as sl
+    >>> import torch
+    >>> from stepladder.rehearse import rehearse
     >>> batch = torch.randn(8, 64), torch.randint(0, 16, (8,))
     >>> model = torch.nn.Linear(64, 16)
-    >>> found = sl.rehearse(model, "fp32", sample=batch, loss="cross_entropy", device="cpu")
+    >>> found = rehearse(model, "fp32", sample=batch, loss="cross_entropy", device="cpu")
     >>> found.memory.parameters == 4 * (64 * 16 + 16)
     True
     """
