@@ -150,6 +150,8 @@ def small(parsed: Parsed, folder: str) -> list[str]:
     words = list(parsed.words)
     if parsed.recipe:
         given = {word.removeprefix("--").partition("=")[0] for word in parsed.settings}
+        if ".py:" in (parsed.options.model or ""):  # whose file has data of its own
+            given.add("data.source")
         for key, value in TINY.items():
             if key not in given and not (parsed.options.model and key.startswith("model.")):
                 words += [f"--{key}", value]

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .autocast_type import autocast_type
+
 
 def frozen_linears(module: nn.Module) -> dict[str, nn.Parameter]:
     """Frozen parameters by name, each of which every owner reads by one matmul."""
@@ -63,7 +65,7 @@ def narrow_frozen_linears(
 def read_any_type(linear: Any, given: Tensor) -> Tensor:
     """The linear; outside autocast, in the type of what it is given, as a whole weight would."""
     types = {parameter.dtype for parameter in linear.parameters(recurse=False)}  # or its bias alone
-    if types == {given.dtype} or torch.is_autocast_enabled(given.device.type):
+    if types == {given.dtype} or autocast_type(given.device):
         return type(linear).forward(linear, given)
     weight, bias = linear.weight.to(given.dtype), linear.bias
     bias = None if bias is None else bias.to(given.dtype)

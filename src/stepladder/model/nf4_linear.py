@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .autocast_type import autocast_type
 from .frozen_linears import frozen_linears
 
 BLOCK = 64  # weights with one scale
@@ -42,10 +43,7 @@ class NF4Linear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, given: Tensor) -> Tensor:
-        kind = given.device.type
-        dtype = given.dtype
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
+        dtype = autocast_type(given.device) or given.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
         return WholeProduct.apply(given.to(dtype), self.codes, self.scales, bias)
 

@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "below" / "c.json"
     assert main(["calibrate", "--device", "cpu", "--seconds", "0.01", "--out", str(out)]) == 2
-    assert "cannot be made" in capsys.readouterr().err
+    assert "is no folder" in capsys.readouterr().err
 
 
 def test_what_was_not_measured_is_unknown():

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from stepladder.errors import PlanError
-from stepladder.model import build, count_flops
+from stepladder.model import build, count_flops, meta_copy
 from stepladder.model.builtin.grouped_product import grouped_loop, grouped_product
 from stepladder.model.builtin.mixture import mixtures_of
 from stepladder.model.builtin.routing import within_capacity
@@ -166,3 +166,10 @@ def test_it_compiles_to_the_same_numbers_without_a_break():
     torch.testing.assert_close(found, expected)
     for one, other in zip(model.parameters(), right, strict=True):
         torch.testing.assert_close(one.grad, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_mixture_is_traced_without_numbers():
+    """As a command looks whether a model can read its data, before it trains."""
+    model = meta_copy(build("mixtral-tiny", sequence=16))
+    out = model(torch.zeros(2, 16, dtype=torch.int64, device="meta"))
+    assert out.device.type == "meta" and out.shape[:2] == (2, 16)

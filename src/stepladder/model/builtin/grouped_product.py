@@ -37,8 +37,9 @@ def has_kernel(rows: Tensor, matrices: Tensor) -> bool:
     """Whether torch's grouped product takes these here."""
     if not hasattr(F, "grouped_mm") or rows.dtype != matrices.dtype:
         return False
-    if rows.device.type != "cuda":
-        return rows.dtype in NARROW and not torch.compiler.is_compiling()
+    kind = rows.device.type
+    if kind != "cuda":  # on meta, torch asks for what its CUDA kernels take
+        return kind == "cpu" and rows.dtype in NARROW and not torch.compiler.is_compiling()
     aligned = matrices.shape[1] % ALIGNED == 0 and matrices.shape[2] % ALIGNED == 0
     able = torch.version.hip is None and (
         torch.cuda.get_device_capability(rows.device) >= FIRST_CAPABILITY

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from stepladder.errors import PlanError
+from stepladder.model.autocast_type import autocast_type
 from stepladder.workload import Shape
 
 from .gated_mlp import GatedMlp
@@ -135,8 +136,7 @@ class Mixture(nn.Module):
 
 def work_type(tokens: Tensor) -> torch.dtype:
     """What matmuls compute in here; torch's grouped product is none of autocast's."""
-    kind = tokens.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
+    return autocast_type(tokens.device) or tokens.dtype
 
 
 def mixtures_of(module: nn.Module) -> list[tuple[str, Mixture]]:
