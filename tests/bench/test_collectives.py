@@ -78,6 +78,7 @@ def sent(ways: int, size: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.soak
 def test_each_rank_sends_the_share_that_bus_bandwidth_counts():
     ways, size = 3, 3 * 2**18
     by_rank = run(sent, ways, ways, size, init=False)

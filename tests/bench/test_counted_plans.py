@@ -57,4 +57,6 @@ def test_equal_plans_have_the_same_ranks_and_the_same_batch():
     assert all(words.endswith("batch=8") for words in named.values())
     with pytest.raises(PlanError) as error:
         equal_plans(4, 6)
-    assert str(error.value) == ("batch: 6 samples do not divide over 4 ranks. Use a multiple of 4.")
+    assert str(error.value) == (
+        "batch: 6 samples do not divide over 4 ranks. Nearest that do: 4 or 8."
+    )

@@ -13,7 +13,7 @@ from torch.futures import Future
 
 from stepladder.rungs import LossScale
 from stepladder.rungs.pipeline.pipeline import Pipeline
-from stepladder.train import engine
+from stepladder.train import build_run
 from stepladder.train import run as runs
 from stepladder.verify import Subject
 from stepladder.verify.parity_trial import learn_rank
@@ -100,12 +100,12 @@ def slices_not_sent():
 @contextmanager
 def own_norm():
     """The gradient norm of a rank's own slices taken for the whole's."""
-    measure = engine.measure_norms
+    measure = build_run.measure_norms
 
     def alone(shards, world):
         return measure([replace(shard, axes=()) for shard in shards], world)
 
-    with patch.object(engine, "measure_norms", alone):
+    with patch.object(build_run, "measure_norms", alone):
         yield
 
 

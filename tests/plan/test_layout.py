@@ -22,7 +22,8 @@ def test_places_are_a_bijection_onto_the_box(layout):
 def test_a_place_names_every_axis_in_order():
     place = Layout(pipeline=2, shard=2, tensor=3).place(7)
     assert list(place) == list(AXES)
-    assert place == {"pipeline": 1, "replicate": 0, "shard": 0, "context": 0, "tensor": 1}
+    wanted = {"pipeline": 1, "replicate": 0, "shard": 0, "experts": 0, "context": 0, "tensor": 1}
+    assert place == wanted
 
 
 @given(some.layouts)

@@ -21,7 +21,6 @@ from stepladder.seam import (
     operators,
     process_groups,
     pytree,
-    reducer,
     sharding,
     storages,
 )
@@ -137,10 +136,10 @@ def test_a_history_of_allocations_is_left_out(without):
 
 def test_groups_without_counts_and_records_are_silent(without):
     without(*process_groups.RECORDERS.values(), process_groups.WORLD, process_groups.TIMEOUT)
-    without(*(path for path, _ in process_groups.CACHES), reducer.LOG, data_loader.END)
+    without(*(path for path, _ in process_groups.CACHES), process_groups.LOG, data_loader.END)
     assert process_groups.flight_recorder("gloo") is None
     assert process_groups.groups_of_this_rank() == []
-    assert reducer.timings(None) == {}
+    assert process_groups.timings(None) == {}
     process_groups.clear_mesh_caches()
     data_loader.end_workers(None)
 
@@ -159,7 +158,11 @@ def test_groups_without_counts_and_records_are_silent(without):
         (sharding.STRIDED, lambda: sharding.strided_shard(0, 3), "fused queries, keys and values"),
         (sharding.OFFSET, lambda: sharding.local_slice(None, []), "saving sharded parameters"),
         (sharding.REPLICATE, lambda: sharding.replicate_by_blocks([]), "replicate with tensor"),
-        (reducer.BUCKETS, lambda: reducer.sort_buckets(None), "ddp, to resume exactly,"),
+        (
+            process_groups.BUCKETS,
+            lambda: process_groups.sort_buckets(None),
+            "ddp, to resume exactly,",
+        ),
     ],
 )
 def test_the_feature_that_needs_a_name_is_refused(path, call, feature, without):

@@ -62,7 +62,7 @@ def test_two_ranks_add_up_along_their_axis_and_no_other(axis):
         alone = 10.0**rank
         assert seen["rank"] == rank
         assert seen["first"] == (rank == 0)
-        assert seen["data_index"] == (rank if axis in ("replicate", "shard") else 0)
+        assert seen["data_index"] == (rank if axis in ("replicate", "shard", "experts") else 0)
         assert seen["sums"] == {other: 11.0 if other == axis else alone for other in AXES}
         assert seen["data"] == (11.0 if axis in ("replicate", "shard") else alone)
         assert seen["none"] == alone

@@ -34,9 +34,10 @@ def stack(samples: Sequence[Any], names: Sequence[str], policy: ReadPolicy) -> A
         if len(first) == 2:
             parts[1] = "targets"
         columns = zip(*samples)
-        return tuple(
-            _column(list(column), names, policy, part) for part, column in zip(parts, columns)
-        )
+        # Of a list: Python fails to make a tuple of a generator while another thread, such as a
+        # profile's, lists all objects.
+        made = [_column(list(column), names, policy, part) for part, column in zip(parts, columns)]
+        return tuple(made)
     return _column(samples, names, policy, "part 0")
 
 

@@ -37,6 +37,7 @@ def curves(*cases, batch=4, steps=3):
     return list(measure_compression_curves(Pair(), workload(batch, steps), cases, "sgd lr=0.5"))
 
 
+@pytest.mark.soak
 def test_every_row_sees_the_same_batches_and_sends_what_its_compression_says():
     plain, narrow, thin, lossy = curves(
         CompressionCase("none"),

@@ -134,7 +134,8 @@ def test_a_folder_that_is_no_run_is_a_users_mistake(tmp_path, capsys, name, said
 def test_a_file_that_cannot_be_written_is_a_users_mistake(brief, tmp_path, capsys):
     assert main(["report", str(brief), "-o", str(tmp_path), "--png", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
-        f"report: {tmp_path} cannot be written (Is a directory). Name another file with -o.\n"
+        f"output: {tmp_path} cannot be written (Is a directory). "
+        "Name another file, such as report.html.\n"
     )
 
 

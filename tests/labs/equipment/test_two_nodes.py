@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from stepladder.errors import WorldError
 from stepladder.labs.equipment.two_nodes import first_error, run_on_two_nodes
 from stepladder.labs.lessons.capstones import node_failure
 from stepladder.labs.lessons.capstones.node_failure import train
 
 
+@pytest.mark.soak
 def test_a_run_that_loses_a_node_ends_as_if_nothing_had_happened(monkeypatch):
     monkeypatch.setattr(node_failure, "STEPS", 9)
     monkeypatch.setattr(node_failure, "EVERY", 3)

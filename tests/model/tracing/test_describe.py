@@ -48,6 +48,7 @@ def test_a_traced_transformer_has_the_facts_of_its_shape(name: str) -> None:
     assert block.attention == known.attention and block.output == known.output
 
 
+@pytest.mark.soak
 def test_a_traced_resnet_has_the_facts_of_its_stages() -> None:
     traced = describe(build("resnet50", device="meta"), sample=torch.zeros(1, 3, 224, 224))
     counted = find_facts("resnet50")

@@ -105,5 +105,6 @@ def test_an_evaluation_without_memory_names_smaller_batches(call, rows, said):
     with pytest.raises(OutOfMemory) as refused:
         getattr(run, call)([batch])
     text = str(refused.value)
-    assert text.startswith(f"memory: an evaluation ran out of it with {rows} rows in a pass: the d")
+    one = f"{rows} row{'s' * (rows > 1)}"
+    assert text.startswith(f"memory: an evaluation ran out of it with {one} in a pass: the device")
     assert said in text and refused.value.__context__ is None

@@ -53,7 +53,7 @@ def test_a_module_that_does_not_fit_is_sharded_as_far_as_it_takes(limit, zero, s
     assert choice.plan.zero == zero and choice.plan.layout.shard == 2
     assert choice.plan.memory_bytes == Plan.parse(f"fp32 memory={limit}").memory_bytes
     assert "a whole copy on each of 2 ranks would not fit (forecast 0.0485 of" in choice.because
-    assert choice.because.endswith(said)
+    assert said in choice.because
 
 
 def test_what_fits_nowhere_is_left_to_copies_and_said():

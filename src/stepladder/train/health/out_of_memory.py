@@ -90,7 +90,7 @@ def explain_evaluation(engine: Any, batch: Batch) -> OutOfMemory:
     fewer = f"Give batches of {half} rows, or micro={half} in the plan."
     short = OutOfMemory(
         "memory",
-        f"an evaluation ran out of it with {now} rows in a pass: the device has "
+        f"an evaluation ran out of it with {now} row{'s' * (now > 1)} in a pass: the device has "
         f"{limit / GIB:.1f} GiB, of which the training state holds {state / GIB:.1f}",
         fewer if now > 1 else "Shard the state, such as zero3, or use a device with more.",
     )
