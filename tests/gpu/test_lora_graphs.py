@@ -10,8 +10,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-peft = pytest.importorskip("peft", reason="adapters are peft's")
-transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
+peft = pytest.importorskip("peft", reason="needs the package peft")
+transformers = pytest.importorskip("transformers", reason="needs the package transformers")
 
 
 def adapted(base):

@@ -103,7 +103,7 @@ def test_a_model_starts_from_the_weights_in_its_folder_unless_random_ones_are_as
 @pytest.fixture(scope="module")
 def adapted(folder):
     """A run with adapters on all linears, and both of its folders."""
-    pytest.importorskip("peft", reason="adapters are peft's")
+    pytest.importorskip("peft", reason="needs the package peft")
     words = ["--run.export", str(folder / "merged"), "--run.export_adapter", str(folder / "pair")]
     tuned(folder, "lora", "--model.lora", "r=4 alpha=8", *words)
     return folder

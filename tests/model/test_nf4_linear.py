@@ -80,8 +80,8 @@ def test_it_computes_what_the_whole_matrix_does_and_holds_only_bytes_for_backwar
     assert packed.codes.nbytes + packed.scales.nbytes == WEIGHT.numel() * 4.5 / 8
 
 
-peft = pytest.importorskip("peft", reason="adapters are peft's")
-transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
+peft = pytest.importorskip("peft", reason="needs the package peft")
+transformers = pytest.importorskip("transformers", reason="needs the package transformers")
 TOKENS = torch.randint(0, 96, (4, 9), generator=torch.Generator().manual_seed(2))
 SHAPE = {
     "vocab_size": 96,

@@ -41,6 +41,6 @@ def test_models_built_from_a_config(model, plan, folder):
 
 @pytest.mark.parametrize(("model", "plan", "optimizer"), soak_after(ADAPTED))
 def test_adapters_beside_frozen_weights(model, plan, optimizer, folder):
-    pytest.importorskip("peft", reason="adapters are peft's")
+    pytest.importorskip("peft", reason="needs the package peft")
     found = compare(folder, foreign(model), plan, optimizer)
     assert (found.verdict, found.problem) == ("same", "")

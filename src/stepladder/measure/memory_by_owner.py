@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from stepladder.model import uncompiled
 from stepladder.record import Memory
 from stepladder.seam import modules
+from stepladder.seam.storages import plain_tensors
 
-from .storage_ledger import Ledger, StorageLife, tensors_in
+from .storage_ledger import Ledger, StorageLife
 
 BLOCK = 512  # bytes: the caching allocator's smallest unit
 
@@ -98,7 +99,7 @@ class MemoryMeter:
         state = [value for entry in self.optimizer.state.values() for value in entry.values()]
         self.ledger.claim(parameters, "parameters")
         self.ledger.claim([p.grad for p in parameters if p.grad is not None], "gradients")
-        self.ledger.claim(tensors_in(state), "optimizer")
+        self.ledger.claim(plain_tensors(state), "optimizer")
 
     def _claim_gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from stepladder.seam.dispatch import DispatchMode, in_backward, wraps_tensors
 from stepladder.seam.operators import Operators
-from stepladder.seam.pytree import tree_leaves
-from stepladder.seam.storages import storage_id
+from stepladder.seam.storages import plain_tensors, resize_noticed, storage_id
 
 COLLECTIVES = ("_c10d_functional", "c10d", "fsdp")
 CASTS = Operators(("aten._to_copy.default",))
@@ -60,7 +59,7 @@ class Ledger(DispatchMode):
 
     def __enter__(self) -> Ledger:
         self._resize = torch.UntypedStorage.resize_
-        torch.UntypedStorage.resize_ = resize_noticed(self, self._resize)  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = resize_noticed(self._resize, self.resize)  # type: ignore[method-assign]
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -75,9 +74,9 @@ class Ledger(DispatchMode):
         if any(wraps_tensors(kind) for kind in types):
             return NotImplemented  # the operation comes back on the plain tensors inside
         self._notice_backward()
-        read = [self.admit(tensor) for tensor in tensors_in((args, kwargs))]
+        read = [self.admit(tensor) for tensor in plain_tensors((args, kwargs))]
         result = op(*args, **(kwargs or {}))
-        for tensor in tensors_in(result):
+        for tensor in plain_tensors(result):
             life = self.note(tensor)
             if life is not None and life.owner is None:
                 life.owner = owner_by_birth(op, read)
@@ -109,7 +108,7 @@ class Ledger(DispatchMode):
 
     def claim(self, tensors: Iterable[Tensor], owner: str) -> None:
         """Write down who owns these tensors."""
-        for tensor in tensors_in(list(tensors)):
+        for tensor in plain_tensors(list(tensors)):
             life = self.admit(tensor)
             if life is not None:
                 life.owner = owner
@@ -191,27 +190,3 @@ def owner_by_birth(op: Any, read: list[StorageLife | None]) -> str | None:
     source = read[0] if read else None
     cast = op in CASTS and source is not None and source.owner == "parameters"
     return "working" if cast else None
-
-
-def tensors_in(tree: Any) -> list[Tensor]:
-    """The plain tensors in a tree, those inside tensor subclasses included."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(tree):
-        if wraps_tensors(type(leaf)):
-            names, _ = leaf.__tensor_flatten__()
-            found += tensors_in([getattr(leaf, name) for name in names])
-        elif isinstance(leaf, Tensor):
-            found.append(leaf)
-    return found
-
-
-def resize_noticed(ledger: Ledger, resize: Callable[..., Any]) -> Callable[..., Any]:
-    """Resizing a storage dispatches nothing, so it is watched by name."""
-
-    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        before = storage.nbytes()
-        result = resize(storage, size)
-        ledger.resize(storage, before)
-        return result
-
-    return resize_

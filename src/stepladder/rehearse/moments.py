@@ -17,7 +17,9 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from .recorder import BACKWARD, FORWARD, UPDATE, Recorder, tensors_in
+from stepladder.seam.storages import plain_tensors
+
+from .recorder import BACKWARD, FORWARD, UPDATE, Recorder
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def moments_followed(
         if len(recorder.modules) > 1:
             recorder.modules.pop()
         if recorder.phase == FORWARD and torch.is_grad_enabled() and names.get(part):
-            answer = next((t for t in tensors_in(output) if needs_gradient(t)), None)
+            answer = next((t for t in plain_tensors(output) if needs_gradient(t)), None)
             if answer is not None:
                 answer.register_hook(partial(go_back, names[part]))
 

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from stepladder.seam.dispatch import DispatchMode, in_backward, wraps_tensors
 from stepladder.seam.operators import Operators
-from stepladder.seam.pytree import tree_leaves
-from stepladder.seam.storages import storage_id
+from stepladder.seam.storages import plain_tensors, resize_noticed, storage_id
 
 COLLECTIVES = ("_c10d_functional", "c10d", "fsdp")
 CASTS = Operators(("aten._to_copy.default",))
@@ -66,7 +65,7 @@ class Recorder(DispatchMode):
 
     def __enter__(self) -> Recorder:
         self._resize = torch.UntypedStorage.resize_
-        torch.UntypedStorage.resize_ = noticed(self, self._resize)  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = resize_noticed(self._resize, self.resize)  # type: ignore[method-assign]
         super().__enter__()
         return self
 
@@ -85,7 +84,7 @@ class Recorder(DispatchMode):
         result = op(*args, **(kwargs or {}))
         passing = op.namespace in COLLECTIVES
         cast = op in CASTS and self.owner_of(args[0]) == "parameters"
-        for tensor in tensors_in(result):
+        for tensor in plain_tensors(result):
             made = self.note(tensor)
             if made is not None and not made.owner:
                 made.passing = made.passing or passing
@@ -155,7 +154,7 @@ class Recorder(DispatchMode):
 
     def claim(self, tensors: Iterable[Any], owner: str) -> None:
         """Write down who owns the storages of these tensors."""
-        for tensor in tensors_in(list(tensors)):
+        for tensor in plain_tensors(list(tensors)):
             made = self.note(tensor)
             if made is not None and made.num_bytes:
                 made.owner = owner
@@ -175,27 +174,3 @@ def owner_in_the_end(one: Allocation) -> str:
         return "communication"
     kept = one.recorded and (one.phase == BACKWARD or one.outlived)
     return "activations" if kept and one.phase in (FORWARD, BACKWARD) else "temporary"
-
-
-def tensors_in(tree: Any) -> list[Tensor]:
-    """The plain tensors in a tree, those inside tensor subclasses included."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(tree):
-        if wraps_tensors(type(leaf)):
-            names, _ = leaf.__tensor_flatten__()
-            found += tensors_in([getattr(leaf, name) for name in names])
-        elif isinstance(leaf, Tensor):
-            found.append(leaf)
-    return found
-
-
-def noticed(recorder: Recorder, resize: Callable[..., Any]) -> Callable[..., Any]:
-    """Resizing a storage dispatches nothing, so it is watched by name."""
-
-    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-        before = storage.nbytes()
-        result = resize(storage, size)
-        recorder.resize(storage, before)
-        return result
-
-    return resize_

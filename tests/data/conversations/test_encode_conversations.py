@@ -8,7 +8,7 @@ from stepladder.data.conversations.encode_conversations import ConversationEncod
 from stepladder.data.conversations.read_conversations import Conversation, Turn
 from stepladder.errors import DataError
 
-tokenizers = pytest.importorskip("tokenizers", reason="tokenizers are its")
+tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
 
 TURNS = (
     Turn("system", "be brief"),
@@ -67,7 +67,7 @@ def answers(encoder, turns, **how):
 
 def test_the_answers_of_a_chat_template_are_what_they_add_to_the_turns_before(folder):
     encoder = opened(folder, CHATML)
-    pytest.importorskip("transformers", reason="templates are called as it calls them")
+    pytest.importorskip("transformers", reason="needs the package transformers")
     assert answers(encoder, TURNS) == ["four<|im_end|>\n", "five it is<|im_end|>\n"]
     whole = encoder.tokenizer.decode(
         encoder.encode(Conversation(TURNS, "line 1"))[0].tolist(), skip_special_tokens=False
@@ -76,7 +76,7 @@ def test_the_answers_of_a_chat_template_are_what_they_add_to_the_turns_before(fo
 
 
 def test_a_template_that_marks_its_answers_is_believed(folder):
-    pytest.importorskip("transformers", reason="templates are called as it calls them")
+    pytest.importorskip("transformers", reason="needs the package transformers")
     assert answers(opened(folder, MARKED), TURNS) == [" four</s>", " five it is</s>"]
 
 
@@ -100,7 +100,7 @@ def test_letters_of_several_bytes_do_not_move_the_answer():
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused(folder):
-    pytest.importorskip("transformers", reason="templates are called as it calls them")
+    pytest.importorskip("transformers", reason="needs the package transformers")
     encoder = opened(folder, LAST_ONLY)
     with pytest.raises(DataError, match=r"writes earlier turns anew in line 1\. Put \{% gener"):
         encoder.encode(Conversation(TURNS, "line 1"))
@@ -108,7 +108,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(folder):
 
 
 def test_a_template_that_raises_is_named_with_the_line(folder):
-    pytest.importorskip("transformers", reason="templates are called as it calls them")
+    pytest.importorskip("transformers", reason="needs the package transformers")
     strict = "{{ raise_exception('only users may begin') }}"
     with pytest.raises(DataError, match="does not suit the chat template .only users may begin"):
         opened(folder, strict).encode(Conversation(TURNS, "line 1"))

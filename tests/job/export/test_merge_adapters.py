@@ -8,8 +8,8 @@ from stepladder.cli.main import main
 from stepladder.errors import RecordError
 from stepladder.job.export.export_checkpoint import export_checkpoint
 
-peft = pytest.importorskip("peft", reason="adapters are peft's")
-transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
+peft = pytest.importorskip("peft", reason="needs the package peft")
+transformers = pytest.importorskip("transformers", reason="needs the package transformers")
 
 TOKENS = torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(1))
 

@@ -108,7 +108,7 @@ def test_what_is_kept_names_the_class_as_it_was_before_slicing(folder):
 
 
 def adapted(folder):
-    peft = pytest.importorskip("peft", reason="adapters are peft's")
+    peft = pytest.importorskip("peft", reason="needs the package peft")
     torch.manual_seed(3)
     config = peft.LoraConfig(
         r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False, task_type="CAUSAL_LM"
@@ -127,7 +127,7 @@ def learn(folder, plan):
 
 
 def test_adapters_saved_by_two_ranks_are_read_by_peft_and_by_one(folder):
-    peft = pytest.importorskip("peft", reason="adapters are peft's")
+    peft = pytest.importorskip("peft", reason="needs the package peft")
     on_ranks(learn, 2, folder, "fp32 zero3 shard=2", init=False)
     out = folder / "adapter"
     assert main(["checkpoint", "convert", str(folder / "lora"), str(out), "--to", "adapters"]) == 0
@@ -141,7 +141,7 @@ def test_adapters_saved_by_two_ranks_are_read_by_peft_and_by_one(folder):
 
 
 def test_a_whole_model_of_both_computes_what_the_pair_does(folder):
-    pytest.importorskip("peft", reason="adapters are peft's")
+    pytest.importorskip("peft", reason="needs the package peft")
     learn(folder, "fp32")
     out = str(folder / "merged")
     assert main(["checkpoint", "convert", str(folder / "lora"), out]) == 0

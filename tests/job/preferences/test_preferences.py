@@ -140,7 +140,7 @@ def test_a_resumed_run_does_not_compute_the_reference_again(folder, monkeypatch)
 
 @pytest.mark.soak
 def test_adapters_are_tuned_against_the_model_without_them(folder):
-    pytest.importorskip("peft", reason="adapters are peft's")
+    pytest.importorskip("peft", reason="needs the package peft")
     losses, _ = tuned(folder, "lora", **{"model.lora": "r=4 alpha=8", "optimizer.lr": 1})
     assert losses[0] == pytest.approx(0.6931472, abs=1e-6) and losses[-1] < losses[0]
 

@@ -8,8 +8,8 @@ from torch import nn
 from stepladder.errors import ModelError, PlanError
 from stepladder.model.huggingface.lora import add_lora
 
-peft = pytest.importorskip("peft", reason="adapters are peft's")
-transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
+peft = pytest.importorskip("peft", reason="needs the package peft")
+transformers = pytest.importorskip("transformers", reason="needs the package transformers")
 
 
 def llama():

@@ -32,7 +32,7 @@ def test_an_adapters_tensors_lose_its_name(name, key):
 
 
 def test_names_and_settings_are_those_that_peft_writes(tmp_path):
-    peft = pytest.importorskip("peft", reason="adapters are peft's")
+    peft = pytest.importorskip("peft", reason="needs the package peft")
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_labels": 3, "image_size": 8, "patch_size": 4}

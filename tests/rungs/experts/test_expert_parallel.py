@@ -1,5 +1,7 @@
 """Experts on several ranks learn what one device learns."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
@@ -11,25 +13,15 @@ from stepladder.train import climb
 from tests.ranks import run
 from tests.soak import soak_after
 
-STEPS, ROWS, LENGTH = 3, 8, 8
+from .small_mixture import batch, mixture
+
+STEPS = 3
 SHAPE = (
     "llama:layers=2,hidden=16,heads=2,vocab=32,ffn=16,experts=8,active=2,shared_ffn=8,sequence=8"
 )
 
 
-def model(**options):
-    """Far from its first values, so that some experts have much to do and some nothing."""
-    made = build(SHAPE, **{"balance": 0.5, "z_loss": 0.1, **options})
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return made
-
-
-def batch(step):
-    tokens = torch.randint(0, 32, (ROWS, LENGTH), generator=torch.Generator().manual_seed(step))
-    return tokens, tokens.roll(-1, 1)
+model = partial(mixture, SHAPE)
 
 
 def plain(optimizer="sgd", **options):

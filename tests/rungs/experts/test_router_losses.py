@@ -1,32 +1,23 @@
 """The losses of a mixture's router are of the whole batch, whoever computes which part of it."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from stepladder.errors import StepladderError
-from stepladder.model import build
 from stepladder.train import climb
 from tests.ranks import run
 
-RATE, STEPS, ROWS, LENGTH = 0.3, 2, 8, 8
+from .small_mixture import ROWS, batch, mixture
+
+RATE, STEPS = 0.3, 2
 SHAPE = "llama:layers=2,hidden=16,heads=2,vocab=32,ffn=16,experts=4,active=2,sequence=8"
 
 
-def model(**options):
-    """Far from its first values, and with losses of the router that weigh as much as the other."""
-    made = build(SHAPE, **{"balance": 0.5, "z_loss": 0.1, **options})
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return made
-
-
-def batch(step):
-    tokens = torch.randint(0, 32, (ROWS, LENGTH), generator=torch.Generator().manual_seed(step))
-    return tokens, tokens.roll(-1, 1)
+model = partial(mixture, SHAPE)
 
 
 def plain(rows=ROWS, **options):

@@ -14,8 +14,8 @@ from stepladder.rungs.tensor.lora_cuts import check_adapters, cut_narrowing
 from stepladder.rungs.tensor.tensor_parallel import is_sliced_between
 from tests.soak import soak_after
 
-peft = pytest.importorskip("peft", reason="adapters are peft's")
-transformers = pytest.importorskip("transformers", reason="adapters are put into their models")
+peft = pytest.importorskip("peft", reason="needs the package peft")
+transformers = pytest.importorskip("transformers", reason="needs the package transformers")
 
 
 def llama(tied=False, **settings):

@@ -4,7 +4,7 @@ torch's fused optimizers need one type throughout: with 16-bit parameters their 
 16-bit too, or every gradient and parameter would be cast in passes of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import torch
@@ -43,15 +43,22 @@ def adamw_(
         # Sizes that are not aligned go together: they would slow the others down.
         return str(row[0].dtype), str(row[2].dtype), str(programs.multiple([row]))
 
-    order = sorted((i for i, row in enumerate(rows) if row[0].numel()), key=kind)
-    for types, members in groupby(order, kind):
-        places = list(members)
-        if types:
+    filled = [index for index, row in enumerate(rows) if row[0].numel()]
+    for places, fits in alike(filled, kind):
+        if fits:
             mine = corrections if places == list(range(len(rows))) else corrections[places]
             programs.update_([rows[i] for i in places], mine, divisor, bad, rule)
         else:
             for i in places:
                 _torch_update_(rows[i], corrections[i], divisor, bad, rule)
+
+
+def alike(
+    places: Sequence[int], kind: Callable[[int], tuple[str, ...]]
+) -> Iterator[tuple[list[int], bool]]:
+    """Rows of one kind, which one launch updates, and whether a program takes them."""
+    for types, members in groupby(sorted(places, key=kind), kind):
+        yield list(members), bool(types)
 
 
 def fits_triton(row: Row) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from stepladder.kernels.backend import TRITON_DTYPES, runs_triton
 
 from . import compact_state as formats
-from .adamw import Rule, torch_adam
+from .adamw import Rule, alike, torch_adam
 
 try:
     from stepladder.kernels.triton import triton_compact_adamw as programs
@@ -67,10 +66,9 @@ def compact_adamw_(
             return ()
         return str(row.bytes), str(row.gradient.dtype), str(programs.multiple([row]))
 
-    order = sorted((i for i, row in enumerate(rows) if row.weight.numel()), key=kind)
-    for types, members in groupby(order, kind):
-        places = list(members)
-        if types:
+    filled = [index for index, row in enumerate(rows) if row.weight.numel()]
+    for places, fits in alike(filled, kind):
+        if fits:
             mine = counted if places == list(range(len(rows))) else counted[places]
             programs.update_([rows[i] for i in places], mine, divisor, bad, rule)
         else:
