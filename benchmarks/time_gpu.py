@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -138,6 +139,7 @@ def measure_module(name: str, kind: str, folder: Path) -> None:
             row["failed"] = f"{type(failed).__name__}: {str(failed)[:200]}"
         with open(folder / f"{name}-{kind}.jsonl", "a") as file:
             file.write(json.dumps(row) + "\n")
+        gc.collect()
         if on_gpu():
             torch.cuda.empty_cache()
 
