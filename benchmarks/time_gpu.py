@@ -1,9 +1,8 @@
-"""Step time of modules of other projects on a GPU, forecast by the operations that run.
+"""Step time of modules of other projects on a GPU.
 
-    python benchmarks/time_gpu.py --measure --out F.json [--only NAME,...] [--seconds N]   # on the GPU
-    python benchmarks/time_gpu.py --forecast --from F.json --calibration C.json            # anywhere
+    python benchmarks/time_gpu.py --measure --out F.json [--only NAME,...]
 
-Measuring: each module has a process of its own, with a deadline, and each row is written as soon as
+Each module has a process of its own, with a deadline, and each row is written as soon as
 it is known. Processes build and compile beside each other, and take turns on the device. A step is
 timed by CUDA events in a queue that is never waited for; "asked" is how long the host takes to ask
 for it. One more step is profiled: its kernels, and its operations by shape.
@@ -25,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,7 @@ LISTED = 400  # of the most telling operations of a profile
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--forecast", action="store_true")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--from", type=Path, dest="measured")
-    parser.add_argument("--calibration", default="none")
     parser.add_argument("--only", default=",".join(NAMES))
     parser.add_argument("--seconds", type=float, default=130)
     parser.add_argument("--child", nargs=2, metavar=("NAME", "KIND"), help=argparse.SUPPRESS)
@@ -64,11 +61,6 @@ def main() -> int:
         measure_module(*options.child, options.out)
     elif options.measure:
         measure(options.only.split(","), options.out, options.seconds)
-    else:
-        sys.path.insert(0, str(HERE / "planner"))
-        from forecast_operations import forecast_rows
-
-        forecast_rows(options.measured, options.calibration, options.out)
     return 0
 
 
@@ -191,7 +183,7 @@ def queue_of_steps(run: Any, batch: Any, count: int = 3) -> tuple[list[float], l
         asked.append(time.perf_counter() - began)
         marks.append(mark())
     synchronize()
-    return [between(a, b) for a, b in zip(marks, marks[1:])], asked
+    return [between(a, b) for a, b in pairwise(marks)], asked
 
 
 def profiled(run: Any, batch: Any) -> dict[str, Any]:

@@ -17,6 +17,8 @@ def first_time(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("STEPLADDER_PROBE", raising=False)
     monkeypatch.setattr(first_look, "MEASURED", {})
+    monkeypatch.setattr(first_look, "load_and_cores", lambda: (0.0, 1))
+    monkeypatch.setattr(first_look, "disagreement", lambda found, device: "")
 
 
 def test_a_first_look_takes_ten_seconds_and_times_every_usual_type(first_time, capsys):
