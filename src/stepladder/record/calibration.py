@@ -97,13 +97,13 @@ class Calibration:
         """
         if ranks == 1:
             return self
-        rates = {f.name: getattr(self, f.name) for f in fields(self) if f.name in SHARED}
-        halved = {
-            name: {k: v / ranks for k, v in rate.items()} if isinstance(rate, Mapping)
-            else rate and rate / ranks
-            for name, rate in rates.items()
-        }  # fmt: skip
-        return replace(self, **halved, timings=())
+        table: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
+        for name, rate in table.items():
+            if isinstance(rate, Mapping):
+                table[name] = {key: each / ranks for key, each in rate.items()}
+            elif rate is not None:
+                table[name] = rate / ranks
+        return replace(self, **table, timings=())
 
     def save(self, path: str | Path) -> None:
         text, file = json.dumps(asdict(self), indent=2) + "\n", Path(path)
