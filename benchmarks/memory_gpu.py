@@ -59,10 +59,12 @@ def measure(names: list[str], options: argparse.Namespace) -> None:
         room=ROOM_GIB, at_once=options.at_once, seconds=end - time.monotonic() - 5,
     )  # fmt: skip
     import torch
+    import transformers
 
     kept = {
         "date": time.strftime("%Y-%m-%d"), "machine": platform.machine(),
         "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "transformers": transformers.__version__,
         "rows": rows_in(folder), "undone": undone,
     }  # fmt: skip
     options.out.write_text(json.dumps(kept, indent=0))

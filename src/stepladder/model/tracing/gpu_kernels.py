@@ -1,8 +1,10 @@
 """Tracing on the CPU as if on a GPU, for operations that save other tensors there.
 
 On a CPU torch composes RMSNorm of small operations, which save the normalised input in float32; on
-a GPU one kernel saves its input and a statistic. Autocast's lists differ too: powers, exponentials
-and group norms, which a CPU computes in the type of their inputs, run in float32 on a GPU.
+a GPU one kernel saves its input and a statistic. Dropout saves a byte an element there, not a
+factor in the input's type. Attention in float32 whose keys have fewer heads has no fused kernel on
+a GPU. Autocast's lists differ too: powers, exponentials and group norms, which a CPU computes in
+the type of their inputs, run in float32 on a GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from stepladder.seam.pytree import tree_map
@@ -45,8 +48,8 @@ class GpuKernels(TorchFunctionMode):
             and getattr(func, "__name__", "") in AUTOCAST_TO_FLOAT32
         ):
             args = tree_map(to_float32, args)
-        if func in (F.rms_norm, torch.rms_norm):
-            return fused_rms_norm(*args, **(kwargs or {}))
+        if func in REPLACED:
+            return REPLACED[func](*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func in (F.conv2d, torch.conv2d) and result.element_size() == HALF_BYTES:
             allocate_layout_copies(args[0], result)
@@ -96,6 +99,47 @@ class RmsNorm(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         input, weight, _ = context.saved_tensors
         return gradients[0] * input, torch.empty_like(weight)
+
+
+def fused_dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    if inplace or not training or not 0 < p < 1:
+        return F.dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+def gpu_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Of small operations where no fused kernel of a GPU takes it.
+
+    Flash attention takes 16-bit heads without a mask; the memory-efficient kernel takes every type
+    and mask, but not keys of fewer heads.
+    """
+    grouped = enable_gqa and key.shape[-3] != query.shape[-3]
+    composed = grouped and (query.element_size() != HALF_BYTES or attn_mask is not None)
+    with sdpa_kernel(SDPBackend.MATH) if composed else nullcontext():
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+
+
+REPLACED = {
+    F.rms_norm: fused_rms_norm,
+    torch.rms_norm: fused_rms_norm,
+    F.dropout: fused_dropout,
+    torch.dropout: fused_dropout,
+    F.scaled_dot_product_attention: gpu_attention,
+}
 
 
 def release(workspace: Tensor) -> None:
