@@ -129,8 +129,8 @@ def rehearsable(
         notes.append("kernels: rehearsed without them, an upper bound")
     if device == "cuda":
         notes.append(
-            "cuda: kernels and autocast are imitated on the CPU; what convolutions take for "
-            "themselves is not known before they run, a third of the peak at most where measured"
+            "cuda: kernels and autocast are imitated on the CPU; what convolutions take while they "
+            "run is not known before, in float32 up to a third of the peak where it was measured"
         )
     if any(isinstance(part, nn.RNNBase) for part in model.modules()):
         notes.append("recurrent layers: what their library keeps for backward is not counted")

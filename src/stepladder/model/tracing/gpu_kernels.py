@@ -9,14 +9,13 @@ the type of their inputs, run in float32 on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from stepladder.seam.pytree import tree_map
@@ -123,22 +122,70 @@ def gpu_attention(
     """Of small operations where no fused kernel of a GPU takes it.
 
     Flash attention takes 16-bit heads without a mask; the memory-efficient kernel takes every type
-    and mask, but not keys of fewer heads.
+    and mask, but neither keys of fewer heads nor a mask that is trained.
     """
     grouped = enable_gqa and key.shape[-3] != query.shape[-3]
-    composed = grouped and (query.element_size() != HALF_BYTES or attn_mask is not None)
-    with sdpa_kernel(SDPBackend.MATH) if composed else nullcontext():
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+    trained = attn_mask is not None and attn_mask.requires_grad
+    wide = query.element_size() != HALF_BYTES and not torch.is_autocast_enabled("cpu")
+    if trained or (grouped and (wide or attn_mask is not None)):
+        return composed_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return F.scaled_dot_product_attention(  # a CPU would write whole matrices for dropout
+        query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
 
 
-REPLACED = {
+def composed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Torch's attention of small operations: in float32, whatever the type of the heads."""
+    kind = query.dtype
+    if torch.is_autocast_enabled("cpu"):
+        kind = torch.get_autocast_dtype("cpu")
+        query, key, value = (one.to(kind) for one in (query, key, value))
+        mask = mask if mask is None or mask.dtype == torch.bool else mask.to(kind)
+    with torch.autocast("cpu", enabled=False):
+        query, key, value = (one.float() for one in (query, key, value))
+        repeats = query.shape[-3] // key.shape[-3]
+        if repeats > 1:
+            key, value = (one.repeat_interleave(repeats, -3) for one in (key, value))
+        if causal:
+            shape = (query.shape[-2], key.shape[-2])
+            mask = query.new_zeros(shape)
+        root = (scale if scale is not None else query.shape[-1] ** -0.5) ** 0.5
+        scores = (query * root) @ (key * root).transpose(-2, -1)
+        if mask is not None:
+            scores += mask.to(scores.dtype)
+        weights = torch.softmax(scores, -1)
+        weights = fused_dropout(weights, dropout) if dropout else weights
+        return (weights @ value).to(kind)
+
+
+def gpu_cross_entropy(input: Tensor, target: Tensor, *given: Any, **named: Any) -> Tensor:
+    """A GPU's autocast takes logarithms of 16-bit logits in 16 bits, and widens their loss."""
+    narrow = torch.is_autocast_enabled("cpu") and input.element_size() == HALF_BYTES
+    known = {"ignore_index", "reduction", "weight"}
+    if named.get("label_smoothing") == 0.0:  # torch hands over every default
+        named.pop("label_smoothing")
+    named = {name: value for name, value in named.items() if value is not None}
+    if given or not narrow or target.is_floating_point() or set(named) - known:
+        return F.cross_entropy(input, target, *given, **named)
+    with torch.autocast("cpu", enabled=False):
+        return F.nll_loss(torch.log_softmax(input, 1).float(), target, **named)
+
+
+REPLACED: dict[Any, Callable[..., Tensor]] = {
     F.rms_norm: fused_rms_norm,
     torch.rms_norm: fused_rms_norm,
     F.dropout: fused_dropout,
     torch.dropout: fused_dropout,
     F.scaled_dot_product_attention: gpu_attention,
+    F.cross_entropy: gpu_cross_entropy,
 }
 
 
