@@ -113,7 +113,8 @@ def time_steps(size: Size, words: str, device: str, tokens: int) -> dict[str, An
     peak = torch.cuda.max_memory_allocated() if cuda else 0
     return {
         "step": statistics.median(seconds), "steps": seconds,
-        "update": statistics.median(updates[1:]), "updates": updates[1:], "peak": peak, "loss": loss, "ready": ready,
+        "update": statistics.median(updates[1:]), "updates": updates[1:],
+        "peak": peak, "loss": loss, "ready": ready,
     }  # fmt: skip
 
 
