@@ -261,7 +261,7 @@ class Engine:
         passes, fullest = self.climbed.forward_backward, self.peak.exchange(self.world)
         tokens, terms = passes.total, passes.terms.sums
         norms, lr, scale = applied.norms, applied.lr, applied.scale
-        load = self.climbed.routers and self.climbed.routers.of_batch()
+        load = self.climbed.routers.of_batch() if self.climbed.routers else None
         taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest, terms, load)
         parts, passes.parts = passes.parts, []
         mark = Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)

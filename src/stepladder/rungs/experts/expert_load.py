@@ -47,8 +47,8 @@ class ExpertLoad:
         most = max(every.values())
         counts = torch.zeros(len(names), most, device=world.device)
         rows = {name: counts[index, : every[name]] for index, name in enumerate(names)}
-        for name, part in own:
-            part.load = rows[name]
+        for name, mixture in own:
+            mixture.load = rows[name]
         for name, part, _ in foreign:
             part.register_forward_pre_hook(partial(count_chosen, rows[name]), with_kwargs=True)
         return cls({name: every[name] for name in names}, counts, world)
