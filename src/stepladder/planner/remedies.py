@@ -34,7 +34,7 @@ from .plan_changes import (
 
 SHOWN = 10
 SAME = "the same results"
-MOMENTS = {10: "moments in 16 bits", 7: "masters in 24 bits and moments in 8"}
+ROUNDED = {10: "moments in 16 bits", 7: "masters in 24 bits and moments in 8"}
 GIB = 2**30
 DERIVED = ("accumulate=", "batch=")  # words that follow from others
 KINDS = (
@@ -232,7 +232,7 @@ def cost_of(case: Case, found: Forecast) -> float | None:
 def state_besides(plan: Plan, *, narrowed: bool) -> list[str]:
     """What fewer bytes of state change of the numbers; those of 14 are the same as of 16."""
     said = ["weights and gradients in bf16 beside fp32 masters"] if narrowed else []
-    return said + ([MOMENTS[plan.state]] if plan.state in MOMENTS else [])
+    return said + ([ROUNDED[plan.state]] if plan.state in ROUNDED else [])
 
 
 def other_changes(kinds: tuple[str, ...], case: Case, found: Forecast) -> list[str]:
