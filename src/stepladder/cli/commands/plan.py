@@ -41,12 +41,13 @@ from stepladder.cli.results.tables import GIB, as_json, digits, percent, table
 from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
+from stepladder.hardware.here import is_here
 from stepladder.plan import Batch, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
 from stepladder.planner import check_plan, forecast, search
 from stepladder.planner.explain import Explanation, explain
-from stepladder.planner.parse_inputs import at_price
+from stepladder.planner.parse_inputs import check_batch, cluster_of
 from stepladder.planner.remedies import find_remedies
 from stepladder.planner.search_result import Choices
 from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
@@ -62,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "model", nargs="?", metavar="MODEL", help=f"resnet50, a config.json, {MODEL}"
     )
     configure_user_code(parser)
-    parser.add_argument("--on", metavar="CLUSTER", help="'8 nodes x 8 H100', or here")
+    parser.add_argument("--on", metavar="CLUSTER", help="'8 nodes x 8 H100', here, 'here x 2'")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences in one step")
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)
@@ -83,15 +84,13 @@ def run(options: argparse.Namespace) -> int:
         return open_page(options)
     require_both(options)
     facts = facts_of(options)
-    detected = Cluster.detect() if options.on == "here" else Cluster.parse(options.on)
-    cluster = at_price(detected, options.price)
+    check_batch(options.batch)
+    cluster = cluster_of(options.on, options.price)
     calibration = measured_speeds(options, cluster)
-    if options.batch is not None and options.batch < 1:
-        raise PlanError("batch", f"{options.batch} is not a number of sequences", "Use 1 or more.")
     priced = read_price(options, facts, cluster)
     carried = read_foreign(options)
-    if options.plan or carried:
-        plan = carried.plan if carried else Plan.parse(options.plan)
+    plan = carried.plan if carried else read_plan(options.plan)
+    if plan is not None:
         return run_one(options, facts, cluster, calibration, plan, carried, priced)
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
     best, explanation = choices.best.plan, explain(choices)
@@ -106,6 +105,20 @@ def run(options: argparse.Namespace) -> int:
         if played:
             show_rehearsal(played, told)
     return DOES_NOT_FIT if played and not played.fits else 0
+
+
+def read_plan(words: str | None) -> Plan | None:
+    """The plan that was named; None: one is searched for, as `auto` says too."""
+    if words is None or words.split() == ["auto"]:
+        return None
+    if not words.strip():
+        raise PlanError("plan", "is empty", "Write words such as 'bf16 zero3', or leave it out.")
+    if words.split()[0] == "auto":
+        problem = (
+            f"'{words}' leaves the rest of a plan to trials on the device, and none is run here"
+        )
+        raise PlanError("plan", problem, "Leave --plan out to search, or write the plan whole.")
+    return Plan.parse(words)
 
 
 def facts_of(options: argparse.Namespace) -> Facts:
@@ -138,10 +151,10 @@ def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibratio
             problem = f"{options.calibration} was measured on {named.device}, not {cluster.device}"
             raise PlanError("calibration", problem, "Name one that was measured there, or none.")
         return named
-    if options.on == "here":
+    if is_here(options.on):
         with loading():
             from stepladder.calibrate import speeds_here
-        found = speeds_here()
+        found = speeds_here(ranks=cluster.devices_per_node)
     else:
         found = load_calibration(cluster.device.name)
     if found and not options.json and calibration_path(cluster.device.name).exists():
