@@ -34,6 +34,7 @@ from .graph.compile import (
     pass_options,
     with_own_code,
 )
+from .graph.replayable_call import ReplayableCall
 
 Context = Callable[[], AbstractContextManager[Any]]
 ReadInputs = Callable[[Any], Any]
@@ -193,6 +194,8 @@ def compile_with_module(loss: Loss, module: nn.Module, settled: SettledPlan) -> 
         return loss.mean_of(call(module, inputs), targets)
 
     options = compile_options(settled)
+    if settled.records_graphs:
+        return replace(loss, with_module=ReplayableCall(both, options))
     return replace(loss, with_module=torch.compile(with_own_code(both), options=options))
 
 

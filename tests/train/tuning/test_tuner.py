@@ -1,5 +1,6 @@
 import json
 import random
+import time
 
 import numpy as np
 import pytest
@@ -503,3 +504,35 @@ def test_an_operator_without_an_order_runs_where_the_same_bits_are_only_free():
 def test_a_step_is_not_taken_twice_where_the_same_bits_are_only_free():
     with pytest.raises(PlanError, match="recheck=2 compares bits"):
         train("fp32 exact=free recheck=2", sampled=False)
+
+
+def trial(words, **given):
+    return Trial(Plan.parse(words), **{"step_seconds": 0.01, "loss": 1.0, "norm": 1.0, **given})
+
+
+@pytest.mark.parametrize(
+    ("host", "left", "outcome"),
+    [
+        (0.009, 60, ""),
+        (0.001, 60, "the host needs 10% of a step, and would gain nothing"),
+        (0.009, 0, "it starts in about 5 s, and 0 are left"),
+    ],
+)
+def test_steps_are_recorded_where_they_wait_for_the_host(host, left, outcome, monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        "stepladder.train.tuning.tuner.try_plan",
+        lambda plan, *rest: tried.append(plan) or trial(str(plan), step_seconds=0.004),
+    )
+    tuner = make_tuner(["tune=60"], torch.device("cuda"), num_ranks=1, exact=False, compiles=True)
+    before = [
+        trial("bf16"),
+        trial("bf16 compile=whole kernels=on", host_seconds=host, first_seconds=5.0),
+        trial("bf16 compile=blocks", step_seconds=0.001),
+    ]
+    began = time.perf_counter() - 60 + left
+    [made] = tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)
+    assert str(made.plan).startswith("bf16 compile=whole kernels=layout,matmuls graphs=on")
+    assert made.dropped == outcome and len(tried) == (not outcome)
+    tuner.written = frozenset({"graphs"})
+    assert not tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)

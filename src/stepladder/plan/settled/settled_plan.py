@@ -166,7 +166,7 @@ class SettledPlan:
     @property
     def takes_rows_at_once(self) -> bool:
         """Whether a step that ran out of memory cannot be taken again in smaller micro-batches."""
-        return self.records_graphs or bool(self.slices) or self.updates_in_backward
+        return bool(self.slices) or self.updates_in_backward
 
     def fuses_head(self, num_classes: int) -> bool:
         """Whether an output layer of so many classes and its cross-entropy run as one."""
@@ -194,7 +194,7 @@ class SettledPlan:
     @property
     def compiles_loss(self) -> bool:
         """Whether a loss that is not fused with the head is compiled together with the module."""
-        return self.plan.compile == "whole" and self.one_rank and not self.records_graphs
+        return self.plan.compile == "whole" and self.one_rank
 
     # Pipeline
 

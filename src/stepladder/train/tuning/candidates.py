@@ -27,6 +27,15 @@ def candidates(plan: Plan, module: nn.Module, written: frozenset[str]) -> list[P
     return [replace(plan, compile=way[0], kernels=way[1]) for way in dict.fromkeys(ways)]
 
 
+def recorded(plan: Plan) -> Plan:
+    """The plan with its steps recorded, and the kernels under which the module's Python is asked
+    before each replay: the fused loss is outside of the compiled graph."""
+    kernels = ("layout", "matmuls") if plan.kernels is True else plan.kernels
+    if isinstance(kernels, tuple):
+        kernels = tuple(kernel for kernel in kernels if kernel != "head")
+    return replace(plan, graphs=True, kernels=kernels or False)
+
+
 def ways_to_run(module: nn.Module) -> Iterator[tuple[bool | str, Kernels]]:
     """What is compiled in one piece, and which kernels are used.
 

@@ -19,13 +19,14 @@ from stepladder.errors import PlanError, first_line
 from stepladder.plan import Plan
 from stepladder.plan.options import GIB, Exact
 
-from .candidates import candidates
+from .candidates import candidates, recorded
 from .remembered import keep, key_of, recall
 from .trial import MakeRun, Trial, try_plan, words_of
 
 BUDGET_SECONDS = 60.0
 CLOSE = 1.02  # as fast as the fastest, as far as a few steps can tell
 FREE = 1.01  # of the time and of the memory: as far as a few steps can tell, nothing
+LATE = 0.25  # the host's share of a step, below which launching kernels at once gains nothing
 WORD = "tune="
 
 
@@ -44,7 +45,7 @@ class Tuner:
         """The plan to train with, and why."""
         try:
             plans = candidates(plan, module, self.written)
-            key = key_of(module, loss, batch, plans)
+            key = key_of(module, loss, batch, [*plans, *map(recorded, plans)])
         except Exception as unable:  # what nobody has seen may fail here; training need not
             return plan, f"no other plan was tried: {first_line(unable)}"
         if len(plans) == 1:
@@ -53,6 +54,7 @@ class Tuner:
             return answer
         began = time.perf_counter()
         trials = self.try_all(plans, module, loss, batch, make_run)
+        trials += self.try_recorded(trials, began, module, loss, batch, make_run)
         chosen, because = decide(trials, plan)
         left = self.budget_seconds - (time.perf_counter() - began)
         if chosen in trials and self.may_repeat(chosen.plan):
@@ -68,7 +70,8 @@ class Tuner:
     def recalled(self, key: str, plans: list[Plan]) -> tuple[Plan, str] | None:
         """What an earlier start found for the same module, batch, device and software."""
         found = recall(key, self.name)
-        known = [*plans, *map(made_exact, plans)]
+        known = [*plans, *map(recorded, plans)]
+        known += map(made_exact, known[:])
         chosen = next((plan for plan in known if found and words_of(plan) == found["plan"]), None)
         if found is None or chosen is None:  # None: damaged
             return None
@@ -101,6 +104,34 @@ class Tuner:
             trials.append(trial)
             sys.stderr.write(f"tuning {number} of {len(plans)}: {trial}\n")
         return trials
+
+    def try_recorded(
+        self,
+        trials: list[Trial],
+        began: float,
+        module: nn.Module,
+        loss: Any,
+        batch: Any,
+        make_run: MakeRun,
+    ) -> list[Trial]:
+        """The fastest whole plan with its steps recorded, where steps wait for the host."""
+        whole = [one for one in trials if one.plan.compile == "whole" and not one.dropped]
+        if self.device.type != "cuda" or "graphs" in self.written or not whole:
+            return []
+        base = min(whole, key=lambda one: one.step_seconds)
+        plan, left = recorded(base.plan), self.budget_seconds - (time.perf_counter() - began)
+        share = base.host_seconds / base.step_seconds
+        if share < LATE:
+            busy = f"the host needs {share:.0%} of a step, and would gain nothing"
+            return [Trial(plan, dropped=busy)]
+        if left < base.first_seconds:
+            late = f"it starts in about {base.first_seconds:.0f} s, and {max(left, 0):.0f} are left"
+            return [Trial(plan, dropped=late)]
+        trial = try_plan(plan, module, loss, batch, make_run, self.device)
+        reference = next(one for one in trials if not one.dropped)
+        trial = trial if trial.dropped else trial.held_against(reference)
+        sys.stderr.write(f"tuning, recorded: {trial}\n")
+        return [trial]
 
     def may_repeat(self, plan: Plan) -> bool:
         """Whether deterministic algorithms are to be tried: a processor's repeat anyway."""
