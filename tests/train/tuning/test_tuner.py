@@ -1,6 +1,7 @@
 import json
 import random
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -506,10 +507,6 @@ def test_a_step_is_not_taken_twice_where_the_same_bits_are_only_free():
         train("fp32 exact=free recheck=2", sampled=False)
 
 
-def trial(words, **given):
-    return Trial(Plan.parse(words), **{"step_seconds": 0.01, "loss": 1.0, "norm": 1.0, **given})
-
-
 @pytest.mark.parametrize(
     ("host", "left", "outcome"),
     [
@@ -522,13 +519,13 @@ def test_steps_are_recorded_where_they_wait_for_the_host(host, left, outcome, mo
     tried = []
     monkeypatch.setattr(
         "stepladder.train.tuning.tuner.try_plan",
-        lambda plan, *rest: tried.append(plan) or trial(str(plan), step_seconds=0.004),
+        lambda plan, *rest: tried.append(plan) or trial(str(plan), 4),
     )
     tuner = make_tuner(["tune=60"], torch.device("cuda"), num_ranks=1, exact=False, compiles=True)
     before = [
-        trial("bf16"),
-        trial("bf16 compile=whole kernels=on", host_seconds=host, first_seconds=5.0),
-        trial("bf16 compile=blocks", step_seconds=0.001),
+        trial("bf16", 20),
+        replace(trial("bf16 compile=whole kernels=on", 10), host_seconds=host, first_seconds=5.0),
+        trial("bf16 compile=blocks", 1),
     ]
     began = time.perf_counter() - 60 + left
     [made] = tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)
