@@ -149,6 +149,7 @@ class Counting(Net):
         return super().forward(x) * (1.0 if self.calls < 6 else 2.0)
 
 
+@pytest.mark.soak
 def test_a_module_that_counts_its_calls_runs_plainly_and_says_why():
     made = []
     steps = same(lambda: made.append(Counting()) or made[-1], steps=10)
@@ -161,6 +162,7 @@ class Drawing(Net):
         return super().forward(x) * (1 + random.random())
 
 
+@pytest.mark.soak
 def test_numbers_that_python_draws_are_drawn_anew():
     def seeded(step, run):
         random.seed(step)
@@ -191,6 +193,7 @@ def test_a_module_that_asks_for_numbers_runs_plainly_and_says_why():
     assert "data-dependent" in same(Branching, steps=4).off
 
 
+@pytest.mark.soak
 def test_each_shape_has_a_recording_and_their_number_is_bounded():
     steps = same(rows=lambda step: 4 + step % 2, steps=12)
     assert steps.recordings >= 2 and steps.replayed >= 5
