@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stepladder.cli.import_torch import loading
 from stepladder.cli.plan_from_other_projects import (
@@ -31,6 +30,7 @@ from stepladder.cli.planning.rehearsed_plan import (
 )
 from stepladder.cli.results.plan_command import (
     one_json,
+    search_json,
     show_forecast,
     show_remedies,
     to_run,
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     played = rehearse_plan(options, facts, cluster, best, told) if options.rehearse else None
     if options.json:
         said = rehearsal_json(played) if played else {}
-        as_json({**search_json(choices, explanation, options, priced), **said})
+        as_json({**search_json(choices, explanation, priced, rejected=options.all), **said})
     else:
         show_search(choices, explanation, options, priced)
         if played:
@@ -286,28 +286,3 @@ def ranked_row(found: Forecast) -> list[object]:
 
 def lost_by(share: float | None) -> str:
     return "does not fit" if share is None else f"{share:.1%}"
-
-
-def search_json(
-    choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
-) -> dict[str, Any]:
-    verdicts = [
-        {"family": v.family, "plan": str(v.plan), "reason": v.reason, "slower": v.slower}
-        for v in explanation.families
-    ]
-    rejected = [{"plan": str(each.plan), "reason": each.reason} for each in choices.rejected]
-    return {
-        "model": choices.facts.name,
-        "parameters": choices.facts.parameters,
-        "active_parameters": choices.facts.active_parameters,
-        "cluster": str(choices.cluster),
-        "assumptions": list(choices.cluster.assumptions),
-        "batch": choices.batch,
-        "plans": choices.num_plans,
-        "fit": len(choices.ranked),
-        "ranked": [{**f.to_dict(), **priced.record(f)} for f in choices.forecasts],
-        "why": list(explanation.why),
-        "families": verdicts,
-        "next_rungs": list(explanation.next_rungs),
-        **({"rejected": rejected} if options.all else {}),
-    }
