@@ -52,3 +52,11 @@ def test_what_was_written_is_kept(word, value, left):
 def test_steps_are_recorded_with_the_loss_in_the_compiled_graph(words, others):
     plan = Plan.parse(f"bf16 compile=whole {words}")
     assert recorded(plan) == Plan.parse(f"bf16 compile=whole {others}")
+
+
+def test_ranks_that_exchange_gradients_are_compiled_block_by_block_where_blocks_are_alike():
+    found = candidates(BF16, build(BLOCKS), frozenset(), several=True)
+    assert [(one.compile, one.kernels) for one in found] == [
+        (False, False), ("blocks", False), ("blocks", True),
+    ]  # fmt: skip
+    assert len(candidates(BF16, nn.Linear(2, 2), frozenset(), several=True)) == 3

@@ -15,6 +15,7 @@ from stepladder.record.user_cache import cache_path
 from stepladder.train.tuning.remembered import recall
 from stepladder.train.tuning.trial import Trial
 from stepladder.train.tuning.tuner import decide, make_tuner
+from stepladder.world import Place
 from tests.soak import soak_after
 
 CPU = torch.device("cpu")
@@ -197,13 +198,13 @@ def test_a_processor_tries_nothing_unless_told_to(words, capsys):
     assert "tuning" not in capsys.readouterr().err + str(run.events)
 
 
-def test_exact_runs_and_several_ranks_try_nothing():
+def test_exact_runs_and_modules_that_are_cut_try_nothing():
     def made(**options):
-        known = {"num_ranks": 1, "exact": False, "compiles": True, **options}
+        known = {"place": Place(), "whole": True, "exact": False, "compiles": True, **options}
         return make_tuner(["tune=60"], CPU, **known)
 
     assert made() is not None
-    assert made(exact=True) is None and made(num_ranks=2) is None
+    assert made(exact=True) is None and made(whole=False) is None
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "1e9"])
@@ -521,7 +522,9 @@ def test_steps_are_recorded_where_they_wait_for_the_host(host, left, outcome, mo
         "stepladder.train.tuning.tuner.try_plan",
         lambda plan, *rest: tried.append(plan) or trial(str(plan), 4),
     )
-    tuner = make_tuner(["tune=60"], torch.device("cuda"), num_ranks=1, exact=False, compiles=True)
+    tuner = make_tuner(
+        ["tune=60"], torch.device("cuda"), place=Place(), whole=True, exact=False, compiles=True
+    )
     before = [
         trial("bf16", 20),
         replace(trial("bf16 compile=whole kernels=on", 10), host_seconds=host, first_seconds=5.0),

@@ -18,6 +18,7 @@ from torch import nn
 from stepladder.errors import PlanError, first_line
 from stepladder.plan import Plan
 from stepladder.plan.options import GIB, Exact
+from stepladder.world import Place
 
 from .candidates import candidates, recorded
 from .remembered import keep, key_of, recall
@@ -37,6 +38,8 @@ class Tuner:
     budget_seconds: float
     written: frozenset[str]  # words of the plan that the user wrote
     device: torch.device
+    several: bool = False  # ranks, each of which tries the plans alone
+    silent: bool = False  # another rank says what is tried
     told: list[str] = field(default_factory=list)  # what was tried, for the run's events
 
     def choose(
@@ -44,7 +47,7 @@ class Tuner:
     ) -> tuple[Plan, str]:
         """The plan to train with, and why."""
         try:
-            plans = candidates(plan, module, self.written)
+            plans = candidates(plan, module, self.written, several=self.several)
             key = key_of(module, loss, batch, [*plans, *map(recorded, plans)])
         except Exception as unable:  # what nobody has seen may fail here; training need not
             return plan, f"no other plan was tried: {first_line(unable)}"
@@ -77,6 +80,10 @@ class Tuner:
             return None
         return chosen, f"{found['because']} (tried {found['date']})"
 
+    def say(self, line: str) -> None:
+        if not self.silent:
+            sys.stderr.write(f"{line}\n")
+
     @property
     def name(self) -> str:
         """Of the device, in the cache."""
@@ -102,7 +109,7 @@ class Tuner:
             elif not trial.dropped:
                 reference = trial
             trials.append(trial)
-            sys.stderr.write(f"tuning {number} of {len(plans)}: {trial}\n")
+            self.say(f"tuning {number} of {len(plans)}: {trial}")
         return trials
 
     def try_recorded(
@@ -116,7 +123,7 @@ class Tuner:
     ) -> list[Trial]:
         """The fastest whole plan with its steps recorded, where steps wait for the host."""
         whole = [one for one in trials if one.plan.compile == "whole" and not one.dropped]
-        if self.device.type != "cuda" or "graphs" in self.written or not whole:
+        if self.device.type != "cuda" or "graphs" in self.written or self.several or not whole:
             return []
         base = min(whole, key=lambda one: one.step_seconds)
         plan, left = recorded(base.plan), self.budget_seconds - (time.perf_counter() - began)
@@ -130,12 +137,13 @@ class Tuner:
         trial = try_plan(plan, module, loss, batch, make_run, self.device)
         reference = next(one for one in trials if not one.dropped)
         trial = trial if trial.dropped else trial.held_against(reference)
-        sys.stderr.write(f"tuning, recorded: {trial}\n")
+        self.say(f"tuning, recorded: {trial}")
         return [trial]
 
     def may_repeat(self, plan: Plan) -> bool:
         """Whether deterministic algorithms are to be tried: a processor's repeat anyway."""
-        return self.device.type == "cuda" and "exact" not in self.written and not plan.exact.runs
+        free = "exact" not in self.written and not plan.exact.runs
+        return self.device.type == "cuda" and free and not self.several
 
     def try_exact(
         self,
@@ -161,7 +169,7 @@ class Tuner:
         if not trial.dropped and (price > FREE or more):
             what = f"{trial.peak_bytes / GIB:.2f} GiB" if more else f"{price:.3f} of the time"
             trial = replace(trial, dropped=f"the same bits in every run cost {what}")
-        sys.stderr.write(f"tuning, the same bits in every run: {trial}\n")
+        self.say(f"tuning, the same bits in every run: {trial}")
         return trial
 
 
@@ -190,17 +198,27 @@ def decide(trials: list[Trial], plan: Plan) -> tuple[Trial, str]:
 
 
 def make_tuner(
-    words: list[str], device: torch.device, *, num_ranks: int, exact: bool, compiles: bool
+    words: list[str],
+    device: torch.device,
+    *,
+    place: Place,
+    whole: bool,
+    exact: bool,
+    compiles: bool,
 ) -> Tuner | None:
-    """The tuner that the words of an automatic plan ask for; None where nothing is to be tried."""
+    """The tuner that the words of an automatic plan ask for; None where nothing is to be tried.
+
+    Args:
+        whole: every rank has a whole copy of the module.
+    """
     budget = read_budget(words)
     if budget is None:  # a processor's first steps are not worth a minute of compilation
         budget = BUDGET_SECONDS if device.type == "cuda" and compiles else 0.0
     # Trials differ from start to start, and a run that must give the same bits may not.
-    if not budget or exact or num_ranks > 1:
+    if not budget or exact or not whole:
         return None
     written = frozenset(word.partition("=")[0] for word in words)
-    return Tuner(budget, written, device)
+    return Tuner(budget, written, device, several=place.num_ranks > 1, silent=place.rank > 0)
 
 
 def read_budget(words: list[str]) -> float | None:
