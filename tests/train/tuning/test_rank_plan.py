@@ -120,15 +120,9 @@ def test_ranks_train_with_the_plan_that_rank_zero_chose():
 
 
 def tried(plan, cache):
-    module = stack()
-    climbed = climb(
-        module,
-        loss="cross_entropy",
-        optimizer="sgd lr=0.1",
-        plan=plan,
-        sample=batch(),
-        device="cpu",
-    )
+    how = {"loss": "cross_entropy", "optimizer": "sgd lr=0.1", "device": "cpu"}
+    with patch.dict(os.environ, XDG_CACHE_HOME=cache):
+        climbed = climb(stack(), plan=plan, sample=batch(), **how)
     losses = [climbed.step(batch(seed), rows="rank").loss for seed in range(2)]
     return str(climbed.plan), climbed.because, losses, climbed.events
 

@@ -14,9 +14,7 @@ from stepladder.cli.results.tables import GIB, percent, table
 from stepladder.cli.user_code_options import KEYS
 from stepladder.hardware import Cluster
 from stepladder.plan.reference import Reference
-from stepladder.planner.explain import Explanation
 from stepladder.planner.remedies import Remedy
-from stepladder.planner.search_result import Choices
 from stepladder.record import Forecast
 from stepladder.workload import Facts
 from stepladder.workload.shape import FAMILIES
@@ -128,29 +126,3 @@ def show_remedies(remedies: Sequence[Remedy]) -> None:
     ]
     columns = ["change", "GiB a device", "fits", "time a token", "$/h", "what else changes"]
     table("What to change, cheapest first", columns, rows, ["change", "what else changes"])
-
-
-def search_json(
-    choices: Choices, explanation: Explanation, priced: Priced, *, rejected: bool
-) -> dict[str, Any]:
-    """The ranked plans for programs, and with `rejected` those that were left out."""
-    verdicts = [
-        {"family": v.family, "plan": str(v.plan), "reason": v.reason, "slower": v.slower}
-        for v in explanation.families
-    ]
-    left_out = [{"plan": str(each.plan), "reason": each.reason} for each in choices.rejected]
-    return {
-        "model": choices.facts.name,
-        "parameters": choices.facts.parameters,
-        "active_parameters": choices.facts.active_parameters,
-        "cluster": str(choices.cluster),
-        "assumptions": list(choices.cluster.assumptions),
-        "batch": choices.batch,
-        "plans": choices.num_plans,
-        "fit": len(choices.ranked),
-        "ranked": [{**f.to_dict(), **priced.record(f)} for f in choices.forecasts],
-        "why": list(explanation.why),
-        "families": verdicts,
-        "next_rungs": list(explanation.next_rungs),
-        **({"rejected": left_out} if rejected else {}),
-    }
