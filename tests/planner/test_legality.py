@@ -44,13 +44,6 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "offload: parameters wait on the host in slices, and experts=4 are held whole. "
         "Use offload=optimizer, or experts=1.",
     ),
-    "experts have whole matrices": (
-        find_facts("olmoe-1b-7b", 4096),
-        "bf16 experts=4 tensor=2 micro=1",
-        "8 x H100-80GB",
-        "layout.experts: experts=4 holds whole experts, and tensor=2 cuts them. "
-        "Use experts with data, context or pipeline ranks.",
-    ),
     "tensor ways divide the heads": (
         find_facts("gpt2-xl"),
         "bf16 ddp tensor=2 micro=1",

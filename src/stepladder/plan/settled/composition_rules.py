@@ -27,14 +27,6 @@ def compression_needs_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("compress", problem, "Use ddp alone, or compress=none.")
 
 
-def experts_have_whole_matrices(plan: Plan) -> PlanError | None:
-    layout = plan.layout
-    if layout.experts == 1 or layout.tensor == 1:
-        return None
-    problem = f"experts={layout.experts} holds whole experts, and tensor={layout.tensor} cuts them"
-    return PlanError("layout.experts", problem, "Use experts with data, context or pipeline ranks.")
-
-
 def experts_stay_on_the_device(plan: Plan) -> PlanError | None:
     experts = plan.layout.experts
     if experts == 1 or "parameters" not in plan.offload:
