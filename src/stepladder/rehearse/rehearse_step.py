@@ -87,7 +87,7 @@ def rehearse(
     recorder = Recorder("cpu", workspaces)
     recorder.stand(workspaces.standing_bytes)
     with played(eager, rank, device, recorder, sayings or Sayings()) as world:
-        notes += run_steps(model, eager, world, given, loss, recorder)
+        notes += run_steps(model, eager, world, given, loss, recorder, device)
     return report(settled, ranks, rank, device, recorder, limit_bytes, notes)
 
 
@@ -166,6 +166,7 @@ def run_steps(
     sample: Batch,
     loss: Any,
     recorder: Recorder,
+    device: str,
 ) -> tuple[str, ...]:
     """Build the run and take its steps; what is to be said of them."""
     try:
@@ -178,10 +179,13 @@ def run_steps(
         known = settle_loss(run)
         claim_state(recorder, run.module, run.optimizer)
         recorder.phase = FORWARD
-        rows = rows_of_rank(settled, sample)
+        rows, held = rows_of_rank(settled, sample), list[Batch]()
         with moments_followed(recorder, run.module, run.optimizer):
             for _ in range(STEPS):
-                take_step(run, fake_batch(sample, rows, settled.data_ranks))
+                held.append(fake_batch(sample, rows, settled.data_ranks))
+                take_step(run, held[-1])
+                # A GPU is behind its host: when a batch comes, the one before is still in use.
+                del held[: -1 if device == "cuda" else None]
         return () if known else (UNTRIED,)
     except StepladderError:
         raise
