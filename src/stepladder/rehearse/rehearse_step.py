@@ -1,8 +1,8 @@
 """The rehearsal: our own step on fake tensors, in a fake world of as many ranks as the plan has.
 
 It is the code that trains, from the ladder to the optimizer's update, so nothing of a plan can be
-forgotten. Three steps are taken: the optimizer's state appears in the first, buckets may be
-arranged anew in the second, and the third is like every later one.
+forgotten. Two steps are taken: the optimizer's state appears in the first, and the second is like
+every later one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .recorder import FORWARD, Recorder
 from .rehearsal import Rehearsal, Replay
 from .workspaces import Workspaces
 
-STEPS = 3
+STEPS = 2
 UNTRIED = "loss: the first step also tries what it is a mean over, on a copy; that is not counted"
 
 
@@ -132,7 +132,9 @@ def rehearsable(
             "cuda: kernels and autocast are imitated on the CPU; what convolutions take while they "
             "run is not known before, in float32 up to a third of the peak where it was measured"
         )
-    if any(isinstance(part, nn.RNNBase) for part in model.modules()):
+    counted = nn.LSTM if device == "cuda" else ()
+    recurrent = [part for part in model.modules() if isinstance(part, nn.RNNBase)]
+    if not all(isinstance(part, counted) for part in recurrent):
         notes.append("recurrent layers: what their library keeps for backward is not counted")
     plain = replace(plan, compile=False, graphs=False, kernels=False, memory_bytes=None)
     return replace(settled, plan=plain), tuple(notes)
