@@ -3,7 +3,7 @@
 import pytest
 
 from stepladder.job.summary import forecast_comparison
-from tests.described_once import described_once
+from tests.train.tuning.described_once import described_once
 
 
 @pytest.fixture(scope="module", autouse=True)

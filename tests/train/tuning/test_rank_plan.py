@@ -11,8 +11,8 @@ from stepladder.train import climb
 from stepladder.train.tuning import planner_inputs, rank_plan
 from stepladder.train.tuning.auto_plan import choose_plan
 from stepladder.world import Place
-from tests.described_once import described_once
 from tests.ranks import run
+from tests.train.tuning.described_once import described_once
 
 TWO = Place(rank=0, num_ranks=2, local_rank=0, local_ranks=2, launched=True)
 FOUR = Place(rank=0, num_ranks=4, local_rank=0, local_ranks=4, launched=True)
