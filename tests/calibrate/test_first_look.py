@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ def first_time(monkeypatch, tmp_path):
         return FOUND
 
     monkeypatch.setattr(first_look, "calibrate", measured)
+    monkeypatch.setattr(first_look, "load_and_cores", lambda: (0.5, 2))
     return taken
 
 
@@ -60,6 +62,49 @@ def test_without_a_cache_that_can_be_written_it_serves_this_process(first_time, 
     (line,) = capsys.readouterr().err.splitlines()
     assert f"not kept, as {tmp_path / 'cache/stepladder'} cannot be written" in line
     assert not calibration_path("CPU").exists()
+
+
+def test_one_taken_on_a_busy_machine_serves_this_process_and_is_not_kept(
+    first_time, capsys, monkeypatch
+):
+    monkeypatch.setattr(first_look, "load_and_cores", lambda: (7.25, 2))
+    assert speeds_here(CPU) == speeds_here(CPU) == FOUND and len(first_time) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "not kept, as the machine is busy (load 7.2 on 2 cores): once more next time" in line
+    assert not calibration_path("CPU").exists()
+    monkeypatch.setattr(first_look, "MEASURED", {})  # next time, and the machine is quiet
+    monkeypatch.setattr(first_look, "load_and_cores", lambda: (2.0, 2))
+    assert speeds_here(CPU) == load_calibration("CPU") == FOUND and len(first_time) == 2
+
+
+def test_one_whose_own_repeats_disagree_is_not_kept(first_time, capsys, monkeypatch):
+    seconds = iter([1.0, 1.3, 1.0, 1.5])
+
+    def measured(device, limit, *, probes):
+        return replace(FOUND, timings=(Timing("product", "fp32", (8, 8, 8), next(seconds)),))
+
+    monkeypatch.setattr(first_look, "calibrate", measured)
+    assert speeds_here(CPU) is not None and load_calibration("CPU") is not None
+    monkeypatch.setattr(first_look, "MEASURED", {})
+    calibration_path("CPU").unlink()
+    capsys.readouterr()
+    assert speeds_here(CPU) is not None and load_calibration("CPU") is None
+    said = capsys.readouterr().err.splitlines()[1]
+    assert said == (
+        "Not kept: the same matrix product took 1.5 times as long a few seconds apart, so the "
+        "machine is busy. It is measured again next time."
+    )
+
+
+def test_ranks_on_one_processor_have_even_shares_of_what_was_measured(first_time):
+    both = speeds_here(CPU, ranks=2)
+    assert both.matrix_flops_per_second == {"fp32": 2.5e10}
+    assert both.bandwidth_bytes_per_second == 5e9 and load_calibration("CPU") == FOUND
+    words = {"plan": "fp32 ddp micro=4", "batch": 8}
+    alone = sl.plan("gpt-tiny", "here", plan="fp32 micro=8", batch=8).forecast
+    shared = sl.plan("gpt-tiny", "here x 2", **words).forecast
+    halves = shared.time.matrix / alone.time.matrix
+    assert halves == pytest.approx(1.0, rel=0.05)  # half of the rows on half of the processor
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0", "no"])

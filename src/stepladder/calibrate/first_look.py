@@ -36,17 +36,29 @@ TRAINING = ("launch", "launch llama", "ask for an update", "step")
 COMPUTES = {"cpu": ("", "fp32", "bf16"), "cuda": ("", "bf16", "tf32", "fp32", "fp16")}
 WAYS = ("", "pure")  # of running a tiny model: the rest are kept apart by the long form
 LARGEST = {"cpu": 2**22, "cuda": 2**26}  # elements of what is streamed or updated
+NAMES = {"stream": "copy in memory", "product": "matrix product"}
+REPEATED, REPEATS = tuple(NAMES), 4  # probes that are timed again
+MOST_APART = 1.4  # times that a quiet machine is apart; beyond it, it is not
 
 MEASURED: dict[str, Calibration] = {}  # in this process, where nothing could be kept
 
 
-def speeds_here(device: torch.device | None = None) -> Calibration | None:
+def speeds_here(device: torch.device | None = None, ranks: int = 1) -> Calibration | None:
     """This user's calibration of this machine's device; where there is none, a short one, kept.
 
-    None where measuring is switched off, and on a processor that several ranks share: what one
-    of them measures with a part of the cores is not what the machine can do.
+    One that is taken while the machine is busy serves this process and is not kept. None where
+    measuring is switched off, and in one of several ranks on a processor: what one of them measures
+    with a part of the cores is not what the machine can do.
+
+    Args:
+        ranks: that share the device, if it is a processor.
     """
     device = device or pick_device("auto")
+    found = speeds_alone(device)
+    return found.shared_by(ranks) if found and device.type == "cpu" else found
+
+
+def speeds_alone(device: torch.device) -> Calibration | None:
     name = device_name(device)
     if known := load_calibration(name) or MEASURED.get(name):
         return known
@@ -55,31 +67,63 @@ def speeds_here(device: torch.device | None = None) -> Calibration | None:
         alone or device.type == "cuda"
     ):
         return None
-    folder = calibration_path(name).parent
-    kept = can_keep(name)
-    where = f"kept in {folder}" if kept else f"not kept, as {folder} cannot be written"
+    folder, hindrance = calibration_path(name).parent, why_not_kept(name)
+    where = f"not kept, as {hindrance}" if hindrance else f"kept in {folder}"
     say(f"Measuring {name} for the first time, at most 10 s, {where}; {SWITCH}=off leaves it out.")
     with untouched(device):  # inputs are random, and the user's seeds are the user's
         probes = list(first_probes(device, training=alone))
         found = calibrate(device, SECONDS, probes=probes)
+        doubt = "" if hindrance else disagreement(found, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # the run's own peak is reported later
     if not found.matrix_flops_per_second:
         return None  # this device can do none of it: what follows says so better
     MEASURED[name] = found
-    if kept:
+    if doubt:
+        say(f"Not kept: {doubt}. It is measured again next time.")
+    elif not hindrance:
         found.save(calibration_path(name))
     return found
 
 
-def can_keep(name: str) -> bool:
-    """Whether this user has a cache folder that can be written."""
+def why_not_kept(name: str) -> str:
+    """What hinders a first look from being kept: the cache folder, or a busy machine."""
     folder = calibration_path(name).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+        writable = False
+    if not writable:
+        return f"{folder} cannot be written"
+    load, cores = load_and_cores()
+    if load > cores:
+        return f"the machine is busy (load {load:.1f} on {cores} cores): once more next time"
+    return ""
+
+
+def load_and_cores() -> tuple[float, int]:
+    """Programs that run or want to, over the last minute; 0 where the system does not tell."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return load, os.cpu_count() or 1
+
+
+def disagreement(found: Calibration, device: torch.device) -> str:
+    """What shows that others use the machine: its first probes, timed again, take other times."""
+    first = [t for t in found.timings if t.kind in REPEATED][:REPEATS]
+    if not first:
+        return ""
+    probes = [Probe(t.kind, t.compute, t.shape) for t in first]
+    again = {(t.kind, t.compute, t.shape): t for t in calibrate(device, 1.0, probes=probes).timings}
+    for before in first:
+        after = again.get((before.kind, before.compute, before.shape))
+        if after is None:
+            continue
+        times = max(after.seconds / before.seconds, before.seconds / after.seconds)
+        if times > MOST_APART:
+            what = f"the same {NAMES[before.kind]} took {times:.1f} times as long"
+            return f"{what} a few seconds apart, so the machine is busy"
+    return ""
 
 
 def first_probes(device: torch.device, *, training: bool = True) -> Iterator[Probe]:

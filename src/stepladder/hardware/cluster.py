@@ -50,7 +50,7 @@ class Cluster:
 
     @classmethod
     def parse(cls, text: str) -> Cluster:
-        """Read a cluster from text such as '8 nodes x 8 H100-80GB, 400 Gb/s'."""
+        """Read a cluster from text such as '8 nodes x 8 H100-80GB, 400 Gb/s', or 'here'."""
         require_type("cluster", text, str, "Write one, such as '8 x H100-80GB'.")
         return complete_cluster(parse_cluster_text(text))
 

@@ -12,7 +12,7 @@ could not be understood is reported at once. "500 W" caps the power of each devi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -26,6 +26,8 @@ from .power import cap_power
 from .units import read_size, read_speed, write_latency, write_size, write_speed
 
 EXAMPLES = "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'"
+
+MOST_DEVICES = 2**20  # ten times the largest cluster that anybody has
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 _TIMES = r"(?: ?[×*] ?|x ?| x | )"  # in "1 Xeon-8380" the X belongs to the name
@@ -85,16 +87,38 @@ def parse_cluster_text(text: str) -> ClusterText:
     _refuse_half(head)
     problems: list[PlanError] = []
     pieces = _attempt(problems, _read_head, head)
-    facts: dict[str, Any] = {}
-    for part in filter(None, tail):
-        fact = _attempt(problems, _read_fact, part) or {}
-        problems += [_twice(name, part) for name in _STATED if name in fact and name in facts]
-        facts |= fact
+    facts = _facts(tail, problems)
     raise_all(problems)
     assert pieces is not None  # no problem was raised, so the head was read
+    _refuse_too_many(pieces)
     if cap := facts.pop("watts", None):
         facts["device"] = cap_power(cap[0], pieces.device, cap[1])
     return replace(pieces, **facts)
+
+
+def read_stated(parts: Iterable[str]) -> dict[str, Any]:
+    """What the parts behind the devices state: links, host memory, the power cap."""
+    problems: list[PlanError] = []
+    facts = _facts([" ".join(part.split()) for part in parts], problems)
+    raise_all(problems)
+    return facts
+
+
+def _facts(parts: Iterable[str], problems: list[PlanError]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for part in filter(None, parts):
+        fact = _attempt(problems, _read_fact, part) or {}
+        problems += [_twice(name, part) for name in _STATED if name in fact and name in facts]
+        facts |= fact
+    return facts
+
+
+def _refuse_too_many(pieces: ClusterText) -> None:
+    """Refuse a number of devices that is a slip of the keyboard."""
+    devices = pieces.num_nodes * pieces.devices_per_node
+    if devices > MOST_DEVICES:
+        problem = f"{pieces.num_nodes} nodes x {pieces.devices_per_node} are {devices:,} devices"
+        raise PlanError("cluster", problem, f"The most that is planned for is {MOST_DEVICES:,}.")
 
 
 def _attempt(problems: list[PlanError], reader: Callable[[str], Read], part: str) -> Read | None:

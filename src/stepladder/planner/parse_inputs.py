@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from stepladder.errors import PlanError, require_count, require_type
 from stepladder.hardware import Cluster
+from stepladder.hardware.here import cluster_here, is_here
 from stepladder.plan import Plan
 from stepladder.record import Calibration
 from stepladder.workload import Facts, find_facts
 
+MOST_SEQUENCES = 2**30  # of one step: beyond it a number is a slip of the keyboard
 GIVEN = "as given"  # the source of a price that somebody states
 
 
@@ -34,7 +36,9 @@ def plan_of(given: Plan | str) -> Plan:
 def cluster_of(given: Cluster | str, price: float | None = None) -> Cluster:
     """The cluster, at this price of a device-hour where one is given."""
     require_type("cluster", given, (Cluster, str), "Write one, such as '8 x H100-80GB'.")
-    return at_price(Cluster.parse(given) if isinstance(given, str) else given, price)
+    if isinstance(given, str):
+        given = cluster_here(given) if is_here(given) else Cluster.parse(given)
+    return at_price(given, price)
 
 
 def at_price(cluster: Cluster, price: float | None) -> Cluster:
@@ -52,6 +56,9 @@ def at_price(cluster: Cluster, price: float | None) -> Cluster:
 def check_batch(batch: int | None) -> None:
     if batch is not None:
         require_count("batch", batch, "a number of sequences")
+        if batch > MOST_SEQUENCES:
+            problem = f"{batch:,} sequences are more than any step has"
+            raise PlanError("batch", problem, f"Use {MOST_SEQUENCES:,} or fewer.")
 
 
 def check_calibration(given: Calibration | None) -> None:

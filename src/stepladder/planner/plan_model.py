@@ -10,6 +10,7 @@ from typing import Any
 
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
+from stepladder.hardware.here import is_here
 from stepladder.plan import Batch, Plan
 from stepladder.record import Calibration, Forecast, load_calibration
 from stepladder.workload import Facts
@@ -73,7 +74,7 @@ def plan(
 
     Args:
         model: a preset, a shape, a config.json; or `sl.describe(module, sample=batch)`.
-        on: a cluster, such as "8 x H100-80GB", or "here".
+        on: a cluster, such as "8 x H100-80GB", "here" or "here x 2".
         plan: forecast this one instead of searching.
         batch: sequences of one step; None: usual for the model.
         sequence: tokens of a sequence; None: the model's own.
@@ -90,8 +91,8 @@ def plan(
     """
     check_batch(batch)
     facts = facts_of(model, sequence)
-    cluster = cluster_of(Cluster.detect() if on == "here" else on, price)
-    speeds = speeds_of(cluster, calibration, here=on == "here")
+    cluster = cluster_of(on, price)
+    speeds = speeds_of(cluster, calibration, here=is_here(on))
     if plan is None:
         choices = search(facts, cluster, batch=batch, calibration=speeds)
         return PlanResult(choices.best.plan, choices.forecasts[0], choices, explain(choices))
@@ -114,7 +115,9 @@ def speeds_of(
         here: on this machine, which is measured in seconds where nobody has yet.
     """
     if given is None and here:  # a look upwards, as Cluster.detect's
-        found: Calibration | None = import_module("stepladder.calibrate").speeds_here()
+        found: Calibration | None = import_module("stepladder.calibrate").speeds_here(
+            ranks=cluster.devices_per_node
+        )
         return found
     if given == "none":
         return None

@@ -23,6 +23,12 @@ MIN_FACTOR, MAX_FACTOR = 0.25, 4.0  # beyond these it is the run that is unusual
 LATEST_WEIGHT = 0.3  # of the latest run in a correction, once there are several
 HOST = "host"  # the key of the correction for launch-bound steps
 HOST_BOUND_SHARE = 0.05  # of a step waiting for the host, from which it counts as launch-bound
+# Rates of a processor that its ranks divide among them. A launch takes one core, which each has.
+SHARED = frozenset((
+    "matrix_flops_per_second", "attention_flops_per_second", "convolution_flops_per_second",
+    "colour_flops_per_second", "bandwidth_bytes_per_second", "rough_bytes_per_second",
+    "elements_per_second", "optimizer_bytes_per_second",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,22 @@ class Calibration:
         """This calibration after a run that took `ratio` times its forecast."""
         known = self.corrections.get(key, Correction())
         return replace(self, corrections={**self.corrections, key: known.updated(ratio)})
+
+    def shared_by(self, ranks: int) -> Calibration:
+        """What each of so many ranks on one processor has of it: even shares, its launches apart.
+
+        >>> Calibration(bandwidth_bytes_per_second=2e10).shared_by(2).bandwidth_bytes_per_second
+        10000000000.0
+        """
+        if ranks == 1:
+            return self
+        table: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
+        for name, rate in table.items():
+            if isinstance(rate, Mapping):
+                table[name] = {key: each / ranks for key, each in rate.items()}
+            elif rate is not None:
+                table[name] = rate / ranks
+        return replace(self, **table, timings=())
 
     def save(self, path: str | Path) -> None:
         text, file = json.dumps(asdict(self), indent=2) + "\n", Path(path)

@@ -264,3 +264,24 @@ def test_a_device_without_a_price_asks_for_one(capsys) -> None:
 def test_a_price_that_is_none_is_refused() -> None:
     with pytest.raises(PlanError, match="price: -1.0 is not a number of dollars for one device"):
         run("gpt2", "--on", "8 x H20", "--price", "-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--plan", ""), "plan: is empty. Write words such as 'bf16 zero3', or leave it out."),
+        (("--plan", "auto tune=5"), "plan: 'auto tune=5' leaves the rest of a plan to trials on "
+         "the device, and none is run here. Leave --plan out to search, or write the plan whole."),
+        (("--batch", str(10**20)), "batch: 100,000,000,000,000,000,000 sequences are more than any "
+         "step has. Use 1,073,741,824 or fewer."),
+    ],
+)  # fmt: skip
+def test_numbers_and_words_that_cannot_be_meant_are_refused(words, line) -> None:
+    with pytest.raises(PlanError) as refused:
+        run("gpt2", "--on", "1 H100", *words)
+    assert str(refused.value) == line
+
+
+def test_auto_searches_as_no_plan_does(capsys) -> None:
+    assert run("gpt-tiny", "--on", "1 H100", "--batch", "8", "--plan", "auto") == 0
+    assert "Best: " in capsys.readouterr().out

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stepladder.cli.import_torch import loading
 from stepladder.cli.plan_from_other_projects import (
@@ -23,6 +22,13 @@ from stepladder.cli.plan_from_other_projects import (
     show_left,
 )
 from stepladder.cli.planner_page.open_page import configure_page, open_page, require_both
+from stepladder.cli.planning.rehearsed_plan import (
+    configure_rehearsal,
+    rehearsal_json,
+    rehearse_plan,
+    show_rehearsal,
+)
+from stepladder.cli.planning.show_search import search_json, show_head, show_search
 from stepladder.cli.results.plan_command import (
     one_json,
     show_forecast,
@@ -30,24 +36,23 @@ from stepladder.cli.results.plan_command import (
     to_run,
 )
 from stepladder.cli.results.plan_plots import plot_forecasts
-from stepladder.cli.results.price import Priced, configure_price, hourly, read_price
-from stepladder.cli.results.tables import GIB, as_json, digits, percent, table
+from stepladder.cli.results.price import Priced, configure_price, read_price
+from stepladder.cli.results.tables import as_json
 from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
+from stepladder.hardware.here import is_here
 from stepladder.plan import Batch, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
 from stepladder.planner import check_plan, forecast, search
-from stepladder.planner.explain import Explanation, explain
-from stepladder.planner.parse_inputs import at_price
+from stepladder.planner.explain import explain
+from stepladder.planner.parse_inputs import check_batch, cluster_of
 from stepladder.planner.remedies import find_remedies
-from stepladder.planner.search_result import Choices
 from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
 from stepladder.workload import Facts, find_facts
 from stepladder.workload.shape import FAMILIES
 
-AMOUNTS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 DOES_NOT_FIT = NOT_WHOLE = 1
 
 
@@ -56,11 +61,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "model", nargs="?", metavar="MODEL", help=f"resnet50, a config.json, {MODEL}"
     )
     configure_user_code(parser)
-    parser.add_argument("--on", metavar="CLUSTER", help="'8 nodes x 8 H100', or here")
+    parser.add_argument("--on", metavar="CLUSTER", help="'8 nodes x 8 H100', here, 'here x 2'")
     parser.add_argument("--batch", type=int, metavar="N", help="sequences in one step")
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)
     configure_price(parser)
+    configure_rehearsal(parser)
     parser.add_argument(
         "--calibration", metavar="FILE", help="what 'stepladder calibrate' wrote; or none"
     )
@@ -76,24 +82,41 @@ def run(options: argparse.Namespace) -> int:
         return open_page(options)
     require_both(options)
     facts = facts_of(options)
-    detected = Cluster.detect() if options.on == "here" else Cluster.parse(options.on)
-    cluster = at_price(detected, options.price)
+    check_batch(options.batch)
+    cluster = cluster_of(options.on, options.price)
     calibration = measured_speeds(options, cluster)
-    if options.batch is not None and options.batch < 1:
-        raise PlanError("batch", f"{options.batch} is not a number of sequences", "Use 1 or more.")
     priced = read_price(options, facts, cluster)
     carried = read_foreign(options)
-    if options.plan or carried:
-        plan = carried.plan if carried else Plan.parse(options.plan)
+    plan = carried.plan if carried else read_plan(options.plan)
+    if plan is not None:
         return run_one(options, facts, cluster, calibration, plan, carried, priced)
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
+    told = choices.forecasts[0]
+    played = rehearse_plan(options, facts, cluster, best, told) if options.rehearse else None
     if options.json:
-        as_json(search_json(choices, explanation, options, priced))
+        said = rehearsal_json(played) if played else {}
+        as_json({**search_json(choices, explanation, options, priced), **said})
     else:
         show_search(choices, explanation, options, priced)
-    return 0
+        if played:
+            show_rehearsal(played, told)
+    return DOES_NOT_FIT if played and not played.fits else 0
+
+
+def read_plan(words: str | None) -> Plan | None:
+    """The plan that was named; None: one is searched for, as `auto` says too."""
+    if words is None or words.split() == ["auto"]:
+        return None
+    if not words.strip():
+        raise PlanError("plan", "is empty", "Write words such as 'bf16 zero3', or leave it out.")
+    if words.split()[0] == "auto":
+        problem = (
+            f"'{words}' leaves the rest of a plan to trials on the device, and none is run here"
+        )
+        raise PlanError("plan", problem, "Leave --plan out to search, or write the plan whole.")
+    return Plan.parse(words)
 
 
 def facts_of(options: argparse.Namespace) -> Facts:
@@ -126,10 +149,10 @@ def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibratio
             problem = f"{options.calibration} was measured on {named.device}, not {cluster.device}"
             raise PlanError("calibration", problem, "Name one that was measured there, or none.")
         return named
-    if options.on == "here":
+    if is_here(options.on):
         with loading():
             from stepladder.calibrate import speeds_here
-        found = speeds_here()
+        found = speeds_here(ranks=cluster.devices_per_node)
     else:
         found = load_calibration(cluster.device.name)
     if found and not options.json and calibration_path(cluster.device.name).exists():
@@ -156,8 +179,10 @@ def run_one(
         [] if found.fits else find_remedies(facts, plan, cluster, calibration, shorter=shorter)
     )
     keep(options, plan, (found,))
+    played = rehearse_plan(options, facts, cluster, plan, found) if options.rehearse else None
     if options.json:
         said = left_json(carried) if carried else {}
+        said |= rehearsal_json(played) if played else {}
         as_json({**one_json(found, priced, remedies), **said})
     else:
         show_head(facts, cluster, priced)
@@ -165,13 +190,15 @@ def run_one(
         if carried:
             show_left(carried)
         show_forecast(found, priced)
+        if played:
+            show_rehearsal(played, found)
         if found.fits:
             print(to_run(options, facts, cluster, found.plan, plan.layout.num_ranks))
         else:
             show_remedies(remedies)
     if carried and not carried.complete:
         return NOT_WHOLE
-    return 0 if found.fits else DOES_NOT_FIT
+    return 0 if found.fits and (not played or played.fits) else DOES_NOT_FIT
 
 
 def keep(options: argparse.Namespace, plan: Plan, forecasts: Iterable[Forecast]) -> None:
@@ -183,102 +210,3 @@ def keep(options: argparse.Namespace, plan: Plan, forecasts: Iterable[Forecast])
             raise RecordError("save", problem, "Name another file.") from refused
     if options.plot:
         plot_forecasts(options.plot, list(forecasts)[:8])
-
-
-def show_search(
-    choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
-) -> None:
-    show_head(choices.facts, choices.cluster, priced)
-    seconds = choices.forecasts[0].time is not None
-    shown = choices.forecasts[: None if options.all else 8]
-    rows = [ranked_row(found) for found in shown]
-    title = (
-        f"{choices.num_plans:,} plans for a batch of {choices.batch:,}; {len(choices.ranked):,} fit"
-    )
-    rate = f"{priced.unit}/s/device"
-    table(title, ["plan", rate, "MFU", "step s", "memory GiB", "fits to", "$/h"], rows, ["plan"])
-    priced.show(shown)
-    if not seconds:
-        remedy = "'stepladder calibrate' there measures one"
-        print(f"Time is unknown: the table has no peak for {choices.cluster.device}; {remedy}.\n")
-    print(f"Best: {choices.forecasts[0].plan}\n")
-    show_forecast(choices.forecasts[0], priced)
-    ranks = choices.best.plan.layout.num_ranks
-    print(to_run(options, choices.facts, choices.cluster, choices.forecasts[0].plan, ranks), "\n")
-    verdicts = explanation.families if options.all else explanation.families[:6]
-    if verdicts:
-        lost = [[v.family, lost_by(v.slower), v.reason, str(v.plan)] for v in verdicts]
-        table(
-            "Why the others lose",
-            ["family", "slower", "reason", "its best plan"],
-            lost,
-            ["its best plan"],
-        )
-    if explanation.next_rungs:
-        print("Next rung")
-        print("\n".join(f"  {line}" for line in explanation.next_rungs))
-    if options.all:
-        rejected = [[str(each.plan), each.reason] for each in choices.rejected]
-        table("Every plan that was left out", ["plan", "reason"], rejected)
-
-
-def show_head(facts: Facts, cluster: Cluster, priced: Priced) -> None:
-    per, flops = facts.unit.removesuffix("s"), facts.flops_per_token
-    active = facts.active_parameters
-    meets = f" ({amount(active)} active)" if active < facts.parameters else ""
-    size = f"{amount(facts.parameters)} parameters{meets}"
-    work = f"{digits(flops / 1e9)} GFLOP a {per}" if flops else "FLOPs unknown"
-    print(f"{facts.name}: {size}, {work}")
-    print(f"{cluster}")
-    for assumption in cluster.assumptions:
-        print(f"  assumed: {assumption}")
-    print(priced.rent(cluster))
-
-
-def amount(number: float) -> str:
-    """A count of parameters, as people say it."""
-    unit, name = next((each for each in AMOUNTS if number >= each[0]), (1, ""))
-    return f"{digits(number / unit)} {name}".rstrip()
-
-
-def ranked_row(found: Forecast) -> list[object]:
-    rate, time = found.tokens_per_second_per_device, found.time
-    limit = found.memory_limit_bytes
-    return [
-        found.plan,
-        None if rate is None else round(rate),
-        percent(found.mfu),
-        None if time is None else round(time.step_seconds, 3),
-        round(found.memory.peak_bytes / GIB, 1),
-        "unknown" if limit is None else f"{found.memory.peak_bytes / limit:.0%}",
-        hourly(found),
-    ]
-
-
-def lost_by(share: float | None) -> str:
-    return "does not fit" if share is None else f"{share:.1%}"
-
-
-def search_json(
-    choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
-) -> dict[str, Any]:
-    verdicts = [
-        {"family": v.family, "plan": str(v.plan), "reason": v.reason, "slower": v.slower}
-        for v in explanation.families
-    ]
-    rejected = [{"plan": str(each.plan), "reason": each.reason} for each in choices.rejected]
-    return {
-        "model": choices.facts.name,
-        "parameters": choices.facts.parameters,
-        "active_parameters": choices.facts.active_parameters,
-        "cluster": str(choices.cluster),
-        "assumptions": list(choices.cluster.assumptions),
-        "batch": choices.batch,
-        "plans": choices.num_plans,
-        "fit": len(choices.ranked),
-        "ranked": [{**f.to_dict(), **priced.record(f)} for f in choices.forecasts],
-        "why": list(explanation.why),
-        "families": verdicts,
-        "next_rungs": list(explanation.next_rungs),
-        **({"rejected": rejected} if options.all else {}),
-    }

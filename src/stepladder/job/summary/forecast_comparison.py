@@ -24,6 +24,7 @@ from stepladder.record import (
     Report,
     calibration_path,
     correction_key,
+    load_calibration,
 )
 from stepladder.record.calibration import HOST
 from stepladder.train import Run, facts_for
@@ -143,14 +144,18 @@ class ForecastComparison:
         ]
 
     def refine(self) -> str | None:
-        """Correct this device's calibration by the run's step time; a sentence on the change."""
+        """Correct this device's calibration by the run's step time; a sentence on the change.
+
+        Only one that was kept is corrected: what was measured on a busy machine serves one process.
+        """
         whole = self.forecast.time if self.forecast else None
-        if self.calibration is None or whole is None or len(self.reports) < ENOUGH:
+        kept = load_calibration(self.calibration.device) if self.calibration else None
+        if kept is None or whole is None or len(self.reports) < ENOUGH:
             return None
         assert self.step_seconds is not None and self.data_seconds is not None
         pace = correction_key(whole, self.run.plan.precision.compute)
         ratio = (self.step_seconds - self.data_seconds) / whole.step_seconds
-        better = self.calibration.refined(pace, ratio)
+        better = kept.refined(pace, ratio)
         better.save(calibration_path(better.device))
         found = better.corrections[pace]
         what = "the host's launches" if pace == HOST else f"{pace} forecasts"

@@ -36,9 +36,11 @@ def speeds_for(device: torch.device, place: Place = ALONE) -> Calibration | None
 
     The second look upwards in the house: what a device can do is seen by training on it.
     """
+    ranks = place.local_ranks
     if place.rank:
-        return load_calibration(cluster_for(device).device.name)
-    found: Calibration | None = import_module("stepladder.calibrate").speeds_here(device)
+        known = load_calibration(cluster_for(device).device.name)
+        return known.shared_by(ranks) if known and device.type == "cpu" else known
+    found: Calibration | None = import_module("stepladder.calibrate").speeds_here(device, ranks)
     return found
 
 
