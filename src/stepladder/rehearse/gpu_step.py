@@ -10,8 +10,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional as F
 
-from stepladder.model.tracing.gpu_kernels import GpuKernels
+from stepladder.model.tracing.gpu_kernels import GpuKernels, gpu_attention
 from stepladder.train.optimizer import master_weights
 from stepladder.train.optimizer.compact import compact_adam
 
@@ -49,6 +50,8 @@ class GpuStep(GpuKernels):
                     edges(args[0]), given.get("gradient"), given.get("retain_graph"),
                     given.get("create_graph", False), inputs=edges(given.get("inputs")),
                 )  # fmt: skip
+        if func is F.scaled_dot_product_attention:
+            return gpu_attention(*args, **given)
         if getattr(func, "__name__", "") == "lstm" and not given:
             made = gpu_lstm(*args)
             if made is not None:

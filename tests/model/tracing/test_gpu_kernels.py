@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from stepladder.model import describe
-from stepladder.model.tracing.gpu_kernels import device_kernels
+from stepladder.model.tracing.gpu_kernels import device_kernels, gpu_attention
 
 HALF = torch.empty(2, 8, 4, 4, dtype=torch.bfloat16)
 
@@ -82,10 +82,6 @@ def test_float32_attention_to_fewer_heads_keeps_whole_matrices(dtype, kv_heads, 
         sizes.append(tensor.numel())
         return tensor
 
-    attend = nn.functional.scaled_dot_product_attention
-    with (
-        device_kernels("cuda"),
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-    ):
-        attend(query, key, key, enable_gqa=kv_heads < 4)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        gpu_attention(query, key, key, enable_gqa=kv_heads < 4)
     assert (max(sizes) >= 4 * 64 * 64) is whole

@@ -2,9 +2,8 @@
 
 On a CPU torch composes RMSNorm of small operations, which save the normalised input in float32; on
 a GPU one kernel saves its input and a statistic. Dropout saves a byte an element there, not a
-factor in the input's type. Attention in float32 whose keys have fewer heads has no fused kernel on
-a GPU. Autocast's lists differ too: powers, exponentials and group norms, which a CPU computes in
-the type of their inputs, run in float32 on a GPU.
+factor in the input's type. Autocast's lists differ too: powers, exponentials and group norms, which
+a CPU computes in the type of their inputs, run in float32 on a GPU.
 """
 
 from __future__ import annotations
@@ -184,7 +183,6 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
     torch.rms_norm: fused_rms_norm,
     F.dropout: fused_dropout,
     torch.dropout: fused_dropout,
-    F.scaled_dot_product_attention: gpu_attention,
     F.cross_entropy: gpu_cross_entropy,
 }
 
