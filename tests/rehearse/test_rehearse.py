@@ -9,7 +9,9 @@ import torch.distributed as dist
 from torch import nn
 
 from stepladder.errors import ModelError, PlanError
-from stepladder.rehearse import rehearse
+from stepladder.plan import Layout
+from stepladder.rehearse import rehearse, rehearse_kinds
+from stepladder.rehearse.rehearse_kinds import ranks_of_kinds
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "planner"))
 
@@ -180,3 +182,33 @@ def rehearse_on_rank():
 def test_a_rank_of_a_run_cannot_play_another_world():
     said = run(rehearse_on_rank, 2)[0]
     assert said.startswith("rehearse: a world of 2 ranks is rehearsed by one process, and this one")
+
+
+def test_one_rank_of_each_kind_is_rehearsed():
+    module, batch, loss = make("decoder")
+    (found,) = rehearse_kinds(module, "zero3", sample=batch, loss=loss, ranks=4)
+    assert found.rank == 0 and found.ranks == 4
+    assert ranks_of_kinds(Layout(pipeline=4, shard=2)) == [0, 4, 6]
+
+
+@pytest.mark.parametrize("name", ["rms", "layer"])
+def test_recomputation_under_autocast_repeats_a_gpus_kernels(name):
+    norm = nn.RMSNorm(32) if name == "rms" else nn.LayerNorm(32)
+    blocks = nn.ModuleList(nn.Sequential(norm, nn.Linear(32, 32), nn.Softmax(-1)) for _ in "ab")
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.head = blocks, nn.Linear(32, 4)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x)
+
+    batch = torch.zeros(8, 32), torch.zeros(8, dtype=torch.long)
+    kept, again = (
+        rehearse(Net(), plan, sample=batch, loss="cross_entropy").peaks["backward"]
+        for plan in ("bf16", "bf16 recompute=blocks")
+    )
+    assert again <= kept

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional as F
 
 from stepladder.model.tracing.gpu_kernels import GpuKernels
@@ -25,9 +26,18 @@ class GpuStep(GpuKernels):
         if func is Tensor.backward:  # torch hands over its arguments by name
             with self:
                 return torch.autograd.backward(
-                    args[0], given.get("gradient"), given.get("retain_graph"),
-                    given.get("create_graph", False), inputs=given.get("inputs"),
+                    edges(args[0]), given.get("gradient"), given.get("retain_graph"),
+                    given.get("create_graph", False), inputs=edges(given.get("inputs")),
                 )  # fmt: skip
         if func is F.scaled_dot_product_attention and "dropout_p" in given:
             given = {**given, "dropout_p": 0.0}  # a CPU would write whole matrices for it
         return super().__torch_function__(func, types, args, given)
+
+
+def edges(tensors: Any) -> Any:
+    """Where backward begins or ends; given tensors, torch would leave this mode to ask it again."""
+    if tensors is None or isinstance(tensors, GradientEdge):
+        return tensors
+    if isinstance(tensors, Tensor):
+        return get_gradient_edge(tensors)
+    return [edges(one) for one in tensors]

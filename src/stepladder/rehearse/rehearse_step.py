@@ -132,7 +132,7 @@ def rehearsable(
         )
     if any(isinstance(part, nn.RNNBase) for part in model.modules()):
         notes.append("recurrent layers: what their library keeps for backward is not counted")
-    plain = replace(plan, compile=False, graphs=False, kernels=False)
+    plain = replace(plan, compile=False, graphs=False, kernels=False, memory_bytes=None)
     return replace(settled, plan=plain), tuple(notes)
 
 

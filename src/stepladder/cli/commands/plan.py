@@ -23,6 +23,12 @@ from stepladder.cli.plan_from_other_projects import (
     show_left,
 )
 from stepladder.cli.planner_page.open_page import configure_page, open_page, require_both
+from stepladder.cli.planning.rehearsed_plan import (
+    configure_rehearsal,
+    rehearsal_json,
+    rehearse_plan,
+    show_rehearsal,
+)
 from stepladder.cli.results.plan_command import (
     one_json,
     show_forecast,
@@ -62,6 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequence", type=int, metavar="N", help="tokens in a sequence")
     configure_foreign(parser)
     configure_price(parser)
+    configure_rehearsal(parser)
     parser.add_argument(
         "--calibration", metavar="FILE", help="what 'stepladder calibrate' wrote; or none"
     )
@@ -88,11 +95,16 @@ def run(options: argparse.Namespace) -> int:
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
+    told = choices.forecasts[0]
+    played = rehearse_plan(options, facts, cluster, best, told) if options.rehearse else None
     if options.json:
-        as_json(search_json(choices, explanation, options, priced))
+        said = rehearsal_json(played) if played else {}
+        as_json({**search_json(choices, explanation, options, priced), **said})
     else:
         show_search(choices, explanation, options, priced)
-    return 0
+        if played:
+            show_rehearsal(played, told)
+    return DOES_NOT_FIT if played and not played.fits else 0
 
 
 def read_plan(words: str | None) -> Plan | None:
@@ -169,8 +181,10 @@ def run_one(
         [] if found.fits else find_remedies(facts, plan, cluster, calibration, shorter=shorter)
     )
     keep(options, plan, (found,))
+    played = rehearse_plan(options, facts, cluster, plan, found) if options.rehearse else None
     if options.json:
         said = left_json(carried) if carried else {}
+        said |= rehearsal_json(played) if played else {}
         as_json({**one_json(found, priced, remedies), **said})
     else:
         show_head(facts, cluster, priced)
@@ -178,13 +192,15 @@ def run_one(
         if carried:
             show_left(carried)
         show_forecast(found, priced)
+        if played:
+            show_rehearsal(played, found)
         if found.fits:
             print(to_run(options, facts, cluster, found.plan, plan.layout.num_ranks))
         else:
             show_remedies(remedies)
     if carried and not carried.complete:
         return NOT_WHOLE
-    return 0 if found.fits else DOES_NOT_FIT
+    return 0 if found.fits and (not played or played.fits) else DOES_NOT_FIT
 
 
 def keep(options: argparse.Namespace, plan: Plan, forecasts: Iterable[Forecast]) -> None:

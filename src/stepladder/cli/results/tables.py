@@ -33,7 +33,12 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(title=Text(title), box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    drawn = Table(
+        title=Text(title) if title else None,
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+    )
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float) or row[index] is None for row in rows)
         whole = max((len(cell(row[index])) for row in rows), default=0)

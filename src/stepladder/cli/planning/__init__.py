@@ -1,0 +1,1 @@
+"""Parts of `stepladder plan` that need more than the planner."""

@@ -1,0 +1,141 @@
+"""`stepladder plan --rehearse`: memory of one plan from its very step, beside the formula's."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepladder.cli.import_torch import loading
+from stepladder.cli.results.tables import GIB, signed_percent, size, table
+from stepladder.cli.user_code_options import announce, read_user_code
+from stepladder.hardware import Cluster
+from stepladder.plan import Plan
+from stepladder.plan.reference import Reference
+from stepladder.record import Forecast
+from stepladder.workload import Facts
+from stepladder.workload.shape import FAMILIES
+
+if TYPE_CHECKING:
+    from stepladder.rehearse import Rehearsal
+    from stepladder.rehearse.named_subject import RehearsalSubject
+
+TENSORS = 6  # of the largest that are listed
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedPlan:
+    """What was rehearsed of a plan: one rank of each kind, the one that needs most first."""
+
+    ranks: tuple[Rehearsal, ...]
+    seconds: float  # that it took
+    limit_bytes: int | None
+
+    @property
+    def fits(self) -> bool:
+        most, limit = self.ranks[0], self.limit_bytes
+        needed = most.reserved_bytes + most.memory.context
+        return limit is None or needed <= limit
+
+
+def configure_rehearsal(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="also run the plan's step on tensors without numbers: its memory by module",
+    )
+
+
+def rehearse_plan(
+    options: argparse.Namespace, facts: Facts, cluster: Cluster, plan: Plan, told: Forecast
+) -> RehearsedPlan:
+    """Rehearse the plan on as many ranks as the cluster has devices."""
+    with loading():
+        from stepladder.rehearse import rehearse_kinds
+
+    began = time.perf_counter()
+    subject = subject_of(options, facts)
+    found = rehearse_kinds(
+        subject.module, plan, sample=subject.sample, loss=subject.loss, ranks=cluster.num_devices,
+        device="cpu" if cluster.device.is_cpu else "cuda",
+    )  # fmt: skip
+    return RehearsedPlan(found, time.perf_counter() - began, told.memory_limit_bytes)
+
+
+def subject_of(options: argparse.Namespace, facts: Facts) -> RehearsalSubject:
+    from stepladder.rehearse.named_subject import subject_of_code, subject_of_name
+
+    if Reference.parse(options.model, taken=FAMILIES) is None:
+        return subject_of_name(options.model, facts.tokens)
+    code = read_user_code(options, options.model).complete()
+    announce(code.taken)
+    return subject_of_code(code, options.sequence)
+
+
+def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
+    """The rehearsed peaks beside the formula's, by owner; the moment and tensors of the peak."""
+    most = found.ranks[0]
+    formula, real = told.memory.by_owner(), most.memory.by_owner()
+    real["context"] = formula["context"]  # of the driver: no rehearsal sees it
+    rows: list[list[object]] = [
+        [owner.replace("_", " "), gib(real[owner]), gib(formula[owner])]
+        for owner in real
+        if real[owner] + formula[owner]
+    ]
+    for words, mine, theirs in totals(most, told):
+        rows.append([words, gib(mine), gib(theirs)])
+    which = f": rank {most.rank} of {most.ranks} needs most" if most.ranks > 1 else ""
+    print(f"Rehearsed in {found.seconds:.1f} s{which}")
+    table("", ["GiB a device", "rehearsed", "formula"], rows)
+    apart = told.memory.allocated_bytes / most.allocated_bytes - 1
+    print(f"The formula's allocated peak is {signed_percent(apart)} off the rehearsed one.")
+    print(f"The peak is in {most.phase}, at {most.module or 'the root of the module'}.")
+    tensors = [
+        [
+            size(one.num_bytes),
+            one.owner,
+            one.module or "-",
+            one.phase,
+            "x".join(map(str, one.shape)),
+        ]
+        for one in most.largest[:TENSORS]
+    ]
+    table("Largest at the peak", ["size", "owner", "made in", "during", "shape"], tensors)
+    for other in found.ranks[1:]:
+        print(f"rank {other.rank}: {other.reserved_bytes / GIB:.2f} GiB reserved.")
+    for note in most.notes:
+        print(note)
+    limit = found.limit_bytes
+    if limit is not None and not found.fits:
+        needed = (most.reserved_bytes + formula["context"]) / GIB
+        print(f"Rehearsed, it DOES NOT FIT: {needed:.1f} GiB of {limit / GIB:.1f}.")
+    print()
+
+
+def shape_of(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape)) or "-"
+
+
+def totals(most: Rehearsal, told: Forecast) -> list[tuple[str, int, int]]:
+    context = told.memory.context
+    return [
+        ("allocated peak", most.allocated_bytes, told.memory.allocated_bytes),
+        ("reserved peak", most.reserved_bytes, told.memory.reserved_bytes),
+        ("in use on the device", most.reserved_bytes + context, told.memory.peak_bytes),
+    ]
+
+
+def gib(num_bytes: int) -> float:
+    return round(num_bytes / GIB, 3)
+
+
+def rehearsal_json(found: RehearsedPlan) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "rehearsal": {
+            "seconds": found.seconds,
+            "fits": found.fits,
+            "ranks": [one.to_dict() for one in found.ranks],
+        }
+    }

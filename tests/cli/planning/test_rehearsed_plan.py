@@ -1,0 +1,76 @@
+"""`plan --rehearse`, as people type it: the step's own memory beside the formula's."""
+
+import json
+
+import pytest
+
+from stepladder.cli.main import main
+
+OWN = """\
+import torch
+from torch import nn
+
+
+def make():
+    return nn.Sequential(nn.Linear(8, 512), nn.GELU(), nn.Linear(512, 4))
+
+
+def batch():
+    return torch.zeros(16, 8), torch.zeros(16, dtype=torch.long)
+
+
+def broken():
+    return nn.Linear(7, 2)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "rehearsed_code.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return "rehearsed_code.py"
+
+
+def test_a_named_plan_is_rehearsed_beside_its_formula(capsys):
+    words = ["gpt-tiny", "--on", "1 H100-80GB", "--plan", "bf16 micro=2 recompute=blocks"]
+    assert main(["plan", *words, "--rehearse"]) == 0
+    shown = capsys.readouterr().out
+    for said in (
+        "Rehearsed in ", "allocated peak", "The formula's allocated peak is ", "The peak is in ",
+        "Largest at the peak", "To train with it",
+    ):  # fmt: skip
+        assert said in shown, said
+
+
+def test_a_module_of_ones_own_is_rehearsed_on_a_rank_of_several(own, capsys):
+    words = [f"{own}:make", "--on", "2 x H100-80GB", "--plan", "zero3 micro=8", "--rehearse"]
+    assert main(["plan", *words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["rehearsal"]
+    (one,) = told["ranks"]
+    assert told["fits"] and told["seconds"] > 0
+    assert one["rank"] == 0 and one["ranks"] == 2
+    assert one["reserved_bytes"] >= one["allocated_bytes"] > one["memory"]["parameters"] > 0
+
+
+def test_the_best_plan_is_rehearsed_where_none_is_named(own, capsys):
+    words = [f"{own}:make", "--on", "1 H100-80GB", "--batch", "16", "--rehearse", "--json"]
+    assert main(["plan", *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    best = told["ranked"][0]["plan"].split()
+    assert told["rehearsal"]["ranks"][0]["plan"].split()[0] == best[0]
+
+
+def test_a_rehearsal_that_passes_the_limit_fails_the_check(own, capsys):
+    words = [f"{own}:make", "--on", "1 H100-80GB", "--plan", "fp32 micro=8 memory=0.01GiB"]
+    assert main(["plan", *words, "--rehearse", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["rehearsal"]["fits"] is False
+
+
+def test_what_cannot_be_rehearsed_is_refused_in_one_line(own, capsys):
+    words = [f"{own}:broken", "--sample", f"{own}:batch", "--on", "1 H100-80GB"]
+    assert main(["plan", *words, "--plan", "fp32 micro=8", "--rehearse"]) == 2
+    refused = capsys.readouterr().err.splitlines()
+    assert refused[-1].count("Traceback") == 0
+    words = ["gpt-tiny", "--on", "2 x H100-80GB", "--plan", "zero3 offload=parameters"]
+    assert main(["plan", *words, "--rehearse"]) == 2
+    assert "offload=parameters cannot be rehearsed" in capsys.readouterr().err
