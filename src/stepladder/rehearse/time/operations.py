@@ -53,7 +53,7 @@ class Shape(NamedTuple):
     rows: int
     inner: int
     columns: int
-    count: int = 1
+    copies: int = 1
     channels: int = 0  # of a convolution's window
     groups: int = 1
     channels_last: bool = False
@@ -86,7 +86,6 @@ class Operation:
     rate: str = ""  # of a kernel that does not stream
     lanes: int = 0
     tensors: int = 1  # that one call handles: of an update, or of a list
-    ways: int = 1  # ranks of a collective
 
     @property
     def num_bytes(self) -> int:
@@ -134,7 +133,7 @@ class OperationLog(DispatchMode):
         return name == "div_" and any(piece.storage in self.masks for piece in writes)
 
     def pieces(self, tensors: Iterable[Tensor]) -> tuple[Piece, ...]:
-        found = {}
+        found: dict[int, Piece] = {}
         for tensor in tensors:
             piece = self.piece(tensor)
             if piece is not None:

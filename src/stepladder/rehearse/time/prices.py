@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stepladder.hardware import Device
-from stepladder.plan import Precision
+from stepladder.plan import Plan, Precision
 from stepladder.planner.time.device_speed import Speed, speed_of
 from stepladder.planner.time.host_time import HOST_FACTORS
 from stepladder.planner.time.part_time import ATTENTION_BACKWARD, width_share
@@ -32,7 +32,6 @@ CHANNEL = "channel"
 MASKED_SHARE = 0.6  # of flash attention's rate, by the kernels that take a mask
 DEPTHWISE_MOVES = 4.0  # times that a convolution of single channels moves its images
 VIEW_SHARE = 0.12  # of a launch: a view, or an allocation
-NORM_BACKWARD_READS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ class Prices:
     speeds: Mapping[str, Speed]  # by compute type
     single: str  # in which products of float32 numbers run: fp32, or tf32
     processor: bool  # whether the host is the device
+    compiled: bool  # whether a compiler asks for kernels, and not torch for operations
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, one: Operation) -> Price:
@@ -78,6 +78,8 @@ class Prices:
     def host_seconds(self, one: Operation) -> float:
         """Of asking for an operation; on a processor the work itself is the wait."""
         launch = self.speeds[self.single].launch_seconds
+        if self.compiled and one.tensors == 1:
+            return self.factors["compiled"] * launch
         if one.kind == ASKING:
             return VIEW_SHARE * launch
         if one.kind in (PRODUCT, CONVOLUTION, ATTENTION):
@@ -88,8 +90,9 @@ class Prices:
         return self.factors["cheap"] * launch
 
 
-def prices_of(device: Device, precision: Precision, calibration: Calibration | None) -> Prices:
-    """The prices of a device in a plan of that precision."""
+def prices_of(device: Device, plan: Plan, calibration: Calibration | None) -> Prices:
+    """The prices of a device in a plan."""
+    precision = plan.precision
     single = "tf32" if precision.compute == "tf32" else "fp32"
     computes = {single, "bf16", "fp16", precision.compute}
     speeds = {
@@ -97,7 +100,7 @@ def prices_of(device: Device, precision: Precision, calibration: Calibration | N
         for compute in sorted(computes)
     }
     factors = {**HOST_FACTORS, **(calibration.launch_factors if calibration else {})}
-    return Prices(speeds, single, device.is_cpu, factors)
+    return Prices(speeds, single, device.is_cpu, bool(plan.compile), factors)
 
 
 def cause_of(one: Operation) -> str:
@@ -106,8 +109,8 @@ def cause_of(one: Operation) -> str:
 
 def product_seconds(shape: Shape, speed: Speed) -> float:
     rows, inner, columns = shape.rows, shape.inner, shape.columns
-    elements = shape.count * (rows * inner + rows * columns + inner * columns)
-    return speed.matmul(2.0 * shape.count * rows * inner * columns, elements)
+    elements = shape.copies * (rows * inner + rows * columns + inner * columns)
+    return speed.matmul(2.0 * shape.copies * rows * inner * columns, elements)
 
 
 def convolution_seconds(shape: Shape, one: Operation, speed: Speed) -> float:
@@ -135,14 +138,13 @@ def memory_seconds(one: Operation, speed: Speed) -> float:
         moved = 2.0 * sum(piece.num_bytes for piece in one.writes)
     if one.tensors > 1:
         return moved / (speed.update_bandwidth or speed.bandwidth) + speed.kernel_seconds
-    elements = max((piece.elements for piece in one.reads), default=0)
-    size = max((piece.size for piece in (*one.reads, *one.writes)), default=4)
-    if one.rate in speed.kernel_rates or one.rate == CHANNEL:
-        pace = speed.kernel_rates.get(one.rate)
-        if pace is not None:
-            spent = elements / (pace * max(one.lanes, 1))
-            return max(spent, moved / speed.bandwidth) + speed.kernel_seconds
-    rate = speed.bandwidth
-    if one.rate:
-        rate = min(rate, speed.non_streaming.get(size, speed.non_streaming[4]))
-    return moved / rate + speed.kernel_seconds
+    pace = speed.kernel_rates.get(one.rate)
+    if pace is not None:  # elements read and written, whatever their size
+        elements = sum(piece.elements for piece in (*one.reads, *one.writes))
+        spent = elements / (pace * max(one.lanes, 1))
+        return max(spent, moved / speed.bandwidth) + speed.kernel_seconds
+    if not one.rate:
+        return moved / speed.bandwidth + speed.kernel_seconds
+    rough = {**dict.fromkeys((1, 8), speed.bandwidth), **speed.non_streaming}
+    pieces = (*one.reads, *one.writes)
+    return sum(p.num_bytes / rough[p.size] for p in pieces) + speed.kernel_seconds

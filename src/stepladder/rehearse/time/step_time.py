@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from stepladder.rehearse.rehearse_step import played, rehearsable, run_steps, se
 from stepladder.rehearse.workspaces import Workspaces
 from stepladder.train.module_inputs import arranged_sample
 
+from .fusion import fused
 from .operations import ASKING, Operation, OperationLog, last_step
 from .prices import Prices, prices_of
 from .timeline import play
@@ -74,10 +75,15 @@ def rehearse_time(
     True
     """
     cluster = cluster_of(on)
+    if cluster.num_devices > 1:
+        problem = f"has {cluster.num_devices} devices, and messages between them are not priced"
+        raise PlanError("on", problem, "Name one device, or use sl.forecast.")
     device = "cpu" if cluster.device.is_cpu else "cuda"
     settled = settled_for(plan, optimizer, cluster.num_devices, device)
     operations, notes = step_operations(model, settled, sample=sample, loss=loss, device=device)
-    prices = prices_of(cluster.device, settled.plan.precision, calibration)
+    if settled.plan.compile:
+        operations = fused(operations)
+    prices = prices_of(cluster.device, settled.plan, calibration)
     if not all(speed.known for speed in prices.speeds.values()):
         problem = f"the speed of {cluster.device} is not known"
         raise PlanError("on", problem, "Measure it there: 'stepladder calibrate'.")
@@ -113,7 +119,7 @@ def priced(operations: Sequence[Operation], prices: Prices) -> tuple[Time, Any]:
     """The step's time by cause: the device's work, and what it waits for."""
     each = [prices.of(one) for one in operations]
     line = play(operations, each, processor=prices.processor)
-    causes: Counter[str] = Counter()
+    causes: dict[str, float] = defaultdict(float)
     for price in each:
         causes[price.cause] += price.device
     causes["communication"] = line.exposed_seconds
