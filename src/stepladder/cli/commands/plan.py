@@ -23,6 +23,7 @@ from stepladder.cli.plan_from_other_projects import (
     show_left,
 )
 from stepladder.cli.planner_page.open_page import configure_page, open_page, require_both
+from stepladder.cli.planning.measured_speeds import measured_speeds
 from stepladder.cli.planning.rehearsed_plan import (
     configure_rehearsal,
     rehearsal_json,
@@ -41,7 +42,6 @@ from stepladder.cli.results.tables import GIB, as_json, digits, percent, table
 from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
-from stepladder.hardware.here import is_here
 from stepladder.plan import Batch, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
@@ -50,7 +50,7 @@ from stepladder.planner.explain import Explanation, explain
 from stepladder.planner.parse_inputs import check_batch, cluster_of
 from stepladder.planner.remedies import find_remedies
 from stepladder.planner.search_result import Choices
-from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
+from stepladder.record import Calibration, Forecast
 from stepladder.workload import Facts, find_facts
 from stepladder.workload.shape import FAMILIES
 
@@ -139,27 +139,6 @@ def facts_of(options: argparse.Namespace) -> Facts:
 def is_named(options: argparse.Namespace) -> bool:
     """Whether the model is known by a name, and is no code of the user's."""
     return Reference.parse(options.model, taken=FAMILIES) is None
-
-
-def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibration | None:
-    """What was measured: in the file that was named, or by this user on such a device."""
-    if options.calibration == "none":
-        return None
-    if options.calibration:
-        named = Calibration.load(options.calibration)
-        if named.device not in ("", cluster.device.name):
-            problem = f"{options.calibration} was measured on {named.device}, not {cluster.device}"
-            raise PlanError("calibration", problem, "Name one that was measured there, or none.")
-        return named
-    if is_here(options.on):
-        with loading():
-            from stepladder.calibrate import speeds_here
-        found = speeds_here(ranks=cluster.devices_per_node)
-    else:
-        found = load_calibration(cluster.device.name)
-    if found and not options.json and calibration_path(cluster.device.name).exists():
-        print(f"Speeds of {cluster.device} as measured: {calibration_path(cluster.device.name)}")
-    return found
 
 
 def run_one(
