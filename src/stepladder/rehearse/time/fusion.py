@@ -9,9 +9,9 @@ computed again from what its own kernel read, as the compiler's partition of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from .operations import ASKING, CONVOLUTION, MEMORY, Operation, Piece
+from .operations import ASKING, MEMORY, Operation, Piece
 
 BACKWARD = "backward"
 APART = (
@@ -93,7 +93,7 @@ def kernel(group: Group, maker: dict[int, Group]) -> Operation:
     """One kernel: what it reads, values that it computes again from what they were made of."""
     first = group.operations[0]
     if not group.fused:
-        return as_compiled(first)
+        return first
     reads: dict[int, Piece] = {}
     for piece in outside(group, maker):
         made_by = maker.get(piece.storage)
@@ -106,10 +106,3 @@ def kernel(group: Group, maker: dict[int, Group]) -> Operation:
     writes = tuple(group.kept.values()) or tuple(group.operations[-1].writes)
     compute = first.compute
     return Operation("fused", MEMORY, group.phase, compute, tuple(reads.values()), writes)
-
-
-def as_compiled(one: Operation) -> Operation:
-    """An operation that stays by itself; a compiler stores images with their channels innermost."""
-    if one.kind != CONVOLUTION:
-        return one
-    return replace(one, products=tuple(s._replace(channels_last=True) for s in one.products))

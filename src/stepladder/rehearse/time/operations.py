@@ -16,12 +16,12 @@ from torch import Tensor
 
 from stepladder.model.tracing.matmul_shapes import matmul_of
 from stepladder.model.tracing.memory_rates import memory_rate
-from stepladder.rehearse.recorder import COLLECTIVES, UPDATE, Recorder
+from stepladder.rehearse.recorder import COLLECTIVES, FORWARD, UPDATE, Recorder
 from stepladder.seam.dispatch import DispatchMode, operator_name, wraps_tensors, writes_in_place
 from stepladder.seam.storages import plain_tensors, storage_id
 
 PRODUCT, ATTENTION, CONVOLUTION, MEMORY = "product", "attention", "convolution", "memory"
-COLLECTIVE, ASKING = "collective", "asking"  # the last: work of the host alone
+COLLECTIVE, COPYING, ASKING = "collective", "copying", "asking"  # the last: the host's alone
 
 # An answer to a question of the host's; allocations; torch's own marks.
 NOTHING = ("device", "_record_function_enter_new", "_record_function_exit", "wait_tensor", "div_0")
@@ -31,6 +31,7 @@ ALLOCATING = (
 )  # fmt: skip
 DRAWING = ("bernoulli_",)  # of dropout's mask, which a GPU draws in the kernel that applies it
 MASK_BYTES = 1  # of an element of that mask
+ALIGNED = 8  # elements: rows that are a multiple of these start where 16 bytes do
 FLASH = "scaled_dot_product"
 BACKWARD_ATTENTION_ARGUMENTS = 1  # before the query: the gradient
 
@@ -57,6 +58,7 @@ class Shape(NamedTuple):
     channels: int = 0  # of a convolution's window
     groups: int = 1
     channels_last: bool = False
+    aligned: int = ALIGNED  # elements, of which the rows of every operand are a multiple
 
 
 class AttentionShape(NamedTuple):
@@ -188,12 +190,27 @@ def described(
     if shape is not None:
         count = out[0].shape[0] if out[0].dim() == 3 and name in ("bmm", "baddbmm") else 1
         rows = max(shape.rows // count, 1)
-        found = Shape(rows, shape.inner, shape.columns, count)
+        found = Shape(rows, shape.inner, shape.columns, count, aligned=aligned_of(read, out))
         return Operation(**changed, kind=PRODUCT, products=(found,))
     lists = max((len(a) for a in args if isinstance(a, list | tuple)), default=1)
     many = lists if "foreach" in name or "fused" in name else 1
     rate, lanes = memory_rate(op.overloadpacket, read, out) if read and out else ("", 0)
     return Operation(**changed, kind=MEMORY, rate=rate, lanes=lanes, tensors=many)
+
+
+def aligned_of(read: Iterable[Tensor], out: Iterable[Tensor]) -> int:
+    """The largest power of two, up to ALIGNED, that divides how far rows of matrices are apart."""
+    apart = [
+        stride
+        for matrix in (*read, *out)
+        if matrix.dim() > 1
+        for length, stride in zip(matrix.shape[-2:], matrix.stride()[-2:])
+        if stride > 1 and length > 1
+    ]
+    found = ALIGNED
+    while found > 1 and any(stride % found for stride in apart):
+        found //= 2
+    return found
 
 
 def compute_of(tensors: Iterable[Tensor]) -> str:
@@ -231,6 +248,12 @@ def convolution_back(args: Any) -> tuple[Shape, ...]:
 
 def stored_channels_last(images: Tensor) -> bool:
     return images.dim() == 4 and images.stride(1) == 1 and images.shape[1] > 1
+
+
+def batch_copied(tensors: Iterable[Tensor], times: float) -> Operation:
+    """The batch on its way to the device."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return Operation("batch", COPYING, FORWARD, writes=(Piece(0, round(size * times), 1),))
 
 
 def last_step(operations: list[Operation]) -> list[Operation]:

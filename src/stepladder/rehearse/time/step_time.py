@@ -16,13 +16,15 @@ from stepladder.plan import Optimizer, Plan, SettledPlan
 from stepladder.planner.parse_inputs import cluster_of
 from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Interval, Time
+from stepladder.rehearse.fake_subject import rows_of_rank
 from stepladder.rehearse.recorder import Recorder
 from stepladder.rehearse.rehearse_step import played, rehearsable, run_steps, settled_for
 from stepladder.rehearse.workspaces import Workspaces
+from stepladder.seam.storages import plain_tensors
 from stepladder.train.module_inputs import arranged_sample
 
 from .fusion import fused
-from .operations import ASKING, Operation, OperationLog, last_step
+from .operations import ASKING, Operation, OperationLog, batch_copied, last_step
 from .prices import Prices, prices_of
 from .timeline import play
 
@@ -81,8 +83,7 @@ def rehearse_time(
     device = "cpu" if cluster.device.is_cpu else "cuda"
     settled = settled_for(plan, optimizer, cluster.num_devices, device)
     operations, notes = step_operations(model, settled, sample=sample, loss=loss, device=device)
-    if settled.plan.compile:
-        operations = fused(operations)
+    operations = as_planned(operations, settled.plan)
     prices = prices_of(cluster.device, settled.plan, calibration)
     if not all(speed.known for speed in prices.speeds.values()):
         problem = f"the speed of {cluster.device} is not known"
@@ -112,12 +113,21 @@ def step_operations(
     log = OperationLog(recorder)
     with played(eager, rank, device, recorder) as world, log:
         notes += run_steps(model, eager, world, given, loss, recorder)
-    return last_step(log.operations), notes
+    step = last_step(log.operations)
+    if device != "cpu":
+        times = rows_of_rank(settled, given) / max(given.num_rows, 1)
+        step = [batch_copied(plain_tensors((given.inputs, given.targets)), times), *step]
+    return step, notes
+
+
+def as_planned(operations: list[Operation], plan: Plan) -> list[Operation]:
+    """The operations as they run: rehearsed one by one, and fused where a compiler is asked."""
+    return fused(operations) if plan.compile else operations
 
 
 def priced(operations: Sequence[Operation], prices: Prices) -> tuple[Time, Any]:
     """The step's time by cause: the device's work, and what it waits for."""
-    each = [prices.of(one) for one in operations]
+    each = prices.of_all(operations)
     line = play(operations, each, processor=prices.processor)
     causes: dict[str, float] = defaultdict(float)
     for price in each:
