@@ -1,16 +1,13 @@
-"""Muon against AdamW: the loss after the same tokens, state by rank, and on a GPU a step's time.
+"""Muon against AdamW on a CPU: the loss after the same tokens, and state by rank.
 
-On a CPU it trains a small GPT on Python's own source with three rates of each optimizer and three
-seeds, and holds what four gloo ranks keep against the forecast. With --cuda it times steps of half
-a million tokens of a GPT of 124 M and of a Llama of 1.2 B parameters, on random tokens: AdamW,
-Muon, NorMuon, and AdamW again. Prints tables and writes benchmarks/results/muon.json or
-muon_gpu.json. Run: PYTHONPATH=src python3 benchmarks/training/muon.py [--cuda] [--out FOLDER]
+Trains a small GPT on Python's own source with three rates of each optimizer and three seeds, and
+compares what four gloo ranks keep with the forecast. Prints tables and writes --out; times on a GPU
+are those of muon_gpu.py. Run: PYTHONPATH=src python3 benchmarks/training/muon.py [--out FILE.json]
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import platform
 import statistics
@@ -48,14 +45,6 @@ WORDS = {
     "normuon": "muon variant=normuon lr=0.02 adamw_lr=3e-4 wd=0.1 clip=1",
 }
 LAYOUTS = ("ddp", "zero1", "zero2", "zero3", "zero1 shard=2 tensor=2", "zero3 shard=2 pipeline=2")
-TOKENS = 2**19  # of a step on the GPU
-LARGE = {  # model, its sequence, rows of a micro-batch, timed steps
-    "GPT 124M": ("gpt2", 1024, 32, 6),
-    "Llama 1.2B": (
-        "llama:layers=16,hidden=2048,heads=32,kv_heads=8,ffn=8192,vocab=128256,tied=1",
-        *(2048, 8, 3),
-    ),
-}
 
 
 def losses() -> Iterator[dict[str, Any]]:
@@ -109,82 +98,22 @@ def memory() -> Iterator[dict[str, Any]]:
                 yield {"layout": layout, "optimizer": name, "measured": measured, "forecast": said}
 
 
-def time_steps(model: str, sequence: int, micro: int, steps: int, words: str) -> dict[str, Any]:
-    """Seconds of a step, of them the update's, and the peak."""
-    torch.cuda.reset_peak_memory_stats()
-    module = build(model, seed=0, sequence=sequence)
-    plan = f"bf16 compile=on kernels=on micro={micro}"
-    run = climb(module, loss="cross_entropy", optimizer=words, plan=plan, device="cuda")
-    rows = TOKENS // sequence
-    batch = torch.randint(0, 50_000, (rows, sequence + 1), device="cuda")
-    inputs, targets = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
-    seconds, updates = [], []
-    step = run.optimizer.step
-
-    def timed() -> None:
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        updates.append(time.perf_counter() - begun)
-
-    for index in range(2 * steps + 2):
-        if index == steps + 2:  # the first half is not stopped between gradients and update
-            run.optimizer.step = timed
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        loss = run.step((inputs, targets)).read().loss
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begun)
-    peak = torch.cuda.max_memory_allocated()
-    whole = statistics.median(seconds[2 : steps + 2])
-    return {
-        "step": whole, "spread": max(seconds[2 : steps + 2]) / whole - 1,
-        "update": statistics.median(updates[1:] or updates), "peak": peak, "loss": loss,
-    }  # fmt: skip
-
-
-def on_gpu() -> Iterator[dict[str, Any]]:
-    for name, (model, sequence, micro, steps) in LARGE.items():
-        found: list[tuple[str, dict[str, Any]]] = []
-        for optimizer in ("adamw", "muon", "normuon", "adamw"):
-            row = time_steps(model, sequence, micro, steps, WORDS[optimizer])
-            gc.collect()
-            torch.cuda.empty_cache()
-            found.append((optimizer, row))
-            print(
-                f"{name:10} {optimizer:8} {row['step']:.4f} s (+{row['spread']:.1%}), update "
-                f"{1e3 * row['update']:.2f} ms, peak {row['peak'] / 2**30:.2f} GiB", flush=True,
-            )  # fmt: skip
-        plain = statistics.mean(row["step"] for optimizer, row in found if optimizer == "adamw")
-        ratios = {o: row["step"] / plain for o, row in found if o != "adamw"}
-        print(f"{name}: " + ", ".join(f"{o} {r:.3f} x AdamW's step" for o, r in ratios.items()))
-        yield {"model": name, "tokens": TOKENS, "rows": found, "ratios": ratios}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cuda", action="store_true")
-    parser.add_argument("--out", default="benchmarks/results")
+    parser.add_argument("--out", default="benchmarks/results/muon.json")
     options = parser.parse_args()
-    if options.cuda and not torch.cuda.is_available():
-        raise SystemExit("device: --cuda times a GPU and this machine has none.")
-    machine = torch.cuda.get_device_name() if options.cuda else f"CPU, {platform.machine()}, gloo"
+    rows = list(memory())
+    tried = list(losses())
     result: dict[str, Any] = {
-        "date": time.strftime("%Y-%m-%d"), "machine": machine, "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"), "machine": f"CPU, {platform.machine()}, gloo",
+        "torch": torch.__version__, "memory": rows, "tokens": STEPS * BATCH * SEQUENCE,
+        "losses": tried, "best": best(tried),
     }  # fmt: skip
-    if options.cuda:
-        result["tables"] = list(on_gpu())
-    else:
-        result["memory"] = list(memory())
-        rows = list(losses())
-        result |= {"tokens": STEPS * BATCH * SEQUENCE, "losses": rows, "best": best(rows)}
-        for name, row in result["best"].items():
-            print(f"best of {name}: {row['mean']:.4f} with {row['words']}")
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / ("muon_gpu.json" if options.cuda else "muon.json")
-    file.write_text(json.dumps(result, indent=2) + "\n")
+    for name, row in result["best"].items():
+        print(f"best of {name}: {row['mean']:.4f} with {row['words']}")
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

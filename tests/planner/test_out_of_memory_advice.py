@@ -36,6 +36,14 @@ def test_the_message_names_the_owner_and_the_ways_with_their_effect():
     assert "alone" not in str(tighter)  # micro=2 is not enough, recompute=blocks is
 
 
+def test_state_that_keeps_every_bit_is_offered_before_state_that_rounds():
+    memory = Memory(parameters=2 * GIB, gradients=2 * GIB, optimizer=12 * GIB)
+    error = explain_out_of_memory(memory, 12 * GIB, Plan.parse("bf16-master micro=1"))
+    assert "state=14 (saves 2.0 GiB, free); state=7 (saves 9.0 GiB, moments in 8 bits)" in str(
+        error
+    )
+
+
 def test_when_none_is_enough_alone_it_says_how_much_is_missing():
     memory = Memory(parameters=90 * GIB, activations=10 * GIB)
     error = explain_out_of_memory(memory, 40 * GIB, Plan.parse("bf16-pure micro=2"))

@@ -80,6 +80,34 @@ def test_weights_in_16_bits_come_last_of_what_fits():
     assert any(losing) and losing == sorted(losing)
 
 
+STATE = "bf16-master micro=1 batch=8"
+
+
+@pytest.mark.parametrize(
+    ("gib", "word", "besides"),
+    [
+        (23.5, "state=14", "the same results"),
+        (20, "state=10", "moments in 16 bits"),
+        (17, "state=7", "masters in 24 bits and moments in 8"),
+    ],
+)
+def test_bytes_of_state_give_way_from_those_that_keep_every_bit(gib, word, besides):
+    facts = find_facts("llama3.2-1b", 512)
+    plan = replace(Plan.parse(STATE), memory_bytes=int(gib * 2**30))
+    found = find_remedies(facts, plan, Cluster.parse("1 x H100-80GB"))
+    chosen = next(each for each in found if each.kinds == ("state",))
+    assert (chosen.words, chosen.besides, chosen.fits) == (word, besides, True)
+
+
+def test_a_plan_of_autocast_is_offered_masters_and_told_what_they_narrow():
+    facts = find_facts("llama3.2-1b", 512)
+    plan = replace(Plan.parse("bf16 micro=1 batch=8"), memory_bytes=int(23.5 * 2**30))
+    found = find_remedies(facts, plan, Cluster.parse("1 x H100-80GB"))
+    chosen = next(each for each in found if each.kinds == ("state",))
+    assert chosen.words == "bf16-master state=14" and not chosen.loses_digits
+    assert chosen.besides == "weights and gradients in bf16 beside fp32 masters"
+
+
 def test_what_has_failed_is_not_advised_whatever_its_forecast_was():
     """A plan that was forecast to fit and did not: everything is taken to need as much more."""
     small = Plan.parse("fp32 micro=4 batch=4")

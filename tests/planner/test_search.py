@@ -9,7 +9,7 @@ import pytest
 
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
-from stepladder.plan import Plan
+from stepladder.plan import BF16, Plan
 from stepladder.plan.precision import FP8
 from stepladder.planner import forecast, plan_problems, search
 from stepladder.planner.candidates import micro_batches, plan_skeletons
@@ -125,14 +125,22 @@ def test_an_unknown_device_is_still_planned_for() -> None:
 
 def test_host_memory_is_used_only_where_the_device_does_not_suffice() -> None:
     facts = find_facts("llama3.2-1b", 2048)
-    small = search(facts, Cluster.parse("1 RTX4090"), batch=8)
+    small = search(facts, Cluster.parse("1 RTX4090"), batch=8, start=Plan.parse("bf16"))
     assert small.best.plan.offload == ("optimizer",)
     assert search(facts, Cluster.parse("1 A100-80GB"), batch=8).best.plan.offload == ()
 
 
+def test_fewer_bytes_of_state_come_before_the_host_where_nobody_chose_a_precision() -> None:
+    found = search(find_facts("llama3.2-1b", 2048), Cluster.parse("1 RTX4090"), batch=8)
+    best = found.best.plan
+    assert (str(best.precision), best.state, best.offload) == ("bf16-master", 14, ())
+    assert any(rejected.plan.precision == BF16 for rejected in found.rejected)
+
+
 def test_too_little_host_memory_is_a_reason() -> None:
     cluster = Cluster.parse("1 RTX4090, 8 GiB host")
-    found = search(find_facts("llama3.2-1b", 2048), cluster, batch=8)
+    facts, start = find_facts("llama3.2-1b", 2048), Plan.parse("bf16")
+    found = search(facts, cluster, batch=8, start=start)
     assert any(rejected.reason.startswith("host memory: needs") for rejected in found.rejected)
 
 
@@ -144,7 +152,8 @@ def test_where_nothing_fits_the_smallest_cluster_that_does_is_named() -> None:
     nodes = found.instead.cluster.num_nodes
     assert nodes & (nodes - 1), "not found by doubling alone"
     fewer = replace(found.cluster, num_nodes=nodes - 1)
-    assert all(choice.plan.offload for choice in search(found.facts, fewer).ranked)
+    lean = [choice.plan for choice in search(found.facts, fewer).ranked]
+    assert all(plan.offload or plan.state < 16 for plan in lean)
 
 
 def test_where_no_number_of_a_device_would_do_a_larger_one_is_named() -> None:

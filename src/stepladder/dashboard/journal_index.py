@@ -25,7 +25,7 @@ RECENT = 32  # entries of ranks to average
 SPARSE = 2**14  # buckets for kinds that are written less often than steps
 FIELDS = (
     "loss", "grad_norm", "lr", "loss_scale", "tokens_per_second", "flops_per_second", "mfu", "hfu",
-    "seconds", "data_seconds", "memory_bytes",
+    "seconds", "data_seconds", "memory_bytes", "expert_load", "dead_experts",
 )  # fmt: skip
 LOGGED = "logged"  # values by names that a training loop chose
 MAX_TABLES = 100  # of all kinds and names

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stepladder.errors import OutOfMemory
-from stepladder.plan import Plan
+from stepladder.plan import BF16, Plan
 from stepladder.record import Memory
 
 from .remedies import Remedy
@@ -130,6 +130,23 @@ def more_sharding(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
         yield MemorySaving(f"zero{stage}{axis}", saved, costs[stage], 1 if stage < 3 else 3)
 
 
+def fewer_state_bytes(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
+    """Of the bytes that a parameter takes now, those that another way of keeping state leaves."""
+    mixed = plan.precision == BF16
+    if plan.exact.slices or plan.optimizer.name not in ("adamw", "adam"):
+        return
+    if "optimizer" in plan.offload or not (mixed or plan.precision.masters):
+        return
+    if mixed:  # autocast's copies come and go with the activations
+        cost = "weights and gradients in bf16 beside fp32 masters"
+        yield MemorySaving("bf16-master state=14", memory.state_bytes // 8, cost, 4)
+        return
+    for state, cost in ((14, "free"), (10, "moments in 16 bits"), (7, "moments in 8 bits")):
+        if state < plan.state:
+            saved = memory.state_bytes * (plan.state - state) // plan.state
+            yield MemorySaving(f"state={state}", saved, cost, 1 if state == 14 else 2)
+
+
 def lower_precision(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
     if plan.precision.work == "float32":
         saved = (memory.activations + memory.logits - memory.parameters) // 2
@@ -152,6 +169,7 @@ def more_offloading(memory: Memory, plan: Plan) -> Iterator[MemorySaving]:
 FINDERS: tuple[Callable[[Memory, Plan], Iterator[MemorySaving]], ...] = (
     smaller_micro_batch,
     more_sharding,
+    fewer_state_bytes,
     lower_precision,
     more_offloading,
 )

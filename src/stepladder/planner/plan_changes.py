@@ -8,14 +8,23 @@ from typing import Any
 
 from stepladder.hardware import Cluster
 from stepladder.plan import BF16, Batch, Plan, Recompute
-from stepladder.plan.precision import BF16_PURE, FP16
+from stepladder.plan.precision import BF16_MASTER, BF16_PURE, FP16
+from stepladder.plan.shared_constants import MASTER_STATE
 from stepladder.workload import Facts
 
 from .candidates import DEPTHS, powers
 
 MOST_DEVICES = 1024
 SHORTEST = 128  # tokens of a sequence that are still advised
-FIELDS = ("batch", "recompute", "layout", "zero", "precision", "offload")  # that a change may set
+FIELDS = (
+    "batch",
+    "recompute",
+    "layout",
+    "zero",
+    "precision",
+    "offload",
+    "state",
+)  # that a change may set
 Shorter = Callable[[int], Facts]  # the same model on sequences of that length
 
 
@@ -66,6 +75,17 @@ def fewer_bits(plan: Plan, cluster: Cluster) -> Iterator[Plan]:
         yield replace(plan, precision=BF16_PURE)
 
 
+def fewer_state_bytes(plan: Plan, cluster: Cluster) -> Iterator[Plan]:
+    """Masters and moments in fewer bytes a parameter: first those that change no bit of them."""
+    if plan.exact.slices or "optimizer" in plan.offload:
+        return
+    mixed = plan.precision == BF16
+    precision = BF16_MASTER if mixed else plan.precision
+    for state in sorted(MASTER_STATE, reverse=True):
+        if precision.masters and state < plan.state:
+            yield replace(plan, precision=precision, state=state)
+
+
 def more_offloading(plan: Plan, cluster: Cluster) -> Iterator[Plan]:
     if cluster.device.is_cpu or plan.exact.slices:
         return
@@ -78,6 +98,7 @@ CHANGES: dict[str, Callable[[Plan, Cluster], Iterator[Plan]]] = {
     "accumulation": smaller_micro_batches,
     "recomputation": deeper_recomputation,
     "sharding": more_sharding,
+    "state": fewer_state_bytes,
     "precision": fewer_bits,
     "offload": more_offloading,
 }
@@ -131,7 +152,9 @@ def widened(cluster: Cluster, devices: int) -> Cluster:
 
 
 def thinned(plans: list[Plan | None], kind: str) -> list[Plan | None]:
-    """Fewer sizes of micro-batches: as it is, a quarter of it, one."""
+    """Fewer sizes of micro-batches: as it is, a quarter of it, one; and of state, the first."""
+    if kind == "state":
+        return plans[:2]
     if kind != "accumulation" or len(plans) <= 3:
         return plans
     return [plans[0], plans[2], plans[-1]]

@@ -2,9 +2,10 @@
 
 A remedy changes the plan (smaller micro-batches, recomputation, sharding, fewer bits, offloading),
 the workload (shorter sequences) or the cluster (more devices). Each is forecast like any plan. They
-are ranked by what a token costs, in seconds of one device; weights in 16 bits, which lose digits of
-every update, come after what does without. A plan that has just failed says more than its forecast:
-what is forecast to need as much is not advised.
+are ranked by what a token costs, in seconds of one device; fewer bytes of optimizer state are tried
+from those that keep every bit (state=14) to those that round moments; weights in 16 bits, which
+lose digits of every update, come after what does without. A plan that has just failed says more
+than its forecast: what is forecast to need as much is not advised.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from .plan_changes import (
 
 SHOWN = 10
 SAME = "the same results"
+ROUNDED = {10: "moments in 16 bits", 7: "masters in 24 bits and moments in 8"}
 GIB = 2**30
 DERIVED = ("accumulate=", "batch=")  # words that follow from others
 KINDS = (
-    "accumulation", "recomputation", "sharding", "precision", "offload", "sequence", "devices",
+    "accumulation", "recomputation", "sharding", "state", "precision", "offload", "sequence",
+    "devices",
 )  # fmt: skip
 
 
@@ -153,7 +156,12 @@ class Adviser:
         before, after = cost_of(self.start, self.base), cost_of(case, found)
         cost = after / before if before and after else None
         words = change_words(self.start, case)
-        return Remedy(words, kinds, case, found, fits, cost, besides(kinds, case, found))
+        return Remedy(words, kinds, case, found, fits, cost, self.besides(kinds, case, found))
+
+    def besides(self, kinds: tuple[str, ...], case: Case, found: Forecast) -> str:
+        narrowed = case.plan.precision != self.start.plan.precision
+        said = state_besides(case.plan, narrowed=narrowed) if "state" in kinds else []
+        return ", ".join([*said, *other_changes(kinds, case, found)]) or SAME
 
     def alone(self, kind: str, shorter: Shorter | None) -> Iterator[Case]:
         """The cases in which only this changes, from the least change on."""
@@ -186,6 +194,7 @@ class Adviser:
         """The cheapest that fit of changes to the plan that go together."""
         plan, cluster = self.start.plan, self.start.cluster
         kinds = ["accumulation", "recomputation", "sharding", "precision"]
+        kinds += ["state"] if plan.precision.masters else []  # else it changes results
         kinds += ["offload"] if offload else []
         choices = [thinned([None, *CHANGES[kind](plan, cluster)], kind) for kind in kinds]
         found = []
@@ -220,7 +229,13 @@ def cost_of(case: Case, found: Forecast) -> float | None:
     return found.time.step_seconds * found.num_devices / (case.samples * case.facts.tokens)
 
 
-def besides(kinds: tuple[str, ...], case: Case, found: Forecast) -> str:
+def state_besides(plan: Plan, *, narrowed: bool) -> list[str]:
+    """What fewer bytes of state change of the numbers; those of 14 are the same as of 16."""
+    said = ["weights and gradients in bf16 beside fp32 masters"] if narrowed else []
+    return said + ([ROUNDED[plan.state]] if plan.state in ROUNDED else [])
+
+
+def other_changes(kinds: tuple[str, ...], case: Case, found: Forecast) -> list[str]:
     """What a remedy changes besides memory and time."""
     said = []
     if "precision" in kinds:
@@ -232,4 +247,4 @@ def besides(kinds: tuple[str, ...], case: Case, found: Forecast) -> str:
         said.append(f"{case.cluster.num_devices} devices")
     if "offload" in kinds:
         said.append(f"{found.host_bytes / GIB:.1f} GiB of host memory")
-    return ", ".join(said) or SAME
+    return said

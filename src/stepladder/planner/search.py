@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from stepladder.hardware import Cluster
 from stepladder.plan import BF16, FP32, Plan, Precision
-from stepladder.plan.precision import FP16, TF32
+from stepladder.plan.precision import BF16_MASTER, FP16, TF32
 from stepladder.planner.memory.forecast_memory import forecast_memory
 from stepladder.planner.time.collective_time import network_of
 from stepladder.planner.time.device_speed import Speed, speed_of
@@ -65,6 +65,10 @@ def search(
     base = default_plan(cluster, calibration) if start is None else plan_of(start)
     size = batch or default_batch(facts, cluster)
     found = rank_plans(Search(facts, cluster, base, size, calibration))
+    if start is None and not found.ranked and base.precision == BF16:  # faster than the host
+        lean = replace(base, precision=BF16_MASTER, state=14)
+        less = rank_plans(Search(facts, cluster, lean, size, calibration))
+        found = replace(less, rejected=found.rejected + less.rejected)
     for offload in () if cluster.device.is_cpu else OFFLOADS[1:]:
         if not found.ranked:
             away = rank_plans(

@@ -41,9 +41,14 @@ class Report:
     length: int = 0  # of the longest sample in the batch, where samples have one
     data_seconds: float = 0.0  # of `seconds`, waiting for the batch
     rank_memory_bytes: int = 0  # peak on this rank
+    # Of mixtures of experts, over the global batch; None: the model has none.
+    expert_load: float | None = None  # tokens of the busiest expert over an even share, worst layer
+    dead_experts: int | None = None  # that no token chose, in all layers
     unit: str = "tokens"  # what `tokens` count: samples where each has one target, or targets
     # Of the loss by name, where it has several; their sum is `loss`.
     terms: Mapping[str, float] = field(default_factory=dict, hash=False)
+    # By layer, the share of the tokens' choices that each expert got.
+    experts: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name; `terms` where there are some."""
@@ -64,6 +69,9 @@ class Report:
         }
         if self.mfu is not None:
             found["MFU"] = f"{self.mfu:.1%}"
+        if self.expert_load is not None:
+            found["busiest expert"] = f"{self.expert_load:.2f} × an even share"
+            found["dead experts"] = f"{self.dead_experts}"
         return {**found, "update": "skipped"} if self.skipped else found
 
     def __str__(self) -> str:
@@ -85,8 +93,16 @@ class Report:
             f"step {self.step:>6}  loss {self.loss:8.4f}{terms}  grad_norm {self.grad_norm:8.4f}  "
             f"memory {self.memory_bytes / 2**30:.2f} GiB{share}  "
             f"{self.unit}/s {self.tokens_per_second:,.0f}  TFLOP/s {flops}  MFU {mfu}"
+            + self.experts_line()
             + ("  skipped" if self.skipped else "")
         )
 
+    def experts_line(self) -> str:
+        if self.expert_load is None:
+            return ""
+        dead = f", {self.dead_experts} dead" if self.dead_experts else ""
+        return f"  busiest expert {self.expert_load:.2f} x even{dead}"
 
-NUMBERS = tuple(each.name for each in fields(Report) if each.name != "terms")
+
+TABLES = ("terms", "experts")
+NUMBERS = tuple(each.name for each in fields(Report) if each.name not in TABLES)

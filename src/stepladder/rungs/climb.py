@@ -34,7 +34,7 @@ from stepladder.rungs.exact_ranks.accumulate_slices import AccumulateSlices
 from stepladder.rungs.exact_ranks.check_module import check_slices
 from stepladder.rungs.exact_ranks.slices import Slices
 from stepladder.rungs.experts.expert_parallel import experts
-from stepladder.rungs.experts.router_losses import RouterLosses
+from stepladder.rungs.experts.routers import Routers
 from stepladder.rungs.memory.compiled_writes import CompiledWrites
 from stepladder.rungs.memory.offload_activations import around_forward
 from stepladder.rungs.memory.recompute import fully_recomputed, recompute
@@ -82,7 +82,7 @@ class Climbed:
     loss_module: LossModule | None = None  # with state, where this rank computes the loss
     narrows: bool = False  # the module was given in float64, so batches come in it too
     compiled_writes: CompiledWrites = field(default_factory=CompiledWrites)
-    routers: RouterLosses | None = None  # of built-in mixtures of experts
+    routers: Routers | None = None  # of mixtures of experts
 
     @property
     def state(self) -> nn.Module:
@@ -188,8 +188,8 @@ def assemble(
     named = (*module.named_parameters(), *(loss.trained if loss else ()))
     shards, publish = optimizer_shards(named, settled, run.world)
     tied = part.rank_stages.tied if part.rank_stages else TiedParameters()
-    if routers := RouterLosses.of(module, run.world):
-        run.statistics = [*run.statistics, routers]
+    if (routers := Routers.of(module, run.world)) and routers.losses:
+        run.statistics = [*run.statistics, routers.losses]
     return Climbed(
         module,
         part.anatomy,

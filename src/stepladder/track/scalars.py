@@ -17,6 +17,8 @@ STEP = {
     "seconds": "speed/step_seconds",
     "data_seconds": "speed/data_seconds",
     "memory_bytes": "memory/peak_bytes",
+    "expert_load": "experts/busiest_over_even",
+    "dead_experts": "experts/dead",
 }
 
 

@@ -258,12 +258,12 @@ class Engine:
 
     def record(self, batch: Batch, loss: torch.Tensor, applied: Applied) -> PendingReport:
         """Count the step, and leave on the device what is to be read of it."""
-        tokens = self.climbed.forward_backward.total
-        fullest = self.peak.exchange(self.world)
-        terms = self.climbed.forward_backward.terms.sums
+        passes, fullest = self.climbed.forward_backward, self.peak.exchange(self.world)
+        tokens, terms = passes.total, passes.terms.sums
         norms, lr, scale = applied.norms, applied.lr, applied.scale
-        taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest, terms)
-        parts, self.climbed.forward_backward.parts = self.climbed.forward_backward.parts, []
+        load = self.climbed.routers.of_batch() if self.climbed.routers else None
+        taken = Taken(self.index, batch, loss, tokens, norms, lr, scale, fullest, terms, load)
+        parts, passes.parts = passes.parts, []
         mark = Mark(self.index, batch.position, batch.size, lr, loss, norms, scale, parts)
         self.health.note(mark)
         self.index += 1

@@ -132,6 +132,21 @@ class PendingReport:
         """What `tokens` count: tokens, samples where each has one target, or targets."""
         return self.read().unit
 
+    @property
+    def expert_load(self) -> float | None:
+        """Tokens of the busiest expert over an even share, in the worst layer; None: no experts."""
+        return self.read().expert_load
+
+    @property
+    def dead_experts(self) -> int | None:
+        """Experts that no token of the batch chose, in all layers; None: no experts."""
+        return self.read().dead_experts
+
+    @property
+    def experts(self) -> Mapping[str, tuple[float, ...]]:
+        """By layer, the share of the tokens' choices that each expert got."""
+        return self.read().experts
+
     def line(self, *, memory_limit_bytes: int | None = None) -> str:
         """The log line of this step."""
         return self.read().line(memory_limit_bytes=memory_limit_bytes)

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from stepladder.cli.import_torch import loading
 from stepladder.cli.plan_from_other_projects import (
@@ -30,6 +29,7 @@ from stepladder.cli.planning.rehearsed_plan import (
     rehearse_plan,
     show_rehearsal,
 )
+from stepladder.cli.planning.show_search import search_json, show_head, show_search
 from stepladder.cli.results.plan_command import (
     one_json,
     show_forecast,
@@ -37,8 +37,8 @@ from stepladder.cli.results.plan_command import (
     to_run,
 )
 from stepladder.cli.results.plan_plots import plot_forecasts
-from stepladder.cli.results.price import Priced, configure_price, hourly, read_price
-from stepladder.cli.results.tables import GIB, as_json, digits, percent, table
+from stepladder.cli.results.price import Priced, configure_price, read_price
+from stepladder.cli.results.tables import as_json
 from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
@@ -46,15 +46,13 @@ from stepladder.plan import Batch, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
 from stepladder.planner import check_plan, forecast, search
-from stepladder.planner.explain import Explanation, explain
+from stepladder.planner.explain import explain
 from stepladder.planner.parse_inputs import check_batch, cluster_of
 from stepladder.planner.remedies import find_remedies
-from stepladder.planner.search_result import Choices
 from stepladder.record import Calibration, Forecast
 from stepladder.workload import Facts, find_facts
 from stepladder.workload.shape import FAMILIES
 
-AMOUNTS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
 DOES_NOT_FIT = NOT_WHOLE = 1
 
 
@@ -96,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
     told = choices.forecasts[0]
-    played = rehearse_plan(options, facts, cluster, best, told) if options.rehearse else None
+    rehearsed = partial(rehearse_plan, options, facts, cluster, best, told, calibration)
+    played = rehearsed() if options.rehearse else None
     if options.json:
         said = rehearsal_json(played) if played else {}
         as_json({**search_json(choices, explanation, options, priced), **said})
@@ -160,7 +159,8 @@ def run_one(
         [] if found.fits else find_remedies(facts, plan, cluster, calibration, shorter=shorter)
     )
     keep(options, plan, (found,))
-    played = rehearse_plan(options, facts, cluster, plan, found) if options.rehearse else None
+    rehearsed = partial(rehearse_plan, options, facts, cluster, plan, found, calibration)
+    played = rehearsed() if options.rehearse else None
     if options.json:
         said = left_json(carried) if carried else {}
         said |= rehearsal_json(played) if played else {}
@@ -191,102 +191,3 @@ def keep(options: argparse.Namespace, plan: Plan, forecasts: Iterable[Forecast])
             raise RecordError("save", problem, "Name another file.") from refused
     if options.plot:
         plot_forecasts(options.plot, list(forecasts)[:8])
-
-
-def show_search(
-    choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
-) -> None:
-    show_head(choices.facts, choices.cluster, priced)
-    seconds = choices.forecasts[0].time is not None
-    shown = choices.forecasts[: None if options.all else 8]
-    rows = [ranked_row(found) for found in shown]
-    title = (
-        f"{choices.num_plans:,} plans for a batch of {choices.batch:,}; {len(choices.ranked):,} fit"
-    )
-    rate = f"{priced.unit}/s/device"
-    table(title, ["plan", rate, "MFU", "step s", "memory GiB", "fits to", "$/h"], rows, ["plan"])
-    priced.show(shown)
-    if not seconds:
-        remedy = "'stepladder calibrate' there measures one"
-        print(f"Time is unknown: the table has no peak for {choices.cluster.device}; {remedy}.\n")
-    print(f"Best: {choices.forecasts[0].plan}\n")
-    show_forecast(choices.forecasts[0], priced)
-    ranks = choices.best.plan.layout.num_ranks
-    print(to_run(options, choices.facts, choices.cluster, choices.forecasts[0].plan, ranks), "\n")
-    verdicts = explanation.families if options.all else explanation.families[:6]
-    if verdicts:
-        lost = [[v.family, lost_by(v.slower), v.reason, str(v.plan)] for v in verdicts]
-        table(
-            "Why the others lose",
-            ["family", "slower", "reason", "its best plan"],
-            lost,
-            ["its best plan"],
-        )
-    if explanation.next_rungs:
-        print("Next rung")
-        print("\n".join(f"  {line}" for line in explanation.next_rungs))
-    if options.all:
-        rejected = [[str(each.plan), each.reason] for each in choices.rejected]
-        table("Every plan that was left out", ["plan", "reason"], rejected)
-
-
-def show_head(facts: Facts, cluster: Cluster, priced: Priced) -> None:
-    per, flops = facts.unit.removesuffix("s"), facts.flops_per_token
-    active = facts.active_parameters
-    meets = f" ({amount(active)} active)" if active < facts.parameters else ""
-    size = f"{amount(facts.parameters)} parameters{meets}"
-    work = f"{digits(flops / 1e9)} GFLOP a {per}" if flops else "FLOPs unknown"
-    print(f"{facts.name}: {size}, {work}")
-    print(f"{cluster}")
-    for assumption in cluster.assumptions:
-        print(f"  assumed: {assumption}")
-    print(priced.rent(cluster))
-
-
-def amount(number: float) -> str:
-    """A count of parameters, as people say it."""
-    unit, name = next((each for each in AMOUNTS if number >= each[0]), (1, ""))
-    return f"{digits(number / unit)} {name}".rstrip()
-
-
-def ranked_row(found: Forecast) -> list[object]:
-    rate, time = found.tokens_per_second_per_device, found.time
-    limit = found.memory_limit_bytes
-    return [
-        found.plan,
-        None if rate is None else round(rate),
-        percent(found.mfu),
-        None if time is None else round(time.step_seconds, 3),
-        round(found.memory.peak_bytes / GIB, 1),
-        "unknown" if limit is None else f"{found.memory.peak_bytes / limit:.0%}",
-        hourly(found),
-    ]
-
-
-def lost_by(share: float | None) -> str:
-    return "does not fit" if share is None else f"{share:.1%}"
-
-
-def search_json(
-    choices: Choices, explanation: Explanation, options: argparse.Namespace, priced: Priced
-) -> dict[str, Any]:
-    verdicts = [
-        {"family": v.family, "plan": str(v.plan), "reason": v.reason, "slower": v.slower}
-        for v in explanation.families
-    ]
-    rejected = [{"plan": str(each.plan), "reason": each.reason} for each in choices.rejected]
-    return {
-        "model": choices.facts.name,
-        "parameters": choices.facts.parameters,
-        "active_parameters": choices.facts.active_parameters,
-        "cluster": str(choices.cluster),
-        "assumptions": list(choices.cluster.assumptions),
-        "batch": choices.batch,
-        "plans": choices.num_plans,
-        "fit": len(choices.ranked),
-        "ranked": [{**f.to_dict(), **priced.record(f)} for f in choices.forecasts],
-        "why": list(explanation.why),
-        "families": verdicts,
-        "next_rungs": list(explanation.next_rungs),
-        **({"rejected": rejected} if options.all else {}),
-    }

@@ -1,10 +1,11 @@
-"""`stepladder plan --rehearse`: memory of one plan from its very step, beside the formula's."""
+"""`stepladder plan --rehearse`: memory and time of one plan from its very step, beside the
+formula's."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.import_torch import loading
@@ -13,12 +14,12 @@ from stepladder.cli.user_code_options import announce, read_user_code
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.reference import Reference
-from stepladder.record import Forecast
+from stepladder.record import Calibration, Forecast
 from stepladder.workload import Facts
 from stepladder.workload.shape import FAMILIES
 
 if TYPE_CHECKING:
-    from stepladder.rehearse import Rehearsal
+    from stepladder.rehearse import Rehearsal, StepTime
     from stepladder.rehearse.named_subject import RehearsalSubject
 
 TENSORS = 6  # of the largest that are listed
@@ -31,6 +32,7 @@ class RehearsedPlan:
     ranks: tuple[Rehearsal, ...]
     seconds: float  # that it took
     limit_bytes: int | None
+    time: StepTime | None = None  # None: of several devices, or of one whose speed is unknown
 
     @property
     def fits(self) -> bool:
@@ -48,11 +50,16 @@ def configure_rehearsal(parser: argparse.ArgumentParser) -> None:
 
 
 def rehearse_plan(
-    options: argparse.Namespace, facts: Facts, cluster: Cluster, plan: Plan, told: Forecast
+    options: argparse.Namespace,
+    facts: Facts,
+    cluster: Cluster,
+    plan: Plan,
+    told: Forecast,
+    calibration: Calibration | None = None,
 ) -> RehearsedPlan:
     """Rehearse the plan on as many ranks as the cluster has devices."""
     with loading():
-        from stepladder.rehearse import rehearse_kinds
+        from stepladder.rehearse import rehearse_kinds, rehearse_time
 
     began = time.perf_counter()
     subject = subject_of(options, facts)
@@ -60,7 +67,13 @@ def rehearse_plan(
         subject.module, plan, sample=subject.sample, loss=subject.loss, ranks=cluster.num_devices,
         device="cpu" if cluster.device.is_cpu else "cuda",
     )  # fmt: skip
-    return RehearsedPlan(found, time.perf_counter() - began, told.memory_limit_bytes)
+    spent = None
+    if cluster.num_devices == 1 and told.time is not None:
+        spent = rehearse_time(
+            subject.module, plan, sample=subject.sample, loss=subject.loss, on=cluster,
+            calibration=calibration,
+        )  # fmt: skip
+    return RehearsedPlan(found, time.perf_counter() - began, told.memory_limit_bytes, spent)
 
 
 def subject_of(options: argparse.Namespace, facts: Facts) -> RehearsalSubject:
@@ -90,6 +103,8 @@ def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
     table("", ["GiB a device", "rehearsed", "formula"], rows)
     apart = told.memory.allocated_bytes / most.allocated_bytes - 1
     print(f"The formula's allocated peak is {signed_percent(apart)} off the rehearsed one.")
+    if found.time:
+        show_time(found.time, told)
     print(f"The peak is in {most.phase}, at {most.module or 'the root of the module'}.")
     tensors = [
         [
@@ -111,6 +126,16 @@ def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
         needed = (most.reserved_bytes + formula["context"]) / GIB
         print(f"Rehearsed, it DOES NOT FIT: {needed:.1f} GiB of {limit / GIB:.1f}.")
     print()
+
+
+def show_time(found: StepTime, told: Forecast) -> None:
+    low, high = found.interval.low, found.interval.high
+    said = f", {told.time.step_seconds:.3g} s by the formula" if told.time else ""
+    print(
+        f"A step takes {found.step_seconds:.3g} s by its {found.kernels:,} kernels, between "
+        f"{low:.3g} and {high:.3g} nine times in ten{said}; asking for them takes the host "
+        f"{found.host_seconds:.3g} s."
+    )
 
 
 def shape_of(shape: tuple[int, ...]) -> str:
@@ -137,5 +162,6 @@ def rehearsal_json(found: RehearsedPlan) -> dict[str, Any]:
             "seconds": found.seconds,
             "fits": found.fits,
             "ranks": [one.to_dict() for one in found.ranks],
+            "time": asdict(found.time) if found.time else None,
         }
     }

@@ -8,6 +8,8 @@ export const SECTIONS = [
       lines: [["step", "loss", "training"], ["evaluation", "loss", "validation", { dots: true, dash: "5 4" }]] },
     { id: "grad_norm", title: "Gradient norm", format: short, lines: [["step", "grad_norm", "gradient norm"]] },
     { id: "lr", title: "Learning rate", format: short, zero: true, lines: [["step", "lr", "learning rate"]] },
+    { id: "expert_load", title: "Busiest expert, times an even share", format: short, zero: true, lines: [["step", "expert_load", "worst layer"]] },
+    { id: "dead_experts", title: "Dead experts", format: short, zero: true, lines: [["step", "dead_experts", "no token chose them"]] },
     { id: "loss_scale", title: "Loss scale", format: short, lines: [["step", "loss_scale", "loss scale"]] },
   ] },
   { title: "Logged", charts: [] }, // by names that a training loop chose: see loggedCharts

@@ -95,6 +95,7 @@ class Mixture(nn.Module):
         self.cut = False  # whether `whole` has been filled in
         self.sum_counts: Callable[[Tensor], Tensor] | None = None  # over ranks
         self.watch: Callable[[Mixture, Tensor, Tensor], None] | None = None
+        self.load: Tensor | None = None  # a step's tokens by expert are added to it
 
     def reset_buffers(self) -> None:
         self.factor.fill_(1.0)
@@ -112,6 +113,8 @@ class Mixture(nn.Module):
         if self.watch is not None:
             dropped = (~kept).sum() if self.capacity else counts.new_zeros(())
             self.watch(self, counts, dropped)
+        if self.load is not None and torch.is_grad_enabled():
+            self.load.add_(counts)
         out = self.through_experts(tokens, weights, routed)
         if torch.is_grad_enabled() and (self.balance or self.z):
             out = add_loss(out, self.own_loss(logits, counts), self.factor)

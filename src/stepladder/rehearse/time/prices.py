@@ -33,6 +33,10 @@ from .operations import (
 )
 
 CHANNEL = "channel"
+# What calibrations of two H200s agree on, for devices that nobody has calibrated: how often
+# products move their operands, and the share of the datasheet's bandwidth that streaming reaches.
+EDGES = {"bf16": 0.4, "fp16": 0.4, "fp32": 2.2, "tf32": 1.2}
+STREAMED = 0.91
 # Of a product's rate, where rows of an operand start at odd multiples of 2, 4 or 8 bytes: an older
 # family of kernels takes those, which loads one, two or four numbers at a time.
 MISALIGNED = 0.17  # for each element of the alignment
@@ -132,6 +136,8 @@ def prices_of(device: Device, plan: Plan, calibration: Calibration | None) -> Pr
         compute: speed_of(device, Precision.parse(compute), calibration)
         for compute in sorted(computes)
     }
+    if calibration is None:
+        speeds = {compute: uncalibrated(speeds[compute], device, compute) for compute in speeds}
     factors = {**HOST_FACTORS, **(calibration.launch_factors if calibration else {})}
     half = device.peak("bf16") or device.peak("fp16") or 0.0
     link = device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
@@ -139,6 +145,17 @@ def prices_of(device: Device, plan: Plan, calibration: Calibration | None) -> Pr
         speeds, single, device.is_cpu, bool(plan.compile), factors,
         0.0 if device.is_cpu else ISSUE * half, link,
     )  # fmt: skip
+
+
+def uncalibrated(speed: Speed, device: Device, compute: str) -> Speed:
+    """The device table's speeds, with what calibrations of other devices have in common."""
+    listed = device.bandwidth_bytes_per_second
+    if device.is_cpu or not listed:
+        return speed
+    edges = EDGES.get(compute, speed.edges)
+    more = STREAMED * listed / speed.bandwidth
+    rough = {size: rate * more for size, rate in speed.non_streaming.items()}
+    return replace(speed, edges=edges, bandwidth=STREAMED * listed, non_streaming=rough)
 
 
 def cause_of(one: Operation) -> str:

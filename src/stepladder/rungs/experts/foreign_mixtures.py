@@ -23,6 +23,7 @@ from stepladder.seam.modules import parameters_of
 
 from .exchange import through_ranks
 
+WHOLE = "experts_of_all_ranks"  # set on a mixture whose own number is that of this rank
 GIVEN = ("hidden_states", "top_k_index", "top_k_weights")  # what such a module's forward takes
 
 
@@ -48,6 +49,7 @@ def has_parameters(part: nn.Module) -> bool:
 def compute_on_ranks(part: Any, count: int, group: dist.ProcessGroup) -> None:
     """Have a module whose tensors are already divided send its rows to the ranks of the group."""
     ways = group.size()
+    setattr(part, WHOLE, count)
     part.num_experts = count // ways
     part.forward = partial(keep_gradients, part, part.forward)
     run_on_local(part, [part], shares=False)

@@ -1,0 +1,89 @@
+"""How evenly the routers of a model use its experts: tokens by layer and expert, of a whole batch.
+
+Each forward pass of a step adds its counts to a table on the device; ranks add theirs up once a
+step, and nobody waits for the device. A pass that is repeated in backward counts twice, in all
+experts alike, so only shares are told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from stepladder.model.builtin.mixture import mixtures_of
+from stepladder.plan.layout import COPIES
+from stepladder.world import World
+
+from .foreign_mixtures import WHOLE, stacked_experts
+
+
+@dataclass(slots=True)
+class ExpertLoad:
+    """The table of this batch, with a row for each layer of the model that has a router."""
+
+    experts: dict[str, int]  # of each layer, by its mixture's name
+    counts: Tensor  # (layers, most experts); rows of other pipeline stages stay zero
+    world: World
+
+    @classmethod
+    def of(cls, module: nn.Module, world: World) -> ExpertLoad | None:
+        """Have the mixtures of a module count; None for a model without any."""
+        own, foreign = mixtures_of(module), whole_counts(module)
+        here = {name: part.num_experts for name, part in own}
+        here |= {name: count for name, _, count in foreign}
+        every = here
+        if world.layout.pipeline > 1:  # else all ranks have all layers
+            texts = world.gather_texts(json.dumps(here))
+            every = {name: count for text in texts for name, count in json.loads(text).items()}
+        if not every:
+            return None
+        names = sorted(every, key=in_natural_order)
+        most = max(every.values())
+        counts = torch.zeros(len(names), most, device=world.device)
+        rows = {name: counts[index, : every[name]] for index, name in enumerate(names)}
+        for name, mixture in own:
+            mixture.load = rows[name]
+        for name, part, _ in foreign:
+            part.register_forward_pre_hook(partial(count_chosen, rows[name]), with_kwargs=True)
+        return cls({name: every[name] for name in names}, counts, world)
+
+    def start(self) -> None:
+        self.counts.zero_()
+
+    def of_batch(self) -> Tensor:
+        """The counts of all ranks; every rank calls it once a step."""
+        return self.world.sum(self.counts.clone(), *COPIES, "pipeline")
+
+    def shares(self, counts: Tensor) -> dict[str, tuple[float, ...]]:
+        """By layer, the share of the tokens' choices that each expert got. Waits for the device."""
+        found = {}
+        for (name, experts), row in zip(self.experts.items(), counts.tolist()):
+            total = sum(row)
+            found[name] = tuple(count / total for count in row[:experts]) if total else ()
+        return {name: row for name, row in found.items() if row}
+
+
+def whole_counts(module: nn.Module) -> list[tuple[str, nn.Module, int]]:
+    """Other people's mixtures, whose experts may be on several ranks by now."""
+    found = [(name, part) for name, part in module.named_modules() if hasattr(part, WHOLE)]
+    spread = [(name, part, getattr(part, WHOLE)) for name, part in found]
+    return spread or stacked_experts(module)
+
+
+def count_chosen(row: Tensor, part: nn.Module, given: Any, named: dict[str, Any]) -> None:
+    """Before a mixture's forward: who was chosen, where a step learns from it."""
+    chosen = named.get("top_k_index", given[1] if len(given) > 1 else None)
+    if chosen is not None and torch.is_grad_enabled():
+        numbers = torch.arange(len(row), device=chosen.device)
+        row.add_((chosen.reshape(-1, 1) == numbers).sum(0))
+
+
+def in_natural_order(name: str) -> list[tuple[int, str]]:
+    """Numbers in a name by their size."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

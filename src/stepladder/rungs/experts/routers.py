@@ -1,0 +1,43 @@
+"""What a step does about the routers of mixtures: their losses, and how evenly they use experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from stepladder.data import Batch
+from stepladder.world import World
+
+from .expert_load import ExpertLoad
+from .router_losses import RouterLosses
+
+if TYPE_CHECKING:
+    from stepladder.rungs.accumulate import Accumulate, Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Routers:
+    """Of this rank's part of a module."""
+
+    load: ExpertLoad
+    losses: RouterLosses | None
+
+    @classmethod
+    def of(cls, module: nn.Module, world: World) -> Routers | None:
+        """None for a model without mixtures; a pipeline stage without one takes part."""
+        losses, load = RouterLosses.of(module, world), ExpertLoad.of(module, world)
+        return None if load is None else cls(load, losses)
+
+    def prepare(self, run: Accumulate, module: nn.Module, batch: Batch, scale: Scale) -> None:
+        """Before a batch."""
+        if self.losses:
+            self.losses.prepare(run, module, batch, scale)
+        self.load.start()
+
+    def of_batch(self) -> Callable[[], Mapping[str, tuple[float, ...]]]:
+        """After a batch: what reads each expert's share of it. Every rank calls it."""
+        return partial(self.load.shares, self.load.of_batch())

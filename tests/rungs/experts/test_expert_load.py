@@ -1,0 +1,88 @@
+"""Each expert's share of a batch, counted over all ranks, against the router's own choices."""
+
+import pytest
+import torch
+
+from stepladder.train import climb
+from tests.ranks import run
+
+from .small_mixture import batch, mixture
+from .test_foreign_mixtures import batch as foreign_batch
+from .test_foreign_mixtures import model as foreign_model
+
+SHAPE = "llama:layers=2,hidden=16,heads=2,vocab=32,ffn=16,experts=8,active=2,sequence=8"
+
+
+def seen_by_hand():
+    """By hooks on the routers, with a softmax of its own."""
+    module, counts = mixture(SHAPE), {}
+
+    def look(name, _part, _given, logits):
+        chosen = logits.topk(2).indices.flatten()
+        counts[name] = torch.bincount(chosen, minlength=8) / len(chosen)
+
+    for name in ("blocks.0.mlp", "blocks.1.mlp"):
+        router = module.get_submodule(name).router
+        router.register_forward_hook(lambda *given, name=name: look(name, *given))
+    module(batch(0)[0])
+    return counts
+
+
+def shares(plan, build=mixture, given=SHAPE, rows=None):
+    torch.set_num_threads(1)
+    trained = climb(
+        build(given), loss="cross_entropy", optimizer="sgd lr=0.1", plan=plan, device="cpu"
+    )
+    trained.evaluate([batch(3)], rows="global")  # is not counted
+    report = trained.step(batch(0), rows="global").read()
+    return report.experts, report.expert_load, report.dead_experts, report.line()
+
+
+def check(found):
+    expected = seen_by_hand()
+    table, load, dead, line = found
+    assert list(table) == list(expected)
+    for name, row in expected.items():
+        torch.testing.assert_close(torch.tensor(table[name]), row)
+    assert load == pytest.approx(max(8 * float(row.max()) for row in expected.values()))
+    assert dead == sum(int((row == 0).sum()) for row in expected.values())
+    assert f"busiest expert {load:.2f} x even" in line
+
+
+@pytest.mark.parametrize("plan", ["fp32", "fp32 micro=2", "fp32 recompute=blocks micro=3"])
+def test_one_rank_reports_each_experts_share(plan):
+    check(shares(plan))
+
+
+@pytest.mark.parametrize(
+    "plan", ["fp32 ddp", "fp32 zero3 micro=2", "fp32 experts=2", "fp32 pipeline=2 micro=2"]
+)
+def test_ranks_report_the_share_of_the_global_batch(plan):
+    for found in run(shares, 2, plan):
+        check(found)
+
+
+def foreign_shares(plan):
+    torch.set_num_threads(1)
+    trained = climb(foreign_model("olmoe"), optimizer="sgd lr=0.1", plan=plan, device="cpu")
+    report = trained.step(foreign_batch(0), rows="global").read()
+    return report.experts
+
+
+def test_mixtures_of_transformers_report_it_too():
+    alone = foreign_shares("fp32")
+    assert len(alone) == 2 and all(sum(row) == pytest.approx(1) for row in alone.values())
+    assert run(foreign_shares, 2, "fp32 experts=2") == [alone, alone]
+
+
+def test_a_model_without_experts_reports_none():
+    trained = climb(torch.nn.Linear(4, 2), loss="cross_entropy", plan="fp32", device="cpu")
+    report = trained.step((torch.randn(8, 4), torch.randint(0, 2, (8,)))).read()
+    assert report.expert_load is None and report.experts == {}
+    assert "busiest" not in report.line()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", ["fp32 compile=on", "fp32 compile=on recompute=blocks"])
+def test_compiled_it_counts_the_same(plan):
+    check(shares(plan))
