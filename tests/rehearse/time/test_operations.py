@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from stepladder.hardware import find_device
+from stepladder.plan import Plan
 from stepladder.rehearse.rehearse_step import settled_for
 from stepladder.rehearse.time.fusion import fused
 from stepladder.rehearse.time.operations import ASKING, ATTENTION, CONVOLUTION, PRODUCT
+from stepladder.rehearse.time.prices import prices_of
 from stepladder.rehearse.time.step_time import step_operations
 
 ROWS, WIDE, INNER, CLASSES = 32, 64, 128, 16
@@ -95,3 +98,16 @@ def test_a_compiler_makes_one_kernel_of_a_chain_and_keeps_what_products_need():
     assert sum(one.num_bytes for one in made if not one.products) < before
     products = [one for one in found if one.kind == PRODUCT]
     assert [one for one in made if one.kind == PRODUCT] == products
+
+
+def test_what_is_computed_again_in_backward_is_known_as_such():
+    layers = nn.Sequential(*(nn.Sequential(nn.Linear(WIDE, WIDE), nn.GELU()) for _ in range(2)))
+    net = nn.Sequential(layers, nn.Linear(WIDE, CLASSES))
+    plain, again = (operations(net, batch(), f"fp32{words}") for words in ("", " recompute=blocks"))
+    assert not any(one.again for one in plain)
+    first = [one for one in again if one.name == "addmm" and one.writes[0].elements == ROWS * WIDE]
+    assert [one.again for one in first] == [False, False, True, True]
+    prices = prices_of(find_device("H200"), Plan(), None)
+    each = prices.of_all(again)
+    begun = [p for one, p in zip(again, each) if p.host > 50 * prices.speeds["fp32"].launch_seconds]
+    assert len(begun) == 2  # each block once

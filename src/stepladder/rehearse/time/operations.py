@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from stepladder.model.tracing.matmul_shapes import matmul_of
 from stepladder.model.tracing.memory_rates import memory_rate
-from stepladder.rehearse.recorder import COLLECTIVES, FORWARD, UPDATE, Recorder
+from stepladder.rehearse.recorder import BACKWARD, COLLECTIVES, FORWARD, UPDATE, Recorder
 from stepladder.seam.dispatch import DispatchMode, operator_name, wraps_tensors, writes_in_place
 from stepladder.seam.storages import plain_tensors, storage_id
 
@@ -88,6 +89,7 @@ class Operation:
     rate: str = ""  # of a kernel that does not stream
     lanes: int = 0
     tensors: int = 1  # that one call handles: of an update, or of a list
+    again: bool = False  # of the forward pass, computed again in backward
 
     @property
     def num_bytes(self) -> int:
@@ -117,15 +119,18 @@ class OperationLog(DispatchMode):
     def add(self, op: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         read, out = plain_tensors((args, kwargs)), plain_tensors(result)
         reads, phase = self.pieces(read), self.recorder.phase
+        # Backward itself records nothing; a forward pass that is taken again does.
+        again = phase == BACKWARD and torch.is_grad_enabled()
         old = self.born
         writes = self.pieces(out)
         fresh = any(piece.storage > old for piece in writes)
         drawn = self.draws(name, writes)
         if drawn or name in ALLOCATING or not (fresh or writes_in_place(op)):
             if not drawn:
-                self.operations.append(Operation(name, ASKING, phase))
+                self.operations.append(Operation(name, ASKING, phase, again=again))
             return
-        self.operations.append(described(op, name, args, kwargs, read, out, reads, writes, phase))
+        told = described(op, name, args, kwargs, read, out, reads, writes, phase)
+        self.operations.append(replace(told, again=again))
 
     def draws(self, name: str, writes: tuple[Piece, ...]) -> bool:
         """Whether this is part of a dropout that a GPU does in one kernel with what follows."""

@@ -95,7 +95,7 @@ class Prices:
 
     def of_all(self, operations: Sequence[Operation]) -> list[Price]:
         """Of a step's operations beside each other."""
-        each = [self.of(one) for one in operations]
+        each = self.with_blocks_again(operations, [self.of(one) for one in operations])
         narrow = self.speeds.get("bf16")
         if narrow is None or not self.fed:
             return each
@@ -106,6 +106,19 @@ class Prices:
             else price
             for one, price in zip(operations, each)
         ]
+
+    def with_blocks_again(self, operations: Sequence[Operation], each: list[Price]) -> list[Price]:
+        """With what checkpointing does around each block that is computed again."""
+        block = self.factors["block again"] * self.speeds[self.single].launch_seconds
+        if self.compiled:  # a compiler decides only once what is saved
+            return each
+        made, before = [], False
+        for one, price in zip(operations, each):
+            kernel = one.kind != ASKING
+            begins = kernel and one.again and not before
+            made.append(replace(price, host=price.host + block) if begins else price)
+            before = one.again if kernel else before
+        return made
 
     def speed(self, one: Operation) -> Speed:
         compute = self.single if one.compute in ("", "fp32") else one.compute
@@ -118,6 +131,8 @@ class Prices:
             return self.factors["compiled"] * launch
         if one.kind == ASKING:
             return VIEW_SHARE * launch
+        if one.again:
+            return self.factors["launch again"] * launch
         if one.kind in (PRODUCT, CONVOLUTION, ATTENTION):
             return self.factors["product"] * launch
         if one.tensors > 1:
