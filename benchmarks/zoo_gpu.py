@@ -1,14 +1,15 @@
 """How fast `plan="auto"` trains modules of other projects, against the loop a user would write.
 
-    python benchmarks/zoo_gpu.py [--only NAME,NAME] [--arms ARM,ARM] [--warm | --table]
+    python benchmarks/zoo_gpu.py [--only NAME,NAME] [--arms ARM,ARM] [--warm N | --table]
 
 Arms: "hand" is a loop with autocast to bf16, torch.compile of forward and loss together, gradient
 clipping and fused AdamW; "hand max" compiles with max-autotune-no-cudagraphs, "hand channels-last"
 stores images and convolutions channels-last. "auto" is stepladder with `sample=`; any other arm is
 a plan's text. All arms of a module start from the same weights, learn from the same batches, and
-take turns. A row is written to results/zoo_gpu.json as soon as it is known. With --warm only
-torch's compile caches are filled, which several processes may do beside each other; with --table
-only the table of the rows that are there, results/zoo_gpu.md, and its plot are made.
+take turns. A row is written to results/zoo_gpu.json as soon as it is known. With --warm N torch's
+compile caches are filled first, by N processes beside each other that time nothing; modules are
+then timed one by one until --seconds are over. No choice of an earlier start is remembered. With
+--table only the table of the rows that are there, results/zoo_gpu.md, and its plot are made.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ import argparse
 import copy
 import gc
 import json
+import math
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 import stepladder as sl
 
 sys.path.insert(0, str(Path(__file__).parent / "zoo"))
 
+from compile_cache import fill
 from real_sizes import CASES, Case
 
 RESULTS = Path(__file__).parent / "results" / "zoo_gpu.json"
@@ -95,18 +101,30 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--arms", default="hand,auto")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--warm", type=int, default=0, metavar="N")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    for name in [] if options.table else options.only.split(","):
-        case = pinned_case(name)
-        arms = arms_for(case, options.arms.split(","))
-        if options.warm:
-            warm(case, arms)
-        else:
-            measure(name, case, arms, options.results)
-        torch.compiler.reset()
-    if not options.warm:
+    modules, arms = options.only.split(","), options.arms.split(",")
+    began = time.monotonic()
+    os.environ["STEPLADDER_PROBE"] = "off"  # forecasts need it, and trials do not
+    if options.compile:
+        case = pinned_case(modules[0])
+        compile_all(case, arms_for(case, arms))
+        return 0
+    if options.warm:
+        fill(Path(__file__), modules, options.arms, options.warm, options.seconds / 2)
+    with TemporaryDirectory() as choices:
+        os.environ["XDG_CACHE_HOME"] = choices
+        for name in [] if options.table else modules:
+            if time.monotonic() - began > options.seconds:
+                print(f"{name}: no time was left")
+                continue
+            case = pinned_case(name)
+            measure(name, case, arms_for(case, arms), options.results)
+            torch.compiler.reset()
+    if options.results.exists():
         show(options.results)
     return 0
 
@@ -119,22 +137,30 @@ def pinned_case(name: str) -> Case:
 
 
 def arms_for(case: Case, arms: list[str]) -> list[str]:
-    """Without what makes no difference to this module."""
-    images = any(one.dim() == 4 for one in tree_leaves(case.batch))
-    return [arm for arm in arms if images or arm != "hand channels-last"]
+    """Without what makes no difference to this module: an entry that cuts patches is no net."""
+    convolutions = sum(isinstance(part, torch.nn.Conv2d) for part in case.module.modules())
+    return [arm for arm in arms if convolutions > 2 or arm != "hand channels-last"]
 
 
 def make_loop(arm: str, case: Case) -> Any:
     return ARMS[arm](case) if arm in ARMS else Ours(case, arm)
 
 
-def warm(case: Case, arms: list[str]) -> None:
-    for arm in arms:
-        loop = make_loop(arm, case)
-        for batch in islice(cycle(case.batches), WARM_STEPS):
-            read(loop.step(batch))
-        del loop
-        gc.collect()
+def compile_all(case: Case, arms: list[str]) -> None:
+    """Have the compiler's caches filled with all that these arms may need; nothing is timed."""
+    trial = "stepladder.train.tuning.trial"
+    with (
+        patch(f"{trial}.ROUND_SECONDS", 0.0),
+        patch(f"{trial}.WARM_STEPS", 1),
+        patch("stepladder.kernels.matmul.matmul.best_algorithm", lambda *given: None),
+    ):
+        for arm in arms:
+            loop = make_loop("auto tune=600" if arm == "auto" else arm, case)
+            for batch in islice(cycle(case.batches), WARM_STEPS):
+                read(loop.step(batch))
+            del loop
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def measure(name: str, case: Case, arms: list[str], results: Path) -> None:
@@ -224,6 +250,8 @@ def show(results: Path) -> None:
             f"| {name} | {best['ms']:.1f} | {ours['ms']:.1f} | {ratios[name]:.3f} | "
             f"{largest_difference(best['losses'], ours['losses']):.1e} | {memory} | `{words}` |"
         )
+    if not ratios:
+        return
     mean = statistics.geometric_mean(ratios.values())
     where = {(row["gpu"], row["torch"], row["date"]) for row in rows}
     said = "; ".join(f"{gpu}, torch {version}, {date}" for gpu, version, date in sorted(where))

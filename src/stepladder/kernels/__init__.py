@@ -5,12 +5,15 @@ from .choose import Chosen, KernelChoice, choose
 from .convert_float8 import convert_linears, float8_problems
 from .cross_entropy import cross_entropy
 from .graph.compile import are_alike
+from .graph.replayable_call import GraphCall, ReplayableCall
 from .linear_cross_entropy import linear_cross_entropy
 from .optimizer.adamw import adamw_
 
 __all__ = [
     "Chosen",
+    "GraphCall",
     "KernelChoice",
+    "ReplayableCall",
     "adamw_",
     "are_alike",
     "choose",

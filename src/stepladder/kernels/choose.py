@@ -3,8 +3,8 @@
 `choose` looks at the module, the loss and what the plan asks for, changes the layers that gain, and
 gives each decision with its reason. Compilation alone waits for `Chosen.compile`, after recompute.
 
-Fused kernels and layouts are for one rank: sharded parameters and gathered blocks have engines of
-their own, and no combination is made that was not measured.
+Fused kernels and layouts are for ranks that hold the whole module (one rank, ddp, zero1): sharded
+parameters and gathered blocks have engines of their own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from .graph.compile import (
     pass_options,
     with_own_code,
 )
+from .graph.replayable_call import ReplayableCall
 
 Context = Callable[[], AbstractContextManager[Any]]
 ReadInputs = Callable[[Any], Any]
@@ -124,8 +125,8 @@ def choose_head(
     if not settled.asks_for("head"):
         return None, KernelChoice(what, None, UNASKED)
     why_not = why_not_fused(module, anatomy, loss, settled)
-    if not settled.one_rank:
-        why_not = f"it reads whole matrices, and there are {settled.layout.num_ranks} ranks"
+    if not settled.whole_on_every_rank:
+        why_not = f"it reads whole matrices, and {settled.layout} cuts them"
     if why_not:
         return None, KernelChoice(what, False, why_not)
     head = fuse_head(module, anatomy, loss, float8=settled.float8)
@@ -142,7 +143,9 @@ def choose_layout(module: nn.Module, settled: SettledPlan) -> tuple[KernelChoice
         because = "no 2-d convolution" if asked else UNASKED
         return KernelChoice(what, None, because), KernelChoice(folding, None, because)
     if not settled.channels_last:
-        because = f"made for one GPU, and this is {settled.layout.num_ranks} x {settled.device}"
+        because = (
+            f"made for whole modules on GPUs, and this is {settled.layout} on {settled.device}"
+        )
         return KernelChoice(what, False, because), KernelChoice(folding, False, because)
     store_channels_last(module)
     layout = KernelChoice(what, True, "cuDNN's 16-bit kernels read it without a transpose")
@@ -193,6 +196,8 @@ def compile_with_module(loss: Loss, module: nn.Module, settled: SettledPlan) -> 
         return loss.mean_of(call(module, inputs), targets)
 
     options = compile_options(settled)
+    if settled.records_graphs:
+        return replace(loss, with_module=ReplayableCall(both, options))
     return replace(loss, with_module=torch.compile(with_own_code(both), options=options))
 
 

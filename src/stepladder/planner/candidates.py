@@ -1,7 +1,7 @@
 """Candidate plans for the search: every layout of the cluster's devices, and what fills it.
 
-Ways are powers of two times what the node's size asks for; tensor and context stay inside a node,
-where links are fast. The batch is given, so a plan may choose how it is cut but not its size.
+Ways are powers of two times what the node's size asks for; tensor, context and experts stay inside
+a node, where links are fast. The batch is given: a plan may choose how it is cut but not its size.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ def plan_skeletons(facts: Facts, cluster: Cluster) -> Iterator[PlanSkeleton]:
                 data, rest = divmod(devices, pipeline * context * tensor)
                 if data and not rest:
                     box = Layout(pipeline=pipeline, context=context, tensor=tensor)
-                    yield from data_skeletons(box, data, cluster)
+                    for ways in expert_ways(facts, data, cluster):
+                        spread = replace(box, experts=ways)
+                        yield from data_skeletons(spread, data // ways, cluster)
 
 
 def data_skeletons(box: Layout, data: int, cluster: Cluster) -> Iterator[PlanSkeleton]:
     """The data-parallel variants of a layout: replicated, ZeRO 1 to 3, hybrid."""
     yield from with_schedules(replace(box, replicate=data), 0)
-    shared = data * box.context
+    shared = data * box.context * box.experts
     if shared == 1:
         return
     for zero in (1, 2, 3):
         yield from with_schedules(replace(box, shard=data), zero)
-    node = cluster.devices_per_node // (box.context * box.tensor)
+    node = cluster.devices_per_node // (box.context * box.tensor * box.experts)
     if 1 < node < data and data % node == 0:
         yield from with_schedules(replace(box, replicate=data // node, shard=node), 3)
 
@@ -77,6 +79,13 @@ def contexts(facts: Facts, cluster: Cluster) -> list[int]:
     if facts.tokens < LONG:
         return [1]
     return powers(min(facts.tokens // SHORTEST_SLICE, cluster.devices_per_node))
+
+
+def expert_ways(facts: Facts, data: int, cluster: Cluster) -> list[int]:
+    """Powers of two that divide every mixture's experts and the data ranks, inside a node."""
+    counts = {m.experts for part in facts.parts for m in part.matmuls if m.experts > 1}
+    ways = powers(cluster.devices_per_node if counts else 1)
+    return [n for n in ways if data % n == 0 and all(count % n == 0 for count in counts)]
 
 
 def powers(limit: int) -> list[int]:

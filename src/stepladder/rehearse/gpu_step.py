@@ -1,21 +1,41 @@
-"""A step on the CPU as if on a GPU: backward too, and attention with dropout in one kernel."""
+"""A step on the CPU as if on a GPU: in backward too, and with recurrent layers in one kernel."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import functional as F
 
 from stepladder.model.tracing.gpu_kernels import GpuKernels
+from stepladder.train.optimizer import master_weights
+from stepladder.train.optimizer.compact import compact_adam
+
+from .gpu_recurrent import gpu_lstm
 
 
-def kernels_of(device: str) -> AbstractContextManager[Any]:
+@contextmanager
+def kernels_of(device: str) -> Iterator[None]:
     """Context in which a step's operations keep what they keep on that type of device."""
-    return nullcontext() if device == "cpu" else GpuStep()
+    if device == "cpu":
+        yield
+        return
+    with (
+        GpuStep(),
+        # On a GPU one kernel each updates all parameters, and needs nothing beside them.
+        mock.patch.object(master_weights, "adamw_", in_place),
+        mock.patch.object(compact_adam, "adamw_", in_place),
+        mock.patch.object(compact_adam, "compact_adamw_", in_place),
+    ):
+        yield
+
+
+def in_place(*given: Any) -> None:
+    pass
 
 
 class GpuStep(GpuKernels):
@@ -29,8 +49,10 @@ class GpuStep(GpuKernels):
                     edges(args[0]), given.get("gradient"), given.get("retain_graph"),
                     given.get("create_graph", False), inputs=edges(given.get("inputs")),
                 )  # fmt: skip
-        if func is F.scaled_dot_product_attention and "dropout_p" in given:
-            given = {**given, "dropout_p": 0.0}  # a CPU would write whole matrices for it
+        if getattr(func, "__name__", "") == "lstm" and not given:
+            made = gpu_lstm(*args)
+            if made is not None:
+                return made
         return super().__torch_function__(func, types, args, given)
 
 

@@ -62,6 +62,11 @@ class Rehearsal:
         }
 
 
+def stream_of(one: Allocation) -> int:
+    """Buffers of collectives come from a pool of their own stream."""
+    return int(owner_in_the_end(one) == "communication")
+
+
 @dataclass(slots=True)
 class Replay:
     """The recorded events, in order, through an allocator."""
@@ -77,15 +82,19 @@ class Replay:
     def run(self, events: list[Event]) -> None:
         allocator = CachingAllocator(self.limit_bytes)
         blocks: dict[Allocation, Block] = {}
-        allocated = 0
+        allocated, ready = 0, False
         for index, event in enumerate(events):
             one = event.allocation
             if not one.num_bytes:
                 continue
+            if not ready and event.phase != BUILDING:  # whole modules are cut on the host
+                allocator, ready = CachingAllocator(self.limit_bytes), True
+                blocks = {
+                    each: allocator.allocate(each.num_bytes, stream_of(each)) for each in blocks
+                }
             if self.caching:
                 if event.born:
-                    stream = int(owner_in_the_end(one) == "communication")
-                    blocks[one] = allocator.allocate(one.num_bytes, stream)
+                    blocks[one] = allocator.allocate(one.num_bytes, stream_of(one))
                 else:
                     allocator.release(blocks.pop(one))
                 allocated = allocator.allocated

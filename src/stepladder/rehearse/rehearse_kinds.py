@@ -11,6 +11,7 @@ from torch import nn
 from stepladder.plan import Layout, Plan
 from stepladder.plan.refit import spread
 
+from .fake_world import Sayings
 from .rehearsal import Rehearsal
 from .rehearse_step import rehearse
 
@@ -40,6 +41,7 @@ def rehearse_kinds(
     """
     read = Plan.parse(plan) if isinstance(plan, str) else plan
     layout = spread(read, ranks).layout.settle(ranks)
+    sayings = Sayings()
     found = [
         rehearse(
             model,
@@ -50,6 +52,7 @@ def rehearse_kinds(
             rank=rank,
             device=device,
             limit_bytes=limit_bytes,
+            sayings=sayings,
         )
         for rank in ranks_of_kinds(layout)
     ]

@@ -30,7 +30,7 @@ from stepladder.world import World
 
 from .fake_numbers import FakeNumbers
 from .fake_subject import fake_batch, fake_copy, rows_of_rank
-from .fake_world import fake_world
+from .fake_world import Sayings, fake_world
 from .gpu_step import kernels_of
 from .moments import claim_state, moments_followed
 from .recorder import FORWARD, Recorder
@@ -52,6 +52,7 @@ def rehearse(
     rank: int = 0,
     device: str = "cuda",
     limit_bytes: int | None = None,
+    sayings: Sayings | None = None,
 ) -> Rehearsal:
     """The memory of a rank, from our own training step on fake tensors; the module stays as it is.
 
@@ -65,6 +66,7 @@ def rehearse(
         device: "cuda" replays the allocations through a model of torch's caching allocator;
             "cpu" counts them as they are.
         limit_bytes: of the device, beyond which the allocator gives back what it does not use.
+        sayings: of ranks of earlier pipeline stages that were played before; None: of none.
 
     >>> import torch
     >>> from stepladder.rehearse import rehearse
@@ -84,7 +86,7 @@ def rehearse(
     workspaces = Workspaces(device)
     recorder = Recorder("cpu", workspaces)
     recorder.stand(workspaces.standing_bytes)
-    with played(eager, rank, device, recorder) as world:
+    with played(eager, rank, device, recorder, sayings or Sayings()) as world:
         notes += run_steps(model, eager, world, given, loss, recorder)
     return report(settled, ranks, rank, device, recorder, limit_bytes, notes)
 
@@ -127,8 +129,8 @@ def rehearsable(
         notes.append("kernels: rehearsed without them, an upper bound")
     if device == "cuda":
         notes.append(
-            "cuda: kernels and autocast are imitated on the CPU, and not yet held to a GPU; bf16 "
-            "has been up to twice what was measured"
+            "cuda: kernels and autocast are imitated on the CPU; what convolutions take while they "
+            "run is not known before, in float32 up to a third of the peak where it was measured"
         )
     if any(isinstance(part, nn.RNNBase) for part in model.modules()):
         notes.append("recurrent layers: what their library keeps for backward is not counted")
@@ -141,10 +143,12 @@ def cannot(field: str, said: str, remedy: str) -> PlanError:
 
 
 @contextmanager
-def played(settled: SettledPlan, rank: int, device: str, recorder: Recorder) -> Iterator[World]:
+def played(
+    settled: SettledPlan, rank: int, device: str, recorder: Recorder, sayings: Sayings
+) -> Iterator[World]:
     """The world and the modes in which a step is rehearsed."""
     with ExitStack() as stack:
-        world = stack.enter_context(fake_world(settled.layout, rank, torch.device("cpu")))
+        world = stack.enter_context(fake_world(settled.layout, rank, torch.device("cpu"), sayings))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(silent_fake_tensors())
         stack.enter_context(fake_parameters_moved())

@@ -64,6 +64,7 @@ class Accumulate:
     statistics: Sequence[Any] = ()  # of the module, or of each stage, and of routers
     keys: tuple[int, ...] = ()  # the seed and the step, which a batch's random numbers follow from
     leaves_checked: bool = False  # whether it is known what else than outputs the loss reads
+    off: str = ""  # why no step is recorded any more
     terms: LossTerms = field(default_factory=LossTerms)  # of the last batch
     # Of the last batch: rows and weighted loss of each micro-batch on this rank, on the device.
     parts: list[tuple[int, torch.Tensor]] = field(default_factory=list)
@@ -90,7 +91,8 @@ class Accumulate:
                     # DDP and FSDP average over ranks, and a sum is needed: see gradient_sync.py.
                     scaled = scale(times(weighted, self.gradient_sync.ways))
                     self.gradient_sync.before_backward(scaled, last)
-                    scaled.backward()
+                    if scaled.requires_grad:  # else a recording stands for this pass
+                        scaled.backward()
                 self.parts.append((part.num_rows, weighted.detach()))
         return self.sum_losses()
 
@@ -164,11 +166,9 @@ class Accumulate:
         if known or not torch.is_grad_enabled():
             return self.loss
         device, rows = self.world.device, part.rows(slice(0, 2))
-        with (
-            torch.compiler.set_stance("force_eager"),
-            torch.random.fork_rng([device] if device.type == "cuda" else []),
-            state_restored(with_loss(self.gradient_sync.module, self.loss_module)),
-        ):
+        state = with_loss(self.gradient_sync.module, self.loss_module)
+        kept = torch.random.fork_rng([device] if device.type == "cuda" else [])
+        with torch.compiler.set_stance("force_eager"), kept, state_restored(state):
             try:
                 self.mean(self.outputs(rows), rows)
             except ModelError:

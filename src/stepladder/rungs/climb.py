@@ -53,7 +53,7 @@ from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
 from .accumulate import Accumulate, Scale
-from .cuda_graph import CudaGraphAccumulate
+from .cuda_graphs.checked_replay import recording
 from .forward_effects.call_counters import count_once
 from .loss_leaves import CLIMBED
 from .loss_module import LossModule, take_loss, with_loss
@@ -295,5 +295,5 @@ def one_stage(
     sync = replace(sync, around_micro_batch=once)
     if settled.slices:
         return AccumulateSlices(sync, world=world, slices=Slices.of(settled, world), **how)
-    accumulate = CudaGraphAccumulate if settled.records_graphs else Accumulate
+    accumulate = recording(how["loss"]) if settled.records_graphs else Accumulate
     return accumulate(sync, world=world, **how)

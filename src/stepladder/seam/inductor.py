@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -10,6 +11,7 @@ from .lookup import find, has
 
 PASS = "torch._inductor.custom_graph_pass.CustomGraphPass"
 COMPILER = "torch._dynamo"
+COMPILE = "torch._inductor.compile_fx.compile_fx"
 
 
 class GraphPass:
@@ -38,3 +40,9 @@ def takes_passes() -> bool:
 def import_compiler() -> None:
     """Import the compiler now, in one process, rather than on every rank that is forked from it."""
     has(COMPILER)
+
+
+def compile_graph(traced: fx.GraphModule, examples: list[Any], options: Any) -> Callable[..., Any]:
+    """What torch.compile makes of one graph, for who must stand between its guards and it."""
+    made: Callable[..., Any] = find(COMPILE)(traced, examples, config_patches=options)
+    return made

@@ -92,6 +92,12 @@ COMPILER = (
         "importing the compiler once, before ranks are forked",
         "every rank imports it when it needs it",
     ),
+    *needed(
+        "torch._inductor.compile_fx",
+        "compile_fx",
+        "compiling a graph of which recorded steps are replayed behind the compiler's guards",
+        ("graphs", "recording steps of a module that is compiled whole", "Leave graphs out."),
+    ),
 )
 CUDA = (
     *listed(

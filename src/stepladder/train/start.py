@@ -108,7 +108,7 @@ def climb(
     settled = settle_here(choice.plan, device, place)
     words = str(settled.plan)
     world = join_world(settled.layout, device, timeout_seconds=timeout_seconds, plan=words)
-    tuning = make_tuning(plan, world, device, loss, seed, exact=choice.plan.exact.runs, given=code)
+    tuning = make_tuning(plan, world, device, loss, seed, settled=settled, given=code)
     if tuning is not None and sample is not None:
         choice = tuning.choose(choice, model, sample)
         settled = settle_here(choice.plan, device, place)
@@ -119,7 +119,7 @@ def climb(
     )  # fmt: skip
     if tuning is not None:
         run.events += tuning.tuner.told
-        run.retune = tuning.retune if sample is None else None
+        run.retune = tuning.retune if sample is None and settled.one_rank else None
     return run
 
 

@@ -30,6 +30,7 @@ class MatmulFacts:
         2  # matmuls in backward; a frozen weight or an input without gradient needs one less
     )
     experts: int = 1  # weights of this size among which the rows are dealt, one group to each
+    narrows: bool = False  # its module casts operands as autocast would, which leaves groups alone
 
     @property
     def flops(self) -> int:

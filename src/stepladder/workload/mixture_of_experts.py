@@ -76,8 +76,8 @@ def expert_matmuls(shape: Shape, length: int) -> tuple[MatmulFacts, ...]:
     width, inside, rows = shape.hidden, shape.expert_width, length * shape.active
     return (
         MatmulFacts(length, width, shape.experts),
-        MatmulFacts(rows, width, 2 * inside, experts=shape.experts),
-        MatmulFacts(rows, inside, width, experts=shape.experts),
+        MatmulFacts(rows, width, 2 * inside, experts=shape.experts, narrows=True),
+        MatmulFacts(rows, inside, width, experts=shape.experts, narrows=True),
     )
 
 

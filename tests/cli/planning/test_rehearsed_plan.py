@@ -60,10 +60,46 @@ def test_the_best_plan_is_rehearsed_where_none_is_named(own, capsys):
     assert told["rehearsal"]["ranks"][0]["plan"].split()[0] == best[0]
 
 
-def test_a_rehearsal_that_passes_the_limit_fails_the_check(own, capsys):
-    words = [f"{own}:make", "--on", "1 H100-80GB", "--plan", "fp32 micro=8 memory=0.01GiB"]
-    assert main(["plan", *words, "--rehearse", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["rehearsal"]["fits"] is False
+DEEP = """\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 4096), nn.Linear(4096, 32)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(Block() for _ in range(2)), nn.Linear(32, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def batch():
+    return torch.zeros(1024, 32), torch.zeros(1024, dtype=torch.long)
+"""
+
+
+def test_what_does_not_fit_ends_somewhere_and_changes_are_rehearsed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "deep_code.py").write_text(DEEP)
+    monkeypatch.chdir(tmp_path)
+    plan = "fp32 micro=8192 batch=8192 memory=1GiB"
+    words = ["plan", "deep_code.py:Deep", "--on", "1 H100-80GB", "--rehearse", "--plan", plan]
+    assert main(words) == 1
+    shown = capsys.readouterr().out
+    assert "Rehearsed, it DOES NOT FIT." in shown and " can be used. It ends in " in shown
+    assert "Largest owner: " in shown and " GiB made in layers." in shown
+    assert "Changes, cheapest first, each rehearsed" in shown
 
 
 def test_what_cannot_be_rehearsed_is_refused_in_one_line(own, capsys):

@@ -48,11 +48,14 @@ def test_only_zero_3_gathers_again_for_backward():
     assert not settled("fp32 zero2", 2).drops_gathered
 
 
-def test_the_head_is_fused_on_one_rank_with_many_classes():
+def test_the_head_is_fused_with_many_classes_where_ranks_have_whole_copies():
     plan = settled("bf16 kernels=on")
     assert plan.fuses_head(FUSED_VOCABULARY) and not plan.fuses_head(FUSED_VOCABULARY - 1)
     assert not settled("bf16").fuses_head(FUSED_VOCABULARY)
-    assert not SettledPlan(Plan.parse("bf16 kernels=on replicate=2")).fuses_head(FUSED_VOCABULARY)
+    for layout in ("replicate=2", "zero1 shard=2"):
+        assert SettledPlan(Plan.parse(f"bf16 kernels=on {layout}")).fuses_head(FUSED_VOCABULARY)
+    for layout in ("zero2 shard=2", "zero3 shard=2", "tensor=2", "pipeline=2", "context=2"):
+        assert not SettledPlan(Plan.parse(f"kernels=on {layout}")).fuses_head(FUSED_VOCABULARY)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_offloaded_parameters_take_the_optimizer_along():
 
 
 def test_every_problem_is_raised_at_once_with_those_found_elsewhere():
-    plan = Plan.parse("tf32 ddp replicate=2 graphs=on kernels=on")
+    plan = Plan.parse("tf32 zero2 shard=2 graphs=on kernels=on")
     lacking = PlanError("precision", "a package is missing", "Install it.")
     device = DeviceLimits("cpu", kind="cpu", computes=frozenset({"fp32", "bf16"}))
     with pytest.raises(PlanErrors) as raised:

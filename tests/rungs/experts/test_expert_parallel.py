@@ -94,6 +94,8 @@ GATE = [
     (4, "fp32 hsdp shard=1 replicate=2 experts=2"),
     (4, "fp32 experts=2 context=2"),
     (4, "fp32 experts=2 pipeline=2 micro=2"),
+    (4, "fp32 experts=2 tensor=2"),
+    (4, "fp32 zero3 experts=2 tensor=2"),
 ]
 SOAK = [
     (8, "fp32 experts=8"),
@@ -101,6 +103,9 @@ SOAK = [
     (8, "fp32 zero2 shard=2 experts=2 pipeline=2 micro=1"),
     (8, "fp32 hsdp shard=2 replicate=2 experts=2"),
     (8, "fp32 experts=2 replicate=2 context=2"),
+    (8, "fp32 zero1 shard=2 experts=2 tensor=2"),
+    (8, "fp32 ddp experts=2 tensor=2"),
+    (8, "fp32 experts=2 tensor=2 pipeline=2 micro=2"),
 ]
 
 
@@ -159,11 +164,6 @@ REFUSED = [
         3, "fp32 experts=3", "",
         "layout.experts: 3 ways cannot hold the 8 experts of 'blocks.0.mlp' evenly. "
         "Use 1, 2, 4 or 8.",
-    ),
-    (
-        4, "fp32 experts=2 tensor=2", "",
-        "layout.experts: experts=2 holds whole experts, and tensor=2 cuts them. "
-        "Use experts with data, context or pipeline ranks.",
     ),
     (
         2, "fp32 experts=2 exact=ranks", "",

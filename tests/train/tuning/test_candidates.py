@@ -5,7 +5,7 @@ from torch import nn
 
 from stepladder.model import build
 from stepladder.plan import Plan
-from stepladder.train.tuning.candidates import candidates
+from stepladder.train.tuning.candidates import candidates, recorded
 
 BF16 = Plan.parse("bf16 micro=4")
 BLOCKS = "gpt:layers=2,hidden=32,heads=2,vocab=64,sequence=16"
@@ -42,3 +42,21 @@ def test_convolutions_are_also_tried_in_their_own_layout():
 )  # fmt: skip
 def test_what_was_written_is_kept(word, value, left):
     assert texts(nn.Linear(2, 2), replace(BF16, **{word: value}), word) == left
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [("", "graphs=on"), ("kernels=on", "kernels=layout,matmuls graphs=on"),
+     ("kernels=head,matmuls", "kernels=matmuls graphs=on"), ("kernels=head", "graphs=on")],
+)  # fmt: skip
+def test_steps_are_recorded_with_the_loss_in_the_compiled_graph(words, others):
+    plan = Plan.parse(f"bf16 compile=whole {words}")
+    assert recorded(plan) == Plan.parse(f"bf16 compile=whole {others}")
+
+
+def test_ranks_that_exchange_gradients_are_compiled_block_by_block_where_blocks_are_alike():
+    found = candidates(BF16, build(BLOCKS), frozenset(), several=True)
+    assert [(one.compile, one.kernels) for one in found] == [
+        (False, False), ("blocks", False), ("blocks", True),
+    ]  # fmt: skip
+    assert len(candidates(BF16, nn.Linear(2, 2), frozenset(), several=True)) == 3

@@ -1,5 +1,6 @@
 """On several ranks `auto` copies the module where that fits, and shards it where it does not."""
 
+import os
 from unittest.mock import patch
 
 import pytest
@@ -116,3 +117,28 @@ def test_ranks_train_with_the_plan_that_rank_zero_chose():
     assert first == second and "zero" in first and losses == others
     assert "a whole copy on each of 2 ranks would not fit" in because
     assert losses == pytest.approx(plain_losses(), rel=1e-5)
+
+
+def tried(plan, cache):
+    how = {"loss": "cross_entropy", "optimizer": "sgd lr=0.1", "device": "cpu"}
+    with patch.dict(os.environ, XDG_CACHE_HOME=cache):
+        climbed = climb(stack(), plan=plan, sample=batch(), **how)
+    losses = [climbed.step(batch(seed), rows="rank").loss for seed in range(2)]
+    return str(climbed.plan), climbed.because, losses, climbed.events
+
+
+@pytest.mark.parametrize("words", ["auto compile=off tune=60", "auto zero1 compile=off tune=60"])
+def test_ranks_with_whole_copies_try_plans_and_take_what_the_first_found(words, tmp_path):
+    first, second = run(tried, 2, words, str(tmp_path))
+    assert first[0] == second[0] and first[1] == second[1]
+    assert "on one rank's rows, the fastest of 2 tried here" in first[1]
+    assert [event.split(":")[1].strip() for event in first[3] if event.startswith("tuning:")] == [
+        "fp32", "fp32 kernels=on",
+    ]  # fmt: skip
+    again = run(tried, 2, first[0], str(tmp_path))
+    assert [one[2] for one in again] == [first[2], second[2]]
+
+
+def test_ranks_that_cut_the_module_try_nothing(tmp_path):
+    _, because, *_ = run(tried, 2, "auto zero2 compile=off tune=60", str(tmp_path))[0]
+    assert "tried" not in because

@@ -1,5 +1,7 @@
 import json
 import random
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from stepladder.record.user_cache import cache_path
 from stepladder.train.tuning.remembered import recall
 from stepladder.train.tuning.trial import Trial
 from stepladder.train.tuning.tuner import decide, make_tuner
+from stepladder.world import Place
 from tests.soak import soak_after
 
 CPU = torch.device("cpu")
@@ -195,13 +198,13 @@ def test_a_processor_tries_nothing_unless_told_to(words, capsys):
     assert "tuning" not in capsys.readouterr().err + str(run.events)
 
 
-def test_exact_runs_and_several_ranks_try_nothing():
+def test_exact_runs_and_modules_that_are_cut_try_nothing():
     def made(**options):
-        known = {"num_ranks": 1, "exact": False, "compiles": True, **options}
+        known = {"place": Place(), "whole": True, "exact": False, "compiles": True, **options}
         return make_tuner(["tune=60"], CPU, **known)
 
     assert made() is not None
-    assert made(exact=True) is None and made(num_ranks=2) is None
+    assert made(exact=True) is None and made(whole=False) is None
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "1e9"])
@@ -503,3 +506,33 @@ def test_an_operator_without_an_order_runs_where_the_same_bits_are_only_free():
 def test_a_step_is_not_taken_twice_where_the_same_bits_are_only_free():
     with pytest.raises(PlanError, match="recheck=2 compares bits"):
         train("fp32 exact=free recheck=2", sampled=False)
+
+
+@pytest.mark.parametrize(
+    ("host", "left", "outcome"),
+    [
+        (0.009, 60, ""),
+        (0.001, 60, "the host needs 10% of a step, and would gain nothing"),
+        (0.009, 0, "it starts in about 5 s, and 0 are left"),
+    ],
+)
+def test_steps_are_recorded_where_they_wait_for_the_host(host, left, outcome, monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        "stepladder.train.tuning.tuner.try_plan",
+        lambda plan, *rest: tried.append(plan) or trial(str(plan), 4),
+    )
+    tuner = make_tuner(
+        ["tune=60"], torch.device("cuda"), place=Place(), whole=True, exact=False, compiles=True
+    )
+    before = [
+        trial("bf16", 20),
+        replace(trial("bf16 compile=whole kernels=on", 10), host_seconds=host, first_seconds=5.0),
+        trial("bf16 compile=blocks", 1),
+    ]
+    began = time.perf_counter() - 60 + left
+    [made] = tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)
+    assert str(made.plan).startswith("bf16 compile=whole kernels=layout,matmuls graphs=on")
+    assert made.dropped == outcome and len(tried) == (not outcome)
+    tuner.written = frozenset({"graphs"})
+    assert not tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)

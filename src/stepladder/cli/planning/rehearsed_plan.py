@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from stepladder.cli.user_code_options import announce, read_user_code
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.reference import Reference
+from stepladder.planner.remedies import find_remedies
 from stepladder.record import Calibration, Forecast
 from stepladder.workload import Facts
 from stepladder.workload.shape import FAMILIES
@@ -21,6 +23,7 @@ from stepladder.workload.shape import FAMILIES
 if TYPE_CHECKING:
     from stepladder.rehearse import Rehearsal, StepTime
     from stepladder.rehearse.named_subject import RehearsalSubject
+    from stepladder.rehearse.rehearsed_changes import RehearsedChange
 
 TENSORS = 6  # of the largest that are listed
 
@@ -31,14 +34,13 @@ class RehearsedPlan:
 
     ranks: tuple[Rehearsal, ...]
     seconds: float  # that it took
-    limit_bytes: int | None
+    limit_bytes: int | None  # of what the allocator may reserve
+    changes: tuple[RehearsedChange, ...] = ()  # where it does not fit: what frees memory
     time: StepTime | None = None  # None: of several devices, or of one whose speed is unknown
 
     @property
     def fits(self) -> bool:
-        most, limit = self.ranks[0], self.limit_bytes
-        needed = most.reserved_bytes + most.memory.context
-        return limit is None or needed <= limit
+        return self.limit_bytes is None or self.ranks[0].reserved_bytes <= self.limit_bytes
 
 
 def configure_rehearsal(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +62,12 @@ def rehearse_plan(
     """Rehearse the plan on as many ranks as the cluster has devices."""
     with loading():
         from stepladder.rehearse import rehearse_kinds, rehearse_time
+        from stepladder.rehearse.rehearsed_changes import rehearse_changes
 
     began = time.perf_counter()
     subject = subject_of(options, facts)
+    limit = told.memory_limit_bytes
+    limit = None if limit is None else limit - told.memory.context
     found = rehearse_kinds(
         subject.module, plan, sample=subject.sample, loss=subject.loss, ranks=cluster.num_devices,
         device="cpu" if cluster.device.is_cpu else "cuda",
@@ -73,7 +78,18 @@ def rehearse_plan(
             subject.module, plan, sample=subject.sample, loss=subject.loss, on=cluster,
             calibration=calibration,
         )  # fmt: skip
-    return RehearsedPlan(found, time.perf_counter() - began, told.memory_limit_bytes, spent)
+    changes: list[RehearsedChange] = []
+    if limit is not None and found[0].reserved_bytes > limit:
+        words = changes_of(facts, cluster, plan)
+        changes = rehearse_changes(subject, found[0], words, limit_bytes=limit)
+    return RehearsedPlan(found, time.perf_counter() - began, limit, tuple(changes), spent)
+
+
+def changes_of(facts: Facts, cluster: Cluster, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Changes to the plan alone, the cheapest by formula first."""
+    for each in find_remedies(facts, plan, cluster, failed=True):
+        if each.case.cluster == cluster and "offload" not in each.kinds:
+            yield each.words, each.case.plan
 
 
 def subject_of(options: argparse.Namespace, facts: Facts) -> RehearsalSubject:
@@ -121,10 +137,8 @@ def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
         print(f"rank {other.rank}: {other.reserved_bytes / GIB:.2f} GiB reserved.")
     for note in most.notes:
         print(note)
-    limit = found.limit_bytes
-    if limit is not None and not found.fits:
-        needed = (most.reserved_bytes + formula["context"]) / GIB
-        print(f"Rehearsed, it DOES NOT FIT: {needed:.1f} GiB of {limit / GIB:.1f}.")
+    if found.limit_bytes is not None and not found.fits:
+        show_end(found, found.limit_bytes)
     print()
 
 
@@ -136,6 +150,20 @@ def show_time(found: StepTime, told: Forecast) -> None:
         f"{low:.3g} and {high:.3g} nine times in ten{said}; asking for them takes the host "
         f"{found.host_seconds:.3g} s."
     )
+
+
+def show_end(found: RehearsedPlan, limit_bytes: int) -> None:
+    """Why it does not fit, and what each of the cheapest changes frees."""
+    from stepladder.rehearse.rehearsed_changes import where_it_ends
+
+    print(f"Rehearsed, it DOES NOT FIT.\n{where_it_ends(found.ranks[0], limit_bytes)}")
+    rows = [
+        [one.words, gib(one.freed_bytes), gib(one.rehearsal.reserved_bytes), one.fits]
+        for one in found.changes
+    ]
+    if rows:
+        columns = ["change", "frees GiB", "then reserves", "fits"]
+        table("Changes, cheapest first, each rehearsed", columns, rows, ["change"])
 
 
 def shape_of(shape: tuple[int, ...]) -> str:
@@ -163,5 +191,6 @@ def rehearsal_json(found: RehearsedPlan) -> dict[str, Any]:
             "fits": found.fits,
             "ranks": [one.to_dict() for one in found.ranks],
             "time": asdict(found.time) if found.time else None,
+            "changes": [one.to_dict() for one in found.changes],
         }
     }

@@ -1,13 +1,15 @@
 """Tracing on the CPU as if on a GPU, for operations that save other tensors there.
 
 On a CPU torch composes RMSNorm of small operations, which save the normalised input in float32; on
-a GPU one kernel saves its input and a statistic. Autocast's lists differ too: powers, exponentials
-and group norms, which a CPU computes in the type of their inputs, run in float32 on a GPU.
+a GPU one kernel saves its input and a statistic. Dropout saves a byte an element there, not a
+factor in the input's type. Attention in float32 whose keys have fewer heads has no fused kernel on
+a GPU. Autocast's lists differ too: powers, exponentials and group norms, which a CPU computes in
+the type of their inputs, run in float32 on a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -45,8 +47,8 @@ class GpuKernels(TorchFunctionMode):
             and getattr(func, "__name__", "") in AUTOCAST_TO_FLOAT32
         ):
             args = tree_map(to_float32, args)
-        if func in (F.rms_norm, torch.rms_norm):
-            return fused_rms_norm(*args, **(kwargs or {}))
+        if func in REPLACED:
+            return REPLACED[func](*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func in (F.conv2d, torch.conv2d) and result.element_size() == HALF_BYTES:
             allocate_layout_copies(args[0], result)
@@ -96,6 +98,95 @@ class RmsNorm(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         input, weight, _ = context.saved_tensors
         return gradients[0] * input, torch.empty_like(weight)
+
+
+def fused_dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    if inplace or not training or not 0 < p < 1:
+        return F.dropout(input, p, training, inplace)
+    return torch.native_dropout(input, p, True)[0]
+
+
+def gpu_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Of small operations where no fused kernel of a GPU takes it.
+
+    Flash attention takes 16-bit heads without a mask; the memory-efficient kernel takes every type
+    and mask, but neither keys of fewer heads nor a mask that is trained.
+    """
+    grouped = enable_gqa and key.shape[-3] != query.shape[-3]
+    trained = attn_mask is not None and attn_mask.requires_grad
+    wide = query.element_size() != HALF_BYTES and not torch.is_autocast_enabled("cpu")
+    if trained or (grouped and (wide or attn_mask is not None)):
+        return composed_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return F.scaled_dot_product_attention(  # a CPU would write whole matrices for dropout
+        query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def composed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Torch's attention of small operations: in float32, whatever the type of the heads."""
+    kind = query.dtype
+    if torch.is_autocast_enabled("cpu"):
+        kind = torch.get_autocast_dtype("cpu")
+        query, key, value = (one.to(kind) for one in (query, key, value))
+        mask = mask if mask is None or mask.dtype == torch.bool else mask.to(kind)
+    with torch.autocast("cpu", enabled=False):
+        query, key, value = (one.float() for one in (query, key, value))
+        repeats = query.shape[-3] // key.shape[-3]
+        if repeats > 1:
+            key, value = (one.repeat_interleave(repeats, -3) for one in (key, value))
+        if causal:
+            shape = (query.shape[-2], key.shape[-2])
+            mask = query.new_zeros(shape)
+        root = (scale if scale is not None else query.shape[-1] ** -0.5) ** 0.5
+        scores = (query * root) @ (key * root).transpose(-2, -1)
+        if mask is not None:
+            scores += mask.to(scores.dtype)
+        weights = torch.softmax(scores, -1)
+        weights = fused_dropout(weights, dropout) if dropout else weights
+        return (weights @ value).to(kind)
+
+
+def gpu_cross_entropy(input: Tensor, target: Tensor, *given: Any, **named: Any) -> Tensor:
+    """A GPU's autocast takes logarithms of 16-bit logits in 16 bits, and widens their loss."""
+    narrow = torch.is_autocast_enabled("cpu") and input.element_size() == HALF_BYTES
+    known = {"ignore_index", "reduction", "weight"}
+    if named.get("label_smoothing") == 0.0:  # torch hands over every default
+        named.pop("label_smoothing")
+    named = {name: value for name, value in named.items() if value is not None}
+    if given or not narrow or target.is_floating_point() or set(named) - known:
+        return F.cross_entropy(input, target, *given, **named)
+    with torch.autocast("cpu", enabled=False):
+        return F.nll_loss(torch.log_softmax(input, 1).float(), target, **named)
+
+
+REPLACED: dict[Any, Callable[..., Tensor]] = {
+    F.rms_norm: fused_rms_norm,
+    torch.rms_norm: fused_rms_norm,
+    F.dropout: fused_dropout,
+    torch.dropout: fused_dropout,
+    F.scaled_dot_product_attention: gpu_attention,
+    F.cross_entropy: gpu_cross_entropy,
+}
 
 
 def release(workspace: Tensor) -> None:

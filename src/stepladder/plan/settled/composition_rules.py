@@ -27,14 +27,6 @@ def compression_needs_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("compress", problem, "Use ddp alone, or compress=none.")
 
 
-def experts_have_whole_matrices(plan: Plan) -> PlanError | None:
-    layout = plan.layout
-    if layout.experts == 1 or layout.tensor == 1:
-        return None
-    problem = f"experts={layout.experts} holds whole experts, and tensor={layout.tensor} cuts them"
-    return PlanError("layout.experts", problem, "Use experts with data, context or pipeline ranks.")
-
-
 def experts_stay_on_the_device(plan: Plan) -> PlanError | None:
     experts = plan.layout.experts
     if experts == 1 or "parameters" not in plan.offload:
@@ -70,14 +62,14 @@ def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("optimizer", problem, "Use adamw, or ddp with whole copies.")
 
 
-def kernels_need_one_rank(plan: Plan) -> PlanError | None:
-    layout = plan.layout
-    if not plan.kernels or layout.num_ranks == 1:
+def kernels_need_whole_matrices(plan: Plan) -> PlanError | None:
+    if not plan.kernels or SettledPlan(plan).whole_on_every_rank:
         return None
-    problem = (
-        f"the fused loss reads whole plain matrices, and {layout} has {layout.num_ranks} ranks"
+    cuts = f"zero{plan.zero} shards them" if plan.zero > 1 else f"{plan.layout} cuts them"
+    problem = f"the fused loss reads whole plain matrices, and {cuts}"
+    return PlanError(
+        "kernels", problem, "Use ddp or zero1, or leave kernels out; compile=on works on any rank."
     )
-    return PlanError("kernels", problem, "Leave kernels out; compile=on works on any rank.")
 
 
 def whole_modules_stay_whole(plan: Plan) -> PlanError | None:

@@ -43,6 +43,13 @@ class SettledPlan:
         return self.layout.num_ranks == 1
 
     @property
+    def whole_on_every_rank(self) -> bool:
+        """Whether each rank has a whole copy of the module, and runs all of it."""
+        layout = self.layout
+        cut = layout.tensor * layout.pipeline * layout.context * layout.experts > 1
+        return self.one_rank or (self.plan.zero < 2 and not cut)
+
+    @property
     def data_ranks(self) -> int:
         """Ranks that read different samples."""
         return self.layout.data_ranks
@@ -151,7 +158,7 @@ class SettledPlan:
     @property
     def channels_last(self) -> bool:
         """Whether images are stored with their channels innermost."""
-        return self.asks_for("layout") and self.one_rank and self.on_gpu
+        return self.asks_for("layout") and self.whole_on_every_rank and self.on_gpu
 
     @property
     def records_graphs(self) -> bool:
@@ -166,11 +173,12 @@ class SettledPlan:
     @property
     def takes_rows_at_once(self) -> bool:
         """Whether a step that ran out of memory cannot be taken again in smaller micro-batches."""
-        return self.records_graphs or bool(self.slices) or self.updates_in_backward
+        return bool(self.slices) or self.updates_in_backward
 
     def fuses_head(self, num_classes: int) -> bool:
         """Whether an output layer of so many classes and its cross-entropy run as one."""
-        return self.asks_for("head") and self.one_rank and num_classes >= FUSED_VOCABULARY
+        large = num_classes >= FUSED_VOCABULARY
+        return self.asks_for("head") and self.whole_on_every_rank and large
 
     def compile_scope(self, *, alike: bool, block_parameters: int) -> CompileScope:
         """What is handed to the compiler in one piece.
@@ -194,7 +202,7 @@ class SettledPlan:
     @property
     def compiles_loss(self) -> bool:
         """Whether a loss that is not fused with the head is compiled together with the module."""
-        return self.plan.compile == "whole" and self.one_rank and not self.records_graphs
+        return self.plan.compile == "whole" and self.one_rank
 
     # Pipeline
 

@@ -26,6 +26,7 @@ from .host_time import launches_of
 ATTENTION_BACKWARD = 2.5  # scores again, then gradients of query, key, value and weights
 CHEAP_BACKWARD = 2.0  # element-wise work reads the gradient and the input for each it wrote
 CHANNEL = "channel"  # norms over the pixels of each channel
+NARROWING_BYTES = 6.0  # moved for each number of an expert's weight: read in fp32, written in bf16
 TILE = 128  # rows that a matrix kernel works on at once
 FULL_HEAD = 128  # the width of heads that the device table's rates of attention are of
 SINGLE = 4  # bytes of float32, which autocast leaves the stream between blocks in
@@ -109,7 +110,12 @@ def matmul_seconds(matrix: MatmulFacts, share: Share, speed: Speed, wide: bool) 
         experts = matrix.experts / share.experts
         rows += experts * TILE / 2
         elements = rows * (inner + columns) + experts * inner * columns
-        return speed.grouped(2 * rows * inner * columns, elements, single=share.autocast)
+        single = share.autocast and not matrix.narrows
+        product = speed.grouped(2 * rows * inner * columns, elements, single=single)
+        casts = (
+            NARROWING_BYTES * experts * inner * columns if share.autocast and not single else 0.0
+        )
+        return product + casts / speed.bandwidth
     elements = rows * inner + rows * columns + inner * columns
     return speed.matmul(flops, elements, wide=wide)
 

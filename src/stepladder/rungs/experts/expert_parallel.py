@@ -8,12 +8,13 @@ reduced over fewer ranks than the rest, and divided by as many all the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model.builtin.mixture import Mixture, mixtures_of, work_type
@@ -49,8 +50,10 @@ def divide(part: nn.Module, mesh: DeviceMesh) -> None:
     """Keep this rank's experts of every tensor that stacks them."""
     for name, whole in parameters_of(part).items():
         if whole is not None:
+            # Tensor ranks have copies of all experts, and compute the same with them.
+            data = whole.to_local().detach() if isinstance(whole, DTensor) else whole.data
             # Nothing is sent: all ranks hold the same model.
-            mine = distribute_tensor(whole.data, mesh, [Shard(0)], src_data_rank=None)
+            mine = distribute_tensor(data, mesh, [Shard(0)], src_data_rank=None)
             part.register_parameter(name, nn.Parameter(mine, requires_grad=whole.requires_grad))
 
 
@@ -62,12 +65,31 @@ def check_ways(name: str, count: int, ways: int) -> None:
 
 def refuse_none(module: nn.Module, ways: int, found: int) -> None:
     if not found:
+        for name, count, kind in expert_lists(module):
+            raise ModelError(
+                f"'{name}'",
+                f"is a list of {count} modules ({kind}), each with tensors of its own, and "
+                f"{ways} ranks share stacked ones: one tensor with an expert a row",
+                "Stack them, as transformers does, or leave experts out: zero3 slices such "
+                "experts too.",
+            )
         raise ModelError(
             type(module).__name__,
             f"has no mixture whose experts {ways} ranks could hold",
             "Leave experts out, or stack them in tensors with an expert a row, as transformers "
             "does.",
         )
+
+
+def expert_lists(module: nn.Module) -> Iterator[tuple[str, int, str]]:
+    """Lists of like modules beside a linear that gives each a number: experts and their router."""
+    for name, part in module.named_modules():
+        widths = {child.out_features for child in part.children() if isinstance(child, nn.Linear)}
+        for word, children in part.named_children():
+            kinds = {type(child) for child in children.children()}
+            count = sum(1 for _ in children.children())
+            if isinstance(children, nn.ModuleList) and len(kinds) == 1 and count in widths:
+                yield f"{name}.{word}".lstrip("."), count, kinds.pop().__name__
 
 
 def through_group(

@@ -38,7 +38,8 @@ def count_experts(part: nn.Module) -> int:
     own = [parameter for parameter in parameters_of(part).values() if parameter is not None]
     number = getattr(part, "num_experts", 0)
     stacked = own and all(p.dim() > 1 and p.shape[0] == number for p in own)
-    called = tuple(signature(part.forward).parameters) == GIVEN if stacked else False
+    # Of the class: a rung may have given the module another one.
+    called = tuple(signature(type(part).forward).parameters)[1:] == GIVEN if stacked else False
     return number if called and not any(True for _ in part.children() if has_parameters(_)) else 0
 
 
@@ -51,6 +52,8 @@ def compute_on_ranks(part: Any, count: int, group: dist.ProcessGroup) -> None:
     ways = group.size()
     setattr(part, WHOLE, count)
     part.num_experts = count // ways
+    if (cut := getattr(part, "_local_forward", None)) is not None:
+        part.forward = cut.forward  # tensor ranks had it compute on copies
     part.forward = partial(keep_gradients, part, part.forward)
     run_on_local(part, [part], shares=False)
     own = part.forward

@@ -52,6 +52,7 @@ class Trial:
     norm: float = math.nan  # of its gradients
     chance: float = 0.0  # how far the loss is from that with other random numbers
     dropped: str = ""  # why it cannot be chosen
+    host_seconds: float = 0.0  # of a step, in which the host launches its kernels
 
     def __str__(self) -> str:
         words = words_of(self.plan)
@@ -153,12 +154,16 @@ def time_run(
     once = last.seconds
     steps = max(1, min(20, round(ROUND_SECONDS / max(once, 1e-6))))
     rounds = [seconds_of(run, batch, steps) for _ in range(ROUNDS if steps > 1 else 3)]
+    host = min(host_seconds_of(run, batch) for _ in range(3))
+    if unrecorded := run.climbed.forward_backward.off:
+        return replace(numbers, dropped=f"no step of it is recorded: {unrecorded}")
     if short := next((event for event in run.events if "out of memory" in event), ""):
         return replace(numbers, dropped=short)
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     return replace(
-        numbers, step_seconds=median(rounds), first_seconds=first_seconds, peak_bytes=peak
-    )
+        numbers, step_seconds=median(rounds), first_seconds=first_seconds, host_seconds=host,
+        peak_bytes=peak,
+    )  # fmt: skip
 
 
 def seconds_of(run: Run, batch: Any, steps: int) -> float:
@@ -168,6 +173,15 @@ def seconds_of(run: Run, batch: Any, steps: int) -> float:
         report = run.step(batch)
     float(report.loss)
     return (time.perf_counter() - began) / steps
+
+
+def host_seconds_of(run: Run, batch: Any) -> float:
+    """Of one step, from an idle device on: a full queue would have the host wait."""
+    began = time.perf_counter()
+    report = run.step(batch)
+    spent = time.perf_counter() - began
+    float(report.loss)
+    return spent
 
 
 def chance_of(run: Run, batch: Any) -> float:

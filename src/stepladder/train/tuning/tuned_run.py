@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from stepladder.loss import make_loss
-from stepladder.plan import FP32, Batch, Optimizer, Plan, SettledPlan
+from stepladder.plan import FP32, Batch, Layout, Optimizer, Plan, SettledPlan
+from stepladder.plan.options import Compress
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.train.build_run import build, settle_here
 from stepladder.train.health.nonfinite import Health
@@ -16,10 +17,11 @@ from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.prepare_module import prepare_module
 from stepladder.train.run import Run
 from stepladder.train.step_batch import as_batch
-from stepladder.world import World
+from stepladder.world import Place, World
 from stepladder.world.seed import fix_library_algorithms
 
 from .auto_plan import Choice, can_compile, is_automatic
+from .rank_plan import agree
 from .tuner import Tuner, make_tuner
 
 
@@ -35,20 +37,40 @@ class Tuning:
     given: GivenOptimizer | None = None  # the optimizer, where it is code
 
     def choose(self, choice: Choice, model: nn.Module, sample: Any) -> Choice:
-        """The plan that ran fastest, with both reasons."""
+        """The plan that ran fastest, with both reasons.
+
+        Several ranks try plans each by itself, with its own rows and without sending anything, and
+        take what the first one found.
+        """
         # Lazy parameters are made first: what has no shape yet cannot be copied or named.
         prepare_module(model, self.settle(choice.plan), as_batch(sample, 0))
 
         def make_run(module: nn.Module, loss: Any, plan: Plan) -> Run:
             return build(
-                module, self.settle(plan), self.world,
+                module, settle_here(plan, self.device, self.alone.place), self.alone,
                 loss=loss, sample=sample, rate="constant", seed=self.seed,
                 health=Health("skip"), because="",
                 given=self.given.for_trial() if self.given else None,
             )  # fmt: skip
 
-        plan, because = self.tuner.choose(choice.plan, model, self.loss, sample, make_run)
+        plan, because = self.tuner.choose(
+            by_itself(choice.plan) if self.several else choice.plan,
+            model, self.loss, sample, make_run,
+        )  # fmt: skip
+        if self.several:
+            found = replace(choice.plan, compile=plan.compile, kernels=plan.kernels)
+            plan, because = agree(found, f"on one rank's rows, {because}")
+            plan = replace(plan, optimizer=choice.plan.optimizer)
         return Choice(plan, "; ".join(filter(None, (because, choice.because))))
+
+    @property
+    def several(self) -> bool:
+        return self.world.place.num_ranks > 1
+
+    @property
+    def alone(self) -> World:
+        """The world of a trial."""
+        return World(Place(), self.world.device) if self.several else self.world
 
     def settle(self, plan: Plan) -> SettledPlan:
         return settle_here(plan, self.device, self.world.place)
@@ -73,6 +95,12 @@ class Tuning:
         run.settled = settled
 
 
+def by_itself(plan: Plan) -> Plan:
+    """What one rank computes of a plan whose ranks have whole copies."""
+    batch = Batch(micro=plan.batch.micro)
+    return replace(plan, layout=Layout(), zero=0, compress=Compress(), batch=batch)
+
+
 def is_unchanged(plan: Plan) -> bool:
     """Whether such a plan leaves a module as it was, so that another can be applied to it."""
     stored = plan.precision.store == "float32" and plan.precision.compute != "fp8"
@@ -86,7 +114,7 @@ def make_tuning(
     loss: Any,
     seed: int,
     *,
-    exact: bool,
+    settled: SettledPlan,
     given: GivenOptimizer | None,
 ) -> Tuning | None:
     """Trials, where the plan is left to be chosen and there is something to try."""
@@ -96,8 +124,9 @@ def make_tuning(
     tuner = make_tuner(
         words[1:],
         world.device,
-        num_ranks=world.place.num_ranks,
-        exact=exact,
+        place=world.place,
+        whole=settled.whole_on_every_rank,
+        exact=settled.plan.exact.runs,
         compiles=can_compile(world.device),
     )
     if tuner is None:

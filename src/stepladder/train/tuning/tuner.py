@@ -18,14 +18,16 @@ from torch import nn
 from stepladder.errors import PlanError, first_line
 from stepladder.plan import Plan
 from stepladder.plan.options import GIB, Exact
+from stepladder.world import Place
 
-from .candidates import candidates
+from .candidates import candidates, recorded
 from .remembered import keep, key_of, recall
 from .trial import MakeRun, Trial, try_plan, words_of
 
 BUDGET_SECONDS = 60.0
 CLOSE = 1.02  # as fast as the fastest, as far as a few steps can tell
 FREE = 1.01  # of the time and of the memory: as far as a few steps can tell, nothing
+LATE = 0.25  # the host's share of a step, below which launching kernels at once gains nothing
 WORD = "tune="
 
 
@@ -36,6 +38,8 @@ class Tuner:
     budget_seconds: float
     written: frozenset[str]  # words of the plan that the user wrote
     device: torch.device
+    several: bool = False  # ranks, each of which tries the plans alone
+    silent: bool = False  # another rank says what is tried
     told: list[str] = field(default_factory=list)  # what was tried, for the run's events
 
     def choose(
@@ -43,8 +47,8 @@ class Tuner:
     ) -> tuple[Plan, str]:
         """The plan to train with, and why."""
         try:
-            plans = candidates(plan, module, self.written)
-            key = key_of(module, loss, batch, plans)
+            plans = candidates(plan, module, self.written, several=self.several)
+            key = key_of(module, loss, batch, [*plans, *map(recorded, plans)])
         except Exception as unable:  # what nobody has seen may fail here; training need not
             return plan, f"no other plan was tried: {first_line(unable)}"
         if len(plans) == 1:
@@ -53,6 +57,7 @@ class Tuner:
             return answer
         began = time.perf_counter()
         trials = self.try_all(plans, module, loss, batch, make_run)
+        trials += self.try_recorded(trials, began, module, loss, batch, make_run)
         chosen, because = decide(trials, plan)
         left = self.budget_seconds - (time.perf_counter() - began)
         if chosen in trials and self.may_repeat(chosen.plan):
@@ -68,11 +73,16 @@ class Tuner:
     def recalled(self, key: str, plans: list[Plan]) -> tuple[Plan, str] | None:
         """What an earlier start found for the same module, batch, device and software."""
         found = recall(key, self.name)
-        known = [*plans, *map(made_exact, plans)]
+        known = [*plans, *map(recorded, plans)]
+        known += map(made_exact, known[:])
         chosen = next((plan for plan in known if found and words_of(plan) == found["plan"]), None)
         if found is None or chosen is None:  # None: damaged
             return None
         return chosen, f"{found['because']} (tried {found['date']})"
+
+    def say(self, line: str) -> None:
+        if not self.silent:
+            sys.stderr.write(f"{line}\n")
 
     @property
     def name(self) -> str:
@@ -99,12 +109,41 @@ class Tuner:
             elif not trial.dropped:
                 reference = trial
             trials.append(trial)
-            sys.stderr.write(f"tuning {number} of {len(plans)}: {trial}\n")
+            self.say(f"tuning {number} of {len(plans)}: {trial}")
         return trials
+
+    def try_recorded(
+        self,
+        trials: list[Trial],
+        began: float,
+        module: nn.Module,
+        loss: Any,
+        batch: Any,
+        make_run: MakeRun,
+    ) -> list[Trial]:
+        """The fastest whole plan with its steps recorded, where steps wait for the host."""
+        whole = [one for one in trials if one.plan.compile == "whole" and not one.dropped]
+        if self.device.type != "cuda" or "graphs" in self.written or self.several or not whole:
+            return []
+        base = min(whole, key=lambda one: one.step_seconds)
+        plan, left = recorded(base.plan), self.budget_seconds - (time.perf_counter() - began)
+        share = base.host_seconds / base.step_seconds
+        if share < LATE:
+            busy = f"the host needs {share:.0%} of a step, and would gain nothing"
+            return [Trial(plan, dropped=busy)]
+        if left < base.first_seconds:
+            late = f"it starts in about {base.first_seconds:.0f} s, and {max(left, 0):.0f} are left"
+            return [Trial(plan, dropped=late)]
+        trial = try_plan(plan, module, loss, batch, make_run, self.device)
+        reference = next(one for one in trials if not one.dropped)
+        trial = trial if trial.dropped else trial.held_against(reference)
+        self.say(f"tuning, recorded: {trial}")
+        return [trial]
 
     def may_repeat(self, plan: Plan) -> bool:
         """Whether deterministic algorithms are to be tried: a processor's repeat anyway."""
-        return self.device.type == "cuda" and "exact" not in self.written and not plan.exact.runs
+        free = "exact" not in self.written and not plan.exact.runs
+        return self.device.type == "cuda" and free and not self.several
 
     def try_exact(
         self,
@@ -130,7 +169,7 @@ class Tuner:
         if not trial.dropped and (price > FREE or more):
             what = f"{trial.peak_bytes / GIB:.2f} GiB" if more else f"{price:.3f} of the time"
             trial = replace(trial, dropped=f"the same bits in every run cost {what}")
-        sys.stderr.write(f"tuning, the same bits in every run: {trial}\n")
+        self.say(f"tuning, the same bits in every run: {trial}")
         return trial
 
 
@@ -159,17 +198,27 @@ def decide(trials: list[Trial], plan: Plan) -> tuple[Trial, str]:
 
 
 def make_tuner(
-    words: list[str], device: torch.device, *, num_ranks: int, exact: bool, compiles: bool
+    words: list[str],
+    device: torch.device,
+    *,
+    place: Place,
+    whole: bool,
+    exact: bool,
+    compiles: bool,
 ) -> Tuner | None:
-    """The tuner that the words of an automatic plan ask for; None where nothing is to be tried."""
+    """The tuner that the words of an automatic plan ask for; None where nothing is to be tried.
+
+    Args:
+        whole: every rank has a whole copy of the module.
+    """
     budget = read_budget(words)
     if budget is None:  # a processor's first steps are not worth a minute of compilation
         budget = BUDGET_SECONDS if device.type == "cuda" and compiles else 0.0
     # Trials differ from start to start, and a run that must give the same bits may not.
-    if not budget or exact or num_ranks > 1:
+    if not budget or exact or not whole:
         return None
     written = frozenset(word.partition("=")[0] for word in words)
-    return Tuner(budget, written, device)
+    return Tuner(budget, written, device, several=place.num_ranks > 1, silent=place.rank > 0)
 
 
 def read_budget(words: list[str]) -> float | None:

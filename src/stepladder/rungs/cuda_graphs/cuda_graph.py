@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import PlanError
-
-from .accumulate import Accumulate, Scale
+from stepladder.rungs.accumulate import Accumulate, Scale
+from stepladder.rungs.memory.memory_limit import is_out_of_memory
 
 WARMUP_BATCHES = 2  # of a shape, run eagerly before it is captured
 MAX_GRAPHS = 2  # full batches, and the remainder at the end of an epoch
@@ -89,6 +89,9 @@ class CudaGraphAccumulate(Accumulate):
                 loss = Accumulate.__call__(self, read, scale)
         except RuntimeError as refused:
             leave_capture(self.world.device)
+            if is_out_of_memory(refused):  # the step is tried again in smaller micro-batches
+                self.graphs.clear()
+                raise
             raise PlanError(
                 "graphs",
                 f"a step of this module cannot be captured ({reason(refused)})",

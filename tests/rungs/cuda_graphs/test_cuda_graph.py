@@ -7,7 +7,7 @@ from stepladder.data import IGNORED, Batch
 from stepladder.plan import Plan
 from stepladder.plan.settled.limits import DeviceLimits
 from stepladder.plan.settled.settle import broken_rules
-from stepladder.rungs.cuda_graph import signature
+from stepladder.rungs.cuda_graphs.cuda_graph import signature
 
 
 @pytest.mark.parametrize(

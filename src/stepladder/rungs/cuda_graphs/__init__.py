@@ -1,0 +1,1 @@
+"""Recorded steps: a step's kernels launched by one call."""
