@@ -17,6 +17,7 @@ from stepladder.planner.parse_inputs import cluster_of
 from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Interval, Time
 from stepladder.rehearse.fake_subject import rows_of_rank
+from stepladder.rehearse.fake_world import Sayings
 from stepladder.rehearse.recorder import Recorder
 from stepladder.rehearse.rehearse_step import played, rehearsable, run_steps, settled_for
 from stepladder.rehearse.workspaces import Workspaces
@@ -111,7 +112,7 @@ def step_operations(
         )
     recorder = Recorder("cpu", Workspaces(device))
     log = OperationLog(recorder)
-    with played(eager, rank, device, recorder) as world, log:
+    with played(eager, rank, device, recorder, Sayings()) as world, log:
         notes += run_steps(model, eager, world, given, loss, recorder)
     step = last_step(log.operations)
     if device != "cpu":
