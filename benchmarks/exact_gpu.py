@@ -57,7 +57,7 @@ PLANS = (
 )
 PRICED = ("bf16", "bf16 compile=on kernels=on", "bf16-master compile=on kernels=on")
 AUTO = ("auto tune=150", "auto compile=off tune=150")
-WARM_UP, TURNS, TURN_SECONDS = 5, 5, 0.5
+WARM_UP, TURNS, TURN_SECONDS, PROFILED = 5, 5, 0.5, 3
 PROCESSES = multiprocessing.get_context("spawn")
 FRESH = ("again", "resumed")  # runs with compile caches of their own
 
@@ -184,10 +184,13 @@ def compare(model: str, plan: str, steps: int) -> dict[str, Any]:
     saved = random.Random(f"{model} {plan}").randrange(steps // 5, steps - steps // 5)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        found = {
-            role: in_process(model, plan, role, folder, steps, saved)
-            for role in ("first", "again", "resumed")
-        }
+        with ThreadPoolExecutor(2) as pool:
+            independent = {
+                role: pool.submit(in_process, model, plan, role, folder, steps, saved)
+                for role in ("first", "again")
+            }
+            found = {role: each.result() for role, each in independent.items()}
+        found["resumed"] = in_process(model, plan, "resumed", folder, steps, saved)
     hashes = {each.get("hash") for each in found.values()}
     same = len(hashes) == 1 and None not in hashes
     return {
@@ -275,6 +278,7 @@ def price(model: str, plan: str) -> dict[str, Any]:
         for _ in range(TURNS):
             for exact, (run, batches) in loops.items():
                 times[exact].append(take(run, batches, steps))
+        grown = grown_kernels(*(kernel_times(*loops[exact]) for exact in (False, True)))
     except Exception as error:
         return {"kind": "price", "model": model, "plan": plan, "problem": str(error)[:400]}
     plain, exact = median(times[False]), median(times[True])
@@ -282,8 +286,30 @@ def price(model: str, plan: str) -> dict[str, Any]:
     return {
         "kind": "price", "model": model, "plan": plan, "plain_ms": 1e3 * plain,
         "exact_ms": 1e3 * exact, "ratio": median(ratios), "lowest": ratios[0],
-        "highest": ratios[-1],
+        "highest": ratios[-1], "grown": grown,
     }  # fmt: skip
+
+
+def kernel_times(run: Any, batches: list[Any]) -> dict[str, float]:
+    """Milliseconds a step in each kernel."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        take(run, batches, PROFILED)
+    return {
+        one.key: one.self_device_time_total / 1e3 / PROFILED
+        for one in found.key_averages()
+        if one.self_device_time_total
+    }
+
+
+def grown_kernels(
+    plain: dict[str, float], exact: dict[str, float]
+) -> list[tuple[str, float, float]]:
+    """The kernels that take most of the difference: name, milliseconds without and with `exact`."""
+    pairs = [
+        (name[:120], round(plain.get(name, 0.0), 3), round(exact.get(name, 0.0), 3))
+        for name in {**plain, **exact}
+    ]
+    return sorted(pairs, key=lambda pair: -abs(pair[2] - pair[1]))[:12]
 
 
 def by_default(model: str, plan: str) -> dict[str, Any]:

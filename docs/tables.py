@@ -436,7 +436,12 @@ def exact_gpu() -> str:
         f"{' (' + ', '.join(repeated) + ')' if repeated else ''}. Time of a step with `exact`:"
     )
     prices = [
-        [row["model"], f"`{row['plan']}`", f"{row['plain_ms']:.1f}", f"{row['ratio']:.2f} ×"]
+        [
+            row["model"],
+            f"`{row['plan']}`",
+            f"{row['plain_ms']:.1f}",
+            f"{row['ratio']:.2f} × ({row['lowest']:.2f} to {row['highest']:.2f})",
+        ]
         for row in rows
         if row["kind"] == "price"
     ]
@@ -465,7 +470,7 @@ def exact_gpu() -> str:
     return "\n\n".join(
         [
             f"{head} {says}",
-            lines(["model", "plan", "ms without", "price of `exact`"], prices),
+            lines(["model", "plan", "ms without", "price of `exact` (of 5 turns)"], prices),
             "Attention in bf16, milliseconds of forward + backward:",
             lines(["shape", *ATTENTION.values()], attention),
             "What `auto` keeps of it by default, where a trial finds no price:",

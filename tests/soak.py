@@ -1,19 +1,21 @@
 """The gate and the soak: `make test` runs one live case of each law, `make soak` all of them.
 
 `soak_after(cases)` marks all but the first cases of a parametrised test for the soak. Run as a
-program, `python -m tests.soak`, this runs everything that is marked and writes the table of its
-results: benchmarks/results/soak.md.
+program, `python -m tests.soak [FILE OR FOLDER …]`, this runs what is marked, in all of the tests or
+in those files, and writes the results into their rows of benchmarks/results/soak.md. Rows of other
+files stay, each with its date and machine, and the page ends with the files that still lack a row.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "benchmarks" / "results" / "soak.md"
+OUTCOMES = ("passed", "skipped", "failed")
+END = {"skipped": "skipped", "failure": "failed", "error": "failed"}  # as the report calls it
+HEADER = "| tests | passed | skipped | failed | seconds | date | machine |"
 
 
 def soak_after(cases: Iterable[Any], gate: int = 1) -> list[Any]:
@@ -38,38 +43,73 @@ def main() -> int:
     """Run the soak; the table is written whatever the outcome, and the exit code tells it."""
     report = ROOT / "build" / "soak.xml"
     report.parent.mkdir(exist_ok=True)
-    began = time.time()
-    words = ["-m", "soak", "-n", "2", "--dist", "loadfile", f"--junitxml={report}", *sys.argv[1:]]
-    code = subprocess.run(
-        [sys.executable, "-m", "pytest", *words],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
-    ).returncode  # fmt: skip
-    TABLE.write_text(table(report, time.time() - began))
+    words = ["-m", "soak", "-n", "2", "--dist", "loadfile", f"--junitxml={report}"]
+    words += ["-o", "junit_family=xunit1", *sys.argv[1:]]  # that one names a test's file
+    code = run_pytest(*words).returncode
+    rows = read_rows(TABLE.read_text()) if TABLE.exists() else {}
+    TABLE.write_text(page(rows | new_rows(report), marked_files()))
     print(f"Written: {TABLE.relative_to(ROOT)}")
     return code
 
 
-def table(report: Path, seconds: float) -> str:
-    """What passed, was skipped and failed, by folder of tests."""
-    rows: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+def run_pytest(*words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, text=True, **settings,
+    )  # fmt: skip
+
+
+def marked_files() -> set[str]:
+    """The files with tests for the soak, from under tests/."""
+    found = run_pytest("--collect-only", "-qq", "-m", "soak", "-n", "0", stdout=subprocess.PIPE)
+    return set(re.findall(r"^tests/(\S+\.py): \d+$", found.stdout, re.MULTILINE))
+
+
+def new_rows(report: Path) -> dict[str, str]:
+    """By file, what passed, was skipped and failed in this run."""
+    counts: dict[str, Counter[str]] = {}
     for case in xml.parse(report).getroot().iter("testcase"):
-        row = rows[".".join((case.get("classname") or "").split(".")[1:3])]
-        outcome = next((child.tag for child in case if child.tag != "properties"), "passed")
-        row[{"failure": "failed", "error": "failed"}.get(outcome, outcome)] += 1
-        row["seconds"] += float(case.get("time") or 0)
+        row = counts.setdefault((case.get("file") or "").removeprefix("tests/"), Counter())
+        row[next((END[child.tag] for child in case if child.tag in END), "passed")] += 1
+        row["milliseconds"] += round(1e3 * float(case.get("time") or 0))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    today = time.strftime("%Y-%m-%d")
+    return {
+        name: " | ".join(
+            [
+                *(str(row[key]) for key in OUTCOMES),
+                f"{row['milliseconds'] / 1e3:.0f}",
+                today,
+                machine,
+            ]
+        )
+        for name, row in counts.items()
+    }
+
+
+def read_rows(text: str) -> dict[str, str]:
+    """By file, the rest of its row in a table written earlier."""
+    return dict(re.findall(r"^\| (\S+\.py) \| (.*) \|$", text, re.MULTILINE))
+
+
+def page(rows: dict[str, str], marked: set[str]) -> str:
+    """The rows of the files with tests for the soak, their sum, and the files without a row."""
+    rows = {name: row for name, row in sorted(rows.items()) if name in marked}
+    sums = [sum(int(row.split(" | ")[place]) for row in rows.values()) for place in range(4)]
     lines = [
         "# The soak",
         "",
-        f"`{' '.join(['python -m tests.soak', *sys.argv[1:]])}`, {time.strftime('%Y-%m-%d')}, "
-        f"{machine}: {seconds / 60:.0f} minutes.",
+        f"`python -m tests.soak` writes the rows of the files that it runs. {len(rows)} files: "
+        + ", ".join(f"{count} {name}" for count, name in zip(sums, OUTCOMES))
+        + f"; {sums[3] / 60:.0f} minutes of tests.",
         "",
-        "| tests | passed | skipped | failed | seconds |",
-        "|---|---|---|---|---|",
+        HEADER,
+        "|---" * HEADER.count(" | ") + "|---|",
+        *(f"| {name} | {row} |" for name, row in rows.items()),
     ]
-    for name, row in sorted(rows.items()):
-        counts = " | ".join(f"{row[key]:.0f}" for key in ("passed", "skipped", "failed", "seconds"))
-        lines.append(f"| {name} | {counts} |")
+    missing = sorted(marked - set(rows))
+    if missing:
+        lines += ["", "Not run yet: " + ", ".join(missing) + "."]
     return "\n".join(lines) + "\n"
 
 

@@ -44,7 +44,7 @@ def is_private(word: str) -> bool:
 
 @cache
 def own_names() -> set[str]:
-    """Private names that our own code defines."""
+    """Private names that our own code defines, or that belong to other libraries."""
     found = set()
     for node in (node for path in OUTSIDE for node in ast.walk(ast.parse(path.read_text()))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -53,7 +53,7 @@ def own_names() -> set[str]:
             found.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             found.add(node.attr)
-    return {word for word in found if is_private(word)} - LISTED - TORCHS
+    return ({word for word in found if is_private(word)} - LISTED - TORCHS) | OTHERS
 
 
 def chain(node: ast.expr) -> list[str]:
@@ -94,7 +94,7 @@ def in_attributes(node: ast.AST, aliases: set[str]) -> list[str]:
     if not isinstance(node, ast.Attribute) or not is_private(node.attr):
         return []
     first, *rest = chain(node)
-    foreign = node.attr not in own_names() | OTHERS
+    foreign = node.attr not in own_names()
     if first in ("self", "cls") and len(rest) == 1:
         foreign = node.attr in LISTED
     return [".".join((first, *rest))] if first in aliases or foreign else []

@@ -17,6 +17,7 @@ from stepladder.train.optimizer.lightning_optimizer import configured
 from stepladder.verify import Subject
 from tests.parity.pool import compare
 from tests.ranks import run as on_ranks
+from tests.soak import soak_after
 
 lightning = pytest.importorskip("pytorch_lightning", reason="its modules are taken as they are")
 
@@ -104,7 +105,7 @@ def subject():
     return Stepped(classifier()), Whole(rows()), None
 
 
-@pytest.mark.parametrize("plan", ["fp32 zero3", "fp32 pipeline=2"])
+@pytest.mark.parametrize("plan", soak_after(["fp32 zero3", "fp32 pipeline=2"]))
 def test_two_ranks_compute_what_one_does(plan, tmp_path):
     found = compare(tmp_path, Subject("lightning", subject), plan)
     assert (found.verdict, found.problem) == ("same", "")

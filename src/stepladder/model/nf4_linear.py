@@ -25,6 +25,7 @@ LEVELS = (
     0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
+KEPT: dict[torch.device, Tensor] = {}  # the levels on each device that has codes
 
 
 class NF4Linear(nn.Module):
@@ -83,10 +84,19 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 def dequantise(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The matrix of these codes; codes that were cast on the way are the same whole numbers."""
     codes, scales = codes.to(torch.uint8), scales.to(torch.uint8).contiguous()
-    levels = torch.tensor(LEVELS, device=codes.device)
+    levels = levels_for(codes)
     pairs = torch.stack([codes >> 4, codes & 15], -1)
     blocks = levels[pairs.int()].reshape(len(codes), -1, BLOCK)
     return (blocks * scales.view(torch.float32)[..., None]).reshape(len(codes), -1).to(dtype)
+
+
+def levels_for(codes: Tensor) -> Tensor:
+    """The levels beside these codes, copied there once: a recorded step takes no host memory."""
+    if torch.compiler.is_compiling() or type(codes) not in (Tensor, nn.Parameter):
+        return torch.tensor(LEVELS, device=codes.device)
+    if codes.device not in KEPT:
+        KEPT[codes.device] = torch.tensor(LEVELS, device=codes.device)
+    return KEPT[codes.device]
 
 
 def quantise_frozen_linears(module: nn.Module, skip: nn.Module | None = None) -> int:

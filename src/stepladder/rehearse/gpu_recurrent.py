@@ -1,8 +1,8 @@
 """LSTM as cuDNN runs it: one kernel over all steps, which keeps a reserve for its backward.
 
 The reserve holds, for each token, direction and layer, four gates and a cell, and what one layer
-hands to the next: 11 numbers a hidden unit of a two-layer LSTM, as measured on an H200. The weights
-are gathered into one buffer.
+hands to the next: 11 numbers a hidden unit of a two-layer LSTM, as measured on an H200. Weights
+that autocast narrows are gathered into one buffer. Rows come out with the steps first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ def gpu_lstm(input: Tensor, hx: Any, *given: Any) -> Any:
     """What torch.lstm returns for padded rows; None for packed ones, which are left to torch."""
     if isinstance(hx, Tensor):  # sizes of packed batches stand there
         return None
-    weights, _, layers, _, _, both_ways, _ = given
-    if torch.is_autocast_enabled("cpu"):
+    weights, _, layers, _, _, both_ways, rows_first = given
+    casts = torch.is_autocast_enabled("cpu")
+    if casts:
         narrow = torch.get_autocast_dtype("cpu")
         input, hx = input.to(narrow), [state.to(narrow) for state in hx]
     ways, hidden = 1 + bool(both_ways), hx[1].shape[-1]
-    return Lstm.apply(input, *hx, layers * ways, ways, hidden, *weights)
+    if rows_first:
+        input = input.transpose(0, 1)
+    outputs, *states = Lstm.apply(input, *hx, layers * ways, ways, hidden, casts, *weights)
+    return outputs.transpose(0, 1) if rows_first else outputs, *states
 
 
 class Lstm(torch.autograd.Function):
@@ -33,14 +37,14 @@ class Lstm(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any, input: Tensor, h: Tensor, c: Tensor, cells: int, ways: int, hidden: int,
-        *weights: Tensor,
+        casts: bool, *weights: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         places, width = input.shape[:-1], h.shape[-1]
         tokens = input.numel() // input.shape[-1]
         outputs = input.new_empty((*places, ways * width))
         kept = KEPT_BY_LAYER * cells + cells - ways
         reserve = input.new_empty(tokens * hidden * kept)
-        together = input.new_empty(sum(weight.numel() for weight in weights))
+        together = input.new_empty(sum(weight.numel() for weight in weights) * casts)
         context.save_for_backward(input, h, c, outputs, reserve, together, *weights)
         return outputs, h.clone(), c.clone()
 
@@ -49,5 +53,5 @@ class Lstm(torch.autograd.Function):
         input, h, c, _, _, together, *weights = context.saved_tensors
         torch.empty_like(together)
         made = [torch.empty_like(weight) for weight in weights]
-        numbers = (None, None, None)
+        numbers = (None, None, None, None)
         return (torch.empty_like(input), torch.empty_like(h), torch.empty_like(c), *numbers, *made)

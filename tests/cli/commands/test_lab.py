@@ -124,6 +124,7 @@ def learner(tmp_path, monkeypatch, capsys):
     return lab
 
 
+@pytest.mark.soak
 def test_a_number_is_predicted_and_solutions_race(learner, tmp_path):
     assert "Predicted: 12. How many bytes does it cost" in learner("predict", "views", "12")
     learner("start", "views")

@@ -18,7 +18,7 @@ pytestmark = [
 class Net(nn.Module):
     """Many small kernels, statistics, random numbers, and an attribute that forward reads."""
 
-    def __init__(self, depth=12):
+    def __init__(self, depth=3):
         super().__init__()
         torch.manual_seed(1)
         self.first, self.norm = nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32)
@@ -102,7 +102,7 @@ def test_a_step_that_is_out_of_memory_goes_on_in_smaller_ones():
 
 def test_auto_records_a_module_whose_kernels_are_small(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    run = sl.climb(Net(24), loss="cross_entropy", optimizer="adamw lr=1e-3 clip=1",
+    run = sl.climb(Net(12), loss="cross_entropy", optimizer="adamw lr=1e-3 clip=1",
                    plan="auto tune=120", sample=batch(0), device="cuda")  # fmt: skip
     assert run.plan.graphs, run.events
     losses = [run.step(batch(step)).loss for step in range(6)]

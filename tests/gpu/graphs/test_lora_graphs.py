@@ -28,7 +28,9 @@ def adapted(base):
 
 
 def train(plan, base=""):
-    run = sl.climb(adapted(base), optimizer="adamw lr=1e-3 clip=1", plan=plan, seed=3)
+    run = sl.climb(  # exact: cuDNN's attention gives other bits in every run
+        adapted(base), optimizer="adamw lr=1e-3 clip=1", plan=plan, seed=3, exact=True
+    )
     draw = torch.Generator().manual_seed(0)
     losses = []
     for _ in range(6):

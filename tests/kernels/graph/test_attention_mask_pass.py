@@ -44,6 +44,14 @@ def packed_rows(x):
     return (document[:, None, :, None] == document[:, None, None, :]) & compared(x)
 
 
+def compared_by_methods(x):
+    """As torch 2.11 traces what is inside of `torch.vmap`."""
+    steps = torch.arange(LENGTH)
+    document = torch.zeros(LENGTH).long()
+    same = document[:, None].__eq__(document[None, :])
+    return steps[None, :].__le__(steps[:, None]).__and__(same)
+
+
 def nothing_hidden(x):
     return torch.ones(LENGTH, dtype=torch.bool)[None, None, None, :]
 
@@ -61,6 +69,10 @@ def padding_written(x):
     mask = lower_triangle(x)
     mask[:, 0] = x[0, :, 0] > -9
     return mask
+
+
+def padding_written_by_a_method(x):
+    return lower_triangle(x).__iand__(x[0, :, 0] > -9)
 
 
 def biased(x):
@@ -106,8 +118,12 @@ def attentions(module, *given):
 
 
 @pytest.mark.parametrize(
-    "mask", [compared, lower_triangle, added, added_in_place, least_number, packed_rows]
-)
+    "mask",
+    [
+        compared, compared_by_methods, lower_triangle, added, added_in_place, least_number,
+        packed_rows,
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_mask_that_hides_the_future_becomes_is_causal(mask, recompute):
     x = torch.randn(3, LENGTH, 4, requires_grad=recompute)
@@ -120,7 +136,9 @@ def test_a_mask_that_hides_nothing_is_left_out():
     assert found["attn_mask"] is None and "is_causal" not in found
 
 
-@pytest.mark.parametrize("mask", [window, padding, padding_written, biased])
+@pytest.mark.parametrize(
+    "mask", [window, padding, padding_written, padding_written_by_a_method, biased]
+)
 def test_any_other_mask_stays(mask):
     (found,) = attentions(Attention(mask), torch.randn(3, LENGTH, 4))
     assert found.get("attn_mask", "by position") is not None

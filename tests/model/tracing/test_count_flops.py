@@ -139,6 +139,7 @@ def test_hugging_face_models_count_as_ours_of_the_same_shape(attention):
         assert flops.attention == 128 * token.attention
 
 
+@pytest.mark.soak
 def test_70_billion_parameters_are_counted_without_memory():
     model = build("llama3-70b", device="meta")
     flops = count_flops(model, tokens_of(1, 8192).to("meta"))

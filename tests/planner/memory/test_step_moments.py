@@ -53,8 +53,16 @@ def test_a_step_peaks_where_and_as_high_as_forecast(shape: Shape, text: str) -> 
     assert forecast.optimizer == pytest.approx(real.optimizer, rel=0.001), "and a step counter each"
 
 
-@pytest.mark.parametrize("shape", soak_after([WIDE_LOSS, DEEP]), ids=["wide loss", "deep"])
-@pytest.mark.parametrize("rule", ["blocks", "selective"])
+RECOMPUTED = [
+    # Selective recomputation leaves no casts in autocast's cache: a deep model is lower by them.
+    pytest.param(DEEP, "selective", id="deep-selective"),
+    pytest.param(WIDE_LOSS, "blocks", id="wide loss-blocks"),
+    pytest.param(DEEP, "blocks", id="deep-blocks", marks=pytest.mark.soak),
+    pytest.param(WIDE_LOSS, "selective", id="wide loss-selective", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("shape", "rule"), RECOMPUTED)
 def test_a_recomputing_step_is_never_forecast_too_low(shape: Shape, rule: str) -> None:
     plan = Plan.parse(f"bf16 micro=2 recompute={rule}").settle(1)
     forecast, _ = forecast_memory(facts_of_shape(shape), plan, Cluster.parse("1 CPU"))

@@ -119,13 +119,16 @@ def test_two_chunks_learn_what_the_whole_does(subject):
 
 @pytest.mark.parametrize(
     ("plan", "subject"),
-    [
-        ("fp32 zero1 context=2", "llama, packed"),
-        ("fp32 zero2 context=2 recompute=blocks", "llama, packed"),
-        ("fp32 zero3 context=2 recompute=selective", "llama"),
-        ("fp32 ddp context=2 recompute=blocks attention=plain", "llama"),
-        ("fp32 zero3 context=2 recompute=blocks", "Hugging Face llama"),
-    ],
+    soak_after(
+        [
+            ("fp32 zero2 context=2 recompute=blocks", "llama, packed"),
+            ("fp32 zero3 context=2 recompute=selective", "llama"),
+            ("fp32 ddp context=2 recompute=blocks attention=plain", "llama"),
+            ("fp32 zero1 context=2", "llama, packed"),
+            ("fp32 zero3 context=2 recompute=blocks", "Hugging Face llama"),
+        ],
+        gate=3,
+    ),
 )
 def test_the_rung_stands_with_the_others(plan, subject):
     check_same(plan, 2, subject, "adamw lr=1e-3 clip=0.5")

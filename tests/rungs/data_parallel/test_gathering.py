@@ -44,7 +44,7 @@ def learn_each(plans, *how):
     ("plans", "spread", "optimizer"),
     [
         (PLANS, 0.5, "sgd lr=0.1"),
-        (PLANS, 0.0, "adamw lr=1e-2"),
+        pytest.param(PLANS, 0.0, "adamw lr=1e-2", marks=pytest.mark.soak),
         pytest.param(MORE, 0.5, "adamw lr=1e-2", marks=pytest.mark.soak),
         pytest.param(MORE, 0.0, "sgd lr=0.1", marks=pytest.mark.soak),
     ],

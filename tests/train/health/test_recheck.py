@@ -1,7 +1,7 @@
 """Steps taken twice: a planted flip is found and its rank named, and the run's bits are as ever."""
 
 import random
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from stepladder.train.health.recheck import STAGES, Recheck
 from stepladder.train.health.replica_check import LAST
 from stepladder.train.in_loop.ema import EMA
 from tests.ranks import run
+from tests.soak import soak_after
 from tests.train.toys import Net, llama, net, pairs, ragged
 
 ADAM = "adamw lr=0.01 clip=1.0"
@@ -164,31 +165,27 @@ PLANS = {  # what is said of the weight, of the gradient and of the message
 CUT = ("fp32 tensor=2 exact=runs", "fp32 pipeline=2 micro=3 exact=runs")
 
 
-def compare_all():
-    found = {plan: compare(plan, module=with_dropout, batches=pairs) for plan in PLANS}
-    return found | {plan: compare(plan, module=llama, batches=ragged) for plan in CUT}
-
-
 @cache
-def on_two_ranks():
-    return run(compare_all, 2, init=False)
+def on_two_ranks(plan):
+    module, batches = (with_dropout, pairs) if plan in PLANS else (llama, ragged)
+    return run(partial(compare, module=module, batches=batches), 2, plan, init=False)
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", soak_after(reversed(PLANS), gate=2))
 def test_flips_on_one_rank_are_named_and_leave_no_trace(plan):
-    for found in on_two_ranks():
+    for found in on_two_ranks(plan):
         told = zip((1, 3, 5), ("first", "second", "first"), PLANS[plan])
-        assert found[plan][1] == [
+        assert found[1] == [
             f"step {step}: {said} the {which} time this step was taken; two of three tries agree, "
             f"and the run goes on from them: {TEST}"
             for step, which, said in told
         ]
 
 
-@pytest.mark.parametrize("plan", [*PLANS, *CUT])
+@pytest.mark.parametrize("plan", soak_after([*CUT, *reversed(PLANS)], gate=len(CUT) + 2))
 def test_a_clean_run_says_nothing_and_has_the_bits_of_the_plan_without_the_word(plan):
-    for found in on_two_ranks():
-        assert found[plan][0] == []
+    for found in on_two_ranks(plan):
+        assert found[0] == []
 
 
 class Odd(Net):

@@ -9,13 +9,20 @@ from torch import nn
 
 from stepladder.plan import Optimizer, Plan
 from stepladder.train import climb
-from stepladder.train.tuning import planner_inputs
+from stepladder.train.tuning import planner_inputs, rank_plan
 from stepladder.train.tuning.auto_plan import choose_plan
 from stepladder.world import Place
 from tests.ranks import run
+from tests.train.tuning.described_once import described_once
 
 TWO = Place(rank=0, num_ranks=2, local_rank=0, local_ranks=2, launched=True)
 FOUR = Place(rank=0, num_ranks=4, local_rank=0, local_ranks=4, launched=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alike_modules_are_described_once():
+    with described_once(rank_plan):
+        yield
 
 
 def stack():

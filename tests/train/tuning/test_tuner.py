@@ -536,3 +536,10 @@ def test_steps_are_recorded_where_they_wait_for_the_host(host, left, outcome, mo
     assert made.dropped == outcome and len(tried) == (not outcome)
     tuner.written = frozenset({"graphs"})
     assert not tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)
+
+
+def test_on_a_terminal_a_plan_is_named_while_it_is_tried(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    train(QUICK, sampled=True)
+    shown = capsys.readouterr().err
+    assert "tuning 2 of 2: fp32 kernels=on: …\rtuning 2 of 2: fp32 kernels=on: " in shown

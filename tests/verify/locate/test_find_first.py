@@ -26,7 +26,6 @@ from planted_faults import FAULTS, LLAMA, subject_of, watch_planted
 FIRST = (
     "dropped reduction of one matrix",
     "bias added on every rank",
-    "stage that reads the micro-batch before",
 )
 
 

@@ -7,7 +7,6 @@ Nothing that reads an input, a parameter or a buffer is constant, and nothing ra
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,7 +24,11 @@ CHANGE = (
     "view where xor"
 )
 KNOWN = frozenset(f"{MAKE} {LIKE} {CHANGE}".split())
-WRITES = (operator.setitem, operator.iadd, operator.iand, operator.ior, operator.isub)
+IN_PLACE = (
+    "setitem iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv "
+    "ixor"
+)
+WRITES = frozenset(IN_PLACE.split())
 LARGEST = 2**29  # elements of one tensor
 
 Values = Mapping[fx.Node, Any]
@@ -81,9 +84,13 @@ def may_write(node: fx.Node) -> bool:
     """Whether a call may change a tensor that it is given."""
     name = name_of(node)
     in_place = name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_")
-    return in_place or node.target in WRITES or bool({"out", "inplace"} & set(node.kwargs))
+    return in_place or name in WRITES or bool({"out", "inplace"} & set(node.kwargs))
 
 
 def name_of(node: fx.Node) -> str:
+    """What a node calls, by one name: torch's releases write `a == b` as eq or as a.__eq__(b)."""
     target = node.target
-    return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+    if not (name.startswith("__") and name.endswith("__")):
+        return name
+    return f"{plain}_" if (plain := name[2:-2]) in ("and", "or") else plain

@@ -74,6 +74,9 @@ class BlockRun:
     scratch: float
     copies: float  # of one's weights, as autocast keeps them with its activations
     saved_copies: float  # on average over their depths: what is recomputed casts again
+    cached_copies: (
+        float  # when forward ends: what is recomputed selectively leaves none in the cache
+    )
     parameters: float
     fresh: float  # a gradient on its way to the others
 
@@ -167,7 +170,7 @@ class StageMoments:
 
     def loss_moments(self) -> Iterator[Moment]:
         ends = sum(copies_bytes(part, self.sizes) for part in self.stage.ends)
-        every = ends + sum(run.copies * run.count for run in self.runs)
+        every = ends + sum(run.cached_copies * run.count for run in self.runs)
         saved = ends + sum(run.saved_copies * run.count for run in self.runs)
         gradients = self.all_gradients if self.lasting else 0.0
         exit_ = self.stage.exit
@@ -228,7 +231,7 @@ def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[BlockRun]:
         scratch *= sizes.tensor if part.whole else 1
         yield BlockRun(
             count, kept, max(kept, recomputed_bytes(part, depths, sizes)),
-            scratch, copies, depths.kept * copies,
+            scratch, copies, depths.kept * copies, (1 - depths.cheap) * copies,
             trained_parameters(part, sizes.tensor, sizes.experts), fresh_bytes(part, sizes),
         )  # fmt: skip
 

@@ -84,6 +84,12 @@ class Tuner:
         if not self.silent:
             sys.stderr.write(f"{line}\n")
 
+    def begin(self, what: str, plan: Plan) -> None:
+        """On a terminal, name the plan while it compiles; its result is written over that."""
+        if not self.silent and sys.stderr.isatty():
+            sys.stderr.write(f"{what}: {words_of(plan)}: …\r")
+            sys.stderr.flush()
+
     @property
     def name(self) -> str:
         """Of the device, in the cache."""
@@ -103,6 +109,7 @@ class Tuner:
                 late = f"{spent:.0f} s were spent, and {WORD}{self.budget_seconds:g} was allowed"
                 trials += [Trial(left, dropped=late) for left in plans[number - 1 :]]
                 break
+            self.begin(f"tuning {number} of {len(plans)}", plan)
             trial = try_plan(plan, module, loss, batch, make_run, self.device)
             if reference is not None and not trial.dropped:
                 trial = trial.held_against(reference)
@@ -134,6 +141,7 @@ class Tuner:
         if left < base.first_seconds:
             late = f"it starts in about {base.first_seconds:.0f} s, and {max(left, 0):.0f} are left"
             return [Trial(plan, dropped=late)]
+        self.begin("tuning, recorded", plan)
         trial = try_plan(plan, module, loss, batch, make_run, self.device)
         reference = next(one for one in trials if not one.dropped)
         trial = trial if trial.dropped else trial.held_against(reference)
@@ -161,6 +169,7 @@ class Tuner:
                 f"it starts in about {chosen.first_seconds:.0f} s, and {max(left, 0):.0f} are left"
             )
             return Trial(plan, dropped=late)
+        self.begin("tuning, the same bits in every run", plan)
         trial = try_plan(plan, module, loss, batch, make_run, self.device)
         if not trial.dropped:
             trial = trial.held_against(chosen)
