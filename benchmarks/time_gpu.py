@@ -1,6 +1,10 @@
-"""Step time of modules of other projects on a GPU.
+"""Step time of modules of other projects on a GPU, and its forecast by operations.
 
+    stepladder calibrate --out C.json
     python benchmarks/time_gpu.py --measure --out F.json [--only NAME,...]
+    python benchmarks/time_gpu.py --forecast --from F.json --calibration C.json --out F.md
+
+The last needs no GPU.
 
 Each module has a process of its own, with a deadline, and each row is written as soon as
 it is known. Processes build and compile beside each other, and take turns on the device. A step is
@@ -34,6 +38,8 @@ from torch.utils._pytree import tree_map
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "zoo"))
 
+RESULTS = HERE / "results" / "time_gpu.json"
+CALIBRATION = HERE / "results" / "time_gpu_calibration.json"
 NAMES = (
     "gpt2", "bert", "resnet50", "llama", "unet", "vit_b_16", "two_towers", "convnext", "t5",
     "hand_gpt", "efficientnet_v2", "qwen2", "lstm", "swin", "dit", "mixer", "opt", "gemma2",
@@ -52,6 +58,10 @@ LISTED = 400  # of the most telling operations of a profile
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--forecast", action="store_true")
+    parser.add_argument("--from", type=Path, dest="measured", default=RESULTS)
+    parser.add_argument("--calibration", type=Path, default=CALIBRATION)
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir(), "operations"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default=",".join(NAMES))
     parser.add_argument("--seconds", type=float, default=130)
@@ -61,6 +71,13 @@ def main() -> int:
         measure_module(*options.child, options.out)
     elif options.measure:
         measure(options.only.split(","), options.out, options.seconds)
+    elif options.forecast:
+        sys.path.insert(0, str(HERE / "planner"))
+        from forecast_operations import forecast_rows
+
+        only = None if options.only == ",".join(NAMES) else options.only.split(",")
+        out = options.out or options.measured.with_suffix(".md")
+        forecast_rows(options.measured, options.calibration, out, options.keep, only)
     return 0
 
 

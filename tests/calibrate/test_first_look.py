@@ -10,7 +10,7 @@ import torch
 import stepladder as sl
 from stepladder.calibrate import calibrate, first_look, speeds_here
 from stepladder.calibrate.first_look import TRAINING, first_probes
-from stepladder.calibrate.fit_rates import matmul_rate
+from stepladder.calibrate.fit_rates import kernel_seconds, matmul_rate
 from stepladder.calibrate.probe import Probe
 from stepladder.cli.main import main
 from stepladder.hardware import Cluster, find_device, unknown_device
@@ -94,6 +94,22 @@ def test_one_whose_own_repeats_disagree_is_not_kept(first_time, capsys, monkeypa
         "Not kept: the same matrix product took 1.5 times as long a few seconds apart, so the "
         "machine is busy. It is measured again next time."
     )
+
+
+def test_a_card_that_reaches_little_of_its_datasheet_is_in_use_by_others():
+    busy = Calibration("H200", bandwidth_bytes_per_second=8e10)
+    assert first_look.slowness(busy) == (
+        "H200 copied at 80 GB/s and its datasheet says 4,800, so others are using it"
+    )
+    free = Calibration("H200", bandwidth_bytes_per_second=4.3e12)
+    assert first_look.slowness(free) == first_look.slowness(FOUND) == ""
+
+
+def test_a_start_of_a_kernel_that_takes_milliseconds_is_somebody_elses_work():
+    rows = [Timing("stream", "bf16", (2**24,), 0.02), Timing("stream", "bf16", (2**28,), 0.05)]
+    assert kernel_seconds(rows) is None
+    quick = [Timing("stream", "bf16", (2**24,), 3e-5), Timing("stream", "bf16", (2**28,), 4e-4)]
+    assert kernel_seconds(quick) == pytest.approx(3e-5 - 4e-4 / 16)
 
 
 def test_ranks_on_one_processor_have_even_shares_of_what_was_measured(first_time):

@@ -30,6 +30,8 @@ def test_a_first_look_takes_ten_seconds_and_times_every_usual_type(first_time, c
     assert took < 12, f"{took:.1f} s"
     assert torch.equal(torch.cuda.get_rng_state(), before)
     assert "for the first time" in capsys.readouterr().err
+    if first_look.slowness(found):
+        pytest.skip("others are using this GPU")
     assert {"bf16", "tf32", "fp32"} <= set(found.matrix_flops_per_second)
     assert found.bandwidth_bytes_per_second > 1e11 and found.launch_seconds > 1e-7
     assert found.optimizer_bytes_per_second > 1e11 and found.attention_flops_per_second
@@ -39,6 +41,7 @@ def test_a_first_look_takes_ten_seconds_and_times_every_usual_type(first_time, c
 
 
 def test_what_it_found_forecasts_a_step_of_this_machine(first_time):
-    speeds_here(torch.device("cuda", 0))
+    if first_look.slowness(speeds_here(torch.device("cuda", 0))):
+        pytest.skip("others are using this GPU")
     planned = sl.plan("gpt2", "here", plan="bf16 micro=8", batch=8)
     assert planned.forecast.time is not None and planned.forecast.mfu > 0.05

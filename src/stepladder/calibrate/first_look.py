@@ -16,6 +16,8 @@ from dataclasses import replace
 
 import torch
 
+from stepladder.hardware import find_device
+from stepladder.hardware.device_table import is_known_device
 from stepladder.record import Calibration, calibration_path, load_calibration
 from stepladder.train.checkpointing.rng_state import untouched
 from stepladder.world import Place, pick_device
@@ -38,6 +40,7 @@ WAYS = ("", "pure")  # of running a tiny model: the rest are kept apart by the l
 LARGEST = {"cpu": 2**22, "cuda": 2**26}  # elements of what is streamed or updated
 NAMES = {"stream": "copy in memory", "product": "matrix product"}
 REPEATED, REPEATS = tuple(NAMES), 4  # probes that are timed again
+LEAST_SHARE = 0.5  # of the datasheet's bandwidth, that a copy on a free device reaches
 MOST_APART = 1.4  # times that a quiet machine is apart; beyond it, it is not
 
 MEASURED: dict[str, Calibration] = {}  # in this process, where nothing could be kept
@@ -73,7 +76,7 @@ def speeds_alone(device: torch.device) -> Calibration | None:
     with untouched(device):  # inputs are random, and the user's seeds are the user's
         probes = list(first_probes(device, training=alone))
         found = calibrate(device, SECONDS, probes=probes)
-        doubt = "" if hindrance else disagreement(found, device)
+        doubt = "" if hindrance else slowness(found) or disagreement(found, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # the run's own peak is reported later
     if not found.matrix_flops_per_second:
@@ -106,6 +109,19 @@ def load_and_cores() -> tuple[float, int]:
     """Programs that run or want to, over the last minute; 0 where the system does not tell."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return load, os.cpu_count() or 1
+
+
+def slowness(found: Calibration) -> str:
+    """What shows that others use a listed device: it reaches a small part of its datasheet."""
+    card = find_device(found.device) if is_known_device(found.device) else None
+    listed = card.bandwidth_bytes_per_second if card else None
+    reached = found.bandwidth_bytes_per_second
+    if not listed or not reached or reached > LEAST_SHARE * listed:
+        return ""
+    return (
+        f"{found.device} copied at {reached / 1e9:,.0f} GB/s and its datasheet says "
+        f"{listed / 1e9:,.0f}, so others are using it"
+    )
 
 
 def disagreement(found: Calibration, device: torch.device) -> str:

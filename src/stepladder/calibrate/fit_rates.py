@@ -31,6 +31,7 @@ NON_STREAMING_BYTES: dict[str, Callable[[int], float]] = {
 OWN_ELEMENTS = {"channel": 5.0, "group": 5.0, "pool": 3.5}  # read and written, both directions
 SINGLE = 4  # bytes of float32
 PRODUCT_KERNELS, SHORTEST = 3, 25.0  # that a timing has, and needs, in kernel starts
+MOST_KERNEL_SECONDS = 2e-4  # no device takes that long to start a kernel, nor does a processor
 LEAST_SHARE = 0.2  # of attention's time that is arithmetic, whatever moving its operands would take
 
 
@@ -106,7 +107,8 @@ def kernel_seconds(timings: Sequence[Timing]) -> float | None:
     if len(streams) < 2:
         return None
     small, large = streams[0], streams[-1]
-    return max(small.seconds - stream_bytes(small) * large.seconds / stream_bytes(large), 0.0)
+    start = max(small.seconds - stream_bytes(small) * large.seconds / stream_bytes(large), 0.0)
+    return start if start <= MOST_KERNEL_SECONDS else None  # others were using the device
 
 
 def non_streaming_rates(timings: Sequence[Timing]) -> dict[int, float]:

@@ -110,3 +110,10 @@ def test_what_cannot_be_rehearsed_is_refused_in_one_line(own, capsys):
     words = ["gpt-tiny", "--on", "2 x H100-80GB", "--plan", "zero3 offload=parameters"]
     assert main(["plan", *words, "--rehearse"]) == 2
     assert "offload=parameters cannot be rehearsed" in capsys.readouterr().err
+
+
+def test_the_time_of_the_step_is_told_by_its_operations_too(own, capsys):
+    words = [f"{own}:make", "--on", "1 x H200", "--plan", "bf16 micro=8", "--calibration", "none"]
+    assert main(["plan", *words, "--rehearse"]) == 0
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if "A step takes" in one)
+    assert "kernels, between" in line and "s by the formula; asking for them takes the host" in line

@@ -22,6 +22,7 @@ from stepladder.cli.plan_from_other_projects import (
     show_left,
 )
 from stepladder.cli.planner_page.open_page import configure_page, open_page, require_both
+from stepladder.cli.planning.measured_speeds import measured_speeds
 from stepladder.cli.planning.rehearsed_plan import (
     configure_rehearsal,
     rehearsal_json,
@@ -41,7 +42,6 @@ from stepladder.cli.results.tables import as_json
 from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
-from stepladder.hardware.here import is_here
 from stepladder.plan import Batch, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
@@ -49,7 +49,7 @@ from stepladder.planner import check_plan, forecast, search
 from stepladder.planner.explain import explain
 from stepladder.planner.parse_inputs import check_batch, cluster_of
 from stepladder.planner.remedies import find_remedies
-from stepladder.record import Calibration, Forecast, calibration_path, load_calibration
+from stepladder.record import Calibration, Forecast
 from stepladder.workload import Facts, find_facts
 from stepladder.workload.shape import FAMILIES
 
@@ -94,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
     told = choices.forecasts[0]
-    played = rehearse_plan(options, facts, cluster, best, told) if options.rehearse else None
+    rehearsed = partial(rehearse_plan, options, facts, cluster, best, told, calibration)
+    played = rehearsed() if options.rehearse else None
     if options.json:
         said = rehearsal_json(played) if played else {}
         as_json({**search_json(choices, explanation, options, priced), **said})
@@ -139,27 +140,6 @@ def is_named(options: argparse.Namespace) -> bool:
     return Reference.parse(options.model, taken=FAMILIES) is None
 
 
-def measured_speeds(options: argparse.Namespace, cluster: Cluster) -> Calibration | None:
-    """What was measured: in the file that was named, or by this user on such a device."""
-    if options.calibration == "none":
-        return None
-    if options.calibration:
-        named = Calibration.load(options.calibration)
-        if named.device not in ("", cluster.device.name):
-            problem = f"{options.calibration} was measured on {named.device}, not {cluster.device}"
-            raise PlanError("calibration", problem, "Name one that was measured there, or none.")
-        return named
-    if is_here(options.on):
-        with loading():
-            from stepladder.calibrate import speeds_here
-        found = speeds_here(ranks=cluster.devices_per_node)
-    else:
-        found = load_calibration(cluster.device.name)
-    if found and not options.json and calibration_path(cluster.device.name).exists():
-        print(f"Speeds of {cluster.device} as measured: {calibration_path(cluster.device.name)}")
-    return found
-
-
 def run_one(
     options: argparse.Namespace,
     facts: Facts,
@@ -179,7 +159,8 @@ def run_one(
         [] if found.fits else find_remedies(facts, plan, cluster, calibration, shorter=shorter)
     )
     keep(options, plan, (found,))
-    played = rehearse_plan(options, facts, cluster, plan, found) if options.rehearse else None
+    rehearsed = partial(rehearse_plan, options, facts, cluster, plan, found, calibration)
+    played = rehearsed() if options.rehearse else None
     if options.json:
         said = left_json(carried) if carried else {}
         said |= rehearsal_json(played) if played else {}

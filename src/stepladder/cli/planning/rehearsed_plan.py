@@ -1,11 +1,12 @@
-"""`stepladder plan --rehearse`: memory of one plan from its very step, beside the formula's."""
+"""`stepladder plan --rehearse`: memory and time of one plan from its very step, beside the
+formula's."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.import_torch import loading
@@ -15,12 +16,12 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.reference import Reference
 from stepladder.planner.remedies import find_remedies
-from stepladder.record import Forecast
+from stepladder.record import Calibration, Forecast
 from stepladder.workload import Facts
 from stepladder.workload.shape import FAMILIES
 
 if TYPE_CHECKING:
-    from stepladder.rehearse import Rehearsal
+    from stepladder.rehearse import Rehearsal, StepTime
     from stepladder.rehearse.named_subject import RehearsalSubject
     from stepladder.rehearse.rehearsed_changes import RehearsedChange
 
@@ -35,6 +36,7 @@ class RehearsedPlan:
     seconds: float  # that it took
     limit_bytes: int | None  # of what the allocator may reserve
     changes: tuple[RehearsedChange, ...] = ()  # where it does not fit: what frees memory
+    time: StepTime | None = None  # None: of several devices, or of one whose speed is unknown
 
     @property
     def fits(self) -> bool:
@@ -50,11 +52,16 @@ def configure_rehearsal(parser: argparse.ArgumentParser) -> None:
 
 
 def rehearse_plan(
-    options: argparse.Namespace, facts: Facts, cluster: Cluster, plan: Plan, told: Forecast
+    options: argparse.Namespace,
+    facts: Facts,
+    cluster: Cluster,
+    plan: Plan,
+    told: Forecast,
+    calibration: Calibration | None = None,
 ) -> RehearsedPlan:
     """Rehearse the plan on as many ranks as the cluster has devices."""
     with loading():
-        from stepladder.rehearse import rehearse_kinds
+        from stepladder.rehearse import rehearse_kinds, rehearse_time
         from stepladder.rehearse.rehearsed_changes import rehearse_changes
 
     began = time.perf_counter()
@@ -65,11 +72,17 @@ def rehearse_plan(
         subject.module, plan, sample=subject.sample, loss=subject.loss, ranks=cluster.num_devices,
         device="cpu" if cluster.device.is_cpu else "cuda",
     )  # fmt: skip
+    spent = None
+    if cluster.num_devices == 1 and told.time is not None:
+        spent = rehearse_time(
+            subject.module, plan, sample=subject.sample, loss=subject.loss, on=cluster,
+            calibration=calibration,
+        )  # fmt: skip
     changes: list[RehearsedChange] = []
     if limit is not None and found[0].reserved_bytes > limit:
         words = changes_of(facts, cluster, plan)
         changes = rehearse_changes(subject, found[0], words, limit_bytes=limit)
-    return RehearsedPlan(found, time.perf_counter() - began, limit, tuple(changes))
+    return RehearsedPlan(found, time.perf_counter() - began, limit, tuple(changes), spent)
 
 
 def changes_of(facts: Facts, cluster: Cluster, plan: Plan) -> Iterator[tuple[str, Plan]]:
@@ -106,6 +119,8 @@ def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
     table("", ["GiB a device", "rehearsed", "formula"], rows)
     apart = told.memory.allocated_bytes / most.allocated_bytes - 1
     print(f"The formula's allocated peak is {signed_percent(apart)} off the rehearsed one.")
+    if found.time:
+        show_time(found.time, told)
     print(f"The peak is in {most.phase}, at {most.module or 'the root of the module'}.")
     tensors = [
         [
@@ -125,6 +140,16 @@ def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
     if found.limit_bytes is not None and not found.fits:
         show_end(found, found.limit_bytes)
     print()
+
+
+def show_time(found: StepTime, told: Forecast) -> None:
+    low, high = found.interval.low, found.interval.high
+    said = f", {told.time.step_seconds:.3g} s by the formula" if told.time else ""
+    print(
+        f"A step takes {found.step_seconds:.3g} s by its {found.kernels:,} kernels, between "
+        f"{low:.3g} and {high:.3g} nine times in ten{said}; asking for them takes the host "
+        f"{found.host_seconds:.3g} s."
+    )
 
 
 def show_end(found: RehearsedPlan, limit_bytes: int) -> None:
@@ -165,6 +190,7 @@ def rehearsal_json(found: RehearsedPlan) -> dict[str, Any]:
             "seconds": found.seconds,
             "fits": found.fits,
             "ranks": [one.to_dict() for one in found.ranks],
+            "time": asdict(found.time) if found.time else None,
             "changes": [one.to_dict() for one in found.changes],
         }
     }
