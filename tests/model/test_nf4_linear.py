@@ -12,7 +12,7 @@ import stepladder as sl
 from stepladder.errors import ModelError, PlanError
 from stepladder.job.export.export_checkpoint import export_checkpoint
 from stepladder.model import describe, nf4_linear
-from stepladder.model.huggingface.lora import add_lora
+from stepladder.model.huggingface.lora import LoraSettings, add_lora
 from stepladder.model.nf4_linear import LEVELS, NF4Linear, dequantise, quantise
 from stepladder.plan import Plan
 from stepladder.planner import forecast_state
@@ -186,3 +186,13 @@ def test_what_4_bits_cannot_hold_is_refused():
         add_lora(transformers.LlamaForCausalLM(narrow), "r=4 base=nf4")
     with pytest.raises(ModelError, match="is held in 4 bits, whose blocks are not cut"):
         check_adapters(adapted())
+
+
+@pytest.mark.parametrize("package", ["bitsandbytes", "torchao"])
+def test_bases_of_other_packages_are_refused_by_name(package):
+    with pytest.raises(PlanError) as refused:
+        LoraSettings.parse(f"r=4 base={package}")
+    assert str(refused.value) == (
+        f"model.lora: {package} keeps 4-bit matrices in classes that ZeRO here cannot slice. "
+        "Write base=nf4, the same type."
+    )

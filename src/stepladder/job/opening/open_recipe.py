@@ -18,6 +18,7 @@ from stepladder.data import (
     open_source,
 )
 from stepladder.data.open_source import refuse_token_options
+from stepladder.data.streams.streamed_source import StreamedSource
 from stepladder.data.validation_split import Split
 from stepladder.job.opening.start_weights import weights_text
 from stepladder.model import build, builtin_shape
@@ -167,7 +168,7 @@ def training_batches(run: Run, recipe: Recipe, source: Source, *, uneven: bool =
     """
     how = recipe.data
     return run.batches(
-        source,
+        source.stream if isinstance(source, StreamedSource) else source,
         size=recipe.train.batch,
         seed=how.seed,
         workers=int(how.workers) if how.workers.isdigit() else how.workers,

@@ -18,6 +18,7 @@ from stepladder.errors import ModelError, PlanError, nearest
 from stepladder.model.nf4_linear import BLOCK, quantise_frozen_linears
 
 BASES = ("nf4",)
+FOREIGN_BASES = ("bitsandbytes", "torchao")
 TASKS = {"ForCausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM"}  # by the end of a class's name
 
 
@@ -49,6 +50,9 @@ class LoraSettings:
                 problem = f"'{word}' gives no {key}"
                 raise PlanError("model.lora", problem, "Write such as r=8 alpha=16.")
             made = replace(made, **{key: read})
+        if made.base in FOREIGN_BASES:
+            problem = f"{made.base} keeps 4-bit matrices in classes that ZeRO here cannot slice"
+            raise PlanError("model.lora", problem, "Write base=nf4, the same type.")
         if made.base not in ("", *BASES):
             raise PlanError("model.lora", f"'{made.base}' is no base", nearest(made.base, BASES))
         return made

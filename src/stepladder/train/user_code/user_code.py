@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader
 from stepladder.data import Arrays, Source
 from stepladder.data.open_source import FOLDER_WORDS
 from stepladder.data.source import as_source
+from stepladder.data.streams.stream_batches import is_stream
+from stepladder.data.streams.streamed_source import StreamedSource
 from stepladder.data.validation_split import SplitSource
 from stepladder.errors import DataError, PlanError
 from stepladder.plan.reference import Reference
@@ -151,7 +153,8 @@ def read_batch(reference: Reference) -> Source:
 
 
 def read_data(reference: Reference) -> tuple[Source, Source]:
-    """The training and the validation samples; of one source a tenth is held out."""
+    """The training and the validation samples; of one source a tenth is held out, of a stream its
+    first samples."""
     given = read_named(reference, "data")
     if isinstance(given, DataLoader):
         problem = f"{reference} is a DataLoader, and the plan decides who reads which rows"
@@ -159,6 +162,11 @@ def read_data(reference: Reference) -> tuple[Source, Source]:
     pair = isinstance(given, tuple) and len(given) == 2
     columns = pair and all(isinstance(one, torch.Tensor) for one in given)  # inputs and targets
     try:
+        if pair and is_stream(given[0]):
+            return StreamedSource(given[0], train_on_all=True), as_source(given[1])
+        if is_stream(given):
+            streamed = StreamedSource(given)
+            return streamed, streamed.first
         if pair and not columns:
             return as_source(given[0]), as_source(given[1])
         source = Arrays(*given) if columns else as_source(given)

@@ -81,7 +81,9 @@ def hidden_matrices(
         owner = None if name.startswith("loss.") else module.get_submodule(name.rpartition(".")[0])
         inside = any(name.startswith(f"{block}.") for block in blocks)
         last = not blocks and owner in linears[-1:]
-        weight = "weight" in name and not isinstance(owner, nn.Embedding | nn.EmbeddingBag)
+        experts = parameter.ndim > 2 and parameter.shape[0] > 1  # stacked, by names of their own
+        named = "weight" in name or experts
+        weight = named and not isinstance(owner, nn.Embedding | nn.EmbeddingBag)
         usual = weight and not last and (inside or not blocks)
         filters = isinstance(owner, nn.Conv1d | nn.Conv2d | nn.Conv3d)
         if ((usual and rule != "adamw") or rule == "muon") and parameter.ndim > 1:

@@ -5,7 +5,9 @@ from functools import cache
 import pytest
 import torch
 
+from stepladder.plan import Optimizer, Precision
 from stepladder.train import climb
+from stepladder.verify.plain.plain_loop import PlainLoop
 from tests.ranks import run
 from tests.rungs.experts.small_mixture import batch, mixture
 from tests.soak import soak_after
@@ -57,6 +59,22 @@ def test_ranks_with_other_experts_learn_what_one_device_does(plan, ranks, optimi
         assert mine == pytest.approx(losses, rel=1e-5)
         assert apart(here, parts) < 1e-5
     assert set().union(*(here for _, here in found)) == set(parts)
+
+
+@pytest.mark.parametrize("optimizer", [MUON, NORMUON])
+def test_paper_says_the_same_of_stacked_experts(optimizer):
+    other = mixture(SHAPE, balance=0, z_loss=0)
+    plain = PlainLoop(
+        other, "cross_entropy", Precision.parse("fp32"), Optimizer.parse(optimizer),
+        blocks=["blocks.0", "blocks.1"], device="cpu",
+    )  # fmt: skip
+    trained = climb(
+        mixture(SHAPE, balance=0, z_loss=0), loss="cross_entropy", optimizer=optimizer,
+        plan="fp32", device="cpu",
+    )  # fmt: skip
+    for step in range(STEPS):
+        assert trained.step(batch(step)).loss == pytest.approx(plain.step(*batch(step)).loss)
+    assert apart(whole(trained.module), whole(other)) < 1e-4
 
 
 def test_a_resumed_run_goes_on_to_the_last_bit_and_in_another_layout(tmp_path):
