@@ -113,7 +113,7 @@ def step_operations(
     recorder = Recorder("cpu", Workspaces(device))
     log = OperationLog(recorder)
     with played(eager, rank, device, recorder, Sayings()) as world, log:
-        notes += run_steps(model, eager, world, given, loss, recorder)
+        notes += run_steps(model, eager, world, given, loss, recorder, device)
     step = last_step(log.operations)
     if device != "cpu":
         times = rows_of_rank(settled, given) / max(given.num_rows, 1)
