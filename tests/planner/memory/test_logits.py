@@ -63,7 +63,7 @@ def test_a_small_vocabulary_or_several_ranks_keep_the_plain_loss() -> None:
         for w in ("", " kernels=on")
     )
     assert logit_traffic_bytes(small, asked) == logit_traffic_bytes(small, plain)
-    several = SettledPlan(Plan.parse("bf16 ddp micro=1 kernels=on").settle(2))
+    several = SettledPlan(Plan.parse("bf16 zero3 micro=1 kernels=on").settle(2))
     assert not sizes_of(FACTS, several).fused_head
 
 
