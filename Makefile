@@ -31,7 +31,7 @@ types: $(DEV_READY)
 # comparisons; in the order of their names, which puts long files first and short ones last. What is compiled beforehand is not compiled again by each of the processes that tests start.
 unit: $(DEV_READY)
 	$(BIN)/python -m compileall -q src
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What the gate leaves out: clocks, browsers, signals, long chaos, packaging, every docs snippet. Run
 # before a release; the table of its results is committed.

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,35 @@ def test_what_another_process_is_writing_is_not_abandoned(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".step-000001.mine"]
     remove_partial(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["before it is opened", "before it is locked"])
+def test_a_folder_deleted_before_it_is_locked_is_made_again(tmp_path, monkeypatch, moment):
+    folder, take_lock, left = tmp_path / ".step-000001.mine", folder_locks.take_lock, [1]
+
+    def delete_once():
+        if left:
+            left.pop()
+            folder.rmdir()
+
+    @contextmanager
+    def lock_after_another(path, **how):
+        if moment == "before it is opened":
+            delete_once()
+        with lock_folder(path, **how) as taken:
+            yield taken
+
+    def take_after_another(*how):
+        delete_once()
+        return take_lock(*how)
+
+    monkeypatch.setattr(folder_locks, "lock_folder", lock_after_another)
+    if moment == "before it is locked":
+        monkeypatch.setattr(folder_locks, "take_lock", take_after_another)
+    with folder_locks.make_folder_locked(folder):
+        assert not left and folder.is_dir()
+        with lock_folder(folder, wait_seconds=0) as taken:
+            assert not taken
 
 
 def test_a_folder_that_stays_locked_is_an_error(tmp_path, monkeypatch):

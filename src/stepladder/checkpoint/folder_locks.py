@@ -13,7 +13,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from stepladder.errors import RecordError
@@ -38,6 +38,29 @@ def lock_folder(
         if handle in OPEN:  # else this is a forked child, and it is closed
             OPEN.discard(handle)
             os.close(handle)
+
+
+@contextmanager
+def make_folder_locked(folder: Path) -> Iterator[None]:
+    """A block in which a folder is there, under a shared lock of this process.
+
+    Before it is locked, another process may take it for abandoned and delete it.
+    """
+    with ExitStack() as held:
+        while not lock_made_folder(folder, held):
+            pass
+        yield
+
+
+def lock_made_folder(folder: Path, held: ExitStack) -> bool:
+    """Whether the folder that was locked is the one that has this name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        made = folder.stat().st_ino
+        held.enter_context(lock_folder(folder, shared=True))
+        return folder.stat().st_ino == made
+    except FileNotFoundError:
+        return False
 
 
 def take_lock(handle: int, kind: int, wait_seconds: float) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor
 from stepladder.checkpoint import Manifest, TensorSource, list_checkpoints, read_manifest
 from stepladder.checkpoint.best import Ranking
 from stepladder.checkpoint.commit import checkpoint_folder, commit, remove_partial
-from stepladder.checkpoint.folder_locks import lock_folder
+from stepladder.checkpoint.folder_locks import make_folder_locked
 from stepladder.checkpoint.integrity import check_complete
 from stepladder.checkpoint.manifest import RankFiles, StoredSlice, TensorEntry, merge
 from stepladder.checkpoint.safetensors_file import DTYPE_CODES, write_files
@@ -137,9 +137,8 @@ class Saver:
                 raise taken.refused
             if taken.copying is not None:
                 taken.copying.finish()
-            partly.mkdir(parents=True, exist_ok=True)
             # Until the end, whoever commits it: another process takes it for abandoned otherwise.
-            writing.enter_context(lock_folder(partly, shared=True))
+            writing.enter_context(make_folder_locked(partly))
             part = write_part(taken, partly)
             self.rank_notes.post(f"{note}/{rank}", merge([part], taken.state, ranks).to_json())
         except Exception as refused:  # whatever it is, the other ranks wait for a word
