@@ -213,8 +213,11 @@ for words in json.loads(sys.argv[1]):  # each in a process that has converted no
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_a_conversion_holds_a_fraction_of_the_model(tmp_path):
-    """128 MiB of tensors of 4 MiB, out to both formats and back, in far less memory."""
-    rows, count = 2**20, 32
+    """256 MiB of tensors of 4 MiB, out to both formats and back, in less than half of it.
+
+    Eight chunks of 8 MiB wait for a slow disk, beside the one that is being filled.
+    """
+    rows, count = 2**20, 64
     sources = [
         TensorSource(f"w{i}", torch.float32, (rows,), partial(torch.full, (rows,), float(i)))
         for i in range(count)

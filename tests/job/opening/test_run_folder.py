@@ -14,6 +14,16 @@ def test_a_folder_is_named_after_the_time_where_none_is_given(tmp_path, monkeypa
     assert choose_folder(Recipe()).parts[0] == "runs"
 
 
+def test_runs_that_start_within_one_second_get_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda named: "runs/noon")
+    folders = []
+    for _ in range(3):
+        folders.append(choose_folder(Recipe()))
+        (folders[-1] / "latest").mkdir(parents=True)
+    assert [str(folder) for folder in folders] == ["runs/noon", "runs/noon-2", "runs/noon-3"]
+
+
 def test_a_run_that_goes_on_with_other_data_says_so(tmp_path):
     begun, other = Recipe(), read_recipe(None, ["--data.seed", "9", "--data.workers", "0"])
     assert describe_data_changes(tmp_path, other, 20) == []  # nothing was begun here

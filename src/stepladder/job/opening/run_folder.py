@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ NO_SAMPLE_CHANGES = ("workers", "faults", "longest")  # data settings that chang
 
 def choose_folder(recipe: Recipe, *, elastic: bool = False) -> Path:
     """The run's folder; one that holds a run is refused unless that run is to be resumed."""
-    folder = Path(recipe.run.folder or time.strftime("runs/%Y-%m-%d-%H%M%S"))
+    folder = Path(recipe.run.folder) if recipe.run.folder else unused_folder()
     if (folder / "latest").exists() and not (recipe.run.resume or elastic):
         raise RecordError(
             "run.folder",
@@ -23,6 +24,13 @@ def choose_folder(recipe: Recipe, *, elastic: bool = False) -> Path:
             "Add --run.resume true to go on with it, or name another folder.",
         )
     return folder
+
+
+def unused_folder() -> Path:
+    """A folder named after the time; runs that start within one second get numbers as well."""
+    named = time.strftime("runs/%Y-%m-%d-%H%M%S")
+    numbered = (Path(f"{named}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([Path(named)], numbered) if not path.exists())
 
 
 def describe_restart(folder: Path, step: int, ranks: int) -> list[str]:
