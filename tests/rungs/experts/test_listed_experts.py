@@ -7,6 +7,11 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
+from stepladder.model import describe
+from stepladder.plan import Plan
+from stepladder.plan.settled.settle import settle
+from stepladder.planner.memory.forecast_memory import forecast_state
+from stepladder.rungs import local
 from stepladder.train import climb
 from tests.ranks import run
 from tests.soak import soak_after
@@ -137,3 +142,34 @@ def test_a_rank_holds_its_experts_and_no_others():
     assert {name for name in first if name in second} == {
         "blocks.0.mixture.gate.weight", "blocks.0.norm.bias", "blocks.0.norm.weight",
     }  # fmt: skip
+
+
+def held_bytes(kind, plan):
+    trained = start(kind, plan, "adamw")
+    trained.step(forms.batch(0), rows="global").read()
+    shards = trained.climbed.shards
+    parameters, whole = [shard.owned for shard in shards], [shard.parameter for shard in shards]
+    state = [kept for p in parameters for kept in trained.optimizer.state[p].values()]
+    # AdamW keeps nothing of an expert that no token chose, and counts steps in four bytes.
+    unused = sum(2 * p.nbytes for p in parameters if not trained.optimizer.state[p])
+    moments = sum(one.nbytes for one in state if one.dim())
+    return sum(local(p).nbytes for p in whole), moments + unused
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "plan"),
+    soak_after(
+        [
+            ("Masked", 2, "fp32 experts=2 micro=2"),
+            ("Named", 4, "fp32 zero3 shard=2 experts=2 micro=2"),
+            ("Dense", 4, "fp32 zero1 shard=2 experts=2 micro=2"),
+        ]
+    ),
+)
+def test_a_rank_holds_the_bytes_that_are_forecast(kind, ranks, plan):
+    made = forms.model(getattr(forms, kind))
+    facts = describe(made, sample=forms.batch(0), probe=True, device="cpu")
+    settled = settle(Plan.parse(f"{plan} batch=8"), num_ranks=ranks).plan
+    (forecast,) = forecast_state(facts, settled)
+    for parameters, optimizer in run(held_bytes, ranks, kind, plan):
+        assert (parameters, optimizer) == (forecast.parameters, forecast.optimizer)

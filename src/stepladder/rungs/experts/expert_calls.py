@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.errors import ModelError
+from stepladder.model.anatomy.expert_lists import ExpertList
 from stepladder.seam.modules import children_of
-
-from .expert_lists import ExpertList
 
 Answer = Callable[[int, Tensor], Tensor]  # of an expert, by its number, to rows
 REMEDY = "Leave experts out: zero3 slices such experts too."

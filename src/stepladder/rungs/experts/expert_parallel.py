@@ -17,14 +17,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from stepladder.errors import ModelError, PlanError
+from stepladder.model.anatomy.expert_lists import expert_lists
 from stepladder.model.builtin.mixture import Mixture, mixtures_of, work_type
 from stepladder.model.builtin.routing import Routed
 from stepladder.plan.settled.model_rules import divisors
 from stepladder.seam.modules import parameters_of
 from stepladder.world import World
 
+from .check_lists import check_lists
 from .exchange import through_ranks
-from .expert_lists import check_lists, expert_lists
 from .foreign_mixtures import compute_on_ranks, stacked_experts
 from .listed_experts import spread_list
 

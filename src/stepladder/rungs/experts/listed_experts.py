@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from stepladder.errors import ModelError
+from stepladder.model.anatomy.expert_lists import ExpertList
 from stepladder.model.autocast_type import autocast_type
 from stepladder.model.builtin.routing import scale_gradient
 from stepladder.model.forward_state import state_restored
@@ -40,7 +41,6 @@ from .expert_calls import (
     Replay,
     standing_in,
 )
-from .expert_lists import ExpertList
 
 ROWS, SAME = 6, 0.02  # of the trial; relative, where another row changes a result by about 1
 
