@@ -20,6 +20,7 @@ from stepladder.errors import ModelError, PlanError, StepladderError, first_line
 from stepladder.plan import Optimizer, Plan, SettledPlan
 from stepladder.plan.refit import spread
 from stepladder.plan.settled.settle import settle
+from stepladder.record import Rehearsal
 from stepladder.seam.dispatch import fake_tensor_mode, shaped_by_numbers, silent_fake_tensors
 from stepladder.seam.modules import fake_parameters_moved
 from stepladder.train.build_run import build
@@ -34,7 +35,7 @@ from .fake_world import Sayings, fake_world
 from .gpu_step import kernels_of
 from .moments import claim_state, moments_followed
 from .recorder import FORWARD, Recorder
-from .rehearsal import Rehearsal, Replay
+from .replay import Replay
 from .workspaces import Workspaces
 
 STEPS = 2
