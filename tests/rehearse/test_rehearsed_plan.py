@@ -6,7 +6,7 @@ from torch import nn
 
 import stepladder as sl
 from stepladder.errors import PlanError
-from stepladder.rehearse import rehearse
+from stepladder.rehearse import rehearse, rehearse_time
 
 
 def case():
@@ -43,6 +43,27 @@ def test_what_does_not_fit_says_where_and_what_frees_how_much():
     assert " (frees " in str(said.changes[0]) and said.to_dict()["changes"][0]["freed_bytes"] > 0
 
 
+def test_a_step_of_many_micro_batches_is_rehearsed_by_a_few():
+    module, batch = case()
+    said = {"sample": batch, "loss": "cross_entropy", "device": "cpu"}
+    few, many = (rehearse(module, f"fp32 micro=2 batch={rows}", **said) for rows in (8, 2048))
+    more = (2048 - 8) * (16 * 4 + 8)  # the batch's own bytes, and nothing else
+    assert many.allocated_bytes - few.allocated_bytes == pytest.approx(more, rel=0.02)
+    assert many.memory.gradients == few.memory.gradients
+    times = [
+        rehearse_time(module, f"bf16 micro=2 batch={rows}", on="1 x H200", **batch_and_loss(batch))
+        for rows in (6, 8, 10, 2048)
+    ]
+    each = times[1].step_seconds - times[0].step_seconds
+    assert times[2].step_seconds - times[1].step_seconds == pytest.approx(each, rel=0.01)
+    assert times[3].step_seconds == pytest.approx(times[0].step_seconds + 1021 * each, rel=0.01)
+
+
+def batch_and_loss(batch):
+    return {"sample": batch, "loss": "cross_entropy"}
+
+
+@pytest.mark.soak
 def test_a_named_model_on_several_devices_has_the_formulas_time():
     said = sl.forecast("gpt-tiny", "bf16 zero3 micro=1", "2 x H100-80GB", rehearse=True)
     formula = sl.forecast("gpt-tiny", "bf16 zero3 micro=1", "2 x H100-80GB")
