@@ -5,7 +5,7 @@ from .forecast import Forecast, Interval
 from .journal import Journal, journal_path, read_journal
 from .memory_by_owner import Memory
 from .profile import Profile
-from .rehearsal import Rehearsal, RehearsedChange
+from .rehearsal import Rehearsal
 from .report import Report
 from .time_by_cause import Time
 
@@ -17,7 +17,6 @@ __all__ = [
     "Memory",
     "Profile",
     "Rehearsal",
-    "RehearsedChange",
     "Report",
     "Time",
     "Timing",

@@ -23,6 +23,7 @@ from stepladder.plan.settled.settle import settle
 from stepladder.record import Rehearsal
 from stepladder.seam.dispatch import fake_tensor_mode, shaped_by_numbers, silent_fake_tensors
 from stepladder.seam.modules import fake_parameters_moved
+from stepladder.seam.sharding import own_slices_alone
 from stepladder.train.build_run import build
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.module_inputs import arranged_sample
@@ -155,7 +156,8 @@ def played(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(silent_fake_tensors())
         stack.enter_context(fake_parameters_moved())
-        stack.enter_context(fake_tensor_mode(lambda *_: NotImplemented))
+        stack.enter_context(own_slices_alone())
+        stack.enter_context(fake_tensor_mode())
         stack.enter_context(FakeNumbers())
         stack.enter_context(recorder)
         stack.enter_context(kernels_of(device))

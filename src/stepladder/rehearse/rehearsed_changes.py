@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from stepladder.errors import StepladderError
 from stepladder.plan import Plan
-from stepladder.record import Rehearsal, RehearsedChange
+from stepladder.record import Rehearsal
+from stepladder.record.rehearsal import RehearsedChange
 
 from .named_subject import RehearsalSubject
 from .rehearse_kinds import rehearse_kinds

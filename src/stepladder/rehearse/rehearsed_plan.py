@@ -18,7 +18,8 @@ from stepladder.plan.refit import spread
 from stepladder.planner import check_plan, forecast
 from stepladder.planner.parse_inputs import cluster_of, facts_of, plan_of
 from stepladder.planner.remedies import find_remedies
-from stepladder.record import Calibration, Forecast, Rehearsal, RehearsedChange
+from stepladder.record import Calibration, Forecast, Rehearsal
+from stepladder.record.rehearsal import RehearsedChange
 from stepladder.train.module_inputs import arranged_sample
 from stepladder.workload import Facts
 

@@ -92,14 +92,17 @@ def rehearse_time(
     given = arranged_sample(sample, model, loss)
     assert given is not None
     _, left = few_micro_batches(settled, rows_of_rank(settled, given))
-    time, host_seconds, device_seconds = grown(operations, left, settled.plan, prices)
+    one = counted(as_planned(operations, settled.plan), prices)
+    if left:
+        fewer = without_one_pass(operations)
+        one = grown(one, counted(as_planned(fewer, settled.plan), prices), left)
+    time = one.time
     if calibration:
         time = time.times(calibration.correction(settled.plan.precision.compute))
-    kernels = sum(one.kind != ASKING for one in operations)
     interval = time_interval(time, cluster.device, calibrated=calibration is not None)
     return StepTime(
-        str(settled.plan), time, interval, host_seconds, device_seconds,
-        len(operations), kernels, notes,
+        str(settled.plan), time, interval, one.host_seconds, one.device_seconds,
+        one.operations, one.kernels, notes,
     )  # fmt: skip
 
 
@@ -129,19 +132,33 @@ def as_planned(operations: list[Operation], plan: Plan) -> list[Operation]:
     return fused(operations) if plan.compile else operations
 
 
-def grown(
-    operations: list[Operation], left: int, plan: Plan, prices: Prices
-) -> tuple[Time, float, float]:
-    """The times by cause, of the host and of the device, with so many micro-batches more."""
-    time, line = priced(as_planned(operations, plan), prices)
-    if not left:
-        return time, line.host_seconds, line.device_seconds
-    less, shorter = priced(as_planned(without_one_pass(operations), plan), prices)
-    longer = {cause: spent * left for cause, spent in (time - less).items()}
-    return (
-        Time(**{c: max(spent + longer[c], 0.0) for c, spent in time.by_cause().items()}),
-        line.host_seconds + left * (line.host_seconds - shorter.host_seconds),
-        line.device_seconds + left * (line.device_seconds - shorter.device_seconds),
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The operations of a step, with their times."""
+
+    time: Time
+    host_seconds: float
+    device_seconds: float
+    operations: int
+    kernels: int
+
+
+def counted(operations: Sequence[Operation], prices: Prices) -> Counted:
+    time, line = priced(operations, prices)
+    kernels = sum(one.kind != ASKING for one in operations)
+    return Counted(time, line.host_seconds, line.device_seconds, len(operations), kernels)
+
+
+def grown(step: Counted, shorter: Counted, left: int) -> Counted:
+    """A step with so many micro-batches more, given the same with one fewer."""
+    longer = {cause: spent * left for cause, spent in (step.time - shorter.time).items()}
+    by_cause = step.time.by_cause().items()
+    return Counted(
+        Time(**{cause: max(spent + longer[cause], 0.0) for cause, spent in by_cause}),
+        step.host_seconds + left * (step.host_seconds - shorter.host_seconds),
+        step.device_seconds + left * (step.device_seconds - shorter.device_seconds),
+        step.operations + left * (step.operations - shorter.operations),
+        step.kernels + left * (step.kernels - shorter.kernels),
     )
 
 
