@@ -56,7 +56,7 @@ def relay_type(mode: Any, guarded: bool) -> Any:
             return self.watcher.__torch_dispatch__(op, types, args, kwargs)
 
     if not guarded:  # torch wraps the method, as the class is made, to keep its compiler out of it
-        Relay.__torch_dispatch__ = relayed  # type: ignore[method-assign]
+        Relay.__torch_dispatch__ = relayed  # type: ignore[assignment,method-assign]
     return Relay
 
 
