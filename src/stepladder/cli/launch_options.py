@@ -16,6 +16,7 @@ from stepladder.job.opening.start_ranks import RESTARTS
 from stepladder.launch import launch_local, parse_nodes
 from stepladder.launch.run_request import read_words
 from stepladder.plan import Plan, Recipe, read_recipe
+from stepladder.plan.automatic import written_plan
 from stepladder.plan.recipe import is_recipe
 from stepladder.plan.settled.settle import settle
 
@@ -115,7 +116,7 @@ class LaunchRequest:
         """Every number of ranks that may be must be one the plan can have."""
         if self.script:
             return
-        chosen = Plan.parse(self.plan) if self.plan else self.recipe.plan_choice() or Plan()
+        chosen = written_plan(self.plan) if self.plan else self.recipe.plan_choice() or Plan()
         elastic = self.least < self.most
         for machines in range(self.least, self.most + 1):
             ranks = machines * self.ranks

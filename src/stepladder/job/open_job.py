@@ -8,9 +8,10 @@ from pathlib import Path
 
 from torch import nn
 
-from stepladder.data import Batch
+from stepladder.data import Batch, Source
 from stepladder.job.export.export_run import check_exports
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
+from stepladder.job.opening.automatic_plan import start_automatic
 from stepladder.job.opening.built_in_run import ChosenRun
 from stepladder.job.opening.check_data import check_data
 from stepladder.job.opening.open_recipe import (
@@ -54,8 +55,13 @@ def open_job(
     elastic: bool = False,
     chosen: ChosenRun | None = None,
     display: Display | None = None,
+    words: str = "",
 ) -> TrainingJob:
-    """Open everything a recipe names; each mistake in it is found before the first step."""
+    """Open everything a recipe names; each mistake in it is found before the first step.
+
+    Args:
+        words: of a plan that is left to be chosen, where there is no plan.
+    """
     began = time.perf_counter()
     place = Place.from_environment()
     plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
@@ -63,17 +69,17 @@ def open_job(
     check_exports(recipe)
     targets = parse_targets(recipe.run.track)
     start = max(recipe.run.timeout_seconds, START_SECONDS)
-    connect(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan))
+    connect(recipe.train.device, timeout_seconds=start, facts=facts_to_share(recipe, plan or words))
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
     loss = read_loss(recipe, module, training)
     check_data(module, training, recipe)
     sample = first_sample(training, module)
-    choice = choose_recipe_plan(recipe, plan, module, sample)
-    check_preferences(recipe, choice.plan, training)
-    batch = sample_for_climb(recipe, choice.plan, training, module)
     code = user_code(recipe)
-    run = start_run(recipe, module, choice.plan, batch, loss)
+    if words:
+        run = start_automatic(recipe, module, words, training, loss)
+    else:
+        run = start_planned(recipe, module, plan, training, sample, loss)
     board = run.world.notes
     if run.world.is_rank_zero:
         board.post("folder", str(folder))
@@ -90,25 +96,29 @@ def open_job(
     job = TrainingJob(recipe, run, folder, training, validation, journal, comparison)
     job.elastic, job.began, job.sized = elastic, began, sized
     job.display = display or job.display
-    run.because = choice.because or (chosen.because if chosen else "")
+    run.because = run.because or (chosen.because if chosen else "")
     run.events += set_reference(run, recipe, folder, training, validation)
     run.events += filter(None, (refitted, code.taken, *getattr(training, "notes", ())))
     open_folder(job)
     return job
 
 
-def start_run(
+def start_planned(
     recipe: Recipe,
     module: nn.Module,
-    plan: Plan,
+    plan: Plan | None,
+    training: Source,
     sample: Batch | None,
     loss: str | LossFunction | None,
 ) -> Run:
-    return climb(
+    """A run with this plan, or the planner's where there is none."""
+    choice = choose_recipe_plan(recipe, plan, module, sample)
+    check_preferences(recipe, choice.plan, training)
+    run = climb(
         module,
         loss=loss,
-        plan=plan,
-        sample=sample,
+        plan=choice.plan,
+        sample=sample_for_climb(recipe, choice.plan, training, module),
         rate=recipe.rate_choice(),
         seed=recipe.train.seed,
         device=recipe.train.device,
@@ -116,6 +126,8 @@ def start_run(
         exact=recipe.train.exact,
         timeout_seconds=recipe.run.timeout_seconds,
     )
+    run.because = choice.because
+    return run
 
 
 def open_folder(job: TrainingJob) -> None:

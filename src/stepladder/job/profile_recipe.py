@@ -12,6 +12,7 @@ from stepladder.errors import PlanError, require_count
 from stepladder.job.opening.plan_optimizer import take_plan_optimizer
 from stepladder.measure import MemoryTimeline, measure_fragmentation, record_timeline
 from stepladder.plan import Plan, Recipe, read_recipe
+from stepladder.plan.automatic import automatic_words
 from stepladder.planner import forecast_moments
 from stepladder.record import Forecast, Memory, Profile
 from stepladder.train.profile_steps import Glance, suggestion_context
@@ -69,9 +70,10 @@ def profile(
         raise PlanError("show", problem, "Give a function of a ProfileResult, or none.")
     read = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     read = take_plan_optimizer(change(read, settings), plan)
-    asked = read_plan(plan) or read.plan_choice()
+    asked, words = read_plan(plan), automatic_words(plan)
+    asked = asked or (None if words else read.plan_choice())
     with ExitStack() as stack:
-        job = open_job(read, asked, stack)
+        job = open_job(read, asked, stack, words=words)
         folder = job.folder / "profile"
         with job.run.world.explain_hangs(), job.batches() as feed:
             found = job.run.profile(feed, steps=steps, folder=folder)

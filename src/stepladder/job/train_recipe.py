@@ -8,10 +8,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stepladder.errors import PlanError, RankOutOfMemory, require_type
+from stepladder.job.opening.automatic_plan import kept_plan
 from stepladder.job.opening.built_in_run import ChosenRun, read_built_in
 from stepladder.job.opening.plan_optimizer import take_plan_optimizer
 from stepladder.job.opening.reduced_micro_batch import apply_reduced_micro, save_reduced_micro
 from stepladder.plan import Plan, Recipe, read_recipe
+from stepladder.plan.automatic import automatic_words, written_plan
 from stepladder.plan.recipe import override
 from stepladder.record.journal_writer import note_end
 from stepladder.world import Place, StopSignals
@@ -38,7 +40,9 @@ def train(
         recipe: a file, a `Recipe`, or nothing for the built-in run, which takes about a minute of
             the machine it is on.
         settings: keys of the recipe to change, such as ["--train.steps", "50"].
-        plan: instead of the recipe's, such as "bf16 micro=4 recompute=blocks".
+        plan: instead of the recipe's, such as "bf16 micro=4 recompute=blocks". "auto" leaves it to
+            be chosen, and "auto tune=30" tries plans on the first batch for so many seconds; a run
+            that goes on keeps what was chosen.
         elastic: resume from what `run.folder` holds, if anything, with a plan for the ranks there
             are.
         display: follows the run; without one nothing is shown.
@@ -50,19 +54,26 @@ def train(
     >>> result.steps, result.stopped
     (2, False)
     """
-    asked = read_plan(plan)
+    asked, words = read_plan(plan), automatic_words(plan)
     if display is not None and not hasattr(display, "start"):
         problem = f"a {type(display).__name__} does not follow a run"
         raise PlanError("display", problem, "Give a stepladder.job.Display, or none.")
     chosen = read_run(recipe, settings, plan=plan, elastic=elastic)
     read = take_plan_optimizer(chosen.recipe, plan)
     chosen = replace(chosen, recipe=read)
-    asked = asked or read.plan_choice()
+    asked = asked or (None if words else read.plan_choice())
     events: list[str] = []
+    kept = kept_plan(read, elastic=elastic) if asked is None else None
+    if kept:
+        (asked, because), words = kept, ""
+        chosen = replace(chosen, because=because)
     if elastic:
-        asked, events = apply_reduced_micro(asked, read)
+        asked, reduced = apply_reduced_micro(asked, read)
+        events += reduced
     with ExitStack() as stack:
-        job = open_job(read, asked, stack, elastic=elastic, chosen=chosen, display=display)
+        job = open_job(
+            read, asked, stack, elastic=elastic, chosen=chosen, display=display, words=words
+        )
         job.run.events += events
         # To the very end: a signal that comes while the last checkpoint is written changes nothing.
         stop = stack.enter_context(StopSignals(read.run.grace_seconds))
@@ -78,9 +89,12 @@ def train(
 
 
 def read_plan(plan: Plan | str | None) -> Plan | None:
-    """The plan that is asked for instead of the recipe's."""
+    """The plan that is asked for instead of the recipe's; None also where it is to be chosen."""
     kinds = (Plan, str, type(None))
     require_type("plan", plan, kinds, "Write words such as 'bf16 zero3', or give a Plan.")
+    if words := automatic_words(plan):
+        written_plan(words)  # a wrong word is said before anything is opened
+        return None
     return Plan.parse(plan) if isinstance(plan, str) else plan
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from stepladder.errors import ModelError
 from stepladder.seam.operators import foreach_norm
 
 APART = "held_apart"  # on a module: the axis along which other ranks have another in its place
@@ -64,6 +65,17 @@ def reshard(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
+
+
+def refuse_gathered(module: nn.Module, sharded: set[str]) -> None:
+    """FSDP2 does not free the parameters of a part whose pass raised: they stay as they were."""
+    for name, parameter in module.named_parameters():
+        if name in sharded and not isinstance(parameter, DTensor):
+            raise ModelError(
+                "loss",
+                f"the module raised in a pass without gradients, so '{name}' stays gathered",
+                "Use zero1 or ddp, or have its forward run without gradients.",
+            )
 
 
 def real(tensor: Tensor) -> Tensor:

@@ -146,10 +146,17 @@ class ConstantDraws(TorchFunctionMode):
     What is drawn from a generator that was given stays random.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.any = False  # whether any was drawn
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
-        return made.fill_(DRAWN) if func in DRAWS and not kwargs.get("generator") else made
+        if func not in DRAWS or kwargs.get("generator"):
+            return made
+        self.any = True
+        return made.fill_(DRAWN)
 
 
 class Decisions(DispatchMode):

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stepladder.errors import ModelError, PlanError, require_count, require_type
 from stepladder.plan import Optimizer, Plan, Rate
+from stepladder.plan.automatic import is_automatic
 from stepladder.plan.options import Exact
 from stepladder.plan.refit import spread
 from stepladder.train.checkpointing.rank_state import check_state
@@ -26,7 +27,7 @@ from stepladder.world.world import connect
 from .build_run import build, settle_here
 from .module_inputs import arranged_sample
 from .run import Run
-from .tuning.auto_plan import Choice, choose_plan, is_automatic
+from .tuning.auto_plan import Choice, choose_plan
 from .tuning.rank_plan import agree
 from .tuning.tuned_run import make_tuning
 

@@ -65,7 +65,7 @@ def planned(plan, optimizer="sgd", **options):
     trained = climb(
         model(**options), loss="cross_entropy", optimizer=WORDS[optimizer], plan=plan, device="cpu"
     )
-    losses = [trained.step(batch(step), rows="global").read().loss for step in range(STEPS)]
+    losses = [trained.step(batch(step), rows="global").loss for step in range(STEPS)]
     return gather(trained.module), losses
 
 

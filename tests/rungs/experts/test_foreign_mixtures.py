@@ -60,7 +60,7 @@ def plain(kind):
 def planned(kind, plan):
     torch.set_num_threads(1)
     trained = climb(model(kind), optimizer="sgd lr=0.3", plan=plan, device="cpu")
-    losses = [trained.step(batch(step), rows="global").read().loss for step in range(STEPS)]
+    losses = [trained.step(batch(step), rows="global").loss for step in range(STEPS)]
     found = {}
     for name, parameter in trained.module.named_parameters():
         whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter

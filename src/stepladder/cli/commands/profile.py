@@ -46,14 +46,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from stepladder.errors import PlanError
-    from stepladder.plan import Plan, read_recipe
+    from stepladder.plan import read_recipe
+    from stepladder.plan.automatic import written_plan
 
     with loading():
         from stepladder.world import Place
 
     options.settings = recipe_settings(options)
     recipe = read_recipe(options.model, options.settings)
-    plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
+    plan = written_plan(options.plan) if options.plan else recipe.plan_choice()
     for name, least in (("steps", options.steps), ("ranks", options.ranks)):
         if least is not None and least < 1:
             raise PlanError(name, f"{least} is too few to profile", "Use 1 or more.")
@@ -70,6 +71,7 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
     from pathlib import Path
 
     from stepladder.plan import Plan
+    from stepladder.plan.automatic import automatic_words
 
     with loading():
         from stepladder.job.opening.plan_for_ranks import check_for_ranks, spread
@@ -78,23 +80,25 @@ def start(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int
     chosen = spread(plan or Plan(), options.ranks)
     check_for_ranks(chosen, recipe, options.ranks, uneven=False)
     words = ["-m", "stepladder.cli.rank", "profile", *([options.model] if options.model else [])]
-    words += ["--plan", str(chosen), "--steps", str(options.steps)]
+    words += ["--plan", automatic_words(options.plan) or str(chosen), "--steps", str(options.steps)]
     words += ["--memory"] * options.memory + ["--json"] * options.json
     words += ["--plot", options.plot] if options.plot else []
     words += [*options.settings, "--run.folder", recipe.run.folder]
     return launch_local(words, ranks=options.ranks, folder=Path(recipe.run.folder))
 
 
-def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | None) -> int:
+def profile(options: argparse.Namespace, recipe: Recipe, plan: Plan | str | None) -> int:
     """Profile as the one rank that this process is."""
     with loading():
         from stepladder import job
         from stepladder.job.opening.open_recipe import user_code
+        from stepladder.plan.automatic import automatic_words
         from stepladder.world import Place
 
     if Place.from_environment().rank == 0:
         announce(user_code(recipe).taken)
     show = partial(show_result, options)
+    plan = automatic_words(options.plan) or plan
     job.profile(recipe, plan=plan, steps=options.steps, memory=options.memory, show=show)
     return 0
 

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on from what run.folder holds, if anything, with a plan fitted to the ranks",
     )
-    parser.add_argument("--plan", metavar="WORDS", help="such as 'bf16 micro=4 recompute=blocks'")
+    parser.add_argument("--plan", metavar="WORDS", help="such as 'bf16 micro=4', or 'auto tune=30'")
     parser.add_argument("--json", action="store_true", help="only the closing figures, as JSON")
     parser.set_defaults(settings=True)
     parser.epilog = (
@@ -63,10 +63,11 @@ def run(options: argparse.Namespace) -> int:
 def start_ranks(options: argparse.Namespace, recipe: Recipe, start: RankStart) -> int:
     """Start this command again as each of several ranks."""
     from stepladder.job.opening.run_folder import choose_folder
-    from stepladder.plan import Plan
+    from stepladder.plan.automatic import automatic_words, written_plan
 
-    plan = Plan.parse(options.plan) if options.plan else recipe.plan_choice()
-    if layout := start.settle(plan, recipe):
+    plan = written_plan(options.plan) if options.plan else recipe.plan_choice()
+    layout = start.settle(plan, recipe)
+    if layout and not automatic_words(options.plan):
         print(layout, file=sys.stderr if options.json else sys.stdout, flush=True)
     folder = choose_folder(recipe, elastic=options.elastic or start.nodes is not None)
     words = ["-m", "stepladder.cli.rank", "train", *([options.model] if options.model else [])]

@@ -25,7 +25,7 @@ from stepladder.model import build, builtin_shape
 from stepladder.model.huggingface.lora import add_lora
 from stepladder.model.huggingface.packed_documents import accept_packed_documents
 from stepladder.model.huggingface.pretrained import is_pretrained_path
-from stepladder.plan import Plan, Recipe
+from stepladder.plan import Optimizer, Plan, Recipe
 from stepladder.plan.learning_rate import scale_rate
 from stepladder.plan.recipe import DataChoice
 from stepladder.train import Run
@@ -54,12 +54,18 @@ def choose_recipe_plan(
     batch = chosen.batch
     size = batch.sequences or size
     batch = replace(batch, sequences=size)
-    how = recipe.optimizer_choice()
-    if recipe.train.scale_rate != "none":
-        reference = recipe.train.reference_batch or recipe.train.batch
-        lr = scale_rate(how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate)
-        how = replace(how, lr=lr)
+    how = recipe_optimizer(recipe, size)
     return Choice(replace(chosen, batch=batch, optimizer=how), choice.because)
+
+
+def recipe_optimizer(recipe: Recipe, size: int) -> Optimizer:
+    """The recipe's optimizer, at the learning rate for a batch of so many samples."""
+    how = recipe.optimizer_choice()
+    if recipe.train.scale_rate == "none":
+        return how
+    reference = recipe.train.reference_batch or recipe.train.batch
+    lr = scale_rate(how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate)
+    return replace(how, lr=lr)
 
 
 def user_code(recipe: Recipe) -> UserCode:

@@ -49,7 +49,7 @@ def facts_of_model(recipe: Recipe) -> Facts | None:
         return None
 
 
-def facts_to_share(recipe: Recipe, plan: Plan | None) -> dict[str, str]:
+def facts_to_share(recipe: Recipe, plan: Plan | str | None) -> dict[str, str]:
     """What must be equal on every rank: all of the recipe but the folder's name."""
     sections = {name: values for name, values in asdict(recipe).items() if name != "plan"}
     facts = {

@@ -19,6 +19,7 @@ from stepladder.errors import PlanError, first_line
 from stepladder.hardware import Cluster
 from stepladder.model import builtin_shape
 from stepladder.plan import BF16, FP32, PRECISIONS, Batch, Optimizer, Plan, Precision, Recompute
+from stepladder.plan.automatic import TUNE, is_automatic, without_budget
 from stepladder.plan.options import GIB
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
@@ -29,7 +30,6 @@ from stepladder.world import Place, pick_device
 
 from .planner_inputs import cluster_for, facts_for, rows_of, speeds_for
 from .rank_plan import plan_for_ranks
-from .tuner import WORD, without_budget
 
 WORTHWHILE = 0.9  # of fp32's step time, below which fewer bits are worth a processor's while
 
@@ -73,7 +73,7 @@ def choose_plan(
         raise PlanError("plan", problem, "Write 'auto', or words such as 'bf16 zero3'.")
     words = text.split()
     if not is_automatic(words):
-        if any(word.startswith(WORD) for word in words):
+        if any(word.startswith(TUNE) for word in words):
             problem = "plans are tried for plan=auto alone, and this one is written out"
             raise PlanError("tune", problem, "Leave it out, or begin with auto.")
         return Choice(Plan.parse(text))
@@ -120,11 +120,6 @@ def choose_for_ranks(
         unplanned = f"the planner has nothing to add: {first_line(unable)}"
         return Choice(copies, f"{because}; {whole}; {unplanned}")
     return Choice(plan, f"{because}; {why}")
-
-
-def is_automatic(words: list[str]) -> bool:
-    """Whether the words of a plan leave the rest to be chosen."""
-    return words[:1] == ["auto"]
 
 
 def is_open(plan: Plan, precision: str) -> bool:

@@ -62,7 +62,7 @@ def plan_for_ranks(
     because = (
         f"a whole copy on each of {ranks} ranks would not fit ({needs(said)}); {needs(chosen)}"
     )
-    return replace(plan, batch=Batch(micro=micro)), because
+    return replace(plan, batch=Batch(asked.batch.sequences, micro)), because
 
 
 def sharded(

@@ -9,6 +9,7 @@ from torch import nn
 
 from stepladder.loss import make_loss
 from stepladder.plan import FP32, Batch, Layout, Optimizer, Plan, SettledPlan
+from stepladder.plan.automatic import is_automatic
 from stepladder.plan.options import Compress
 from stepladder.rungs.climb import climb as climb_rungs
 from stepladder.train.build_run import build, settle_here
@@ -20,7 +21,7 @@ from stepladder.train.step_batch import as_batch
 from stepladder.world import Place, World
 from stepladder.world.seed import fix_library_algorithms
 
-from .auto_plan import Choice, can_compile, is_automatic
+from .auto_plan import Choice, can_compile
 from .rank_plan import agree
 from .tuner import Tuner, make_tuner
 

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.errors import PlanError, first_line
+from stepladder.errors import first_line
 from stepladder.plan import Plan
+from stepladder.plan.automatic import TUNE, read_budget
 from stepladder.plan.options import GIB, Exact
 from stepladder.world import Place
 
@@ -28,7 +29,6 @@ BUDGET_SECONDS = 60.0
 CLOSE = 1.02  # as fast as the fastest, as far as a few steps can tell
 FREE = 1.01  # of the time and of the memory: as far as a few steps can tell, nothing
 LATE = 0.25  # the host's share of a step, below which launching kernels at once gains nothing
-WORD = "tune="
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Tuner:
         for number, plan in enumerate(plans, 1):
             spent = time.perf_counter() - began
             if spent > self.budget_seconds:
-                late = f"{spent:.0f} s were spent, and {WORD}{self.budget_seconds:g} was allowed"
+                late = f"{spent:.0f} s were spent, and {TUNE}{self.budget_seconds:g} was allowed"
                 trials += [Trial(left, dropped=late) for left in plans[number - 1 :]]
                 break
             self.begin(f"tuning {number} of {len(plans)}", plan)
@@ -228,26 +228,3 @@ def make_tuner(
         return None
     written = frozenset(word.partition("=")[0] for word in words)
     return Tuner(budget, written, device, several=place.num_ranks > 1, silent=place.rank > 0)
-
-
-def read_budget(words: list[str]) -> float | None:
-    """Seconds that trials may take, as written; None where nothing is."""
-    given = [word.removeprefix(WORD) for word in words if word.startswith(WORD)]
-    if not given:
-        return None
-    if len(set(given)) > 1:
-        raise PlanError("tune", f"given twice, as {given[0]} and {given[-1]}", "Keep one.")
-    text = given[-1]
-    try:
-        seconds = 0.0 if text == "off" else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e6:
-        raise PlanError(
-            "tune", f"'{text}' is not a number of seconds", "Write tune=60 or tune=off."
-        )
-    return seconds
-
-
-def without_budget(words: list[str]) -> list[str]:
-    return [word for word in words if not word.startswith(WORD)]
