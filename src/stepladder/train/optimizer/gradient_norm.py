@@ -60,11 +60,15 @@ def measure_norms(shards: Sequence[ParameterShard], world: World) -> Norms:
     """
     having = [shard for shard in shards if shard.gradient is not None]
     each = squares(having).to(world.device) if having else torch.zeros(1, device=world.device)
-    for axes in sorted({shard.axes for shard in having if shard.axes}):
-        mine = [index for index, shard in enumerate(having) if shard.axes == axes]
+    for apart, axes in sorted({(shard.apart, shard.axes) for shard in having if shard.axes}):
+        mine = [i for i, shard in enumerate(having) if (shard.apart, shard.axes) == (apart, axes)]
         each[mine] = world.sum(each[mine], *axes)
-    counted = [index for index, shard in enumerate(having) if not shard.copy]
-    whole = world.sum((each if len(counted) == len(having) else each[counted]).sum(), "pipeline")
+    counted = [i for i, shard in enumerate(having) if not (shard.copy or shard.apart)]
+    whole = (each if len(counted) == len(having) else each[counted]).sum()
+    for axis in sorted({shard.apart for shard in shards if shard.apart}):
+        others = [i for i, shard in enumerate(having) if shard.apart == axis]
+        whole = whole + world.sum(each[others].sum(), axis)
+    whole = world.sum(whole, "pipeline")
     return Norms([shard.name for shard in having], each.sqrt(), whole.sqrt())
 
 
