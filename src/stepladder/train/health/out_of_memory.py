@@ -115,9 +115,8 @@ def rehearse_failure(
     ]
     context = remedies[0].forecast.memory.context if remedies else 0
     try:  # a look upwards: what is rehearsed is the program that trains
-        found: tuple[Rehearsal, list[RehearsedChange]] = import_module(
-            "stepladder.rehearse"
-        ).rehearse_failure(
+        rehearse = import_module("stepladder.rehearse").rehearse_failure
+        found: tuple[Rehearsal, list[RehearsedChange]] = rehearse(
             engine.flops.module, plan, changes, sample=batch, device=device,
             loss=losses.get(known.kind, known.function), limit_bytes=limit - context,
             seconds=REHEARSAL_SECONDS,
