@@ -39,6 +39,8 @@ UPWARDS = {  # the only looks up in the house, each with its reason
     "planner/plan_model.py": "stepladder.calibrate",
     # A forecast by rehearsal is the same call, and what is rehearsed is the program that trains.
     "planner/forecast.py": "stepladder.rehearse",
+    # A step that found no memory is explained by its rehearsal.
+    "train/health/out_of_memory.py": "stepladder.rehearse",
     "train/tuning/planner_inputs.py": "stepladder.calibrate",
 }
 

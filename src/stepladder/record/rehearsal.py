@@ -58,14 +58,20 @@ class Rehearsal:
         Args:
             limit_bytes: that the allocator may reserve.
         """
+        return (
+            f"memory: {self.reserved_bytes / GIB:.2f} GiB are needed and {limit_bytes / GIB:.2f} "
+            f"can be used. It ends in {self.at_peak()}."
+        )
+
+    def at_peak(self) -> str:
+        """The moment of the peak, the module at work, and the largest owner with its largest."""
         owner, owned = self.memory.largest_owner()
         made = next((one for one in self.largest if one.owner == owner), None)
         place = f"in {made.module} " if made and made.module else ""
         largest = f", its largest of {made.num_bytes / GIB:.2f} GiB made {place}in " if made else ""
         return (
-            f"memory: {self.reserved_bytes / GIB:.2f} GiB are needed and {limit_bytes / GIB:.2f} "
-            f"can be used. It ends in {self.phase}, at {self.module or 'the whole module'}. "
-            f"Largest owner: {owner}, {owned / GIB:.2f} GiB{largest}{made.phase if made else ''}."
+            f"{self.phase}, at {self.module or 'the whole module'}. Largest owner: {owner}, "
+            f"{owned / GIB:.2f} GiB{largest}{made.phase if made else ''}"
         )
 
     def to_dict(self) -> dict[str, Any]:
