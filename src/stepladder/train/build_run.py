@@ -84,8 +84,7 @@ def build(
     check_loss_module(loss)
     check_groups(plan.optimizer, model, loss)
     costs = measure_costs(model, settled, sample)
-    drawn = copy_for_counting(model)
-    masters = take_masters(model, loss, settled, world)
+    drawn, masters = copy_for_counting(model), take_masters(model, loss, settled, world)
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
