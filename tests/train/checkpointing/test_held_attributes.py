@@ -6,7 +6,7 @@ import torch
 from stepladder.train import climb
 from stepladder.train.checkpointing.held_values import capture, give_back, mark
 from tests.ranks import run as on_ranks
-from tests.train.state_in_attributes import (
+from tests.train.checkpointing.state_in_attributes import (
     KINDS,
     Counter,
     Generators,
@@ -15,7 +15,7 @@ from tests.train.state_in_attributes import (
     made,
     named,
 )
-from tests.train.state_in_attributes import kind_name as name_of
+from tests.train.checkpointing.state_in_attributes import kind_name as name_of
 
 SGD = "sgd lr=0.1"
 

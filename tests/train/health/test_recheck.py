@@ -19,8 +19,8 @@ from stepladder.train.health.replica_check import LAST
 from stepladder.train.in_loop.ema import EMA
 from tests.ranks import run
 from tests.soak import soak_after
-from tests.train.state_in_attributes import KINDS, Iterates, Plain, kind_name, made
-from tests.train.state_in_attributes import batches as odd_batches
+from tests.train.checkpointing.state_in_attributes import KINDS, Iterates, Plain, kind_name, made
+from tests.train.checkpointing.state_in_attributes import batches as odd_batches
 from tests.train.toys import Net, llama, net, pairs, ragged
 
 ADAM = "adamw lr=0.01 clip=1.0"
