@@ -100,7 +100,7 @@ def mixture_tensors(shape: Shape, at: str, ours: str) -> Iterator[HuggingfaceTen
     for expert in range(shape.experts):
         for word, stored, *place in (gate, "gate_up", 0), (up, "gate_up", 1), (down, "down"):
             name, whole = f"{at}.experts.{expert}.{word}.weight", f"{ours}.experts.{stored}"
-            yield HuggingfaceTensor(name, (whole,), place=(expert, *place))  # type: ignore[arg-type]
+            yield HuggingfaceTensor(name, (whole,), place=(expert, *place))
 
 
 def mixture_kind(shape: Shape) -> str:
