@@ -44,7 +44,7 @@ class DispatchMode:
 
 @cache
 def relay_type(mode: Any) -> Any:
-    asks_device = operator("prim.device.default")
+    asks_device: Any = operator("prim.device.default")
 
     class Relay(mode):
         def __init__(self, watcher: DispatchMode) -> None:
