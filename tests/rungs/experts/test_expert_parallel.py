@@ -157,8 +157,8 @@ def refusal(plan, name=""):
 REFUSED = [
     (
         2, "fp32 experts=2", "llama-tiny",
-        "Llama: has no mixture whose experts 2 ranks could hold. Leave experts out, or stack them "
-        "in tensors with an expert a row, as transformers does.",
+        "Llama: has no mixture whose experts 2 ranks could hold. Leave experts out, or hold "
+        "them in a list named experts, or in tensors with an expert a row, as transformers does.",
     ),
     (
         3, "fp32 experts=3", "",
