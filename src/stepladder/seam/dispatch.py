@@ -28,6 +28,8 @@ class DispatchMode:
     that defines one can be imported in a torch without modes.
     """
 
+    higher_order = False  # whether operators that call functions, such as flex attention, may come
+
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError
 
@@ -47,6 +49,7 @@ def relay_type(mode: Any) -> Any:
         def __init__(self, watcher: DispatchMode) -> None:
             super().__init__()
             self.watcher = watcher
+            self.supports_higher_order_operators = watcher.higher_order
 
         def __torch_dispatch__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -89,6 +89,7 @@ def climb(
     """
     health, device = Health(nonfinite), str(device)
     check_arguments(model, clip, seed, exact, timeout_seconds)
+    check_exact(plan, exact)
     sample = arranged_sample(sample, model, loss)
     place = Place.from_environment()
     code = None if optimizer is None else read_given(optimizer, model, loss)
@@ -131,6 +132,15 @@ def exact_choice(choice: Choice, exact: bool) -> Choice:
     if choice.plan.exact.runs:
         fix_library_algorithms()
     return choice
+
+
+def check_exact(plan: Any, exact: bool) -> None:
+    """Refuse `exact=True` beside a plan's words that say otherwise."""
+    words = plan.split() if isinstance(plan, str) else ()
+    for word in ("exact=none", "exact=free"):
+        if exact and word in words:
+            problem = f"exact=True asks for the same bits, and the plan says {word}"
+            raise PlanError("exact", problem, "Leave one of them out.")
 
 
 def check_arguments(model: Any, clip: Any, seed: Any, exact: Any, timeout_seconds: Any) -> None:

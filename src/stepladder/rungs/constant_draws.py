@@ -1,0 +1,140 @@
+"""Noise that is one number: what a trial draws is then the same for rows alone and among others.
+
+Torch's draws are filled with a constant as they are dispatched, whoever asks for them: a function
+of torch, a tensor's own method, a generator that the module holds. Python's and numpy's generators
+begin every pass in one state, which is enough for a number a pass and not for a number a row.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from stepladder.errors import ModelError
+from stepladder.loss.piece_refusals import UNCUT
+from stepladder.seam.dispatch import DispatchMode, argument_names, operator_name
+
+DRAWN = 0.5  # in the place of noise
+NOISE = {"bernoulli", "bernoulli_", "cauchy", "cauchy_", "exponential", "exponential_", "geometric",
+         "geometric_", "log_normal", "log_normal_", "normal", "normal_", "poisson", "binomial",
+         "rand", "rand_like", "randn", "randn_like", "uniform", "uniform_",
+         "_standard_gamma", "_sample_dirichlet"}  # fmt: skip
+NUMBERS = {"randint", "randint_like", "random", "random_"}  # whole ones, which may be positions
+
+
+class ConstantDraws(DispatchMode):
+    """A context in which what torch draws is constant, and its generators may advance."""
+
+    higher_order = True
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        name = operator_name(op)
+        if name in NOISE:
+            return made.fill_(DRAWN)
+        if name in NUMBERS:
+            return made.fill_(least(op, args, kwargs or {}))
+        if name == "randperm":
+            return made.copy_(torch.arange(len(made), device=made.device))
+        if name == "multinomial":  # the likeliest, which are not one twice
+            order = args[0].argsort(-1, descending=True)
+            return made.copy_(order[..., torch.arange(made.shape[-1]) % order.shape[-1]])
+        return made
+
+
+def least(op: Any, args: Any, kwargs: Any) -> int:
+    """The least number that could have been drawn."""
+    given = {**dict(zip(argument_names(op), args)), **kwargs}
+    return given.get("low", given.get("from")) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """Something that draws, outside of the generators that a run seeds in each step."""
+
+    name: str
+    holder: Any
+
+    @property
+    def state(self) -> Any:
+        if isinstance(self.holder, np.random.Generator):
+            return self.holder.bit_generator.state
+        read = getattr(self.holder, "get_state", None) or self.holder.getstate
+        return read()
+
+    def set_state(self, state: Any) -> None:
+        if isinstance(self.holder, np.random.Generator):
+            self.holder.bit_generator.state = state
+        else:
+            (getattr(self.holder, "set_state", None) or self.holder.setstate)(state)
+
+
+KINDS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+
+
+@dataclass(slots=True)
+class TrialDraws:
+    """What may draw in a trial's passes, and how it stand where one begins."""
+
+    begin: list[tuple[Generator, Any]] = field(default_factory=list)  # of every pass
+    drawn: set[str] = field(default_factory=set)  # those that gave numbers which are not constant
+
+    @contextmanager
+    def put_back(self, device: torch.device, holders: Iterable[Any]) -> Iterator[None]:
+        """A context after which every generator is as it was."""
+        before = [(one, one.state) for one in generators_of(holders)]
+        random.seed(0)  # as other ranks do, which try the same rows
+        np.random.seed(0)
+        self.begin = [(one, one.state) for one, _ in before]
+        try:
+            with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+                yield
+        finally:
+            rewind(before)
+
+    @contextmanager
+    def constant(self) -> Iterator[None]:
+        """A pass that draws the same whatever its rows, as far as that can be had."""
+        rewind(self.begin)
+        with ConstantDraws():
+            yield
+        self.drawn |= {
+            generator.name
+            for generator, state in self.begin
+            if not isinstance(generator.holder, torch.Generator)
+            and repr(generator.state) != repr(state)
+        }
+
+    def blamed(self, problem: ModelError) -> ModelError:
+        """The reason why a loss does not add up, if its module draws other noise for other rows."""
+        if not self.drawn:
+            return problem
+        return ModelError(
+            "loss",
+            f"cannot be tried in pieces of a batch: a forward pass draws from "
+            f"{' and '.join(sorted(self.drawn))}, which gives the same rows other numbers in other "
+            "pieces",
+            'Draw by torch (torch.rand), or give a loss by name, such as loss="cross_entropy". '
+            f"{UNCUT}.",
+        )
+
+
+def rewind(states: Iterable[tuple[Generator, Any]]) -> None:
+    for generator, state in states:
+        generator.set_state(state)
+
+
+def generators_of(holders: Iterable[Any]) -> Iterator[Generator]:
+    """Python's, numpy's, and those that a module, its parts or a loss hold as attributes."""
+    yield Generator("Python's random", random)
+    yield Generator("numpy.random", np.random)
+    for holder in holders:
+        for name, value in vars(holder).items() if hasattr(holder, "__dict__") else ():
+            if isinstance(value, KINDS):
+                yield Generator(f"{type(holder).__name__}.{name}", value)
