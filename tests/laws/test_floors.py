@@ -37,6 +37,10 @@ UPWARDS = {  # the only looks up in the house, each with its reason
     "hardware/cluster.py": "stepladder.world",  # Cluster.detect: users look for it there
     # A plan for this very machine wants its speeds, which are seen by training on it.
     "planner/plan_model.py": "stepladder.calibrate",
+    # A forecast by rehearsal is the same call, and what is rehearsed is the program that trains.
+    "planner/forecast.py": "stepladder.rehearse",
+    # A step that found no memory is explained by its rehearsal.
+    "train/health/out_of_memory.py": "stepladder.rehearse",
     "train/tuning/planner_inputs.py": "stepladder.calibrate",
 }
 

@@ -10,10 +10,21 @@ from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.settled.settle import RULES
 from stepladder.planner import check_plan, plan_problems
-from stepladder.workload import find_facts
+from stepladder.workload import Facts, find_facts
 
 LLAMA = find_facts("llama3-8b", 4096)
 RESNET = find_facts("resnet50")
+
+
+def of_modules(facts: Facts) -> Facts:
+    """The same mixture, with experts that are modules in a list."""
+    parts = [
+        replace(part, matmuls=tuple([replace(m, narrows=m.experts > 1) for m in part.matmuls]))
+        for part in facts.parts
+    ]
+    return replace(facts, parts=tuple(parts))
+
+
 NODE = Cluster.parse("8 x H100-80GB")
 
 BROKEN = {  # rule: (facts, plan, cluster, message)
@@ -36,6 +47,13 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "bf16 experts=24 micro=1",
         "3 nodes x 8 H100-80GB",
         "layout.experts: 24 ways cannot hold 64 experts evenly. Use 1, 2, 4, 8, 16, 32 or 64.",
+    ),
+    "experts that are modules stay whole": (
+        of_modules(find_facts("olmoe-1b-7b", 4096)),
+        "bf16 experts=4 tensor=2 micro=1",
+        "8 x H100-80GB",
+        "layout.tensor: olmoe-1b-7b holds experts as modules, which 2 ways would cut. "
+        "Use tensor=1 beside experts=, or stack them, as transformers does.",
     ),
     "experts stay on the device": (
         find_facts("olmoe-1b-7b", 4096),

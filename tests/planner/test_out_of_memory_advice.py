@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 from stepladder.errors import OutOfMemory
 from stepladder.plan import Plan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory, memory_savings
-from stepladder.record import Memory
+from stepladder.record import Memory, Rehearsal
+from stepladder.record.rehearsal import HeldTensor, RehearsedChange
 
 GIB = 2**30
 
@@ -34,6 +35,30 @@ def test_the_message_names_the_owner_and_the_ways_with_their_effect():
     )
     tighter = explain_out_of_memory(memory, 60 * GIB, Plan.parse("bf16 micro=4"))
     assert "alone" not in str(tighter)  # micro=2 is not enough, recompute=blocks is
+
+
+def rehearsed(gib):
+    made = HeldTensor(4 * GIB, "activations", "layers.0.mlp", "forward", (8, 4))
+    memory = Memory(activations=(gib - 1) * GIB, reserved=GIB)
+    return Rehearsal("bf16", 1, 0, "cuda", memory, "backward", "layers.3", {}, (made,), 9)
+
+
+def test_a_rehearsed_failure_names_the_moment_the_module_and_what_changes_free():
+    changes = [
+        RehearsedChange("micro=2", rehearsed(60), 26 * GIB, True),
+        RehearsedChange("recompute=selective", rehearsed(85), 6 * GIB, False),
+    ]
+    held, plan = Memory(activations=91 * GIB), Plan.parse("bf16 micro=4")
+    error = explain_out_of_memory(held, 80 * GIB, plan, rehearsed=rehearsed(91), changes=changes)
+    assert str(error) == (
+        "memory: this plan needs 91.0 GiB and the device has 80.0. Rehearsed, it ends in backward, "
+        "at layers.3. Largest owner: activations, 90.00 GiB, its largest of 4.00 GiB made in "
+        "layers.0.mlp in forward. Cheapest ways down, rehearsed: micro=2 (frees 26 GiB, fits); "
+        "recompute=selective (frees 6 GiB, does not fit alone)."
+    )
+    shared = explain_out_of_memory(held, 80 * GIB, plan, rehearsed=rehearsed(9), changes=changes)
+    assert "The step by itself needs 9 GiB: something else holds the rest." in str(shared)
+    assert "micro=2 (frees 26 GiB);" in str(shared)  # nobody knows whether that is enough
 
 
 def test_state_that_keeps_every_bit_is_offered_before_state_that_rounds():

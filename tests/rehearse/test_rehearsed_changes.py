@@ -5,7 +5,7 @@ import pytest
 from stepladder.plan import Plan
 from stepladder.rehearse import rehearse
 from stepladder.rehearse.named_subject import RehearsalSubject
-from stepladder.rehearse.rehearsed_changes import rehearse_changes, where_it_ends
+from stepladder.rehearse.rehearsed_changes import rehearse_changes
 from tests.rehearse.subjects import make
 
 WORDS = ("fp32 offload=parameters", "fp32 micro=2", "fp32 recompute=blocks", "fp32 micro=8")
@@ -29,6 +29,6 @@ def test_changes_free_what_their_own_rehearsal_says(base):
 
 
 def test_the_end_is_a_moment_a_module_and_an_owner(base):
-    said = where_it_ends(base, base.reserved_bytes // 2)
+    said = base.where_it_ends(base.reserved_bytes // 2)
     assert f"It ends in {base.phase}, at " in said and "can be used" in said
     assert "Largest owner: activations" in said and "made " in said

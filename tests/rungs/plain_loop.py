@@ -59,9 +59,7 @@ def planned(case: str, plan: str) -> dict[str, Tensor] | str:
         )
     except StepladderError as refusal:
         return str(refusal)
-    losses = [
-        torch.tensor(run.step(batches(step), rows="global").read().loss) for step in range(STEPS)
-    ]
+    losses = [torch.tensor(run.step(batches(step), rows="global").loss) for step in range(STEPS)]
     return state(run.module, losses)
 
 

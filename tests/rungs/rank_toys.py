@@ -88,13 +88,13 @@ def start(plan: str, make, optimizer: str = "sgd lr=0.5", micro: int | None = 3,
 def feed(taken, batches, micro: int = 3):
     """Take the steps; losses and norms."""
     world = taken.world
-    reports = [
-        taken.step(
-            share_of(batch, world.data_index, world.layout.data_ranks, micro), rows="rank"
-        ).read()
-        for batch in batches
-    ]
-    return [report.loss for report in reports], [report.grad_norm for report in reports]
+    losses, norms = [], []
+    for batch in batches:
+        share = share_of(batch, world.data_index, world.layout.data_ranks, micro)
+        report = taken.step(share, rows="rank")
+        losses.append(report.loss)
+        norms.append(report.grad_norm)
+    return losses, norms
 
 
 def whole(module: nn.Module) -> dict[str, torch.Tensor]:

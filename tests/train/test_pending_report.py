@@ -1,14 +1,17 @@
 """A pending report has every field of a report, waits only when one is read, and can be copied."""
 
 import copy
+import gc
 import pickle
+import weakref
 from dataclasses import fields
 
 import pytest
 import torch
 
+from stepladder.model import count_flops
 from stepladder.record import Report
-from stepladder.train import climb
+from stepladder.train import climb, flop_rate
 from stepladder.train.pending_report import PendingReport
 from stepladder.world import peak_memory_bytes
 from stepladder.world.machine.process_memory import memory_bytes_in_use
@@ -48,6 +51,33 @@ def test_the_step_is_known_without_waiting_and_the_numbers_are_read_once():
 )
 def test_a_copy_holds_the_same_numbers(copied):
     assert copied(pending([])).read() == KNOWN
+
+
+def test_flops_are_counted_when_a_rate_is_asked_for_and_once_a_shape(monkeypatch):
+    counted = []
+
+    def count(*given):
+        counted.append(given)
+        return count_flops(*given)
+
+    monkeypatch.setattr(flop_rate, "count_flops", count)
+    taken = climb(llama(), loss="cross_entropy", plan="fp32", device="cpu")
+    first, second = (taken.step(batch) for batch in ragged(1) * 2)
+    assert (first.loss, first.seconds, second.tokens) and not counted
+    assert first.flops_per_second == first.read().flops_per_second > 0
+    assert "TFLOP/s" in second.line() and len(counted) == 1
+    assert repr(first) == f"Pending{first.read()!r}"
+
+
+def test_a_report_of_which_only_the_loss_was_read_keeps_no_batch():
+    taken = climb(llama(), loss="cross_entropy", plan="fp32", device="cpu")
+    batch = ragged(1)[0]
+    held = weakref.ref(batch[0])
+    report = taken.step(batch)
+    assert report.loss > 0
+    del batch
+    gc.collect()
+    assert held() is None and report.flops_per_second > 0
 
 
 def test_a_name_that_is_no_field_is_refused():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
@@ -37,13 +37,16 @@ class Observation:
     whole: float
     values: tuple[float, ...]
     noise: float = 0.0  # by how much the order of rows changes the loss, relative to it
+    weighed: dict[Weighting, list[float]] = field(default_factory=dict, compare=False)  # pieces
 
     def combined(self, weighting: Weighting) -> float:
         """The whole's loss from the pieces'; not a number where nothing counts."""
         if weighting.sums:
             return sum(self.values)
-        by_row = iter(weighting.by_row(self.batch))
-        weights = [sum(islice(by_row, size)) for size in self.sizes]
+        if weighting not in self.weighed:
+            by_row = iter(weighting.by_row(self.batch))
+            self.weighed[weighting] = [sum(islice(by_row, size)) for size in self.sizes]
+        weights = self.weighed[weighting]
         total = sum(weights)
         if not total > 0 or min(weights) < 0:
             return math.nan

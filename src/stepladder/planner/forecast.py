@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any, Literal, overload
+
+from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner.memory.forecast_memory import forecast_memory, peak_interval
@@ -20,6 +24,7 @@ USABLE = 0.985  # of a card's memory; the driver and error correction keep the r
 GIB = 2**30
 
 
+@overload
 def forecast(
     facts: Facts | str,
     plan: Plan | str,
@@ -28,18 +33,73 @@ def forecast(
     *,
     price: float | None = None,
     software: Software = OURS,
+) -> Forecast: ...
+
+
+@overload
+def forecast(
+    facts: Any,
+    plan: Plan | str,
+    cluster: Cluster | str,
+    calibration: Calibration | None = None,
+    *,
+    price: float | None = None,
+    rehearse: Literal[True],
+    sample: Any = None,
+    loss: Any = None,
+) -> Forecast: ...
+
+
+def forecast(
+    facts: Any,
+    plan: Plan | str,
+    cluster: Cluster | str,
+    calibration: Calibration | None = None,
+    *,
+    price: float | None = None,
+    software: Software = OURS,
+    rehearse: bool = False,
+    sample: Any = None,
+    loss: Any = None,
 ) -> Forecast:
     """Forecast memory by owner and time by cause; the reasons say what makes a plan illegal.
 
     Args:
         facts: of the workload; a model's name, as for `plan` and `cluster` their text, will do.
+            With `rehearse`, the module itself, on the meta device too, or a model's name.
         price: dollars of one device for one hour; None: of the table.
+        rehearse: run the plan's own step on tensors without numbers: seconds in place of
+            milliseconds, and memory of any module by owner, moment and module, in `.rehearsal`;
+            where it does not fit, `.changes` says what each change frees.
+        sample: with `rehearse`, a batch as `run.step` takes it.
+        loss: with `rehearse`, as in `climb`.
 
     >>> import stepladder as sl
     >>> said = sl.forecast("llama3-8b", "bf16 zero3 micro=1 batch=8", "8 x H100-80GB")
     >>> said.fits, said.memory.peak_bytes < 80 * 2**30
     (True, True)
     """
+    if rehearse:  # a look upwards: what is rehearsed is the program that trains
+        found: Forecast = import_module("stepladder.rehearse").forecast_by_rehearsal(
+            facts, plan, cluster, calibration, sample=sample, loss=loss, price=price
+        )
+        return found
+    if sample is not None or loss is not None:
+        problem = "is for a step that is rehearsed, and formulas take none"
+        field = "loss" if sample is None else "sample"
+        raise PlanError(field, problem, "Add rehearse=True, or give it to sl.describe.")
+    return forecast_by_formula(facts, plan, cluster, calibration, price=price, software=software)
+
+
+def forecast_by_formula(
+    facts: Facts | str,
+    plan: Plan | str,
+    cluster: Cluster | str,
+    calibration: Calibration | None,
+    *,
+    price: float | None,
+    software: Software,
+) -> Forecast:
     facts, plan, cluster = facts_of(facts), plan_of(plan), cluster_of(cluster, price)
     check_calibration(calibration)
     settled = plan.settle(cluster.num_devices)

@@ -50,6 +50,7 @@ def model_limits(facts: Facts) -> ModelLimits:
         has_cuts=any(matrix.cut for part in facts.parts for matrix in part.matmuls),
         experts=tuple({m.experts for p in facts.parts for m in p.matmuls if m.experts > 1}),
         tied=bool(facts.tied_parameters),
+        modules=any(m.experts > 1 and m.narrows for p in facts.parts for m in p.matmuls),
     )
 
 

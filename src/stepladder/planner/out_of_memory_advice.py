@@ -1,8 +1,9 @@
 """Out-of-memory errors: the largest owner, and the cheapest changes that would do.
 
 Where the changes can be forecast, each is named with the memory and time it would take
-(remedies.py); otherwise with what it would save, by arithmetic on what was measured. Activations
-and logits go with the micro-batch; recomputation leaves a known share of a block's activations;
+(remedies.py), and where the step itself can be rehearsed, with what it would free; otherwise with
+what it would save, by arithmetic on what was measured. Activations and logits go with the
+micro-batch; recomputation leaves a known share of a block's activations;
 slices of the training state are divisions. The shares are those of the transformer blocks people
 train, counted in numbers a token: of 22 hidden widths that a Llama block keeps, 12 are products and
 attention and one is its input.
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 
 from stepladder.errors import OutOfMemory
 from stepladder.plan import BF16, Plan
-from stepladder.record import Memory
+from stepladder.record import Memory, Rehearsal
+from stepladder.record.rehearsal import RehearsedChange
 
 from .remedies import Remedy
 
@@ -24,6 +26,7 @@ CHEAP_SHARE = 12 / 22  # of a block's activations: what a selective block keeps
 INPUT_SHARE = 1 / 22  # what a recomputed block keeps
 FEW_BLOCKS = 10  # where the number of blocks is not known
 MOST = 4  # ways in one message
+ALONE_SHARE = 0.8  # of a device: a step that is rehearsed to need less was not alone there
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +49,68 @@ def explain_out_of_memory(
     *,
     num_blocks: int | None = None,
     remedies: Sequence[Remedy] = (),
+    rehearsed: Rehearsal | None = None,
+    changes: Sequence[RehearsedChange] = (),
 ) -> OutOfMemory:
     """The error to raise when a plan needs more than there is.
 
     Args:
         plan: what failed last, with the micro-batch that it came down to.
         remedies: that were forecast; none of them: savings are estimated.
+        rehearsed: the step that failed; it names the moment and the module.
+        changes: that were rehearsed too; of them the message tells first.
     """
     owner, owned = memory.largest_owner()
     ways = memory_savings(memory, plan, num_blocks=num_blocks)
     missing = memory.peak_bytes - limit_bytes
+    where = f"Largest owner: {owner}, {owned / GIB:.1f} GiB"
+    if rehearsed is not None:
+        where = describe_peak(rehearsed, limit_bytes)
+    others = held_by_others(rehearsed, limit_bytes)
     return OutOfMemory(
         "memory",
         f"this plan needs {memory.peak_bytes / GIB:.1f} GiB and the device has "
-        f"{limit_bytes / GIB:.1f}. Largest owner: {owner}, {owned / GIB:.1f} GiB",
-        forecast_remedy(remedies) or remedy(ways, missing),
+        f"{limit_bytes / GIB:.1f}. {where}",
+        rehearsed_remedy(changes, remedies, others=others)
+        or forecast_remedy(remedies)
+        or remedy(ways, missing),
     )
+
+
+def describe_peak(rehearsed: Rehearsal, limit_bytes: int) -> str:
+    """Where the rehearsed step ends; and whether it is this step that needs too much."""
+    where = f"Rehearsed, it ends in {rehearsed.at_peak()}"
+    if not held_by_others(rehearsed, limit_bytes):
+        return where
+    alone = amount(rehearsed.reserved_bytes)
+    return f"{where}. The step by itself needs {alone}: something else holds the rest"
+
+
+def amount(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.3g} GiB" if num_bytes > GIB / 10 else f"{num_bytes / 2**20:.3g} MiB"
+
+
+def held_by_others(rehearsed: Rehearsal | None, limit_bytes: int) -> bool:
+    return rehearsed is not None and rehearsed.reserved_bytes < ALONE_SHARE * limit_bytes
+
+
+def rehearsed_remedy(
+    changes: Sequence[RehearsedChange], remedies: Sequence[Remedy], *, others: bool
+) -> str:
+    """What each rehearsed change frees, whether that is enough, and its cost as forecast.
+
+    Args:
+        others: something else holds memory, and how much nobody knows.
+    """
+    costs = {each.words: each.cost for each in remedies}
+    said = []
+    for change in changes:
+        known = [f"frees {amount(change.freed_bytes)}"]
+        known += [] if others else ["fits" if change.fits else "does not fit alone"]
+        cost = costs.get(change.words)
+        known += [f"{cost:.2f} × the time a token"] if cost else []
+        said.append(f"{change.words} ({', '.join(known)})")
+    return f"Cheapest ways down, rehearsed: {'; '.join(said)}." if said else ""
 
 
 def forecast_remedy(remedies: Sequence[Remedy]) -> str:

@@ -51,6 +51,7 @@ class Stage:
     def elsewhere(self, experts: int) -> float:
         """Parameters of experts that other ranks of the experts axis hold."""
         every = sum(part.expert_parameters * count for part, count in self.blocks)
+        every += sum(part.expert_parameters for part in self.ends)
         return every * (1 - 1 / experts)
 
     def narrowed(self, tensor: int) -> float:

@@ -5,6 +5,7 @@ from .forecast import Forecast, Interval
 from .journal import Journal, journal_path, read_journal
 from .memory_by_owner import Memory
 from .profile import Profile
+from .rehearsal import Rehearsal
 from .report import Report
 from .time_by_cause import Time
 
@@ -15,6 +16,7 @@ __all__ = [
     "Journal",
     "Memory",
     "Profile",
+    "Rehearsal",
     "Report",
     "Time",
     "Timing",

@@ -12,6 +12,7 @@ from typing import Any
 from .cost import WORLD_GRAMS_PER_KWH, Cost, cost_of
 from .html_table import html_table
 from .memory_by_owner import Memory
+from .rehearsal import Rehearsal, RehearsedChange
 from .time_by_cause import Time
 
 
@@ -47,6 +48,8 @@ class Forecast:
     price_source: str = ""  # and date
     peak_bytes: Interval | None = None  # of that rank's memory, with the allocator's reserve
     unit: str = "tokens"  # what `tokens` count: samples, such as images, where one has one token
+    rehearsal: Rehearsal | None = None  # of the fullest rank; None: memory is of the formulas
+    changes: tuple[RehearsedChange, ...] = ()  # rehearsed too, where it does not fit
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -132,4 +135,6 @@ class Forecast:
             "tokens_per_second_per_device": self.tokens_per_second_per_device,
             "mfu": self.mfu,
             "cluster_dollars_per_hour": self.cluster_dollars_per_hour,
+            "rehearsal": self.rehearsal and self.rehearsal.to_dict(),
+            "changes": [change.to_dict() for change in self.changes],
         }

@@ -33,6 +33,8 @@ def tensors_in(args: Any) -> Iterator[Tensor]:
 class FakeNumbers(DispatchMode):
     """A block in which fake tensors have numbers where somebody insists."""
 
+    among_compiled = False
+
     def __init__(self) -> None:
         super().__init__()
         self.compared: dict[int, ref[Tensor]] = {}  # a set of tensors would compare their numbers

@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from stepladder.data import Batch
 from stepladder.data.batch import RowCounts, map_tensors
 from stepladder.model import meta_copy
+from stepladder.plan import Batch as BatchPlan
 from stepladder.plan import SettledPlan
 from stepladder.seam.modules import buffers_of, parameters_of
+
+FEW = 3  # micro-batches of a step that are played: each between the first and the last is alike
 
 
 def fake_copy(module: nn.Module) -> nn.Module:
@@ -60,6 +63,20 @@ def rows_of_rank(settled: SettledPlan, sample: Batch) -> int:
     if batch.micro is not None and batch.micro_batches is not None:
         return batch.micro * batch.micro_batches
     return max(sample.num_rows, batch.micro or batch.micro_batches or 1)
+
+
+def few_micro_batches(settled: SettledPlan, rows: int) -> tuple[SettledPlan, int]:
+    """The plan of a step of few micro-batches, and how many more like them the step has.
+
+    Stages of a pipeline hold as many micro-batches as there are, so all of them are played.
+    """
+    plan, given = settled.plan, settled.plan.batch
+    micro = given.micro or (-(-rows // given.micro_batches) if given.micro_batches else rows)
+    left = -(-rows // micro) - FEW
+    if left <= 0 or settled.slices or plan.layout.pipeline > 1:
+        return settled, 0
+    few = BatchPlan(FEW * micro * settled.data_ranks, micro, FEW)
+    return replace(settled, plan=replace(plan, batch=few)), left
 
 
 def fake_batch(sample: Batch, rows: int, ranks: int) -> Batch:

@@ -55,6 +55,8 @@ class Event(NamedTuple):
 class Recorder(DispatchMode):
     """Writes down every birth and death of a storage on one kind of device while it is active."""
 
+    among_compiled = False
+
     device_type: str
     scratch: Callable[[Any, Any], int] = lambda op, args: 0  # bytes that a kernel needs for itself
     events: list[Event] = field(default_factory=list)

@@ -10,9 +10,9 @@ from torch import nn
 
 from stepladder.plan import Layout, Plan
 from stepladder.plan.refit import spread
+from stepladder.record import Rehearsal
 
 from .fake_world import Sayings
-from .rehearsal import Rehearsal
 from .rehearse_step import rehearse
 
 

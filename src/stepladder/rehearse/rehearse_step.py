@@ -20,8 +20,10 @@ from stepladder.errors import ModelError, PlanError, StepladderError, first_line
 from stepladder.plan import Optimizer, Plan, SettledPlan
 from stepladder.plan.refit import spread
 from stepladder.plan.settled.settle import settle
+from stepladder.record import Rehearsal
 from stepladder.seam.dispatch import fake_tensor_mode, shaped_by_numbers, silent_fake_tensors
 from stepladder.seam.modules import fake_parameters_moved
+from stepladder.seam.sharding import own_slices_alone
 from stepladder.train.build_run import build
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.module_inputs import arranged_sample
@@ -29,12 +31,12 @@ from stepladder.train.run import Run
 from stepladder.world import World
 
 from .fake_numbers import FakeNumbers
-from .fake_subject import fake_batch, fake_copy, rows_of_rank
+from .fake_subject import fake_batch, fake_copy, few_micro_batches, rows_of_rank
 from .fake_world import Sayings, fake_world
 from .gpu_step import kernels_of
 from .moments import claim_state, moments_followed
 from .recorder import FORWARD, Recorder
-from .rehearsal import Rehearsal, Replay
+from .replay import Replay
 from .workspaces import Workspaces
 
 STEPS = 2
@@ -154,7 +156,8 @@ def played(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(silent_fake_tensors())
         stack.enter_context(fake_parameters_moved())
-        stack.enter_context(fake_tensor_mode(lambda *_: NotImplemented))
+        stack.enter_context(own_slices_alone())
+        stack.enter_context(fake_tensor_mode())
         stack.enter_context(FakeNumbers())
         stack.enter_context(recorder)
         stack.enter_context(kernels_of(device))
@@ -171,21 +174,25 @@ def run_steps(
     device: str,
 ) -> tuple[str, ...]:
     """Build the run and take its steps; what is to be said of them."""
+    rows = rows_of_rank(settled, sample)
+    few, _ = few_micro_batches(settled, rows)
+    played = rows_of_rank(few, sample)
     try:
         module = fake_copy(model)
         run = build(
-            module, settled, world,
+            module, few, world,
             loss=loss, sample=fake_batch(sample, sample.num_rows, 1), rate="constant", seed=0,
             health=Health("skip"), because="",
         )  # fmt: skip
         known = settle_loss(run)
         claim_state(recorder, run.module, run.optimizer)
         recorder.phase = FORWARD
-        rows, held = rows_of_rank(settled, sample), list[Batch]()
+        held = list[tuple[Batch, ...]]()
         with moments_followed(recorder, run.module, run.optimizer):
             for _ in range(STEPS):
-                held.append(fake_batch(sample, rows, settled.data_ranks))
-                take_step(run, held[-1])
+                whole = [played, rows - played] if played < rows else [rows]
+                held.append(tuple(fake_batch(sample, n, few.data_ranks) for n in whole))
+                take_step(run, held[-1][0])
                 # A GPU is behind its host: when a batch comes, the one before is still in use.
                 del held[: -1 if device == "cuda" else None]
         return () if known else (UNTRIED,)

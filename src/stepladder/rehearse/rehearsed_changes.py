@@ -1,39 +1,24 @@
-"""Where memory runs out, and what each change to the plan frees: each of them rehearsed."""
+"""What each change to a plan frees: each of them rehearsed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from torch import nn
 
 from stepladder.errors import StepladderError
 from stepladder.plan import Plan
+from stepladder.record import Rehearsal
+from stepladder.record.rehearsal import RehearsedChange
 
 from .named_subject import RehearsalSubject
-from .rehearsal import Rehearsal
 from .rehearse_kinds import rehearse_kinds
 
 SHOWN, TRIED = 3, 5
-GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsedChange:
-    """A change to a plan, and what was rehearsed with it."""
-
-    words: str  # as they stand in a plan
-    rehearsal: Rehearsal  # of the rank that needs most
-    freed_bytes: int  # of what is allocated at the peak
-    fits: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "change": self.words,
-            "freed_bytes": self.freed_bytes,
-            "allocated_bytes": self.rehearsal.allocated_bytes,
-            "reserved_bytes": self.rehearsal.reserved_bytes,
-            "fits": self.fits,
-        }
+WORTH = 0.01  # of a peak: a change that frees less is not told
+CLEARLY = 0.97  # of what has failed: what needs more may fail too
 
 
 def rehearse_changes(
@@ -42,6 +27,7 @@ def rehearse_changes(
     changes: Iterable[tuple[str, Plan]],
     *,
     limit_bytes: int,
+    seconds: float | None = None,
 ) -> list[RehearsedChange]:
     """The first changes that free memory, in their order; those that cannot be rehearsed are left.
 
@@ -49,9 +35,11 @@ def rehearse_changes(
         base: of the plan that is changed.
         changes: words and the plan with them, the cheapest first.
         limit_bytes: that the allocator may reserve.
+        seconds: after which no further change is begun.
     """
-    found = played(subject, base, changes, limit_bytes)
-    freeing = (one for one in found if one.freed_bytes > 0)
+    end = None if seconds is None else time.monotonic() + seconds
+    found = played(subject, base, changes, limit_bytes, end)
+    freeing = (one for one in found if one.freed_bytes > WORTH * base.allocated_bytes)
     return [one for _, one in zip(range(SHOWN), freeing)]
 
 
@@ -60,8 +48,11 @@ def played(
     base: Rehearsal,
     changes: Iterable[tuple[str, Plan]],
     limit_bytes: int,
+    end: float | None,
 ) -> Iterator[RehearsedChange]:
     for _, (words, plan) in zip(range(TRIED), changes):
+        if end is not None and time.monotonic() > end:
+            return
         try:
             most = rehearse_kinds(
                 subject.module, plan, sample=subject.sample, loss=subject.loss,
@@ -73,14 +64,26 @@ def played(
         yield RehearsedChange(words, most, freed, most.reserved_bytes <= limit_bytes)
 
 
-def where_it_ends(found: Rehearsal, limit_bytes: int) -> str:
-    """The moment, the module and the owner of a peak that is too much, in a sentence."""
-    owner, owned = found.memory.largest_owner()
-    made = next((one for one in found.largest if one.owner == owner), None)
-    place = f"in {made.module} " if made and made.module else ""
-    largest = f", its largest of {made.num_bytes / GIB:.2f} GiB made {place}in " if made else ""
-    return (
-        f"memory: {found.reserved_bytes / GIB:.2f} GiB are needed and {limit_bytes / GIB:.2f} can "
-        f"be used. It ends in {found.phase}, at {found.module or 'the whole module'}. Largest "
-        f"owner: {owner}, {owned / GIB:.2f} GiB{largest}{made.phase if made else ''}."
-    )
+def rehearse_failure(
+    module: nn.Module,
+    plan: Plan,
+    changes: Iterable[tuple[str, Plan]],
+    *,
+    sample: Any,
+    loss: Any,
+    device: str,
+    limit_bytes: int,
+    seconds: float,
+) -> tuple[Rehearsal, list[RehearsedChange]]:
+    """A step of one rank that found no memory, rehearsed, and what changes to its plan free.
+
+    Args:
+        module: without what the ladder did to it.
+        seconds: after which no further change is begun.
+    """
+    subject = RehearsalSubject(module, sample, loss)
+    (base,) = rehearse_kinds(module, plan, sample=sample, loss=loss, device=device)
+    return base, rehearse_changes(
+        subject, base, changes, limit_bytes=min(limit_bytes, round(CLEARLY * base.reserved_bytes)),
+        seconds=seconds,
+    )  # fmt: skip

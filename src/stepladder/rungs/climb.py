@@ -59,7 +59,7 @@ from .loss_leaves import CLIMBED
 from .loss_module import LossModule, take_loss, with_loss
 from .overlapping_parameters import refuse_overlapping
 from .parameter_hooks import ParameterHooks
-from .parameter_shards import ParameterShard
+from .parameter_shards import ParameterShard, parameters_apart
 from .prove_cuts import CutProof, cut_matrices, make_proof
 
 
@@ -186,7 +186,7 @@ def assemble(
     """What the engine needs to know of a module that has been taken up the ladder."""
     loss = run.loss_module if run.loss_module and run.loss_module.has_state else None
     named = (*module.named_parameters(), *(loss.trained if loss else ()))
-    shards, publish = optimizer_shards(named, settled, run.world)
+    shards, publish = optimizer_shards(named, settled, run.world, parameters_apart(module))
     tied = part.rank_stages.tied if part.rank_stages else TiedParameters()
     if (routers := Routers.of(module, run.world)) and routers.losses:
         run.statistics = [*run.statistics, routers.losses]
@@ -278,7 +278,7 @@ def cut_for_rank(
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
         cut_matrices(module, anatomy, loss, world, proof, inputs)
-    experts(module, world)  # before data parallelism, which reduces them over fewer ranks
+    experts(module, world, anatomy.blocks)  # before data parallelism: over fewer ranks
     late = on_meta and not whole
     return RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
 

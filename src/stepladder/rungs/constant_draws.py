@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ NOISE = {"bernoulli", "bernoulli_", "cauchy", "cauchy_", "exponential", "exponen
          "rand", "rand_like", "randn", "randn_like", "uniform", "uniform_",
          "_standard_gamma", "_sample_dirichlet"}  # fmt: skip
 NUMBERS = {"randint", "randint_like", "random", "random_"}  # whole ones, which may be positions
+DRAWS = {*NOISE, *NUMBERS, "randperm", "multinomial"}
 
 
 class ConstantDraws(DispatchMode):
@@ -33,9 +34,13 @@ class ConstantDraws(DispatchMode):
 
     higher_order = True
 
+    def __init__(self) -> None:
+        self.any = False  # whether any was drawn
+
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = op(*args, **(kwargs or {}))
         name = operator_name(op)
+        self.any |= name in DRAWS
         if name in NOISE:
             return made.fill_(DRAWN)
         if name in NUMBERS:
@@ -99,11 +104,16 @@ class TrialDraws:
             rewind(before)
 
     @contextmanager
-    def constant(self) -> Iterator[None]:
-        """A pass that draws the same whatever its rows, as far as that can be had."""
+    def constant(self, may_draw: bool = True) -> Iterator[ConstantDraws]:
+        """A pass that draws the same whatever its rows, as far as that can be had.
+
+        Args:
+            may_draw: whether torch may draw; watching for it slows every operation.
+        """
         rewind(self.begin)
-        with ConstantDraws():
-            yield
+        noise = ConstantDraws()
+        with noise if may_draw else nullcontext():
+            yield noise
         self.drawn |= {
             generator.name
             for generator, state in self.begin

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from stepladder.data import Batch, iter_tensors
-from stepladder.errors import ModelError, StepladderError
+from stepladder.errors import StepladderError
 from stepladder.loss import (
     OFTEN_IGNORED,
     ClassWeights,
@@ -46,9 +46,9 @@ from stepladder.world import World
 
 from .constant_draws import TrialDraws
 from .loss_module import ModuleAndLoss, changed_buffer
-from .parameter_shards import local, reshard
+from .parameter_shards import local, refuse_gathered, reshard
 from .trial_copy import draws, noise
-from .trial_rows import gather_rows, shorten
+from .trial_rows import contents, gather_rows, shorten
 
 DRAWS = 2  # of parameters
 SCALES = (1.0, 0.3, 0.1, 0.0)  # of the noise, until the loss is neither infinite nor too large
@@ -65,7 +65,8 @@ class LossTrial:
     outputs: Callable[[Batch], Any]  # the module's, as a training step computes them
     epsilon: float = torch.finfo(torch.float32).eps
     num_classes: int = 0
-    known: dict[Any, Any] = field(default_factory=dict)  # outputs by inputs, of these parameters
+    known: dict[Any, Any] = field(default_factory=dict)  # outputs and losses, of these parameters
+    may_draw: bool = True  # whether the module may draw noise with these parameters
     before: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)  # parameters
     modes: dict[nn.Module, bool] = field(default_factory=dict)  # of training, before the trial
     drawing: TrialDraws = field(default_factory=TrialDraws)
@@ -146,7 +147,7 @@ class LossTrial:
             self.randomise(rows, draw)
             self.check_statistics(rows)
             with ClassWeights() as called:
-                self.value(rows.copy())
+                self.compute(rows)
             outside = (*called.ignored, *(OFTEN_IGNORED if self.harmless else ()))
             num_classes = self.num_classes or called.num_classes
             classes = classes_of(whole, called.tables, num_classes)
@@ -195,9 +196,15 @@ class LossTrial:
         """
         return self.world.device.type == "cpu" and self.loss.kind != "own"
 
-    @torch.no_grad()
     def value(self, part: Batch) -> float:
-        """The loss of these rows."""
+        """The loss of these rows, computed once for the same numbers."""
+        key = contents(part)
+        if key not in self.known:
+            self.known[key] = self.compute(part)
+        return float(self.known[key])
+
+    @torch.no_grad()
+    def compute(self, part: Batch) -> float:
         outputs = self.outputs_of(part)
         logits = getattr(outputs, "logits", outputs)
         for tensor in iter_tensors(logits):
@@ -211,8 +218,10 @@ class LossTrial:
             return self.loss.mean(outputs, part)
 
     def run_module(self, part: Batch) -> Any:
-        with self.drawing.constant():
-            return self.outputs(part)
+        with self.drawing.constant(self.may_draw) as noise:
+            outputs = self.outputs(part)
+        self.may_draw &= noise.any
+        return outputs
 
     @torch.no_grad()
     def outputs_of(self, part: Batch) -> Any:
@@ -261,17 +270,7 @@ class LossTrial:
             with torch.no_grad():
                 for _, parameter, first in self.before:
                     parameter.copy_(first)
-            self.refuse_gathered(sharded)
-
-    def refuse_gathered(self, sharded: set[str]) -> None:
-        """FSDP2 does not free the parameters of a part whose pass raised: they stay random."""
-        for name, parameter in self.module.named_parameters():
-            if name in sharded and not isinstance(parameter, DTensor):
-                raise ModelError(
-                    "loss",
-                    f"the module raised in a pass without gradients, so '{name}' stays gathered",
-                    "Use zero1 or ddp, or have its forward run without gradients.",
-                )
+            refuse_gathered(self.module, sharded)
 
     def randomise(self, rows: Batch, draw: int) -> None:
         """Make parameters random; deep modules without norms let noise grow, and the loss."""
@@ -291,6 +290,7 @@ class LossTrial:
 
     @torch.no_grad()
     def add_noise(self, draw: int, scale: float) -> None:
+        self.may_draw = True
         for name, parameter, first in self.before:
             parameter.copy_(first + noise(name, parameter, draw) * scale)
 

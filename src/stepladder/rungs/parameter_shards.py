@@ -7,7 +7,7 @@ kernels, which refuse to mix DTensors with plain tensors, work for every layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from stepladder.errors import ModelError
 from stepladder.seam.operators import foreach_norm
 
+APART = "held_apart"  # on a module: the axis along which other ranks have another in its place
+NOTE_USE = "note_use"  # on such a module: called with whether any rank has rows for it
 JOINT = "_"  # between the axes in the name of a mesh dimension made of several
 
 
@@ -29,6 +32,7 @@ class ParameterShard:
     owned: nn.Parameter  # this rank's values of it, which the optimizer updates
     axes: tuple[str, ...] = ()  # of the layout, along which other ranks own the rest
     flat: slice | None = None  # the slice of the flattened local tensor; None: all of it
+    apart: str = ""  # the axis along which other ranks have other parameters, and nothing of it
     copy: bool = False  # an earlier pipeline stage owns it too and counts its norm
 
     @property
@@ -63,6 +67,17 @@ def reshard(module: nn.Module) -> None:
             part.reshard()
 
 
+def refuse_gathered(module: nn.Module, sharded: set[str]) -> None:
+    """FSDP2 does not free the parameters of a part whose pass raised: they stay as they were."""
+    for name, parameter in module.named_parameters():
+        if name in sharded and not isinstance(parameter, DTensor):
+            raise ModelError(
+                "loss",
+                f"the module raised in a pass without gradients, so '{name}' stays gathered",
+                "Use zero1 or ddp, or have its forward run without gradients.",
+            )
+
+
 def real(tensor: Tensor) -> Tensor:
     """The same memory as real numbers, a pair for each complex one."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -72,16 +87,34 @@ def cut(tensor: Tensor, flat: slice | None) -> Tensor:
     return tensor if flat is None else tensor.reshape(-1)[flat]
 
 
-def make_shards(named: Iterable[tuple[str, nn.Parameter]]) -> tuple[ParameterShard, ...]:
+def make_shards(
+    named: Iterable[tuple[str, nn.Parameter]], apart: Mapping[nn.Parameter, str] | None = None
+) -> tuple[ParameterShard, ...]:
     """One shard for each trainable parameter: all of it, or the local part of a DTensor."""
-    return tuple(make_shard(name, p) for name, p in named if p.requires_grad)
+    apart = apart or {}
+    return tuple(make_shard(name, p, apart.get(p, "")) for name, p in named if p.requires_grad)
 
 
-def make_shard(name: str, parameter: nn.Parameter) -> ParameterShard:
+def make_shard(name: str, parameter: nn.Parameter, apart: str = "") -> ParameterShard:
     if not isinstance(parameter, DTensor):
-        return ParameterShard(name, parameter, parameter)
+        return ParameterShard(name, parameter, parameter, apart=apart)
     owned = nn.Parameter(parameter.to_local().detach())
-    return ParameterShard(name, parameter, owned, sliced_axes(parameter))
+    return ParameterShard(name, parameter, owned, sliced_axes(parameter), apart=apart)
+
+
+def hold_apart(part: nn.Module, axis: str) -> None:
+    """Say that other ranks along an axis have other modules in this one's place."""
+    setattr(part, APART, axis)
+
+
+def parts_apart(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if hasattr(part, APART)]
+
+
+def parameters_apart(module: nn.Module) -> dict[nn.Parameter, str]:
+    """The parameters of such modules as they are now, each with the axis."""
+    parts = parts_apart(module)
+    return {p: getattr(part, APART) for part in parts for p in part.parameters()}
 
 
 def sliced_axes(tensor: DTensor) -> tuple[str, ...]:

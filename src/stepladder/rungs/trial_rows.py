@@ -83,3 +83,21 @@ def shorten(rows: Batch) -> Batch:
     except DataError:
         return rows
     return rows.columns(slice(0, LENGTH))
+
+
+def contents(part: Batch) -> Any:
+    """A key that is equal for batches of the same numbers."""
+    counts = part.valid_by_row, part.leading_by_row
+    return *counts, *map(contents_of, (part.inputs, part.targets))
+
+
+def contents_of(value: Any) -> Any:
+    """Of tensors, numbers and words, or a structure of them; anything else equals nothing."""
+    if isinstance(value, dict):
+        return tuple((key, contents_of(one)) for key, one in value.items())
+    if isinstance(value, (tuple, list)):
+        return tuple(contents_of(one) for one in value)
+    if isinstance(value, Tensor) and value.layout is torch.strided:
+        flat = value.detach().cpu().reshape(-1)
+        return value.shape, value.dtype, flat.view(torch.uint8).numpy().tobytes()
+    return value if value is None or isinstance(value, (str, int, float)) else object()

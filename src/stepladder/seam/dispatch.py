@@ -28,13 +28,14 @@ class DispatchMode:
     that defines one can be imported in a torch without modes.
     """
 
+    among_compiled = True  # whether compiled modules may run inside; without, a call costs less
     higher_order = False  # whether operators that call functions, such as flex attention, may come
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError
 
     def __enter__(self) -> Any:
-        relay = relay_type(find(MODE))(self)
+        relay = relay_type(find(MODE), self.among_compiled)(self)
         relay.__enter__()
         self.__dict__.setdefault("entered", []).append(relay)
         return self
@@ -44,7 +45,7 @@ class DispatchMode:
 
 
 @cache
-def relay_type(mode: Any) -> Any:
+def relay_type(mode: Any, guarded: bool) -> Any:
     class Relay(mode):
         def __init__(self, watcher: DispatchMode) -> None:
             super().__init__()
@@ -56,20 +57,27 @@ def relay_type(mode: Any) -> Any:
         ) -> Any:
             return self.watcher.__torch_dispatch__(op, types, args, kwargs)
 
+    if not guarded:  # torch wraps the method, as the class is made, to keep its compiler out of it
+        Relay.__torch_dispatch__ = relayed  # type: ignore[assignment,method-assign]
     return Relay
+
+
+def relayed(relay: Any, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    return relay.watcher.__torch_dispatch__(op, types, args, kwargs)
 
 
 Answer = Callable[[Any, Any, Any], Any]
 
 
-def fake_tensor_mode(answer: Answer) -> Any:
+def fake_tensor_mode(answer: Answer | None = None) -> Any:
     """Torch's mode of fake tensors, real ones allowed among them.
 
     Args:
         answer: asked first, with the mode, the operation and its arguments; NotImplemented leaves
             the answer to torch.
     """
-    return fake_type(find(FAKE))(answer)
+    mode = find(FAKE)
+    return fake_type(mode)(answer) if answer else mode(allow_non_fake_inputs=True)
 
 
 @cache

@@ -217,6 +217,11 @@ SHARDING = (
         remedy="Use tensor=1.",
     ),
     PrivateName(
+        "torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty",
+        "rehearsing a rank without cutting the slices of all others",
+        "all slices are cut, which takes longer",
+    ),
+    PrivateName(
         "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
         "where a rank's slice of a parameter begins",
         field="checkpoint",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement
 
-from .lookup import find, has
+from .lookup import find, has, reach
 
 FLATTEN = "torch.distributed.device_mesh.DeviceMesh._flatten"
 JOIN = "torch.distributed.device_mesh.DeviceMesh._concatenate"
 STRIDED = "torch.distributed.tensor.placement_types._StridedShard"
 OFFSET = "torch.distributed.tensor._utils.compute_local_shape_and_global_offset"
+CUT = "torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty"
 REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
 
 
@@ -45,3 +50,28 @@ def local_slice(tensor: DTensor, placements: list[Placement]) -> tuple[tuple[int
 def replicate_by_blocks(parts: Any, **how: Any) -> None:
     """Have FSDP2 reduce the gradients of whole copies, block by block."""
     find(REPLICATE)(parts, **how)
+
+
+class Slices:
+    """A tensor cut along a dim, as torch.chunk would, of which each slice is cut when asked for."""
+
+    def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
+        self.tensor, self.dim = tensor, dim
+        self.size = -(-tensor.size(dim) // num_chunks)
+
+    def __getitem__(self, index: int) -> Tensor:
+        start, whole = index * self.size, self.tensor.size(self.dim)
+        if start >= whole:
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, start, min(self.size, whole - start))
+
+
+@contextmanager
+def own_slices_alone() -> Iterator[None]:
+    """A block in which FSDP2 cuts of a parameter only the slices that it reads: not one a rank."""
+    if not has(CUT):
+        yield
+        return
+    module, _, name = CUT.rpartition(".")
+    with mock.patch.object(reach(module), name, Slices):
+        yield

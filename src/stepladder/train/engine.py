@@ -270,7 +270,7 @@ class Engine:
         self.position = self.reading.advance(self.position, batch)
         if self.scheduler is not None:
             self.scheduler.advance()
-        return PendingReport(taken.step, lambda: self._read(taken))
+        return PendingReport(taken.step, lambda: self._read(taken), self.flops.later(batch))
 
     def hold(self) -> None:
         """Wait until a save in the background has copied what is about to change."""
@@ -297,4 +297,4 @@ class Engine:
         return Scene(self.module, self.climbed.forward_backward, self.world, self.plan)
 
     def _read(self, taken: Taken) -> Report:
-        return read_report(taken, lambda: self.look(taken), self.clock, self.flops, self.world)
+        return read_report(taken, lambda: self.look(taken), self.clock, self.world)

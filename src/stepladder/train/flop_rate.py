@@ -7,8 +7,9 @@ not raise that utilisation (MFU); *hardware* FLOPs are what the device did, reco
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -57,6 +58,10 @@ class FlopRate:
             return Rates(peak=self.peak)
         spent = seconds * self.sharing
         return Rates(counted.model / spent, counted.hardware / spent, self.peak)
+
+    def later(self, batch: Batch) -> Callable[[float], Rates]:
+        """`over` for this batch, to be called with the seconds; keeps none of its memory."""
+        return partial(self.over, batch=batch.to("meta"))
 
     def _look_up(self, batch: Batch) -> Flops | None:
         shape = tuple(tuple(tensor.shape) for tensor in batch.tensors())

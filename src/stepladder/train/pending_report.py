@@ -4,14 +4,20 @@
 device, once, and from then on the report is plain numbers. Time is measured between two reports
 that were read, divided by the steps between them: that is the rate the device kept up, whether
 every step was read or every hundredth.
+
+FLOPs are counted when one of their rates is first asked for, in a log line or by `read`, and not
+for a loss: counting traces the module, which takes longer than a step of a small one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from stepladder.record import Report
+
+from .flop_rate import Rates
 
 
 class PendingReport:
@@ -30,17 +36,33 @@ class PendingReport:
     2.5
     """
 
-    __slots__ = ("_report", "_resolve", "step")
+    __slots__ = ("_rates", "_report", "_resolve", "step")
 
     step: int  # known without waiting
 
-    def __init__(self, step: int, resolve: Callable[[], Report]) -> None:
+    def __init__(
+        self,
+        step: int,
+        resolve: Callable[[], Report],
+        rates: Callable[[float], Rates] | None = None,
+    ) -> None:
         self.step = step
         self._resolve: Callable[[], Report] | None = resolve
         self._report: Report | None = None
+        self._rates = rates  # by the seconds of the step; None: the report has them
 
     def read(self) -> Report:
         """The numbers. Waits for the device the first time."""
+        report = self._without_rates()
+        if self._rates is not None:
+            found, self._rates = self._rates(report.seconds), None
+            report = self._report = replace(
+                report, flops_per_second=found.model, mfu=found.mfu, hfu=found.hfu
+            )
+        return report
+
+    def _without_rates(self) -> Report:
+        """The numbers that need no FLOPs."""
         if self._report is None:
             assert self._resolve is not None
             self._report = self._resolve()
@@ -50,52 +72,52 @@ class PendingReport:
     @property
     def loss(self) -> float:
         """Mean over the valid targets of the global batch."""
-        return self.read().loss
+        return self._without_rates().loss
 
     @property
     def terms(self) -> Mapping[str, float]:
         """The loss's terms by name, which add up to `loss`; empty where it is one number."""
-        return self.read().terms
+        return self._without_rates().terms
 
     @property
     def grad_norm(self) -> float:
         """Norm of the gradients of all parameters, before clipping."""
-        return self.read().grad_norm
+        return self._without_rates().grad_norm
 
     @property
     def lr(self) -> float:
         """Learning rate of this step."""
-        return self.read().lr
+        return self._without_rates().lr
 
     @property
     def tokens(self) -> int:
         """Valid targets in the global batch."""
-        return self.read().tokens
+        return self._without_rates().tokens
 
     @property
     def seconds(self) -> float:
         """Time of a step, averaged over the steps since a report was last read."""
-        return self.read().seconds
+        return self._without_rates().seconds
 
     @property
     def data_seconds(self) -> float:
         """Of `seconds`, the time spent waiting for the batch."""
-        return self.read().data_seconds
+        return self._without_rates().data_seconds
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens of all ranks together, by the second."""
-        return self.read().tokens_per_second
+        return self._without_rates().tokens_per_second
 
     @property
     def memory_bytes(self) -> int:
         """Peak memory of the rank that needed most, as the ranks last exchanged it."""
-        return self.read().memory_bytes
+        return self._without_rates().memory_bytes
 
     @property
     def rank_memory_bytes(self) -> int:
         """Peak memory of this rank."""
-        return self.read().rank_memory_bytes
+        return self._without_rates().rank_memory_bytes
 
     @property
     def flops_per_second(self) -> float | None:
@@ -115,37 +137,37 @@ class PendingReport:
     @property
     def loss_scale(self) -> float | None:
         """The loss scale of fp16; None in other precisions."""
-        return self.read().loss_scale
+        return self._without_rates().loss_scale
 
     @property
     def skipped(self) -> bool:
         """Whether the update was skipped because the loss or a gradient was NaN or Inf."""
-        return self.read().skipped
+        return self._without_rates().skipped
 
     @property
     def length(self) -> int:
         """Tokens of the longest sample in the batch; 0 where samples are not sequences."""
-        return self.read().length
+        return self._without_rates().length
 
     @property
     def unit(self) -> str:
         """What `tokens` count: tokens, samples where each has one target, or targets."""
-        return self.read().unit
+        return self._without_rates().unit
 
     @property
     def expert_load(self) -> float | None:
         """Tokens of the busiest expert over an even share, in the worst layer; None: no experts."""
-        return self.read().expert_load
+        return self._without_rates().expert_load
 
     @property
     def dead_experts(self) -> int | None:
         """Experts that no token of the batch chose, in all layers; None: no experts."""
-        return self.read().dead_experts
+        return self._without_rates().dead_experts
 
     @property
     def experts(self) -> Mapping[str, tuple[float, ...]]:
         """By layer, the share of the tokens' choices that each expert got."""
-        return self.read().experts
+        return self._without_rates().experts
 
     def line(self, *, memory_limit_bytes: int | None = None) -> str:
         """The log line of this step."""
@@ -168,7 +190,7 @@ class PendingReport:
     def __repr__(self) -> str:
         if self._report is None:
             return f"PendingReport(step={self.step}, not read yet)"
-        return f"Pending{self._report!r}"
+        return f"Pending{self.read()!r}"
 
 
 def known_report(report: Report) -> PendingReport:

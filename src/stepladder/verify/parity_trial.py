@@ -90,5 +90,5 @@ def learn_rank(course: Course, weights: Path) -> Learned:
 def follow(run: Run, samples: Any, steps: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Losses and gradient norms of so many steps."""
     with run.batches(samples, run.plan.batch.sequences, workers=0) as feed:
-        reports = [pending.read() for pending in islice(fit(run, feed), steps)]
-    return tuple(r.loss for r in reports), tuple(r.grad_norm for r in reports)
+        found = [(one.loss, one.grad_norm) for one in islice(fit(run, feed), steps)]
+    return tuple(loss for loss, _ in found), tuple(norm for _, norm in found)

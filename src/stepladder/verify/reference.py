@@ -123,8 +123,7 @@ def engine_steps(run: Run, samples: Any, steps: int) -> Iterator[StepNumbers]:
             mark = run.health.unread[-1]  # its gradients' norms, which reading lets go of
             scale = 1.0 if mark.scale is None else mark.scale.item()
             norms = dict(zip(mark.norms.names, (mark.norms.each / scale).tolist()))
-            report = pending.read()
-            yield StepNumbers(report.loss, report.grad_norm, norms)
+            yield StepNumbers(pending.loss, pending.grad_norm, norms)
 
 
 def movement(first: dict[str, torch.Tensor], last: dict[str, torch.Tensor]) -> float:

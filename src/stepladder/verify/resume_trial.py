@@ -245,7 +245,7 @@ def start(leg: Leg) -> tuple[Run, Any]:
 
 def take_step(run: Run, batch: Batch) -> dict[str, Any]:
     """What one step was given, drew and came to."""
-    report = run.step(batch).read()
+    report = run.step(batch)
     return {
         "step": report.step,
         "loss": str(report.loss),  # JSON has no word for what is not a number

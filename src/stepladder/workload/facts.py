@@ -141,6 +141,7 @@ class Part:
     matrices: int = 0  # of the trained ones, those of hidden matrices, which muon orthogonalises
     whole_matrices: int = 0  # of those, held whole by every rank of the tensor axis
     matrix_rows: int = 0  # of all those matrices
+    expert_biases: int = 0  # of experts that are modules, parameters that no matmul here has
     matmuls: tuple[MatmulFacts, ...] = ()
     attention: Attention | None = None
     moved: MemoryTraffic = MemoryTraffic()
@@ -170,7 +171,7 @@ class Part:
     @property
     def expert_parameters(self) -> int:
         """Of the experts of a mixture, all of them."""
-        return sum(matrix.weights for matrix in self.matmuls if matrix.experts > 1)
+        return self.expert_biases + sum(m.weights for m in self.matmuls if m.experts > 1)
 
     @property
     def flops(self) -> float:

@@ -121,7 +121,7 @@ def learn(folder, plan):
     run = sl.climb(adapted(folder), optimizer="adamw lr=1e-2", plan=plan, device="cpu")
     rows = [{"input_ids": row, "labels": row} for row in TOKENS]
     with run.batches(rows, size=4, workers=0) as batches:
-        losses = [report.read().loss for report in sl.fit(run, batches, steps=2)]
+        losses = [report.loss for report in sl.fit(run, batches, steps=2)]
     run.save(folder / "lora")
     return losses
 

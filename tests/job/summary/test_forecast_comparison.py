@@ -55,7 +55,7 @@ def test_measuring_memory_changes_no_loss():
     run, comparison = start()
     measured = [r.loss for r in train(run, comparison, 4)]
     plain, _ = start()
-    assert [r.read().loss for r in fit(plain, [(TOKENS, TOKENS)] * 4)] == measured
+    assert [r.loss for r in fit(plain, [(TOKENS, TOKENS)] * 4)] == measured
 
 
 def test_one_steps_memory_is_measured_by_owner():

@@ -65,7 +65,7 @@ def planned(plan, optimizer="sgd", **options):
     trained = climb(
         model(**options), loss="cross_entropy", optimizer=WORDS[optimizer], plan=plan, device="cpu"
     )
-    losses = [trained.step(batch(step), rows="global").read().loss for step in range(STEPS)]
+    losses = [trained.step(batch(step), rows="global").loss for step in range(STEPS)]
     return gather(trained.module), losses
 
 
@@ -157,8 +157,8 @@ def refusal(plan, name=""):
 REFUSED = [
     (
         2, "fp32 experts=2", "llama-tiny",
-        "Llama: has no mixture whose experts 2 ranks could hold. Leave experts out, or stack them "
-        "in tensors with an expert a row, as transformers does.",
+        "Llama: has no mixture whose experts 2 ranks could hold. Leave experts out, or hold "
+        "them in a list named experts, or in tensors with an expert a row, as transformers does.",
     ),
     (
         3, "fp32 experts=3", "",

@@ -31,7 +31,7 @@ def second_half(folder, plan):
         model(balance=0.5), loss="cross_entropy", optimizer=WORDS["adamw"], plan=plan, device="cpu"
     )
     trained.resume(folder)
-    losses = [trained.step(batch(step), rows="global").read().loss for step in range(1, STEPS)]
+    losses = [trained.step(batch(step), rows="global").loss for step in range(1, STEPS)]
     return gather(trained.module), losses
 
 

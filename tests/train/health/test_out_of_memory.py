@@ -7,7 +7,7 @@ import torch
 
 from stepladder.errors import OutOfMemory, RankOutOfMemory
 from stepladder.train import climb
-from stepladder.train.health.out_of_memory import largest_below
+from stepladder.train.health.out_of_memory import largest_below, without_rehearsal
 from tests.ranks import run
 from tests.train.toys import llama, ragged, share_of
 
@@ -77,6 +77,22 @@ def test_a_rank_that_lingers_does_not_keep_the_others():
     """It neither ends nor comes: their watch ends them, with the sentence."""
     with pytest.raises(RankOutOfMemory, match="out of memory on rank 1"):
         run(learn, 2, "fp32 ddp micro=6", "backward", (1,), False, timeout_seconds=120)
+
+
+@pytest.mark.soak
+def test_one_rank_is_told_where_its_step_ends_and_what_changes_free():
+    taken = climb(llama(), loss="cross_entropy", plan="fp32", device="cpu")
+    plant(taken.module, "forward", rows=0)
+    batch = share_of(BATCHES[0], 0, 1, 1)
+    with without_rehearsal(), pytest.raises(OutOfMemory) as raised:
+        taken.step(batch)
+    assert "Rehearsed" not in str(raised.value)
+    with pytest.raises(OutOfMemory) as raised:
+        taken.step(batch)
+    said = str(raised.value)
+    assert " GiB and the device has " in said and "Rehearsed, it ends in " in said
+    assert "something else holds the rest. Cheapest ways down, rehearsed: " in said
+    assert "recompute=" in said and " MiB); " in said
 
 
 def test_micro_batches_of_one_row_cannot_shrink_further():

@@ -120,7 +120,7 @@ def train(plan, *, faulty=False, module=net, batches=pairs):
             flip_weight(taken, attempts, 0)  # in step 1, the first time; two more tries follow
             flip_gradient(taken, attempts, 4)  # in step 3, the second time
             flip_message(taken, attempts, 6, monkeypatch)  # in step 5, the first time
-        losses = [taken.step(batch, rows="global").read().loss for batch in batches(STEPS)]
+        losses = [taken.step(batch, rows="global").loss for batch in batches(STEPS)]
     return bits(taken), losses, [event for event in taken.events if "differed" in event]
 
 

@@ -26,7 +26,7 @@ from stepladder.cli.planning.measured_speeds import measured_speeds
 from stepladder.cli.planning.rehearsed_plan import (
     configure_rehearsal,
     rehearsal_json,
-    rehearse_plan,
+    rehearse_named,
     show_rehearsal,
 )
 from stepladder.cli.planning.show_search import search_json, show_head, show_search
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
     told = choices.forecasts[0]
-    rehearsed = partial(rehearse_plan, options, facts, cluster, best, told, calibration)
+    rehearsed = partial(rehearse_named, options, facts, cluster, best, told, calibration)
     played = rehearsed() if options.rehearse else None
     if options.json:
         said = rehearsal_json(played) if played else {}
@@ -159,7 +159,7 @@ def run_one(
         [] if found.fits else find_remedies(facts, plan, cluster, calibration, shorter=shorter)
     )
     keep(options, plan, (found,))
-    rehearsed = partial(rehearse_plan, options, facts, cluster, plan, found, calibration)
+    rehearsed = partial(rehearse_named, options, facts, cluster, plan, found, calibration)
     played = rehearsed() if options.rehearse else None
     if options.json:
         said = left_json(carried) if carried else {}

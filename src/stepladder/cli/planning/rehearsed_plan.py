@@ -4,9 +4,7 @@ formula's."""
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stepladder.cli.import_torch import loading
@@ -15,32 +13,16 @@ from stepladder.cli.user_code_options import announce, read_user_code
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.plan.reference import Reference
-from stepladder.planner.remedies import find_remedies
-from stepladder.record import Calibration, Forecast
+from stepladder.record import Calibration, Forecast, Rehearsal
 from stepladder.workload import Facts
 from stepladder.workload.shape import FAMILIES
 
 if TYPE_CHECKING:
-    from stepladder.rehearse import Rehearsal, StepTime
+    from stepladder.rehearse import StepTime
     from stepladder.rehearse.named_subject import RehearsalSubject
-    from stepladder.rehearse.rehearsed_changes import RehearsedChange
+    from stepladder.rehearse.rehearsed_plan import RehearsedPlan
 
 TENSORS = 6  # of the largest that are listed
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsedPlan:
-    """What was rehearsed of a plan: one rank of each kind, the one that needs most first."""
-
-    ranks: tuple[Rehearsal, ...]
-    seconds: float  # that it took
-    limit_bytes: int | None  # of what the allocator may reserve
-    changes: tuple[RehearsedChange, ...] = ()  # where it does not fit: what frees memory
-    time: StepTime | None = None  # None: of several devices, or of one whose speed is unknown
-
-    @property
-    def fits(self) -> bool:
-        return self.limit_bytes is None or self.ranks[0].reserved_bytes <= self.limit_bytes
 
 
 def configure_rehearsal(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +33,7 @@ def configure_rehearsal(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def rehearse_plan(
+def rehearse_named(
     options: argparse.Namespace,
     facts: Facts,
     cluster: Cluster,
@@ -59,37 +41,11 @@ def rehearse_plan(
     told: Forecast,
     calibration: Calibration | None = None,
 ) -> RehearsedPlan:
-    """Rehearse the plan on as many ranks as the cluster has devices."""
+    """Rehearse the plan of the model that the command names."""
     with loading():
-        from stepladder.rehearse import rehearse_kinds, rehearse_time
-        from stepladder.rehearse.rehearsed_changes import rehearse_changes
+        from stepladder.rehearse.rehearsed_plan import rehearse_plan
 
-    began = time.perf_counter()
-    subject = subject_of(options, facts)
-    limit = told.memory_limit_bytes
-    limit = None if limit is None else limit - told.memory.context
-    found = rehearse_kinds(
-        subject.module, plan, sample=subject.sample, loss=subject.loss, ranks=cluster.num_devices,
-        device="cpu" if cluster.device.is_cpu else "cuda",
-    )  # fmt: skip
-    spent = None
-    if cluster.num_devices == 1 and told.time is not None:
-        spent = rehearse_time(
-            subject.module, plan, sample=subject.sample, loss=subject.loss, on=cluster,
-            calibration=calibration,
-        )  # fmt: skip
-    changes: list[RehearsedChange] = []
-    if limit is not None and found[0].reserved_bytes > limit:
-        words = changes_of(facts, cluster, plan)
-        changes = rehearse_changes(subject, found[0], words, limit_bytes=limit)
-    return RehearsedPlan(found, time.perf_counter() - began, limit, tuple(changes), spent)
-
-
-def changes_of(facts: Facts, cluster: Cluster, plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Changes to the plan alone, the cheapest by formula first."""
-    for each in find_remedies(facts, plan, cluster, failed=True):
-        if each.case.cluster == cluster and "offload" not in each.kinds:
-            yield each.words, each.case.plan
+    return rehearse_plan(subject_of(options, facts), facts, cluster, plan, told, calibration)
 
 
 def subject_of(options: argparse.Namespace, facts: Facts) -> RehearsalSubject:
@@ -154,9 +110,7 @@ def show_time(found: StepTime, told: Forecast) -> None:
 
 def show_end(found: RehearsedPlan, limit_bytes: int) -> None:
     """Why it does not fit, and what each of the cheapest changes frees."""
-    from stepladder.rehearse.rehearsed_changes import where_it_ends
-
-    print(f"Rehearsed, it DOES NOT FIT.\n{where_it_ends(found.ranks[0], limit_bytes)}")
+    print(f"Rehearsed, it DOES NOT FIT.\n{found.ranks[0].where_it_ends(limit_bytes)}")
     rows = [
         [one.words, gib(one.freed_bytes), gib(one.rehearsal.reserved_bytes), one.fits]
         for one in found.changes
@@ -164,10 +118,6 @@ def show_end(found: RehearsedPlan, limit_bytes: int) -> None:
     if rows:
         columns = ["change", "frees GiB", "then reserves", "fits"]
         table("Changes, cheapest first, each rehearsed", columns, rows, ["change"])
-
-
-def shape_of(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape)) or "-"
 
 
 def totals(most: Rehearsal, told: Forecast) -> list[tuple[str, int, int]]:

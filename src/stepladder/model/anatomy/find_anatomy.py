@@ -89,8 +89,10 @@ def find_blocks(module: nn.Module) -> list[NamedModule]:
 
 
 def are_experts(module: nn.Module, blocks: list[NamedModule]) -> bool:
-    """Whether these are single layers inside an entry of another list: some batches may skip them,
-    and a block must run in every batch."""
+    """Whether these are experts by their name, or single layers inside an entry of another list:
+    some batches may skip them, and a block must run in every batch."""
+    if all("expert" in name.rpartition(".")[0].rpartition(".")[2].lower() for name, _ in blocks):
+        return True
     if any(has_children(block) for _, block in blocks):
         return False
     return all(is_inside_a_list(module, name.rpartition(".")[0]) for name, _ in blocks)

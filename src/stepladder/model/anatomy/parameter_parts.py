@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from stepladder.model.frozen_linears import frozen_linears
 
 from .anatomy import Anatomy
+from .expert_lists import expert_lists
 from .hidden_matrices import MatrixShape, hidden_matrices
 from .tensor_cuts import base_layer
 
@@ -32,6 +33,7 @@ class ParameterCounts:
     matrices: int = 0  # of the trained ones, those of hidden matrices
     whole_matrices: int = 0  # of those, replicated
     matrix_rows: int = 0
+    in_lists: int = 0  # of experts that are modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,14 @@ def count_parameters(module: nn.Module, anatomy: Anatomy) -> PartParameters:
         grouped.setdefault(part, []).append((name, parameter))
     hidden = hidden_matrices(module, anatomy)
     narrowed = frozen_linears(module).keys()
-    parts = {part: count_rows(rows, cuttable, hidden, narrowed) for part, rows in grouped.items()}
+    lists = tuple([f"{one.name}." for one in expert_lists(module, anatomy.blocks)])
+    parts = {
+        part: replace(
+            count_rows(rows, cuttable, hidden, narrowed),
+            in_lists=sum(p.numel() for name, p in rows if name.startswith(lists)),
+        )
+        for part, rows in grouped.items()
+    }
     tied = 0
     if anatomy.tied and anatomy.head is not None:
         head: Tensor = module.get_submodule(anatomy.head).weight  # type: ignore[assignment]

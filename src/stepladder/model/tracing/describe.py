@@ -20,6 +20,7 @@ from torch import Tensor, is_tensor, nn
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model.anatomy.anatomy import Anatomy
+from stepladder.model.anatomy.expert_lists import expert_lists
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 from stepladder.model.anatomy.parameter_parts import ParameterCounts, count_parameters
 from stepladder.model.build import OTHER_MODELS, build
@@ -159,9 +160,10 @@ def facts_of_module(
     passes = trace_passes(module, anatomy, inputs, forward_class)
     full, parameters = passes.few[0], count_parameters(module, anatomy)
     runs = [(name, len(list(run))) for name, run in groupby(full.order)]
+    lists = {one.name: len(one.experts) for one in expert_lists(module, anatomy.blocks)}
     parts = []
     for name, count in (("entry", 1), *runs, ("exit", 1)):
-        part = make_part(name, passes, parameters.of(name), anatomy.cuts)
+        part = make_part(name, passes, parameters.of(name), anatomy.cuts, lists)
         if runs and name in ("entry", "exit"):  # only blocks are compiled or recomputed
             part = replace(part, compiled=part.eager, selective=part.eager)
         parts.append(replace(part, count=count))
@@ -216,13 +218,18 @@ def trace_passes(
 
 
 def make_part(
-    name: str, passes: TracedPasses, counts: ParameterCounts, cuts: Mapping[str, str]
+    name: str,
+    passes: TracedPasses,
+    counts: ParameterCounts,
+    cuts: Mapping[str, str],
+    lists: Mapping[str, int],
 ) -> Part:
     full = passes.few[0]
     seen_in = [p.parts.get(name, RecordedPart()) for p in passes.few]
     seen = seen_in[0]
     entered = [p.inputs[name] for p in passes.few if name in p.inputs]
-    matrices = matrices_in(seen, FEW, name, cuts)
+    matrices = matrices_in(seen, FEW, name, cuts, lists)
+    dealt = sum(m.weights for m in matrices if m.narrows)
     part = Part(
         name=name,
         parameters=counts.parameters,
@@ -235,6 +242,7 @@ def make_part(
         matrices=counts.matrices,
         whole_matrices=counts.whole_matrices,
         matrix_rows=counts.matrix_rows,
+        expert_biases=counts.in_lists - dealt if dealt else 0,
         matmuls=matrices,
         whole=any(m.experts > 1 for m in matrices),
         attention=attention_in(seen),

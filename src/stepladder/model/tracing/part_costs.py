@@ -17,18 +17,42 @@ SIDES: dict[str, Cut] = {"column": "columns", "fused": "columns", "row": "inner"
 
 
 def matrices_in(
-    part: RecordedPart, rows: int, name: str, cuts: Mapping[str, str]
+    part: RecordedPart,
+    rows: int,
+    name: str,
+    cuts: Mapping[str, str],
+    lists: Mapping[str, int] | None = None,
 ) -> tuple[MatmulFacts, ...]:
-    """Every matmul by shape, with the side on which tensor parallelism cuts it."""
-    found = []
+    """Every matmul by shape, with the side on which tensor parallelism cuts it.
+
+    Args:
+        lists: experts that are modules, by the name of their list: the matmuls that all of them do
+            alike are one, whose rows are dealt among them.
+    """
+    found, dealt = [], dict[tuple[str, int, int, int], int]()
     for done in part.operations:
         if done.matmul is not None:
             made = done.matmul
+            if inside := place_in_list(done.where, lists or {}):
+                key = *inside, made.inner, made.columns
+                dealt[key] = dealt.get(key, 0) + made.rows
+                continue
             where = done.where.removeprefix(f"{name}.")
             cut = SIDES.get(cuts.get(where, ""), "")
             size = made.rows // rows, made.inner, made.columns
             found.append(MatmulFacts(*size, cut, made.channels, made.num_gradients, made.experts))
+    for (_, experts, inner, columns), total_rows in dealt.items():
+        size = -(-total_rows // rows), inner, columns
+        found.append(MatmulFacts(*size, experts=experts, narrows=True))
     return tuple(found)
+
+
+def place_in_list(where: str, lists: Mapping[str, int]) -> tuple[str, int] | None:
+    """Where in an expert of a list, and how many there are; None outside."""
+    for name, experts in lists.items():
+        if where.startswith(f"{name}."):
+            return f"{name}.{where.removeprefix(f'{name}.').partition('.')[2]}", experts
+    return None
 
 
 def attention_in(part: RecordedPart) -> Attention | None:

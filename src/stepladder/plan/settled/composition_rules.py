@@ -114,24 +114,29 @@ def compact_state_needs_masters(plan: Plan) -> PlanError | None:
 def backward_updates_one_by_one(plan: Plan) -> PlanError | None:
     """What needs every gradient, or the parameters before the step, excludes such updates."""
     batch, layout = plan.batch, plan.layout
+    cut = next((a for a in ("tensor", "pipeline", "experts") if getattr(layout, a) > 1), "")
+    kind = "zero1" if plan.zero else "ddp"
     found = [
         (not plan.precision.masters, f"{plan.precision} updates all parameters at once"),
         (plan.optimizer.clip is not None, f"clip={plan.optimizer.clip} needs all gradients' norm"),
-        (layout.num_ranks > 1, f"{layout} adds up gradients over ranks after backward"),
+        (bool(cut), f"{cut}= adds up some gradients over ranks after backward"),
+        (layout.num_ranks > 1 and plan.zero < 2, f"{kind} has buckets of gradients that stay"),
         (
-            batch.micro is not None and batch.micro != batch.sequences,
+            batch.micro is not None and batch.micro * layout.data_ranks != batch.sequences,
             f"micro={batch.micro} may add up gradients of several micro-batches",
         ),
         (plan.exact.slices > 0, f"exact={plan.exact} adds up gradients of slices"),
         (plan.recheck > 0, f"recheck={plan.recheck} compares all gradients"),
         (plan.graphs, "graphs=on records backward alone"),
         ("optimizer" in plan.offload, "offload=optimizer updates on the host after backward"),
+        ("parameters" in plan.offload, "offload=parameters updates on the host after backward"),
     ]
     why = next((why for present, why in found if present), "")
     if plan.update != "backward" or not why:
         return None
-    word = why.partition("=")[0]
-    way = {"clip": "Use clip=none"}.get(word, f"Leave {word} out")
+    word = why.split()[0].partition("=")[0]
+    ways = {"clip": "Use clip=none", "zero1": "Use zero3", "ddp": "Use zero3"}
+    way = ways.get(word, f"Leave {word} out")
     remedy = "Use bf16-master alone" if not plan.precision.masters else way
     problem = f"update=backward frees each gradient, and {why}"
     return PlanError("update", problem, f"{remedy}, or use update=step.")

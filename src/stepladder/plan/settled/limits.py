@@ -19,6 +19,7 @@ class ModelLimits:
     has_cuts: bool  # some matrices are known to be cut in pairs
     experts: tuple[int, ...]  # of every mixture
     tied: bool  # the output layer's matrix is the embedding's
+    modules: bool = False  # some experts are modules in a list
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,15 @@ def experts_divide(plan: Plan, model: ModelLimits) -> PlanError | None:
     return None
 
 
+def modules_stay_whole(plan: Plan, model: ModelLimits) -> PlanError | None:
+    layout = plan.layout
+    if not model.modules or layout.experts == 1 or layout.tensor == 1:
+        return None
+    problem = f"{model.name} holds experts as modules, which {layout.tensor} ways would cut"
+    remedy = "Use tensor=1 beside experts=, or stack them, as transformers does."
+    return PlanError("layout.tensor", problem, remedy)
+
+
 def stages_have_blocks(plan: Plan, model: ModelLimits) -> PlanError | None:
     if plan.layout.pipeline > 1 and not model.num_blocks:
         problem = f"{model.name} has no list of blocks, and only a run sees between which parts"

@@ -112,6 +112,7 @@ RULES = (
     Rule("context ways slice the sequence", with_model(of_model.context_divides)),
     Rule("context ways need attention", with_model(of_model.context_needs_attention)),
     Rule("experts ways divide the experts", with_model(of_model.experts_divide)),
+    Rule("experts that are modules stay whole", with_model(of_model.modules_stay_whole)),
     Rule("experts stay on the device", of_plan(composition.experts_stay_on_the_device)),
     Rule("every stage has a block", with_model(of_model.stages_have_blocks)),
     Rule("micro-batches fill the stages", of_plan(schedule.passes_fill_stages)),

@@ -189,7 +189,7 @@ def communication_seconds(
 
 def exchanged_elements(part: Part) -> float:
     """Elements of the rows that one sample's tokens send to their experts."""
-    return max(m.rows * m.inner for m in part.matmuls if m.experts > 1)
+    return max((m.rows * m.inner for m in part.matmuls if m.experts > 1), default=0.0)
 
 
 def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -> LaunchCost:

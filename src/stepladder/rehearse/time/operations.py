@@ -100,6 +100,8 @@ class Operation:
 class OperationLog(DispatchMode):
     """Writes down every operation; phases are those of the recorder of memory beside it."""
 
+    among_compiled = False
+
     recorder: Recorder
     operations: list[Operation] = field(default_factory=list)
     keys: dict[int, int] = field(default_factory=dict)

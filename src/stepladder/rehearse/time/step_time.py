@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ from stepladder.plan import Optimizer, Plan, SettledPlan
 from stepladder.planner.parse_inputs import cluster_of
 from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Interval, Time
-from stepladder.rehearse.fake_subject import rows_of_rank
+from stepladder.rehearse.fake_subject import few_micro_batches, rows_of_rank
 from stepladder.rehearse.fake_world import Sayings
-from stepladder.rehearse.recorder import Recorder
+from stepladder.rehearse.recorder import BACKWARD, FORWARD, Recorder
 from stepladder.rehearse.rehearse_step import played, rehearsable, run_steps, settled_for
 from stepladder.rehearse.workspaces import Workspaces
 from stepladder.seam.storages import plain_tensors
@@ -84,19 +85,24 @@ def rehearse_time(
     device = "cpu" if cluster.device.is_cpu else "cuda"
     settled = settled_for(plan, optimizer, cluster.num_devices, device)
     operations, notes = step_operations(model, settled, sample=sample, loss=loss, device=device)
-    operations = as_planned(operations, settled.plan)
     prices = prices_of(cluster.device, settled.plan, calibration)
     if not all(speed.known for speed in prices.speeds.values()):
         problem = f"the speed of {cluster.device} is not known"
         raise PlanError("on", problem, "Measure it there: 'stepladder calibrate'.")
-    time, line = priced(operations, prices)
+    given = arranged_sample(sample, model, loss)
+    assert given is not None
+    _, left = few_micro_batches(settled, rows_of_rank(settled, given))
+    one = counted(as_planned(operations, settled.plan), prices)
+    if left:
+        fewer = without_one_pass(operations)
+        one = grown(one, counted(as_planned(fewer, settled.plan), prices), left)
+    time = one.time
     if calibration:
         time = time.times(calibration.correction(settled.plan.precision.compute))
-    kernels = sum(one.kind != ASKING for one in operations)
     interval = time_interval(time, cluster.device, calibrated=calibration is not None)
     return StepTime(
-        str(settled.plan), time, interval, line.host_seconds, line.device_seconds,
-        len(operations), kernels, notes,
+        str(settled.plan), time, interval, one.host_seconds, one.device_seconds,
+        one.operations, one.kernels, notes,
     )  # fmt: skip
 
 
@@ -124,6 +130,46 @@ def step_operations(
 def as_planned(operations: list[Operation], plan: Plan) -> list[Operation]:
     """The operations as they run: rehearsed one by one, and fused where a compiler is asked."""
     return fused(operations) if plan.compile else operations
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The operations of a step, with their times."""
+
+    time: Time
+    host_seconds: float
+    device_seconds: float
+    operations: int
+    kernels: int
+
+
+def counted(operations: Sequence[Operation], prices: Prices) -> Counted:
+    time, line = priced(operations, prices)
+    kernels = sum(one.kind != ASKING for one in operations)
+    return Counted(time, line.host_seconds, line.device_seconds, len(operations), kernels)
+
+
+def grown(step: Counted, shorter: Counted, left: int) -> Counted:
+    """A step with so many micro-batches more, given the same with one fewer."""
+    longer = {cause: spent * left for cause, spent in (step.time - shorter.time).items()}
+    by_cause = step.time.by_cause().items()
+    return Counted(
+        Time(**{cause: max(spent + longer[cause], 0.0) for cause, spent in by_cause}),
+        step.host_seconds + left * (step.host_seconds - shorter.host_seconds),
+        step.device_seconds + left * (step.device_seconds - shorter.device_seconds),
+        step.operations + left * (step.operations - shorter.operations),
+        step.kernels + left * (step.kernels - shorter.kernels),
+    )
+
+
+def without_one_pass(operations: list[Operation]) -> list[Operation]:
+    """The operations of a step with one micro-batch fewer."""
+    first, second = [
+        index + 1
+        for index, (one, after) in enumerate(pairwise(operations))
+        if (one.phase, after.phase) == (BACKWARD, FORWARD)
+    ][:2]
+    return operations[:first] + operations[second:]
 
 
 def priced(operations: Sequence[Operation], prices: Prices) -> tuple[Time, Any]:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from stepladder.rungs.parameter_shards import parts_apart
+
 Holders = dict[nn.Parameter, set[nn.Module]]
 
 
@@ -54,12 +56,13 @@ def units_of(
 
 
 def spread_parts(module: nn.Module) -> list[nn.Module]:
-    """Modules whose own parameters are divided along the experts axis."""
-    return [
+    """Modules that the experts axis divides, or in whose place its other ranks have others."""
+    spread = [
         part
         for part in module.modules()
         if any(is_spread(parameter) for parameter in part.parameters(recurse=False))
     ]
+    return spread + parts_apart(module)
 
 
 def is_spread(parameter: Tensor) -> bool:

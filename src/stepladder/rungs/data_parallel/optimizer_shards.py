@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from torch import nn
@@ -18,10 +18,17 @@ Publish = Callable[[], None]
 
 
 def optimizer_shards(
-    named: Iterable[tuple[str, nn.Parameter]], settled: SettledPlan, world: World
+    named: Iterable[tuple[str, nn.Parameter]],
+    settled: SettledPlan,
+    world: World,
+    apart: Mapping[nn.Parameter, str] | None = None,
 ) -> tuple[tuple[ParameterShard, ...], Publish]:
-    """The shards of parameters to update, and a function to call after each update."""
-    shards = make_shards(named)
+    """The shards of parameters to update, and a function to call after each update.
+
+    Args:
+        apart: parameters in whose place other ranks along an axis have others.
+    """
+    shards = make_shards(named, apart)
     after: list[Publish] = []
     if settled.slices_optimizer_only:
         axes = [slicing_axes(shard) for shard in shards]

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from stepladder.rungs.parameter_shards import parameters_apart
 from stepladder.seam.gradient_hooks import at_end_of_backward
 from stepladder.seam.pytree import tree_leaves, tree_map
 
@@ -46,6 +47,8 @@ class UsedParameters:
         self.index = {name: index for index, (name, _) in enumerate(trained)}
         self.used: set[int] = set()
         self.zeros: set[int] = set()  # of blocks that this rank runs only because others do
+        apart = parameters_apart(module)
+        self.apart = [p in apart for p in self.parameters]  # other ranks have others in its place
         self.hooked = {id(parameter) for parameter in self.parameters}
         self.pending: Any = None  # the last collective, kept alive until the next
         # Hooks of gathered parameters hold this object, and Python's search for garbage does not
@@ -70,6 +73,14 @@ class UsedParameters:
         if index not in self.zeros:
             self.used.add(index)
 
+    def note_use(self, expert: nn.Module, called: bool) -> None:
+        """Whether a rank has rows for an expert, which runs here in any case."""
+        prefix = f"{self.paths[expert]}."
+        inside = {index for name, index in self.index.items() if name.startswith(prefix)}
+        self.zeros |= inside
+        if called:
+            self.used |= inside
+
     def skip(self, block: nn.Module, skipped: bool) -> None:
         """Whether a block of this micro-batch runs only because other ranks run it."""
         if not skipped and not self.zeros:
@@ -78,18 +89,29 @@ class UsedParameters:
         inside = {index for name, index in self.index.items() if name.startswith(prefix)}
         self.zeros = self.zeros | inside if skipped else self.zeros - inside
 
-    def drop_unused(self, group: dist.ProcessGroup, device: torch.device) -> None:
+    def drop_unused(
+        self, group: dist.ProcessGroup, few: dist.ProcessGroup, device: torch.device
+    ) -> None:
         """After a batch: drop the gradients of parameters that no rank used.
 
         Every rank takes part in the collective; only one that skipped a parameter waits for it.
+
+        Args:
+            few: the ranks of the group that have the same parameters apart.
         """
         flags = torch.zeros(len(self.parameters), dtype=torch.uint8)
         flags[sorted(self.used)] = 1
         anywhere = flags.to(device)
+        if any(self.apart):
+            apart = torch.tensor(self.apart, device=device)
+            mine = anywhere * apart
+            dist.all_reduce(mine, dist.ReduceOp.MAX, group=few)
         work = dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=group, async_op=True)
         self.pending = work, anywhere
         if len(self.used) < len(self.parameters):
             work.wait()
+            if any(self.apart):
+                anywhere = torch.where(apart, mine, anywhere)
             for index in (anywhere == 0).nonzero().flatten().tolist():
                 self.parameters[index].grad = None
         self.used.clear()

@@ -23,7 +23,7 @@ from stepladder.world import World
 
 def slicing_axes(shard: ParameterShard) -> tuple[str, ...]:
     """The axes whose ranks hold the same values, and update a slice each."""
-    return EXPERT_SLICES if "experts" in shard.axes else SLICES
+    return EXPERT_SLICES if "experts" in (*shard.axes, shard.apart) else SLICES
 
 
 def slice_shard(shard: ParameterShard, axes: tuple[str, ...], world: World) -> ParameterShard:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from stepladder.rungs.exact_ranks.gradient_tree import keep_shards, reduce_shard
 from stepladder.rungs.forward_effects.in_place_inputs import CopiedInputs
 from stepladder.rungs.output_tensors import ShownOutputs
 from stepladder.rungs.outside_calls import OutsideCalls
-from stepladder.rungs.parameter_shards import reshard
+from stepladder.rungs.parameter_shards import NOTE_USE, parameters_apart, parts_apart, reshard
 from stepladder.seam.sharding import join
 from stepladder.world import World
 
@@ -155,7 +156,8 @@ def experts_alone(module: nn.Module, world: World) -> set[nn.Parameter]:
     """Experts' parameters that no other rank has a copy or a slice of: nobody reduces them."""
     if world.group(*EXPERT_COPIES).size() > 1:
         return set()
-    return {parameter for parameter in module.parameters() if is_spread(parameter)}
+    apart = parameters_apart(module)
+    return {p for p in module.parameters() if is_spread(p) or p in apart}
 
 
 def sharding_mesh(world: World, axes: tuple[str, ...]) -> DeviceMesh:
@@ -254,12 +256,15 @@ def micro_batch_context(
 ) -> Around:
     """The context of each micro-batch of a batch."""
     assert isinstance(module, FSDPModule)
-    group = world.group(*COPIES)
+    group, few = world.group(*COPIES), world.group(*EXPERT_COPIES)
     used = None
     if not declares_anatomy(module):
         parts = [part for unit in units for part in unit.parts]
         used = UsedParameters(module, parts, replicated.all)
         blocks = [unit.parts[0] for unit in units[:-1] if not (unit.full_width or unit.experts)]
+        for expert in parts_apart(module):
+            if expert in parts:
+                vars(expert)[NOTE_USE] = partial(used.note_use, expert)
         SkippedBlocks(module, blocks, used.skip)
         for block in blocks:
             CopiedInputs(block)
@@ -271,7 +276,7 @@ def micro_batch_context(
         with adding(last):
             yield
         if last and used is not None:
-            used.drop_unused(group, world.device)
+            used.drop_unused(group, few, world.device)
         if last:
             renormalised.shorten()
 

@@ -8,7 +8,7 @@ reduced over fewer ranks than the rest, and divided by as many all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import partial
 
 import torch.distributed as dist
@@ -17,24 +17,32 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from stepladder.errors import ModelError, PlanError
+from stepladder.model.anatomy.expert_lists import expert_lists
 from stepladder.model.builtin.mixture import Mixture, mixtures_of, work_type
 from stepladder.model.builtin.routing import Routed
 from stepladder.plan.settled.model_rules import divisors
 from stepladder.seam.modules import parameters_of
 from stepladder.world import World
 
+from .check_lists import check_lists
 from .exchange import through_ranks
 from .foreign_mixtures import compute_on_ranks, stacked_experts
+from .listed_experts import spread_list
 
 
-def experts(module: nn.Module, world: World) -> None:
-    """Spread every mixture's experts over the ranks of the axis, if it has several, in place."""
+def experts(module: nn.Module, world: World, blocks: Iterable[str] = ()) -> None:
+    """Spread every mixture's experts over the ranks of the axis, if it has several, in place.
+
+    Args:
+        blocks: names of the model's blocks: a list of them is no list of experts.
+    """
     if (ways := world.layout.experts) == 1:
         return
     mesh = world.submesh("experts")
     group = mesh.get_group()
     own, foreign = mixtures_of(module), stacked_experts(module)
-    refuse_none(module, ways, len(own) + len(foreign))
+    lists = expert_lists(module, blocks)
+    refuse_none(module, ways, len(own) + len(foreign) + len(lists))
     for name, mixture in own:
         check_ways(name, mixture.num_experts, ways)
         divide(mixture.experts, mesh)
@@ -44,6 +52,11 @@ def experts(module: nn.Module, world: World) -> None:
         check_ways(name, count, ways)
         divide(part, mesh)
         compute_on_ranks(part, count, group)
+    for one in lists:
+        check_ways(one.name, len(one.experts), ways)
+    check_lists(module, lists, world.layout.tensor)
+    for one in lists:
+        spread_list(one, world)
 
 
 def divide(part: nn.Module, mesh: DeviceMesh) -> None:
@@ -65,31 +78,12 @@ def check_ways(name: str, count: int, ways: int) -> None:
 
 def refuse_none(module: nn.Module, ways: int, found: int) -> None:
     if not found:
-        for name, count, kind in expert_lists(module):
-            raise ModelError(
-                f"'{name}'",
-                f"is a list of {count} modules ({kind}), each with tensors of its own, and "
-                f"{ways} ranks share stacked ones: one tensor with an expert a row",
-                "Stack them, as transformers does, or leave experts out: zero3 slices such "
-                "experts too.",
-            )
         raise ModelError(
             type(module).__name__,
             f"has no mixture whose experts {ways} ranks could hold",
-            "Leave experts out, or stack them in tensors with an expert a row, as transformers "
-            "does.",
+            "Leave experts out, or hold them in a list named experts, or in tensors with an expert "
+            "a row, as transformers does.",
         )
-
-
-def expert_lists(module: nn.Module) -> Iterator[tuple[str, int, str]]:
-    """Lists of like modules beside a linear that gives each a number: experts and their router."""
-    for name, part in module.named_modules():
-        widths = {child.out_features for child in part.children() if isinstance(child, nn.Linear)}
-        for word, children in part.named_children():
-            kinds = {type(child) for child in children.children()}
-            count = sum(1 for _ in children.children())
-            if isinstance(children, nn.ModuleList) and len(kinds) == 1 and count in widths:
-                yield f"{name}.{word}".lstrip("."), count, kinds.pop().__name__
 
 
 def through_group(

@@ -23,6 +23,7 @@ from stepladder.checkpoint.safetensors_file import TensorFile
 from stepladder.errors import RecordError, StepladderError, Unproven
 from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
+from stepladder.rungs.experts.expert_calls import names_elsewhere
 from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.data_loader.loader_position import KEY
 from stepladder.train.data_loader.stream_places import KEY as STREAM_KEY
@@ -44,7 +45,7 @@ from stepladder.train.optimizer.optimizer_state import (
 from .rank_state import set_rank_state
 from .registered_state import load_registered
 from .rng_state import set_generators
-from .sharded_state import StateShard, model_shapes, state_shards
+from .sharded_state import StateShard, model_shapes, state_shards, stored_path
 
 OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
 
@@ -264,20 +265,17 @@ def rank_file(run: Engine, manifest: Manifest, reader: CheckpointReader) -> Tens
 
 def check_same_model(path: Path, manifest: Manifest, run: Engine) -> None:
     """Refuse another model's checkpoint before any of it is copied."""
-    expected: dict[str, Any] = {**model_shapes(run.climbed)}
     saved: dict[str, Any] = {name: entry.shape for name, entry in manifest.tensors.items()}
-    names = set(expected)
+    names = set(expected := model_shapes(run.climbed))
     if run.world.layout.pipeline == 1:  # a stage needs only its own
-        names |= {name for name in saved if name.startswith("model/")}
+        apart = names_elsewhere(run.module)  # as a rank does only its own experts
+        elsewhere = tuple([f"{stored_path(name, run.climbed)}." for name in apart])
+        names |= {n for n in saved if n.startswith("model/") and not n.startswith(elsewhere)}
     for name in sorted(names):
-        there, wanted = saved.get(name, "absent"), expected.get(name, "absent")
-        if there != wanted:
+        if (there := saved.get(name, "absent")) != (wanted := expected.get(name, "absent")):
             shown = name.removeprefix("model/").replace("/", ".")
-            raise RecordError(
-                "checkpoint",
-                f"{path} is of another model: '{shown}' is {there} there and {wanted} here",
-                "Build the same model.",
-            )
+            problem = f"{path} is of another model: '{shown}' is {there} there and {wanted} here"
+            raise RecordError("checkpoint", problem, "Build the same model.")
 
 
 def check_structure(path: Path, manifest: Manifest, run: Engine, strict: bool) -> list[str]:

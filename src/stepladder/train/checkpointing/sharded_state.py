@@ -25,6 +25,7 @@ from stepladder.plan import AXES
 from stepladder.rungs import Climbed, ParameterShard, local, sliced_axes
 from stepladder.rungs.data_parallel.broadcast_parameters import is_strided as is_dense
 from stepladder.rungs.loss_module import PREFIX as LOSS
+from stepladder.rungs.parameter_shards import parameters_apart
 from stepladder.seam.modules import persistent_buffers
 from stepladder.seam.sharding import is_strided, local_slice
 from stepladder.train.optimizer.compact.compact_adam import CompactAdam, state_of
@@ -67,8 +68,15 @@ def state_shards(
             full = f"optimizer/{name}/{key}"
             for part in shards_of_optimizer_state(full, shard, value, mine, world):
                 yield replace(part, fresh=fresh)
+    apart: Mapping[Any, str] = parameters_apart(climbed.module)
     for index, (name, tensor) in enumerate(untrained(climbed)):
-        shard = ParameterShard(name, tensor, tensor, axes_of(tensor))  # type: ignore[arg-type]
+        shard = ParameterShard(
+            name,
+            tensor,  # type: ignore[arg-type]
+            tensor,  # type: ignore[arg-type]
+            axes_of(tensor),
+            apart=apart.get(tensor, ""),
+        )
         mine = saves(shard, index, climbed, world)
         yield from shards_of_parameter(stored_path(name, climbed), shard, local(tensor), mine)
 
@@ -109,7 +117,8 @@ def saves(shard: ParameterShard, index: int, climbed: Climbed, world: World) -> 
         index = 0
         if any(place[axis] for axis in shard.axes):
             return False
-    return writes(shard.axes, index, world)
+    # Stages hold other tensors, never copies, and so do ranks with other experts.
+    return writes((*shard.axes, shard.apart, "pipeline"), index, world)
 
 
 def shards_of_optimizer_state(
@@ -198,11 +207,11 @@ def axes_of(tensor: Tensor) -> tuple[str, ...]:
 
 
 def writes(axes: tuple[str, ...], index: int, world: World) -> bool:
-    """Whether this rank is the one of its stage that writes tensor number `index`."""
+    """Whether this rank, of those that differ along other axes, writes tensor number `index`."""
     place, layout = world.layout.place(world.place.rank), world.layout
     copies, number = 1, 0
     for axis in AXES:
-        if axis not in axes and axis != "pipeline":  # stages hold other tensors, never copies
+        if axis not in axes:
             ways = getattr(layout, axis)
             number, copies = number * ways + place[axis], copies * ways
     return number == index % copies

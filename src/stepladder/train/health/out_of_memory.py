@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,13 +26,16 @@ from stepladder.errors import OutOfMemory, RankOutOfMemory
 from stepladder.plan import Plan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory
 from stepladder.planner.remedies import Remedy, find_remedies
-from stepladder.record import Memory, load_calibration
+from stepladder.record import Memory, Rehearsal, load_calibration
+from stepladder.record.rehearsal import RehearsedChange
 from stepladder.rungs import ParameterShard
 from stepladder.train.tuning.planner_inputs import cluster_for, facts_for
 from stepladder.world import World, device_memory_bytes, peak_memory_bytes
 
 GIB = 2**30
 NOTE, NOTE_SECONDS = "out of memory", 60
+REHEARSAL_SECONDS = 20.0  # from which on no further change is rehearsed
+REHEARSED = ContextVar("rehearsed", default=True)
 
 
 def drop_gradients(shards: Iterable[ParameterShard]) -> None:
@@ -72,11 +78,52 @@ def explain_failure(engine: Any, held: Memory, limit: int, batch: Batch) -> OutO
     cut = replace(plan.batch, micro=min(engine.micro or rows, rows), micro_batches=None)
     failed = replace(plan, batch=cut)
     remedies: list[Remedy] = []
+    rehearsed, changes = None, list[RehearsedChange]()
     if engine.settled.one_rank:
         sized = replace(failed, batch=replace(cut, sequences=rows), memory_bytes=limit)
         remedies = forecast_remedies(engine.flops.module, sized, engine.world, batch)
+        rehearsed, changes = rehearse_failure(engine, sized, remedies, batch, limit)
     blocks = len(engine.climbed.anatomy.blocks) or None
-    return explain_out_of_memory(held, limit, failed, num_blocks=blocks, remedies=remedies)
+    return explain_out_of_memory(
+        held, limit, failed, num_blocks=blocks, remedies=remedies, rehearsed=rehearsed,
+        changes=changes,
+    )  # fmt: skip
+
+
+@contextmanager
+def without_rehearsal() -> Iterator[None]:
+    """A block in which a failure is explained by what was measured: of a trial nobody reads it."""
+    token = REHEARSED.set(False)
+    try:
+        yield
+    finally:
+        REHEARSED.reset(token)
+
+
+def rehearse_failure(
+    engine: Any, plan: Plan, remedies: list[Remedy], batch: Batch, limit: int
+) -> tuple[Rehearsal | None, list[RehearsedChange]]:
+    """The step that failed, by itself and with changes; nothing where it cannot be rehearsed."""
+    if not REHEARSED.get():
+        return None, []
+    known, device = engine.climbed.forward_backward.loss, engine.world.device.type
+    losses = {"cross_entropy": "cross_entropy", "own": None}
+    changes = [
+        (each.words, each.case.plan)
+        for each in remedies
+        if "offload" not in each.kinds and each.case.cluster.num_devices == 1
+    ]
+    context = remedies[0].forecast.memory.context if remedies else 0
+    try:  # a look upwards: what is rehearsed is the program that trains
+        rehearse = import_module("stepladder.rehearse").rehearse_failure
+        found: tuple[Rehearsal, list[RehearsedChange]] = rehearse(
+            engine.flops.module, plan, changes, sample=batch, device=device,
+            loss=losses.get(known.kind, known.function), limit_bytes=limit - context,
+            seconds=REHEARSAL_SECONDS,
+        )  # fmt: skip
+        return found
+    except Exception:  # a foreign module may do anything, and memory may run out again
+        return None, []
 
 
 def explain_evaluation(engine: Any, batch: Batch) -> OutOfMemory:

@@ -43,7 +43,8 @@ def refuse_deviating(
         checkpoint: that the run can go on from, in words.
     """
     sliced = {axis for p in parameters if isinstance(p, DTensor) for axis in sliced_axes(p)}
-    wrong = deviating(prints, world.layout, {"pipeline", *sliced})
+    # The experts of a list are no slices of a tensor, and yet others on every rank of their axis.
+    wrong = deviating(prints, world.layout, {"pipeline", "experts", *sliced})
     if wrong:
         ranks = ", ".join(map(str, wrong))
         raise WorldError(

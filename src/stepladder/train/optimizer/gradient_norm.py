@@ -60,11 +60,27 @@ def measure_norms(shards: Sequence[ParameterShard], world: World) -> Norms:
     """
     having = [shard for shard in shards if shard.gradient is not None]
     each = squares(having).to(world.device) if having else torch.zeros(1, device=world.device)
-    for axes in sorted({shard.axes for shard in having if shard.axes}):
-        mine = [index for index, shard in enumerate(having) if shard.axes == axes]
-        each[mine] = world.sum(each[mine], *axes)
-    counted = [index for index, shard in enumerate(having) if not shard.copy]
-    whole = world.sum((each if len(counted) == len(having) else each[counted]).sum(), "pipeline")
+    axes = {shard.apart for shard in shards if shard.apart}
+    return add_over_ranks(having, each, sorted(axes), world)
+
+
+def add_over_ranks(
+    having: Sequence[ParameterShard], each: torch.Tensor, apart: Sequence[str], world: World
+) -> Norms:
+    """The norms of parameters of which this rank has these squares.
+
+    Args:
+        apart: axes along which ranks have other parameters, this one's without a gradient too.
+    """
+    for kind in sorted({(shard.apart, shard.axes) for shard in having if shard.axes}):
+        mine = [i for i, shard in enumerate(having) if (shard.apart, shard.axes) == kind]
+        each[mine] = world.sum(each[mine], *kind[1])
+    counted = [i for i, shard in enumerate(having) if not (shard.copy or shard.apart)]
+    whole = (each if len(counted) == len(having) else each[counted]).sum()
+    for axis in apart:
+        others = [i for i, shard in enumerate(having) if shard.apart == axis]
+        whole = whole + world.sum(each[others].sum(), axis)
+    whole = world.sum(whole, "pipeline")
     return Norms([shard.name for shard in having], each.sqrt(), whole.sqrt())
 
 

@@ -11,7 +11,6 @@ import torch
 
 from stepladder.data import Batch
 from stepladder.record import Report
-from stepladder.train.flop_rate import FlopRate
 from stepladder.train.optimizer.gradient_norm import Norms
 from stepladder.world import World, peak_memory_bytes
 
@@ -43,10 +42,8 @@ class Taken:
     experts: Callable[[], Mapping[str, tuple[float, ...]]] | None = None  # shares by layer
 
 
-def read_report(
-    taken: Taken, look: Callable[[], None], clock: Clock, flops: FlopRate, world: World
-) -> Report:
-    """The step's numbers. Waits for the device.
+def read_report(taken: Taken, look: Callable[[], None], clock: Clock, world: World) -> Report:
+    """The step's numbers, without rates of FLOPs. Waits for the device.
 
     Args:
         look: sees how the steps up to this one went, which may raise.
@@ -56,7 +53,6 @@ def read_report(
     look()
     seconds, waited = clock.read(taken.step)
     tokens = int(taken.tokens)
-    rates = flops.over(seconds, taken.batch)
     memory = peak_memory_bytes(world.device)
     return Report(
         step=taken.step,
@@ -67,9 +63,6 @@ def read_report(
         seconds=seconds,
         memory_bytes=memory if taken.fullest is None else max(memory, int(taken.fullest)),
         tokens_per_second=tokens / seconds,
-        flops_per_second=rates.model,
-        mfu=rates.mfu,
-        hfu=rates.hfu,
         loss_scale=scale,
         skipped=not math.isfinite(norm + loss),
         length=longest(taken.batch),

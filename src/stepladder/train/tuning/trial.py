@@ -22,6 +22,7 @@ from stepladder.model.tracing.copy_module import copy_module
 from stepladder.plan import Plan
 from stepladder.plan.options import GIB
 from stepladder.train.checkpointing.rng_state import untouched
+from stepladder.train.health.out_of_memory import without_rehearsal
 from stepladder.train.step_batch import as_batch
 
 from .loss_state import loss_state_kept
@@ -96,7 +97,9 @@ def try_plan(
     gradients = [parameter.grad for parameter in parameters]
     try:
         # Code that is not copied, such as a function in an attribute, may run the module itself.
-        with untouched(device), state_restored(module), loss_state_kept(loss):
+        with (
+            untouched(device), state_restored(module), loss_state_kept(loss), without_rehearsal(),
+        ):  # fmt: skip
             return time_run(plan, *copied(module, loss), batch, make_run, device)
     except Exception as error:  # a foreign module may fail under any plan, in any way
         return Trial(plan, dropped=first_line(error))

@@ -56,7 +56,7 @@ def compare_rank(course: Course, folder: Path) -> RankFindings:
             taken = run.own_batch(batch).to(run.world.device)
             loss = run.gradients(taken)
             watch.see_gradients()
-            watch.see_state(run.update(taken, loss).read().loss)
+            watch.see_state(run.update(taken, loss).loss)
     said = tuple(line for line in (run.because, *run.events) if DEPENDS in line)
     return replace(watch.found, said=said)
 

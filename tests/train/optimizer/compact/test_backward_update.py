@@ -80,6 +80,10 @@ def test_a_run_goes_on_exactly_from_a_checkpoint(tmp_path):
         ("bf16-master micro=2 batch=4", "micro=2 may add up gradients of several micro-batches"),
         ("bf16-master graphs=on", "graphs=on records backward alone. Leave graphs out"),
         ("bf16-master offload=optimizer", "updates on the host after backward. Leave offload out"),
+        ("bf16-master ddp replicate=2", "ddp has buckets of gradients that stay. Use zero3, or"),
+        ("bf16-master zero1 shard=2", "zero1 has buckets of gradients that stay. Use zero3, or"),
+        ("bf16-master tensor=2", "tensor= adds up some gradients over ranks after backward. Leave"),
+        ("bf16-master zero3 offload=parameters", "updates on the host after backward. Leave"),
         ("bf16-master exact=runs recheck=9", "recheck=9 compares all gradients. Leave recheck out"),
     ],
 )

@@ -25,7 +25,7 @@ def learn(plan, optimizer=MUON, folder=None, start=0, stop=STEPS):
     )
     if start:
         trained.load(folder)
-    losses = [trained.step(batch(s), rows="global").read().loss for s in range(start, stop)]
+    losses = [trained.step(batch(s), rows="global").loss for s in range(start, stop)]
     if folder and not start:
         trained.save(folder)
     return losses, whole(trained.module)

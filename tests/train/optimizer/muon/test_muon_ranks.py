@@ -100,14 +100,14 @@ def saved_run(plan, optimizer, folder, steps):
     for step in range(steps):
         taken.step(batch(step), rows="global").read()
     taken.save(folder)
-    losses = [taken.step(batch(step), rows="global").read().loss for step in range(steps, 4)]
+    losses = [taken.step(batch(step), rows="global").loss for step in range(steps, 4)]
     return losses, whole(taken.module)
 
 
 def resumed_run(plan, optimizer, folder, steps):
     taken = begin(plan, optimizer, noise=0.1)
     taken.load(folder)
-    losses = [taken.step(batch(step), rows="global").read().loss for step in range(steps, 4)]
+    losses = [taken.step(batch(step), rows="global").loss for step in range(steps, 4)]
     return losses, whole(taken.module), taken.events
 
 

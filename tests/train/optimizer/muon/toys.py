@@ -48,7 +48,7 @@ def begin(plan, optimizer=MUON, name="llama", noise=0.3, sharing="one"):
 def learn(plan, optimizer=MUON, steps=3, name="llama", sharing="one"):
     """Losses, and every parameter that this rank has, in full; who computes matrices."""
     run = begin(plan, optimizer, name, sharing=sharing)
-    losses = [run.step(batch(step), rows="global").read().loss for step in range(steps)]
+    losses = [run.step(batch(step), rows="global").loss for step in range(steps)]
     return losses, whole(run.module), [one.owned for one in run.optimizer.work.rounds]
 
 

@@ -19,7 +19,7 @@ from stepladder.plan import Optimizer, Precision, SettledPlan
 from stepladder.planner.time.collective_time import network_of
 from stepladder.planner.time.device_speed import NOMINAL, speed_of
 from stepladder.planner.time.orthogonalise_time import STAGE, OrthogonaliseRates
-from stepladder.rungs import Climbed, float32_matmul_mode
+from stepladder.rungs import Climbed, ParameterShard, float32_matmul_mode
 from stepladder.train.optimizer.build_optimizer import rate_of_group, settings
 from stepladder.train.tuning.planner_inputs import cluster_for
 from stepladder.world import World, deterministic
@@ -75,6 +75,7 @@ def choose_matrices(how: Optimizer, module: nn.Module) -> Chosen:
 def make_muon(chosen: Chosen, climbed: Climbed, settled: SettledPlan) -> Muon:
     """The optimizer of this rank; every rank of the world calls it."""
     how, world = settled.plan.optimizer, climbed.forward_backward.world
+    refuse_apart(climbed.shards)
     first = climbed.shared.first_names
     shapes = {
         shard.name: chosen.shapes[name]
@@ -89,6 +90,17 @@ def make_muon(chosen: Chosen, climbed: Climbed, settled: SettledPlan) -> Muon:
     fused = not settled.slices and all(p.is_floating_point() for _, p in named)
     climbed.notes.append(str(chosen))
     return Muon(groups, how, divide_work(held, settled, world), names=chosen.shapes, fused=fused)
+
+
+def refuse_apart(shards: Iterable[ParameterShard]) -> None:
+    for shard in shards:
+        if shard.apart:
+            problem = (
+                "muon shares out matrices that all ranks know of, and other ranks have other "
+                f"{shard.apart} in the place of '{shard.name}'"
+            )
+            remedy = "Use adamw, or stack the experts, as transformers does."
+            raise PlanError("optimizer", problem, remedy)
 
 
 def groups_of(

@@ -1,65 +1,17 @@
-"""What a rehearsal found: memory at the peak by owner, and when and where the peak is."""
+"""The recorded events, replayed: the peak, what was held there, and what an allocator reserves."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from stepladder.record import Memory
+from stepladder.record.rehearsal import HeldTensor
 
 from .caching_allocator import Block, CachingAllocator
 from .recorder import BUILDING, Allocation, Event, owner_in_the_end
 
 LARGEST = 12  # tensors that are listed
-
-
-@dataclass(frozen=True, slots=True)
-class HeldTensor:
-    """A tensor at the peak, and who made it."""
-
-    num_bytes: int
-    owner: str
-    module: str  # at work when it was made
-    phase: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """A rank's memory over the rehearsed steps."""
-
-    plan: str
-    ranks: int
-    rank: int
-    device: str
-    memory: Memory  # at the peak of what was allocated
-    phase: str  # of the step, at the peak
-    module: str  # at work at the peak
-    peaks: dict[str, int]  # the most allocated in each phase
-    largest: tuple[HeldTensor, ...]  # tensors at the peak
-    allocations: int  # that were made
-    notes: tuple[str, ...] = ()  # what is bounded, assumed or left out
-    out_of_memory: bool = False  # whether the allocator ran out of the limit given
-
-    @property
-    def allocated_bytes(self) -> int:
-        """The most that is allocated at a time, as torch.cuda.max_memory_allocated has it."""
-        return self.memory.allocated_bytes
-
-    @property
-    def reserved_bytes(self) -> int:
-        """The most that the allocator reserves, as torch.cuda.max_memory_reserved has it."""
-        return self.memory.reserved_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        record = asdict(self)
-        record["memory"] = self.memory.by_owner()
-        return {
-            **record,
-            "allocated_bytes": self.allocated_bytes,
-            "reserved_bytes": self.reserved_bytes,
-        }
 
 
 def stream_of(one: Allocation) -> int:
