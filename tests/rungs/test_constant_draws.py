@@ -20,7 +20,8 @@ DRAWS = {
     "exponential_": lambda g, h: torch.empty_like(h).exponential_(),
     "poisson": lambda g, h: torch.poisson(torch.ones_like(h)),
     "own": lambda g, h: torch.randn(h.shape, generator=g),
-    "dropout": lambda g, h: functional.dropout(h, 0.5),
+    "hard gumbel": lambda g, h: functional.gumbel_softmax(h, hard=True),
+    "normal": lambda g, h: torch.distributions.Normal(h, 1.0).rsample(),
     "randint": lambda g, h: torch.randint(2, 7, h.shape),
     "random_": lambda g, h: torch.empty_like(h).random_(3, 9),
 }

@@ -1,7 +1,7 @@
 """Noise that is one number: what a trial draws is then the same for rows alone and among others.
 
-Torch's draws are filled with a constant as they are dispatched, whoever asks for them: a function
-of torch, a tensor's own method, a generator that the module holds. Python's and numpy's generators
+What torch draws is filled with a constant, by whichever way: a function, a tensor's own method, a
+generator that the module holds. Python's and numpy's generators
 begin every pass in one state, which is enough for a number a pass and not for a number a row.
 """
 
@@ -15,48 +15,68 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from stepladder.errors import ModelError
 from stepladder.loss.piece_refusals import UNCUT
-from stepladder.seam.dispatch import DispatchMode, argument_names, operator_name
 
 DRAWN = 0.5  # in the place of noise
 NOISE = {"bernoulli", "bernoulli_", "cauchy", "cauchy_", "exponential", "exponential_", "geometric",
          "geometric_", "log_normal", "log_normal_", "normal", "normal_", "poisson", "binomial",
          "rand", "rand_like", "randn", "randn_like", "uniform", "uniform_",
          "_standard_gamma", "_sample_dirichlet"}  # fmt: skip
-NUMBERS = {"randint", "randint_like", "random", "random_"}  # whole ones, which may be positions
+NUMBERS = {"randint", "randint_like", "random_"}  # whole ones, which may be positions
 DRAWS = {*NOISE, *NUMBERS, "randperm", "multinomial"}
 
 
-class ConstantDraws(DispatchMode):
-    """A context in which what torch draws is constant, and its generators may advance."""
+class ConstantDraws(TorchFunctionMode):
+    """A context in which what torch draws is constant, and its generators may advance.
 
-    higher_order = True
+    Functions are watched and not what they dispatch: inside a mode of dispatch a function that its
+    author compiled, as flex attention is, does not run.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.any = False  # whether any was drawn
 
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = op(*args, **(kwargs or {}))
-        name = operator_name(op)
-        self.any |= name in DRAWS
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.gumbel_softmax:  # which draws inside
+            self.any = True
+            return softmax(*args, **kwargs)
+        made, name = func(*args, **kwargs), getattr(func, "__name__", "")
+        if name not in DRAWS or not isinstance(made, Tensor):
+            return made
+        self.any = True
         if name in NOISE:
             return made.fill_(DRAWN)
-        if name in NUMBERS:
-            return made.fill_(least(op, args, kwargs or {}))
         if name == "randperm":
             return made.copy_(torch.arange(len(made), device=made.device))
         if name == "multinomial":  # the likeliest, which are not one twice
             order = args[0].argsort(-1, descending=True)
             return made.copy_(order[..., torch.arange(made.shape[-1]) % order.shape[-1]])
-        return made
+        return made.fill_(least(args, kwargs))
 
 
-def least(op: Any, args: Any, kwargs: Any) -> int:
-    """The least number that could have been drawn."""
-    given = {**dict(zip(argument_names(op), args)), **kwargs}
-    return given.get("low", given.get("from")) or 0
+def softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 0.0, dim: int = -1
+) -> Tensor:
+    """Gumbel's softmax if all of its noise is one number, which changes nothing."""
+    soft = (logits / tau).softmax(dim)
+    if not hard:
+        return soft
+    index = soft.argmax(dim, keepdim=True)
+    return torch.zeros_like(soft).scatter_(dim, index, 1.0) - soft.detach() + soft
+
+
+def least(args: Any, kwargs: Any) -> int:
+    """The least whole number that could have been drawn."""
+    numbers = [one for one in args if isinstance(one, int)]
+    first = numbers[0] if len(numbers) > 1 or "high" in kwargs else 0
+    return kwargs.get("low", kwargs.get("from", first))
 
 
 @dataclass(frozen=True, slots=True)

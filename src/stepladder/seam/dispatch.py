@@ -29,7 +29,6 @@ class DispatchMode:
     """
 
     among_compiled = True  # whether compiled modules may run inside; without, a call costs less
-    higher_order = False  # whether operators that call functions, such as flex attention, may come
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise NotImplementedError
@@ -50,7 +49,6 @@ def relay_type(mode: Any, guarded: bool) -> Any:
         def __init__(self, watcher: DispatchMode) -> None:
             super().__init__()
             self.watcher = watcher
-            self.supports_higher_order_operators = watcher.higher_order
 
         def __torch_dispatch__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None
