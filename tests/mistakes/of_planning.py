@@ -66,9 +66,6 @@ RECIPES = {
 PROOFS = {
     "plans: takes no int. Write": lambda: sl.verify.parity("gpt-tiny", 3),
     "plans: an empty list has nothing to compare. Give": lambda: sl.verify.parity("gpt-tiny", []),
-    "optimizer: an empty list names none. Give": lambda: sl.verify.parity(
-        "gpt-tiny", "fp32", optimizer=[]
-    ),
     "model: its function returned a int, not a module. Return": lambda: sl.verify.parity(
         lambda: 3, "fp32", torch.ones(2, 4)
     ),

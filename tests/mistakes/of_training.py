@@ -119,12 +119,6 @@ CLIMB = {
     "exact: exact=True asks for the same bits, and the plan says exact=none": lambda: climb(
         plan="fp32 exact=none", exact=True
     ),
-    "exact: stands alone, and is written exact=VALUE. Choose none, free, runs": lambda: climb(
-        plan="fp32 exact"
-    ),
-    "tensor: stands alone, and is written tensor=VALUE. Write tensor=2": lambda: climb(
-        plan="fp32 tensor"
-    ),
     "batch.micro: a slice is one micro-batch, and batch=8 in 8 slices has slices of 1, not 4. Use "
     "micro=1": lambda: step(PAIR, plan="fp32 exact=ranks micro=4"),
     "batch.accumulate: a slice is one micro-batch, and each of 1 data ranks computes 8 of 8 "
