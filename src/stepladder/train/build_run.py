@@ -28,6 +28,7 @@ from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch
 from stepladder.rungs.data_parallel.broadcast_parameters import broadcast_parameters
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.seam.modules import remove_own_hooks
+from stepladder.train.checkpointing.held_attributes import HeldAttributes
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
@@ -83,8 +84,7 @@ def build(
     check_loss_module(loss)
     check_groups(plan.optimizer, model, loss)
     costs = measure_costs(model, settled, sample)
-    drawn = copy_for_counting(model)
-    masters = take_masters(model, loss, settled, world)
+    drawn, masters = copy_for_counting(model), take_masters(model, loss, settled, world)
     matrices = choose_matrices(plan.optimizer, model) if plan.optimizer.name == "muon" else None
     criterion, row = make_loss(loss, model), sample and sample.rows(slice(0, 1)).inputs
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
@@ -95,6 +95,7 @@ def build(
         settled=settled,
         world=world,
         climbed=climbed,
+        held=HeldAttributes().begin(climbed),
         events=climbed.notes,
         optimizer=optimizer,
         scale=loss_scale(plan, climbed, world),

@@ -24,6 +24,7 @@ from stepladder.record import Report
 from stepladder.rungs import Climbed, LossScale, float32_matmul_mode, is_out_of_memory
 from stepladder.rungs.accumulate import Context
 from stepladder.train.checkpointing.async_copy import Copying
+from stepladder.train.checkpointing.held_attributes import HeldAttributes
 from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
 from stepladder.train.data_loader.shard_loader import shard_batches
@@ -82,6 +83,7 @@ class Engine:
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
     reading: LoaderPosition = field(default_factory=LoaderPosition)  # where it is in a DataLoader
     registry: Registry = field(default_factory=Registry)  # objects that are saved with the run
+    held: HeldAttributes = field(default_factory=HeldAttributes)  # what no state_dict holds
     events: list[str] = field(default_factory=list)  # what a step's numbers do not say
     frozen: Frozen = ()  # parameters that no optimizer has
     averaged: int = 0  # blocks, one in the other, in which its weights are averages
@@ -144,8 +146,7 @@ class Engine:
                 return self.record(taken, *self.recheck.take(self, taken))
             return self.update(taken, self.gradients(taken, self.around_pass))
         except RuntimeError as cut:
-            # Before a rank is called lost: it may have said that its memory ran out.
-            if told := heard(self.world):
+            if told := heard(self.world):  # that memory ran out on a rank, which is not lost then
                 raise told from cut
             raise
 
@@ -153,8 +154,7 @@ class Engine:
         """On several ranks, look at the steps so far on each of them, whoever reads reports.
 
         The rate of "backoff" then follows from numbers that all ranks have, and with "stop" no rank
-        waits for one whose report raised. There a GPU is not waited for: its last step may still be
-        running, and is looked at one step later. One rank has nothing to agree on, and never waits.
+        waits for one whose report raised. There a GPU's last step is looked at one step later.
         """
         if self.settled.one_rank or self.health.policy == "skip":
             return

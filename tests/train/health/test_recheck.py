@@ -19,11 +19,18 @@ from stepladder.train.health.replica_check import LAST
 from stepladder.train.in_loop.ema import EMA
 from tests.ranks import run
 from tests.soak import soak_after
+from tests.train.checkpointing.state_in_attributes import KINDS, Iterates, Plain, kind_name, made
+from tests.train.checkpointing.state_in_attributes import batches as odd_batches
 from tests.train.toys import Net, llama, net, pairs, ragged
 
 ADAM = "adamw lr=0.01 clip=1.0"
 STEPS = 6  # with recheck=2 the steps 1, 3 and 5 are taken twice
 TEST = "test the memory, processor and network of that machine"
+
+
+class Brightening(Plain):
+    def forward(self, x):
+        return super().forward(x.add_(0.5).clamp_(max=1))
 
 
 class Attempts:
@@ -252,6 +259,43 @@ def test_nothing_that_a_step_changes_is_changed_twice():
     plain, told = train_odd("")
     mine, counted = train_odd("recheck=1")
     assert same(mine, plain) and counted == told
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS, ids=kind_name)
+def test_what_user_code_holds_is_put_back_between_the_tries(kind, loss):
+    ends = []
+    for word in ("", " recheck=2"):
+        taken = climb(
+            made(kind), loss=loss(), optimizer="sgd lr=0.1", plan=f"fp32 exact=runs{word}",
+            device="cpu",
+        )  # fmt: skip
+        losses = [taken.step(batch).loss for batch in odd_batches()]
+        ends.append((losses, [p.tolist() for p in taken.module.parameters()]))
+        assert taken.events == []
+    assert ends[0] == ends[1]
+
+
+def test_a_batch_that_the_module_writes_to_is_put_back_too():
+    ends = []
+    for word in ("", " recheck=2"):
+        taken = climb(
+            made(Brightening), loss="cross_entropy", optimizer="sgd lr=0.1",
+            plan=f"fp32 exact=runs{word}", device="cpu",
+        )  # fmt: skip
+        given = odd_batches()
+        losses = [taken.step(batch).loss for batch in given]
+        ends.append((losses, [inputs.tolist() for inputs, _ in given]))
+        assert taken.events == []
+    assert ends[0] == ends[1]
+
+
+def test_an_iterator_is_named_where_no_try_can_put_it_back():
+    taken = climb(
+        made(Iterates), loss="cross_entropy", optimizer="sgd lr=0.1",
+        plan="fp32 exact=runs recheck=1", device="cpu",
+    )  # fmt: skip
+    with pytest.raises(WorldError, match="holds a range_iterator, which no try can put back"):
+        taken.step(odd_batches()[0])
 
 
 def test_a_resumed_run_takes_the_same_steps_twice(tmp_path, monkeypatch):

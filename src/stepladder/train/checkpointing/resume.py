@@ -7,19 +7,17 @@ checkpoint. Nothing of the run is touched before all of it was found good and of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stepladder.checkpoint import CheckpointReader, Manifest, find_checkpoints, read_manifest
 from stepladder.checkpoint.groups import list_groups
 from stepladder.checkpoint.integrity import check_files
-from stepladder.checkpoint.safetensors_file import TensorFile
 from stepladder.errors import RecordError, StepladderError, Unproven
 from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
@@ -42,9 +40,9 @@ from stepladder.train.optimizer.optimizer_state import (
     set_plain_state,
 )
 
+from .own_file import kept_by_rank, set_own_generators, set_own_held
 from .rank_state import set_rank_state
 from .registered_state import load_registered
-from .rng_state import set_generators
 from .sharded_state import StateShard, model_shapes, state_shards, stored_path
 
 OFFER_SECONDS = 120.0  # for rank 0 to look into the folder
@@ -66,11 +64,12 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         set_plain_state(run, manifest, reader)
         reader.read_all_into([*((one.name, one.slice, one.tensor) for one in here), *masters])
         read_compact(run, manifest, reader, taken)
-        generators(run, manifest, reader)
+        set_own_generators(run, manifest, reader)
         set_owed(run, manifest, reader)
         run.reading.restore(kept_by_rank(run, manifest, reader, (KEY, STREAM_KEY)))
         told = set_rank_state(run.climbed, run.world, manifest, reader)
         told += load_registered(run, manifest, reader)
+        told += set_own_held(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state, trained = manifest.state, run.index > 0
     asked, run.index, run.position = run.seed, state["step"], state["position"]
@@ -231,36 +230,6 @@ def examine(run: Engine, path: Path) -> tuple[Manifest | None, RecordError]:
             problem = Unproven("checkpoint", what, "Its log says what it lacks.")
         raise problem
     return (None if damaged else manifest), problem
-
-
-def generators(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
-    """This rank's random generators; of other ranks, the first one's, with all of what they draw
-    alike, such as the order of an epoch."""
-    if manifest.ranks:
-        file = rank_file(run, manifest, reader)
-        found = {name: file.tensor(name) for name in file.names()}
-        try:
-            set_generators(found, run.world.device)
-        except (KeyError, ValueError, TypeError, RuntimeError) as wrong:
-            raise RecordError(
-                "checkpoint", f"{file.path} holds no state of generators", "Use an older one."
-            ) from wrong
-
-
-def kept_by_rank(
-    run: Engine, manifest: Manifest, reader: CheckpointReader, names: Iterable[str]
-) -> dict[str, Tensor] | None:
-    """Where the saved run was in what it read; of other ranks, where the first was."""
-    if not manifest.ranks:  # no run wrote it
-        return None
-    file = rank_file(run, manifest, reader)
-    return {name: file.tensor(name) for name in names if name in file.names()}
-
-
-def rank_file(run: Engine, manifest: Manifest, reader: CheckpointReader) -> TensorFile:
-    """What this rank saved of its own; of other ranks, what the first did."""
-    rank = run.world.place.rank if manifest.ranks == run.world.place.num_ranks else 0
-    return reader.file(f"rank-{rank:05d}.safetensors")
 
 
 def check_same_model(path: Path, manifest: Manifest, run: Engine) -> None:

@@ -81,6 +81,7 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
         taken.add(shard, rank, kept)
     own = {**read_generators(run.world.device), **read_owed(run.climbed), **passing.own}
     own |= run.reading.state()
+    own |= run.held.read(run.climbed, run.world.device, run.events)
     taken.files[f"rank-{rank:05d}.safetensors"] = own
     if buffers is not None:
         taken.copying = Copying(run.world.device)

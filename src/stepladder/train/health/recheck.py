@@ -77,7 +77,7 @@ class Recheck:
 
     def take(self, run: Stepping, batch: Batch) -> tuple[Tensor, Applied]:
         """Take a step until two tries agree, and leave the state as they do."""
-        state = StepState(run.climbed, run.optimizer, run.scale, run.world.device)
+        state = StepState(run.climbed, run.optimizer, run.scale, run.world.device, batch)
         limit = run.settled.plan.memory_bytes
         before = StateCopy(state, on_host=not is_room_for(state.num_bytes, run.world.device, limit))
         first, _ = self.attempt(run, batch, state)
@@ -88,7 +88,7 @@ class Recheck:
             before.put_back()
             third, result = self.attempt(run, batch, state)
             tries += gather(third.unsqueeze(0), run.world)
-            run.events.append(f"step {run.index}: {self.judge(tries, run.index)}")
+            run.events.append(f"step {run.index}: {self.judge(tries, run.index, state.moving)}")
         parameters = [prints[PARAMETERS] for prints in tries[-1]]
         held = run.climbed.module.parameters()
         refuse_deviating(parameters, held, run.world, run.index, self.checkpoint)
@@ -112,11 +112,11 @@ class Recheck:
         losses = [part for _, part in run.climbed.forward_backward.parts]
         prints += map(fingerprint, (state.parameters, losses or [loss], own, [*gradients, loss]))
         applied = run.apply(loss)
-        after = StepState(run.climbed, run.optimizer, run.scale, device)
+        after = StepState(run.climbed, run.optimizer, run.scale, device, batch)
         prints += map(fingerprint, (after.parameters, after.optimizer, after.buffers, after.others))
         return torch.stack([one.to(device) for one in prints]), (loss, applied)
 
-    def judge(self, tries: Sequence[Prints], step: int) -> str:
+    def judge(self, tries: Sequence[Prints], step: int, moving: Sequence[str] = ()) -> str:
         """What is to be said of three tries of which the first two differ, or why none is kept."""
         began = [[prints[BEGINNING] for prints in one] for one in tries]
         if not began[0] == began[1] == began[2]:
@@ -128,6 +128,10 @@ class Recheck:
         ranks, what = blame([earlier[number - 1] for number in odd] + [last])
         if len(odd) == len(earlier):
             problem = f"taken three times, and {ranks} differed each time: in {what}"
+            if moving:
+                problem += f"; the module holds a {moving[0]}, which no try can put back"
+                remedy = "Derive what it gives from the step, or leave recheck out."
+                raise WorldError(f"step {step}", problem, remedy)
             raise WorldError(f"step {step}", problem, f"Go on from {LAST}, and {TEST}.")
         return (
             f"{ranks} differed in {what} the {('first', 'second')[odd[0] - 1]} time this step was "

@@ -18,10 +18,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.rungs import Climbed, LossScale, local
 from stepladder.rungs.forward_effects.written_buffers import is_expanded
 from stepladder.seam.modules import buffers_of, module_attributes
+from stepladder.seam.pytree import tree_leaves
+from stepladder.train.checkpointing.held_values import (
+    GENERATORS,
+    MOST,
+    class_values,
+    generator_state,
+    is_code,
+    moves,
+    own_classes,
+    parts_of,
+    set_generator_state,
+)
 from stepladder.train.checkpointing.rank_state import has_extra_state
 from stepladder.train.tuning.loss_state import note, put_back_dict, put_back_items
 
@@ -38,23 +51,28 @@ class StepState:
         optimizer: torch.optim.Optimizer,
         scale: LossScale,
         device: torch.device,
+        batch: Batch,
     ) -> None:
         self.restores: list[Restore] = []
         self.seen: set[Any] = set()
+        self.moving: list[str] = []  # kinds of iterators, which nobody can put back
         self.parameters = list(self.keep([local(p.detach()) for p in climbed.state.parameters()]))
         # A shard is a view of its parameter, unless it is a copy on the host.
         self.seen |= {place(s.owned) for s in climbed.shards if is_view(s.owned, s.parameter)}
         self.optimizer = list(self.keep_attributes(optimizer))
         self.buffers = [t for part in climbed.state.modules() for t in self.keep_part(part)]
+        for kind in own_classes(type(part) for part in climbed.state.modules()):
+            self.buffers += self.keep_class(kind)
         self.others = list(self.keep([scale.scale, scale.good_steps]))
         if owed := climbed.forward_backward.gradient_sync.compression:
             self.others += self.keep([owed.factors, owed.missed])
-        self.keep_loss(climbed.forward_backward.loss.function)
+        self.others += self.keep_loss(climbed)
+        self.batch = list(self.keep(tree_leaves((batch.inputs, batch.targets))))
         self.restores += generators_put_back(device)
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*self.parameters, *self.optimizer, *self.buffers, *self.others]
+        return [*self.parameters, *self.optimizer, *self.buffers, *self.others, *self.batch]
 
     @property
     def num_bytes(self) -> int:
@@ -77,14 +95,30 @@ class StepState:
             self.restores.append(partial(put_back_items, value, list(value)))
             for item in value:
                 yield from self.keep(item)
-        elif kind is torch.Generator:
-            self.restores.append(partial(value.set_state, value.get_state()))
+        elif isinstance(value, GENERATORS):
+            self.restores.append(partial(set_generator_state, value, generator_state(value)))
+        elif isinstance(value, np.ndarray):
+            self.restores.append(partial(np.copyto, value, value.copy()))
+        elif not is_code(value) and id(value) not in self.seen and len(self.seen) < MOST:
+            self.seen.add(id(value))
+            if moves(value):
+                self.moving.append(kind.__name__)
+            elif parts_of(value) is not None and hasattr(value, "__dict__"):
+                yield from self.keep_attributes(value)
+            elif kind is tuple:
+                for item in value:
+                    yield from self.keep(item)
 
     def keep_attributes(self, holder: Any) -> Iterator[Tensor]:
         """The same of what an object has for its own."""
         attributes = vars(holder)
         self.restores.append(partial(put_back_dict, attributes, dict(attributes)))
         for value in list(attributes.values()):
+            yield from self.keep(value)
+
+    def keep_class(self, kind: type) -> Iterator[Tensor]:
+        for name, value in class_values(kind).items():
+            self.restores.append(partial(setattr, kind, name, value))
             yield from self.keep(value)
 
     def keep_part(self, part: nn.Module) -> Iterator[Tensor]:
@@ -97,8 +131,13 @@ class StepState:
         if has_extra_state(part):
             self.restores.append(partial(part.set_extra_state, deepcopy(part.get_extra_state())))
 
-    def keep_loss(self, function: Any) -> None:
-        if isinstance(function, nn.Module):  # its state is the module's, where it has any
+    def keep_loss(self, climbed: Climbed) -> Iterator[Tensor]:
+        function = climbed.forward_backward.loss.function
+        if isinstance(function, nn.Module):
+            known = set(climbed.state.modules())
+            for part in function.modules():
+                if part not in known:
+                    yield from self.keep_part(part)
             return
         noted: list[Restore] = []
         try:

@@ -8,6 +8,7 @@ anything else, such as another network, is refused, and no plan is tried.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.errors import ModelError
+from stepladder.train.checkpointing.held_values import generator_state, set_generator_state
 
 FROZEN = (bool, int, float, complex, str, bytes, type(None), type, ModuleType, BuiltinFunctionType,
           torch.dtype, torch.device, range, slice, frozenset, np.ufunc, np.generic)  # fmt: skip
@@ -66,6 +68,9 @@ def parts_of(value: Any, restores: list[Restore]) -> list[Any]:
             raise refused(f"the module {type(value).__name__}")
         case Tensor():
             restores.append(partial(put_back_tensor, value, value.detach().clone()))
+            return []
+        case torch.Generator() | np.random.Generator() | np.random.RandomState() | random.Random():
+            restores.append(partial(set_generator_state, value, generator_state(value)))
             return []
         case np.ndarray():
             restores.append(partial(np.copyto, value, value.copy()))
