@@ -89,7 +89,6 @@ def climb(
     """
     health, device = Health(nonfinite), str(device)
     check_arguments(model, clip, seed, exact, timeout_seconds)
-    check_exact(plan, exact)
     sample = arranged_sample(sample, model, loss)
     place = Place.from_environment()
     code = None if optimizer is None else read_given(optimizer, model, loss)
@@ -101,7 +100,7 @@ def climb(
     if not isinstance(plan, Plan) and place.num_ranks > 1 and is_automatic(plan.split()):
         connect(device, timeout_seconds=timeout_seconds, facts={"plan": plan})
         choice = Choice(*agree(choice.plan, choice.because))
-    choice = spread_choice(exact_choice(choice, exact), place.num_ranks)
+    choice = spread_choice(exact_choice(choice, exact, plan), place.num_ranks)
     if given is not None:
         choice = replace(choice, plan=replace(choice.plan, optimizer=given))
     elif clip is not None:
@@ -125,8 +124,9 @@ def climb(
     return run
 
 
-def exact_choice(choice: Choice, exact: bool) -> Choice:
+def exact_choice(choice: Choice, exact: bool, plan: Any) -> Choice:
     """The choice with the same bits each time, where that is asked for."""
+    check_exact(plan, exact)
     if exact and (choice.plan.exact.free or not choice.plan.exact.runs):
         choice = replace(choice, plan=replace(choice.plan, exact=Exact(runs=True)))
     if choice.plan.exact.runs:
