@@ -36,6 +36,7 @@ from stepladder.seam.process_groups import default_store, groups_of_this_rank
 from stepladder.world.launcher_environment import Place
 
 from .background_thread import start_background_thread
+from .different_calls import different_calls
 from .flight_recorder import count_calls, last_call, read_counts, read_recorder
 from .shared_failure import SharedFailure, is_connection_error
 
@@ -233,19 +234,6 @@ class HangWatchdog:
         if not pending or counts != self._counts:
             self._counts, self._since = counts, time.monotonic()
         return time.monotonic() - self._since > self.timeout_seconds + 2 * self.period
-
-
-def different_calls(reason: str, places: Mapping[int, str]) -> LostRank:
-    """The error where ranks called as many collectives: those may not have been the same ones."""
-    listed = [f"rank {rank} at {places[rank]}" for rank in sorted(places)[:4] if places[rank]]
-    more = "" if len(places) <= 4 else f" (and {len(places) - 4} more)"
-    return LostRank(
-        "world",
-        f"{reason}, while every rank is alive and called as many collectives: "
-        f"{', '.join(listed)}{more}",
-        "If ranks run different parts of the module, as by their data, use ddp or zero1; else see "
-        "the network between the machines, or raise run.timeout_seconds.",
-    )
 
 
 WATCHDOGS: WeakKeyDictionary[Any, HangWatchdog] = WeakKeyDictionary()  # one per process group
