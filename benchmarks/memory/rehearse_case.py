@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import stepladder as sl
-from stepladder.plan import Batch
+from stepladder.plan import BatchSplit
 from stepladder.rehearse import rehearse
 from stepladder.train.module_inputs import arranged_sample
 from zoo_cases import OPTIMIZER, PLANS, case_of
@@ -56,6 +56,6 @@ def forecast_plan(case: Any, plan: str) -> dict[str, Any]:
     sample = arranged_sample(case.batch, case.module, case.loss)
     facts = sl.describe(case.module, sample=sample)
     rows = sample.num_rows
-    asked = replace(sl.Plan.parse(plan), batch=Batch(rows, rows, 1))
+    asked = replace(sl.Plan.parse(plan), batch=BatchSplit(rows, rows, 1))
     found = sl.forecast(facts, asked, DEVICE).memory
     return {"allocated": found.allocated_bytes, "reserved": found.reserved_bytes}

@@ -45,8 +45,7 @@ from stepladder.hardware import Cluster
 from stepladder.measure import measure_memory
 from stepladder.model import build
 from stepladder.model.builtin.initialise import reset_buffers, retie
-from stepladder.plan import Batch as BatchPlan
-from stepladder.plan import Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.planner import forecast, search
 from stepladder.record import Calibration, Forecast, correction_key
 from stepladder.train import climb
@@ -348,7 +347,9 @@ def picked(sweep: Sweep, device: str, calibration: Calibration) -> list[str]:
 
 
 def settled(text: str, batch: int) -> Plan:
-    return replace(Plan.parse(text), batch=BatchPlan(batch, Plan.parse(text).batch.micro)).settle(1)
+    return replace(Plan.parse(text), batch=BatchSplit(batch, Plan.parse(text).batch.micro)).settle(
+        1
+    )
 
 
 def quickly_built(name: str, sequence: int, device: str) -> nn.Module:

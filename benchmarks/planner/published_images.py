@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from stepladder.errors import StepladderError
-from stepladder.plan import PRECISIONS, Batch, Optimizer, Plan
+from stepladder.plan import PRECISIONS, BatchSplit, Optimizer, Plan
 from stepladder.workload import Facts, MatmulFacts, Part, Shape, facts_of_shape, find_facts
 from stepladder.workload.convnet import RESNETS
 
@@ -60,7 +60,7 @@ def plan_of_images(row: Row) -> Plan:
     batch = int(row["batch"])
     return Plan(
         precision=PRECISIONS[half],
-        batch=Batch(batch, batch),
+        batch=BatchSplit(batch, batch),
         compile=row["compile"][:1].lower() in ("y", "t", "1"),
         kernels=("layout",) if row["channels_last"][:1].lower() == "y" else False,
         attention="plain" if "torch 1." in row["notes"] else "auto",

@@ -17,7 +17,7 @@ from stepladder.errors import StepladderError
 from stepladder.hardware import Cluster, find_device
 from stepladder.plan import (
     PRECISIONS,
-    Batch,
+    BatchSplit,
     Layout,
     Optimizer,
     Plan,
@@ -296,14 +296,14 @@ def schedule_of_row(row: Row) -> Schedule:
     return Schedule()
 
 
-def whole_batch(row: Row) -> Batch:
+def whole_batch(row: Row) -> BatchSplit:
     """The row's batch; where micro-batches do not divide it, the next one that they do."""
     data, sequences = number(row, "dp"), number(row, "global_batch_seqs")
     passes = number(row, "grad_accum")
     whole = sequences / data / passes if row["grad_accum"] or not megatron_like(row) else 1
     micro = max(number(row, "micro_batch_seqs", whole), 1)
     rounds = -(-sequences // (micro * data))
-    return Batch(micro * rounds * data, micro)
+    return BatchSplit(micro * rounds * data, micro)
 
 
 def precision_of_row(row: Row) -> Precision:

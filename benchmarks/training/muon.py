@@ -23,7 +23,7 @@ from stepladder.bench import make_workload
 from stepladder.bench.loss_curves.learning_rates import RateCase, measure_learning_rates
 from stepladder.launch import Ranks
 from stepladder.model import build
-from stepladder.plan import Batch, Optimizer, Plan
+from stepladder.plan import BatchSplit, Optimizer, Plan
 from stepladder.planner import forecast_state
 from stepladder.train import climb
 from stepladder.workload import find_facts
@@ -92,7 +92,7 @@ def memory() -> Iterator[dict[str, Any]]:
                 method = None
                 measured = max(ranks.call(state_bytes, layout, words, ranks=4, init_method=method))
                 plan = replace(Plan.parse(f"fp32 {layout}"), optimizer=Optimizer.parse(words))
-                settled = replace(plan, batch=Batch(8, 2)).settle(4)
+                settled = replace(plan, batch=BatchSplit(8, 2)).settle(4)
                 said = max(stage.optimizer for stage in forecast_state(facts, settled))
                 print(f"{layout:26} {name:8} {measured:9,} B, forecast {said:9,} B", flush=True)
                 yield {"layout": layout, "optimizer": name, "measured": measured, "forecast": said}

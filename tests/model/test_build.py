@@ -105,7 +105,11 @@ def test_what_only_the_planner_counts_is_not_built() -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("mixtral-8x7b", "model.experts: 8 experts are stacked in one tensor, and Hugging Face's"),
+        ("qwen3-moe-tiny", "model.experts: an MLP beside the experts is in no mixture that has"),
+        (
+            "llama:experts=4,active=2,raw=1",
+            "model.experts: weights of experts as the router gave them without norms of queries",
+        ),
         ("llama:head=32", "model.extra: norms of queries and keys, or heads of another width"),
     ],
 )

@@ -2,7 +2,16 @@
 
 from hypothesis import strategies as st
 
-from stepladder.plan import PRECISIONS, Batch, Layout, Optimizer, Plan, Rate, Recompute, Schedule
+from stepladder.plan import (
+    PRECISIONS,
+    BatchSplit,
+    Layout,
+    Optimizer,
+    Plan,
+    Rate,
+    Recompute,
+    Schedule,
+)
 from stepladder.plan.optimizer import Group
 from stepladder.plan.options import Compress, Exact
 
@@ -23,7 +32,7 @@ def open_one(layout: Layout, axis: str | None) -> Layout:
 
 
 open_layouts = st.builds(open_one, layouts, st.sampled_from([None, *Layout.__slots__]))
-batches = st.builds(Batch, *[st.none() | counts] * 3)
+batches = st.builds(BatchSplit, *[st.none() | counts] * 3)
 
 recomputes = st.one_of(
     st.sampled_from([Recompute(), Recompute("blocks"), Recompute("selective")]),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.plan import Batch, Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.plan.batch import rank_positions, uneven_rank_rows
 from stepladder.plan.settled.settle import settle
 
@@ -16,27 +16,27 @@ few = st.integers(1, 12)
 
 @given(micro=few, micro_batches=few, ways=few)
 def test_any_two_of_the_three_numbers_give_the_third(micro, micro_batches, ways):
-    full = Batch(micro * micro_batches * ways, micro, micro_batches)
+    full = BatchSplit(micro * micro_batches * ways, micro, micro_batches)
     for part in (
-        Batch(None, micro, micro_batches),
-        Batch(full.sequences, micro, None),
-        Batch(full.sequences, None, micro_batches),
+        BatchSplit(None, micro, micro_batches),
+        BatchSplit(full.sequences, micro, None),
+        BatchSplit(full.sequences, None, micro_batches),
         full,
     ):
         assert part.settle(ways) == full
 
 
 def test_an_empty_batch_is_one_sequence_a_rank():
-    assert Batch().settle(8) == Batch(8, 1, 1)
+    assert BatchSplit().settle(8) == BatchSplit(8, 1, 1)
 
 
 def test_a_batch_alone_is_taken_in_one_pass():
-    assert Batch(64).settle(8) == Batch(64, 8, 1)
+    assert BatchSplit(64).settle(8) == BatchSplit(64, 8, 1)
 
 
 @given(step=st.integers(0, 100), micro=few, micro_batches=few, ways=few)
 def test_the_shares_of_all_data_ranks_partition_the_global_batch(step, micro, micro_batches, ways):
-    batch = Batch(micro * micro_batches * ways, micro, micro_batches)
+    batch = BatchSplit(micro * micro_batches * ways, micro, micro_batches)
     shares = [rank_positions(step, batch, index, ways) for index in range(ways)]
     assert all([len(part) for part in parts] == [micro] * micro_batches for parts in shares)
     read = sorted(position for parts in shares for part in parts for position in part)
@@ -46,7 +46,7 @@ def test_the_shares_of_all_data_ranks_partition_the_global_batch(step, micro, mi
 
 @given(micro=few, micro_batches=few, ways=few)
 def test_the_nth_micro_batches_of_all_ranks_are_one_chunk_of_the_batch(micro, micro_batches, ways):
-    batch = Batch(micro * micro_batches * ways, micro, micro_batches)
+    batch = BatchSplit(micro * micro_batches * ways, micro, micro_batches)
     shares = [rank_positions(0, batch, index, ways) for index in range(ways)]
     for number in range(micro_batches):
         stretch = sorted(position for parts in shares for position in parts[number])
@@ -55,7 +55,7 @@ def test_the_nth_micro_batches_of_all_ranks_are_one_chunk_of_the_batch(micro, mi
 
 def test_a_batch_that_does_not_divide_names_the_nearest_sizes():
     with pytest.raises(PlanError) as caught:
-        Batch(100, 4).settle(8)
+        BatchSplit(100, 4).settle(8)
     assert str(caught.value) == (
         "batch.sequences: 100 does not divide by 32 "
         "(micro-batches of 4 x 8 data ranks). Nearest that do: 96 or 128."
@@ -64,32 +64,32 @@ def test_a_batch_that_does_not_divide_names_the_nearest_sizes():
 
 def test_a_batch_smaller_than_the_ranks_micro_batches_names_the_least():
     with pytest.raises(PlanError, match=r"3 does not divide .* Nearest that do: 32\."):
-        Batch(3, 4).settle(8)
+        BatchSplit(3, 4).settle(8)
 
 
 def test_a_batch_without_micro_that_does_not_divide_names_the_nearest_sizes():
     with pytest.raises(PlanError) as caught:
-        Batch(10, None, 2).settle(2)
+        BatchSplit(10, None, 2).settle(2)
     assert str(caught.value) == (
         "batch.sequences: 10 does not divide by 4 (micro-batches x data ranks). "
         "Nearest that do: 8 or 12."
     )
     with pytest.raises(PlanError, match=re.escape("Nearest that do: 4.")):
-        Batch(3, None, 2).settle(2)
+        BatchSplit(3, None, 2).settle(2)
 
 
 @given(sequences=st.integers(1, 500), micro=few, ways=few)
 def test_the_nearest_sizes_named_do_divide(sequences, micro, ways):
     try:
-        Batch(sequences, micro).settle(ways)
+        BatchSplit(sequences, micro).settle(ways)
     except PlanError as refused:
         for size in re.findall(r"\d+", refused.remedy):
-            assert Batch(int(size), micro).settle(ways).sequences == int(size)
+            assert BatchSplit(int(size), micro).settle(ways).sequences == int(size)
 
 
 def test_micro_batches_that_contradict_the_batch_name_the_right_number():
     with pytest.raises(PlanError) as caught:
-        Batch(64, 2, 3).settle(4)
+        BatchSplit(64, 2, 3).settle(4)
     assert str(caught.value) == (
         "batch.accumulate: 3 micro-batches of 2 x 4 data ranks make 24, not batch=64. "
         "Use accumulate=8 or leave it out."
@@ -98,7 +98,7 @@ def test_micro_batches_that_contradict_the_batch_name_the_right_number():
 
 def test_numbers_under_one_are_all_reported():
     with pytest.raises(PlanError) as caught:
-        Plan(batch=Batch(0, -1, 0)).check()
+        Plan(batch=BatchSplit(0, -1, 0)).check()
     assert str(caught.value).splitlines() == [
         "batch.sequences: 0 is not a number of sequences. Use 1 or more.",
         "batch.micro: -1 is not a number of sequences. Use 1 or more.",
@@ -115,12 +115,12 @@ def test_uneven_shares_are_the_batch_and_differ_by_one_row_at_most(size, ways):
 
 @given(micro=few, micro_batches=few, ways=few)
 def test_a_step_has_as_many_rows_as_its_micro_batches_or_fewer(micro, micro_batches, ways):
-    batch = Batch(None, micro, micro_batches)
+    batch = BatchSplit(None, micro, micro_batches)
     most = micro * micro_batches * ways
     for rows in (1, most - 1, most):
         batch.check_rows(rows, ways)
-        Batch(None, None, micro_batches).check_rows(rows + most, ways)
-        Batch(None, micro, None).check_rows(rows + most, ways)
+        BatchSplit(None, None, micro_batches).check_rows(rows + most, ways)
+        BatchSplit(None, micro, None).check_rows(rows + most, ways)
     with pytest.raises(PlanError, match=f"make {most}, and the batch has {most + 1} rows"):
         batch.check_rows(most + 1, ways)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError, PlanErrors
-from stepladder.plan import BF16, Batch, Layout, Optimizer, Plan, Recompute
+from stepladder.plan import BF16, BatchSplit, Layout, Optimizer, Plan, Recompute
 from stepladder.plan.layout import REST
 
 from . import strategies as some
@@ -41,7 +41,7 @@ def test_a_plan_reads_as_people_write_it():
         precision=BF16,
         layout=Layout(shard=8),
         zero=3,
-        batch=Batch(64, 2),
+        batch=BatchSplit(64, 2),
         recompute=Recompute("blocks"),
         compile=True,
     )
@@ -163,5 +163,5 @@ def test_slices_that_ranks_or_a_batch_cannot_share_are_refused(text, ranks, mess
 def test_slices_are_the_micro_batches_of_a_settled_plan():
     for ranks in (1, 2, 8):
         settled = Plan.parse("fp32 zero3 exact=ranks batch=32").settle(ranks)
-        assert settled.batch == Batch(32, 4, 8 // ranks)
-    assert Plan.parse("fp32 exact=ranks micro=3").settle(1).batch == Batch(24, 3, 8)
+        assert settled.batch == BatchSplit(32, 4, 8 // ranks)
+    assert Plan.parse("fp32 exact=ranks micro=3").settle(1).batch == BatchSplit(24, 3, 8)

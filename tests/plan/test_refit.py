@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stepladder.errors import PlanError
-from stepladder.plan import PRECISIONS, Batch, Layout, Optimizer, Plan, Recompute, Schedule
+from stepladder.plan import PRECISIONS, BatchSplit, Layout, Optimizer, Plan, Recompute, Schedule
 from stepladder.plan.layout import REST
 from stepladder.plan.options import Compress, Exact
 from stepladder.plan.refit import refit, spread
@@ -19,20 +19,20 @@ TENSOR = "bf16 zero3 shard=2 tensor=4 batch=64 micro=8"
 @pytest.mark.parametrize(
     ("asked", "ranks", "layout", "batch"),
     [
-        (TENSOR, 4, Layout(shard=1, tensor=4), Batch(64, 8)),
-        (TENSOR, 12, Layout(shard=3, tensor=4), Batch(64, 8)),
-        (TENSOR, 6, Layout(shard=3, tensor=2), Batch(64, 8)),
-        (TENSOR, 3, Layout(shard=3), Batch(64, 8)),
-        (TENSOR, 1, Layout(), Batch(64, 8)),
-        ("ddp replicate=4 batch=64 micro=16", 3, Layout(replicate=3), Batch(64, 16)),
-        ("ddp replicate=4 batch=64 micro=16", 8, Layout(replicate=8), Batch(64, 8)),
-        ("zero3 shard=2 replicate=2 batch=8", 6, Layout(replicate=3, shard=2), Batch(8)),
-        ("zero3 shard=2 replicate=2 batch=8", 3, Layout(shard=3), Batch(8)),
-        ("zero1 shard=4 batch=8 accumulate=2", 2, Layout(shard=2), Batch(8)),
-        ("ddp pipeline=4 replicate=1 batch=16 micro=4", 2, Layout(pipeline=2), Batch(16, 4)),
-        ("ddp pipeline=4 replicate=1 batch=16 micro=4", 8, Layout(4, 2), Batch(16, 2)),
-        ("tensor=2 context=2", 2, Layout(tensor=2), Batch()),
-        ("tensor=2 context=2", 6, Layout(replicate=3, tensor=2), Batch()),
+        (TENSOR, 4, Layout(shard=1, tensor=4), BatchSplit(64, 8)),
+        (TENSOR, 12, Layout(shard=3, tensor=4), BatchSplit(64, 8)),
+        (TENSOR, 6, Layout(shard=3, tensor=2), BatchSplit(64, 8)),
+        (TENSOR, 3, Layout(shard=3), BatchSplit(64, 8)),
+        (TENSOR, 1, Layout(), BatchSplit(64, 8)),
+        ("ddp replicate=4 batch=64 micro=16", 3, Layout(replicate=3), BatchSplit(64, 16)),
+        ("ddp replicate=4 batch=64 micro=16", 8, Layout(replicate=8), BatchSplit(64, 8)),
+        ("zero3 shard=2 replicate=2 batch=8", 6, Layout(replicate=3, shard=2), BatchSplit(8)),
+        ("zero3 shard=2 replicate=2 batch=8", 3, Layout(shard=3), BatchSplit(8)),
+        ("zero1 shard=4 batch=8 accumulate=2", 2, Layout(shard=2), BatchSplit(8)),
+        ("ddp pipeline=4 replicate=1 batch=16 micro=4", 2, Layout(pipeline=2), BatchSplit(16, 4)),
+        ("ddp pipeline=4 replicate=1 batch=16 micro=4", 8, Layout(4, 2), BatchSplit(16, 2)),
+        ("tensor=2 context=2", 2, Layout(tensor=2), BatchSplit()),
+        ("tensor=2 context=2", 6, Layout(replicate=3, tensor=2), BatchSplit()),
     ],
 )
 def test_axes_that_cut_the_model_stay_where_the_ranks_divide_and_fall_to_divisors_elsewhere(
@@ -76,7 +76,7 @@ def test_a_schedule_that_cannot_take_its_turns_makes_room_for_a_plain_one():
     plan = Plan.parse("pipeline=4 schedule=interleaved:2 replicate=1 batch=6 micro=1")
     fitted = refit(plan, 2).plan
     assert (fitted.layout.pipeline, fitted.schedule.kind) == (2, "interleaved")
-    odd = replace(plan, batch=Batch(3, 1))
+    odd = replace(plan, batch=BatchSplit(3, 1))
     assert refit(odd, 2).plan.schedule.kind == "1f1b"
 
 
@@ -131,7 +131,7 @@ plans = st.builds(
 def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
     plan, layout, micro, micro_batches, ranks
 ):
-    batch = Batch(None, micro, None if plan.exact.slices else micro_batches)
+    batch = BatchSplit(None, micro, None if plan.exact.slices else micro_batches)
     plan = replace(plan, layout=layout, batch=batch)
     assume(not plan.problems())
     plan = plan.settle(layout.num_ranks)
@@ -162,7 +162,7 @@ def test_any_legal_plan_becomes_a_legal_plan_of_exactly_the_ranks(
 def test_an_exact_plan_keeps_its_slices_on_the_ranks_that_can_share_them():
     plan = Plan.parse("fp32 zero3 shard=8 exact=ranks batch=32").settle(8)
     fitted = refit(plan, 4).plan.settle(4)
-    assert fitted.batch == Batch(32, 4, 2) and fitted.exact == plan.exact
+    assert fitted.batch == BatchSplit(32, 4, 2) and fitted.exact == plan.exact
     with pytest.raises(PlanError) as refused:
         refit(plan, 6)
     assert str(refused.value) == (

@@ -35,7 +35,7 @@ def test_a_journal_that_refuses_ends_the_sampling_and_nothing_else():
         raise OSError("no space")
 
     with DeviceSampler(refuse, lambda: 0, every_seconds=0.01) as sampler:
-        sampler._thread.join(30)
+        sampler._thread.join(120)
         assert not sampler._thread.is_alive()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.measure import measure_memory
-from stepladder.plan import Batch, Optimizer, Plan
+from stepladder.plan import BatchSplit, Optimizer, Plan
 from stepladder.train import climb
 
 from .time_plans import Workload
@@ -43,7 +43,9 @@ def measure_accumulation(
     while micro_batches <= rows:
         if rows % micro_batches == 0:
             settled = replace(
-                plan, batch=Batch(rows, rows // micro_batches), optimizer=Optimizer.parse(optimizer)
+                plan,
+                batch=BatchSplit(rows, rows // micro_batches),
+                optimizer=Optimizer.parse(optimizer),
             )
             row = measure_micro_batches(work, settled, expected)
             expected = expected or row.losses

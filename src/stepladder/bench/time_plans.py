@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from stepladder.data import Batch as DataBatch
+from stepladder.data import Batch
 from stepladder.errors import StepladderError
 from stepladder.measure import measure_memory
-from stepladder.plan import Batch, Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.record import Memory
 from stepladder.rungs import is_out_of_memory
 from stepladder.train import Run, climb
@@ -34,7 +34,7 @@ class Workload:
 
     name: str
     make: Callable[[], nn.Module]
-    batches: Sequence[DataBatch]
+    batches: Sequence[Batch]
     code: UserCode | None = None  # where the loss is the user's own
     vocab: int | None = None
     device: str = "auto"
@@ -119,7 +119,7 @@ def measure_plan(workload: Workload, name: str, plan: Plan, warmup: int, steps: 
 
 
 def time_steps(
-    run: Run, batches: Sequence[DataBatch], warmup: int, steps: int
+    run: Run, batches: Sequence[Batch], warmup: int, steps: int
 ) -> tuple[list[float], list[float]]:
     """Seconds of each timed step, and every step's loss."""
     seconds, losses = [], []
@@ -149,7 +149,7 @@ def best_batch(rows: Sequence[Row]) -> Row | None:
 
 
 def with_batch(plan: Plan, sequences: int) -> Plan:
-    return replace(plan, batch=Batch(sequences, plan.batch.micro))
+    return replace(plan, batch=BatchSplit(sequences, plan.batch.micro))
 
 
 def device_name(device: str) -> str:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from stepladder.hardware import Cluster
-from stepladder.plan import PRECISIONS, Batch, Plan
+from stepladder.plan import PRECISIONS, BatchSplit, Plan
 from stepladder.plan.precision import BYTES
 from stepladder.planner import forecast
 from stepladder.record import Calibration, Timing
@@ -78,7 +78,7 @@ def corrected(found: Calibration) -> Calibration:
     for timing in found.timings:
         if timing.kind == "step" and found.matrix_flops_per_second.get(timing.compute):
             rows = timing.shape[0]
-            plan = Plan(precision=PRECISIONS[timing.compute], batch=Batch(rows, rows, 1))
+            plan = Plan(precision=PRECISIONS[timing.compute], batch=BatchSplit(rows, rows, 1))
             cluster = Cluster.parse(f"1 x {found.device}")
             said = forecast(find_facts(STEP_MODEL), plan, cluster, found).time
             if said is not None:

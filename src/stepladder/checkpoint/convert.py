@@ -30,7 +30,7 @@ from .safetensors_file import (
     open_tensors,
     write_files,
 )
-from .tensor_slice import whole_slice
+from .tensor_slice import TensorSlice, whole_slice
 
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 2**30  # Hugging Face's usual file size
@@ -51,8 +51,13 @@ def concatenated_source(
     dtype: torch.dtype | None,
     *,
     transposed: bool = False,
+    place: tuple[int, ...] = (),
 ) -> TensorSource:
-    """Tensors of the checkpoint concatenated along dimension 0, optionally in another dtype."""
+    """Tensors of the checkpoint concatenated along dimension 0, optionally in another dtype.
+
+    Args:
+        place: of the one that is wanted, where tensors are stacked in one.
+    """
     missing = [one for one in stored_names if f"model/{one}" not in reader.manifest.tensors]
     if missing:
         raise RecordError(
@@ -62,7 +67,7 @@ def concatenated_source(
         )
 
     def make() -> Tensor:
-        parts = [reader.read(f"model/{one}") for one in stored_names]
+        parts = [read_at(reader, f"model/{one}", place) for one in stored_names]
         made = parts[0] if len(parts) == 1 else torch.cat(parts)
         made = made.t().contiguous() if transposed else made
         if dtype is None or not made.is_floating_point():
@@ -70,13 +75,25 @@ def concatenated_source(
         return allocate_pages(made.shape, dtype).copy_(made)
 
     first, *others = [reader.manifest.tensors[f"model/{one}"] for one in stored_names]
-    shape = first.shape
+    shape = first.shape[len(place) :]
     if others:
         shape = (sum(entry.shape[0] for entry in (first, *others)), *shape[1:])
     kind = DTYPES[first.dtype]
     if dtype is not None and kind.is_floating_point:
         kind = dtype
     return TensorSource(name, kind, shape[::-1] if transposed else shape, make)
+
+
+def read_at(reader: CheckpointReader, name: str, place: tuple[int, ...]) -> Tensor:
+    """A tensor, or the one at a place of a stack."""
+    if not place:
+        return reader.read(name)
+    entry = reader.manifest.tensors[name]
+    inside = entry.shape[len(place) :]
+    start = (*place, *(0 for _ in inside))
+    made = allocate_pages((*(1 for _ in place), *inside), DTYPES[entry.dtype])
+    reader.read_into(name, TensorSlice(start, tuple(made.shape)), made)
+    return made.view(inside)
 
 
 def write_huggingface(

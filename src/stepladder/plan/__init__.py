@@ -3,7 +3,7 @@
 Standard library only.
 """
 
-from .batch import Batch
+from .batch import BatchSplit
 from .layout import AXES, Layout
 from .learning_rate import Rate
 from .optimizer import Optimizer
@@ -18,7 +18,7 @@ __all__ = [
     "BF16",
     "FP32",
     "PRECISIONS",
-    "Batch",
+    "BatchSplit",
     "Layout",
     "Optimizer",
     "Plan",

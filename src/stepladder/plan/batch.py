@@ -13,19 +13,19 @@ from stepladder.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchSplit:
     """How a global batch is split: sequences, rows of a micro-batch, micro-batches a step."""
 
     sequences: int | None = None  # in one optimizer step, over all ranks
     micro: int | None = None  # sequences in one micro-batch of one rank
     micro_batches: int | None = None  # that each rank accumulates before one step
 
-    def settle(self, data_ranks: int) -> Batch:
+    def settle(self, data_ranks: int) -> BatchSplit:
         """Fill in the open numbers and check all three against each other."""
         sequences, micro, micro_batches = self.sequences, self.micro, self.micro_batches
         if sequences is None:
             micro, micro_batches = micro or 1, micro_batches or 1
-            return Batch(micro * micro_batches * data_ranks, micro, micro_batches)
+            return BatchSplit(micro * micro_batches * data_ranks, micro, micro_batches)
         if micro is None:
             micro = self._divide("batch.sequences", sequences, (micro_batches or 1) * data_ranks)
         together = micro * data_ranks
@@ -33,7 +33,7 @@ class Batch:
             raise self._misfit(sequences, micro, data_ranks)
         if micro_batches is not None and micro_batches * together != sequences:
             raise self._disagreement(sequences, f"not batch={sequences}", data_ranks)
-        return Batch(sequences, micro, sequences // together)
+        return BatchSplit(sequences, micro, sequences // together)
 
     def check_given(self, data_ranks: int) -> None:
         """Refuse three numbers that disagree; ranks may have unequal shares of the batch."""
@@ -57,12 +57,12 @@ class Batch:
             f"Use accumulate={passes(rows, micro, data_ranks)} or leave it out.",
         )
 
-    def cut(self, slices: int) -> Batch:
+    def cut(self, slices: int) -> BatchSplit:
         """Fill in what a cut into so many slices, each one micro-batch, says of the batch."""
         if self.sequences is None:
             micro = self.micro or 1
-            return Batch(micro * slices, micro, self.micro_batches)
-        return Batch(self.sequences, self.sequences // slices, self.micro_batches)
+            return BatchSplit(micro * slices, micro, self.micro_batches)
+        return BatchSplit(self.sequences, self.sequences // slices, self.micro_batches)
 
     @staticmethod
     def _divide(field: str, sequences: int, ways: int) -> int:
@@ -104,7 +104,7 @@ def nearest_multiples(number: int, of: int) -> str:
     return f"{below} or {below + of}" if below else f"{of}"
 
 
-def rank_positions(step: int, batch: Batch, data_index: int, data_ranks: int) -> list[range]:
+def rank_positions(step: int, batch: BatchSplit, data_index: int, data_ranks: int) -> list[range]:
     """The dataset positions that this data rank reads in one step: one range per micro-batch.
 
     The p-th micro-batches of all ranks are the p-th chunk of the global batch, so the global batch

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from stepladder.errors import PlanError, raise_all, require_type
 
 from . import plan_text as words
-from .batch import Batch, nearest_multiples
+from .batch import BatchSplit, nearest_multiples
 from .layout import Layout
 from .optimizer import Optimizer
 from .options import Compress, Exact, Recompute, Schedule
@@ -37,7 +37,7 @@ class Plan:
     zero: Literal[0, 1, 2, 3] = 0  # sliced along shard: 1 optimizer, 2 + gradients, 3 + parameters
     prefetch: int | None = None  # blocks gathered ahead of the one that computes; None: one
     gathered: int | None = None  # blocks whole at a time, at most; None: the usual few
-    batch: Batch = Batch()
+    batch: BatchSplit = BatchSplit()
     recompute: Recompute = Recompute()
     offload: tuple[str, ...] = ()  # what lives in host memory
     compress: Compress = Compress()
@@ -112,7 +112,7 @@ class Plan:
         return words.plan_words(values(self), values(Plan()))
 
 
-TYPES = {"precision": Precision, "layout": Layout, "batch": Batch, "optimizer": Optimizer}
+TYPES = {"precision": Precision, "layout": Layout, "batch": BatchSplit, "optimizer": Optimizer}
 
 
 def type_problems(plan: Plan) -> list[PlanError]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from stepladder.errors import PlanError, nearest, raise_all
 
-from .batch import Batch
+from .batch import BatchSplit
 from .layout import AXES, REST, Layout
 from .optimizer import Optimizer
 from .options import (
@@ -179,7 +179,7 @@ def parse_fields(words: Iterator[tuple[str, str]]) -> dict[str, Any]:
             DATA_WORDS[seen["data"]],
         )
     raise_all(problems)
-    return {**fields, "layout": Layout(**axes), "batch": Batch(**batch)}
+    return {**fields, "layout": Layout(**axes), "batch": BatchSplit(**batch)}
 
 
 def unknown(key: str, value: str) -> PlanError:

@@ -20,7 +20,7 @@ from math import prod
 
 from stepladder.errors import PlanError, raise_all
 
-from .batch import Batch
+from .batch import BatchSplit
 from .layout import AXES, REST, Layout
 from .options import Compress, Schedule
 from .plan import Plan
@@ -115,13 +115,13 @@ def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
             yield replace(fitted, schedule=schedule, batch=batch)
 
 
-def fit_batch(batch: Batch, layout: Layout, schedule: Schedule) -> Batch | None:
+def fit_batch(batch: BatchSplit, layout: Layout, schedule: Schedule) -> BatchSplit | None:
     """The same global batch in micro-batches no larger than before; None where it cannot be."""
     sequences, ways, stages = batch.sequences, layout.data_ranks, layout.pipeline
     if sequences is None:
-        return Batch(micro=batch.micro)
+        return BatchSplit(micro=batch.micro)
     if sequences % ways:  # shares differ by a row, which a pipeline cannot do
-        return Batch(sequences, batch.micro) if stages == 1 and sequences >= ways else None
+        return BatchSplit(sequences, batch.micro) if stages == 1 and sequences >= ways else None
     rows = sequences // ways
     most = batch.micro or rows
     for micro in reversed(divisors(rows)):
@@ -130,7 +130,7 @@ def fit_batch(batch: Batch, layout: Layout, schedule: Schedule) -> Batch | None:
             schedule, micro_batches, stages
         )
         if micro <= most and (stages == 1 or in_turn):
-            return Batch(sequences, micro if batch.micro or stages > 1 else None)
+            return BatchSplit(sequences, micro if batch.micro or stages > 1 else None)
     return None
 
 

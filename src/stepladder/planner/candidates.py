@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.hardware import Cluster
-from stepladder.plan import Batch, Layout, Plan, Recompute, Schedule
+from stepladder.plan import BatchSplit, Layout, Plan, Recompute, Schedule
 from stepladder.workload import Facts
 
 LONG = 16384  # tokens of a sequence from which slicing it is worth a look
@@ -107,6 +107,6 @@ def fill_skeleton(
         layout=skeleton.layout,
         zero=skeleton.zero,  # type: ignore[arg-type]
         schedule=skeleton.schedule,
-        batch=Batch(batch, micro, micro_batches),
+        batch=BatchSplit(batch, micro, micro_batches),
         recompute=recompute,
     )

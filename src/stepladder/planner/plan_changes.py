@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepladder.hardware import Cluster
-from stepladder.plan import BF16, Batch, Plan, Recompute
+from stepladder.plan import BF16, BatchSplit, Plan, Recompute
 from stepladder.plan.precision import BF16_MASTER, BF16_PURE, FP16
 from stepladder.plan.shared_constants import MASTER_STATE
 from stepladder.workload import Facts
@@ -46,7 +46,7 @@ def smaller_micro_batches(plan: Plan, cluster: Cluster) -> Iterator[Plan]:
     share = (batch.sequences or 1) // plan.layout.data_ranks
     for micro in reversed(powers(max((batch.micro or 1) - 1, 0))):
         if share % micro == 0 and not plan.exact.slices:
-            yield replace(plan, batch=Batch(batch.sequences, micro, share // micro))
+            yield replace(plan, batch=BatchSplit(batch.sequences, micro, share // micro))
 
 
 def deeper_recomputation(plan: Plan, cluster: Cluster) -> Iterator[Plan]:
@@ -110,7 +110,7 @@ def shorter_sequences(start: Case, shorter: Shorter) -> Iterator[Case]:
     times = 2
     while tokens >= SHORTEST:
         sequences = None if batch.sequences is None else batch.sequences * times
-        cut = Batch(sequences, batch.micro, None)
+        cut = BatchSplit(sequences, batch.micro, None)
         plan = replace(start.plan, batch=cut).settle(start.cluster.num_devices)
         yield replace(start, facts=shorter(tokens), plan=plan)
         tokens, times = tokens // 2, 2 * times
@@ -135,9 +135,9 @@ def more_devices(start: Case) -> Iterator[Case]:
         micro = min(batch.micro or share, share)
         if share % micro:
             return
-        cut = Batch(batch.sequences, micro, share // micro)
+        cut = BatchSplit(batch.sequences, micro, share // micro)
         wide = replace(plan, layout=spread, zero=3, batch=cut)
-        leanest = replace(wide, batch=Batch(batch.sequences, 1, share), recompute=DEPTHS[-1])
+        leanest = replace(wide, batch=BatchSplit(batch.sequences, 1, share), recompute=DEPTHS[-1])
         for each in (wide, leanest):
             yield replace(start, plan=each, cluster=widened(cluster, devices))
 

@@ -11,7 +11,7 @@ from typing import Any
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.hardware.here import is_here
-from stepladder.plan import Batch, Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.record import Calibration, Forecast, load_calibration
 from stepladder.workload import Facts
 
@@ -98,7 +98,9 @@ def plan(
         return PlanResult(choices.best.plan, choices.forecasts[0], choices, explain(choices))
     asked = plan_of(plan)
     if batch is not None:
-        asked = replace(asked, batch=Batch(batch, asked.batch.micro, asked.batch.micro_batches))
+        asked = replace(
+            asked, batch=BatchSplit(batch, asked.batch.micro, asked.batch.micro_batches)
+        )
     settled = check_plan(facts, asked, cluster)
     told = forecast(facts, settled, cluster, speeds)
     shorter = None if isinstance(model, Facts) else partial(facts_of, model)

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from stepladder.data import Batch
 from stepladder.data.batch import RowCounts, map_tensors
 from stepladder.model import meta_copy
-from stepladder.plan import Batch as BatchPlan
-from stepladder.plan import SettledPlan
+from stepladder.plan import BatchSplit, SettledPlan
 from stepladder.seam.modules import buffers_of, parameters_of
 
 FEW = 3  # micro-batches of a step that are played: each between the first and the last is alike
@@ -75,7 +74,7 @@ def few_micro_batches(settled: SettledPlan, rows: int) -> tuple[SettledPlan, int
     left = -(-rows // micro) - FEW
     if left <= 0 or settled.slices or plan.layout.pipeline > 1:
         return settled, 0
-    few = BatchPlan(FEW * micro * settled.data_ranks, micro, FEW)
+    few = BatchSplit(FEW * micro * settled.data_ranks, micro, FEW)
     return replace(settled, plan=replace(plan, batch=few)), left
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.model import describe
-from stepladder.plan import Batch, Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.plan.refit import spread
 from stepladder.planner import check_plan, forecast
 from stepladder.planner.parse_inputs import cluster_of, facts_of, plan_of
@@ -158,7 +158,7 @@ def subject_of(model: Any, sample: Any, loss: Any) -> tuple[RehearsalSubject, Fa
 
 def with_rows(plan: Plan, cluster: Cluster, rows: int) -> Plan:
     """The plan with so many rows a data rank, where it names no batch."""
-    if plan.batch != Batch():
+    if plan.batch != BatchSplit():
         return plan
     ranks = plan.layout.settle(cluster.num_devices).data_ranks
-    return replace(plan, batch=Batch(rows * ranks, rows, 1))
+    return replace(plan, batch=BatchSplit(rows * ranks, rows, 1))

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from .lookup import find
+from .operators import operator
 
 MODE = "torch.utils._python_dispatch.TorchDispatchMode"
 FAKE = "torch._subclasses.fake_tensor.FakeTensorMode"
@@ -45,6 +46,8 @@ class DispatchMode:
 
 @cache
 def relay_type(mode: Any, guarded: bool) -> Any:
+    asks_device: Any = operator("prim.device.default")
+
     class Relay(mode):
         def __init__(self, watcher: DispatchMode) -> None:
             super().__init__()
@@ -53,6 +56,9 @@ def relay_type(mode: Any, guarded: bool) -> Any:
         def __torch_dispatch__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            if op is asks_device:  # two calls in three on fake tensors, and nothing to watch
+                known = getattr(args[0], "fake_device", None)
+                return op(*args) if known is None else known
             return self.watcher.__torch_dispatch__(op, types, args, kwargs)
 
     if not guarded:  # torch wraps the method, as the class is made, to keep its compiler out of it

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from stepladder.hardware import Cluster
-from stepladder.plan import PRECISIONS, Batch, Layout, Plan, Recompute
+from stepladder.plan import PRECISIONS, BatchSplit, Layout, Plan, Recompute
 from stepladder.plan.options import Compress
 from stepladder.planner import forecast, plan_problems
 from stepladder.record import Calibration
@@ -81,7 +81,7 @@ def larger_micro_batches(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Pl
     """The same batch in fewer, larger micro-batches."""
     batch = plan.settle(cluster.num_devices).batch
     if batch.micro and batch.micro_batches and batch.micro_batches > 1:
-        larger = Batch(batch.sequences, 2 * batch.micro)
+        larger = BatchSplit(batch.sequences, 2 * batch.micro)
         yield f"micro={larger.micro}", replace(plan, batch=larger)
 
 

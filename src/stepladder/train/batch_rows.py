@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepladder.plan import Batch, Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.plan.batch import rank_positions, uneven_rank_rows
 
 
@@ -16,7 +16,7 @@ def rows_of(plan: Plan, size: int, data_index: int) -> np.ndarray:
         return np.arange(mine.start, mine.stop)
     if micro and size % (micro * ways):  # the last batch of a source that ends
         micro = None
-    ranges = rank_positions(0, Batch(size, micro).settle(ways), data_index, ways)
+    ranges = rank_positions(0, BatchSplit(size, micro).settle(ways), data_index, ways)
     return np.concatenate([np.arange(r.start, r.stop) for r in ranges])
 
 

@@ -16,8 +16,7 @@ from stepladder.data import Prefetcher, ReadPolicy
 from stepladder.data import batches as batches_of
 from stepladder.data.streams.stream_batches import buffer_of, is_stream, stream_batches
 from stepladder.errors import DataError, PlanError, require_count, require_type
-from stepladder.plan import Batch as BatchPlan
-from stepladder.plan import Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.train.data_loader.loader_position import is_loader
 
 from .batch_rows import rows_of
@@ -171,7 +170,7 @@ def sequences_of(run: Engine, size: int | None, uneven: bool) -> int:
         problem = f"no size was given and the plan names no batch, so a batch has {rows}"
         remedy = "Write run.batches(data, size=32), or batch=32 in the plan."
         warnings.warn(f"run.batches: {problem}. {remedy}", stacklevel=6)
-    settled = BatchPlan(size or planned.sequences, planned.micro, planned.micro_batches)
+    settled = BatchSplit(size or planned.sequences, planned.micro, planned.micro_batches)
     if run.settled.slices:
         settled = settled.cut(run.settled.slices)
     if not (uneven and settled.sequences and settled.sequences % ways):

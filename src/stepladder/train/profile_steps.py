@@ -21,8 +21,7 @@ from stepladder.data import Batch
 from stepladder.errors import DataError, RecordError, require_count
 from stepladder.hardware import recognise_device
 from stepladder.model import uncompiled
-from stepladder.plan import Batch as BatchPlan
-from stepladder.plan import Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.record import Profile, load_calibration
 from stepladder.record.profile import CAUSES
 from stepladder.trace import find_retained_graphs, live_graphs, reduce_spans
@@ -254,7 +253,7 @@ def suggested_plans(run: Engine, context: SuggestionContext, sample: Batch) -> l
     """Plans that the planner forecasts to be better than the run's, on batches like this."""
     size = sample.size
     micro = min(run.micro or sample.num_rows, sample.num_rows)
-    asked: Plan = replace(run.plan, batch=BatchPlan(size, micro))
+    asked: Plan = replace(run.plan, batch=BatchSplit(size, micro))
     try:
         return context.suggestions(asked)
     except Exception:  # a batch that no forecast divides evenly says nothing of the profile

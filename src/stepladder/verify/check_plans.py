@@ -11,7 +11,7 @@ from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import PlanError, StepladderError, raise_all
 from stepladder.hardware import Cluster, find_device
 from stepladder.model import describe
-from stepladder.plan import Batch, Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.plan.settled.settle import legality_problems
 from stepladder.planner import plan_problems
 from stepladder.workload import Facts
@@ -25,7 +25,7 @@ def check_plans(subject: Subject, plans: Sequence[Plan], device: str) -> None:
     facts = facts_of(subject)
     told = {}
     for plan in dict.fromkeys(plans):
-        short = replace(plan, batch=Batch(), optimizer=Plan().optimizer)
+        short = replace(plan, batch=BatchSplit(), optimizer=Plan().optimizer)
         for found in problems_of(facts, plan, device):
             problem = f"{found.problem.rstrip('.')} (in '{short}')"
             told[problem] = PlanError(found.field, problem, found.remedy)

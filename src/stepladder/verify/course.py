@@ -11,7 +11,7 @@ import numpy as np
 
 from stepladder.data import SampleOrder, load_batch
 from stepladder.errors import PlanError
-from stepladder.plan import Batch, Layout, Optimizer, Plan
+from stepladder.plan import BatchSplit, Layout, Optimizer, Plan
 from stepladder.rungs.data_parallel.batch_norm import batch_norms
 from stepladder.train import Run, climb
 from stepladder.world import pick_device
@@ -79,14 +79,16 @@ def settled(plan: Plan, optimizer: Optimizer, *, cut: bool = True) -> Plan:
         micro = max(1, (batch.sequences or rows) // layout.data_ranks)
     if batch.micro_batches and not batch.sequences:
         rows = micro * batch.micro_batches * layout.data_ranks
-    filled = Batch(batch.sequences or rows, micro, batch.micro_batches).settle(layout.data_ranks)
+    filled = BatchSplit(batch.sequences or rows, micro, batch.micro_batches).settle(
+        layout.data_ranks
+    )
     return replace(plan, layout=layout, batch=filled, optimizer=optimizer)
 
 
-def fill_batch(plan: Plan, rows: int) -> Batch:
+def fill_batch(plan: Plan, rows: int) -> BatchSplit:
     """A batch of so many rows, cut as the plan says."""
     if plan.exact.slices:
-        return Batch(rows).cut(plan.exact.slices).settle(plan.layout.data_ranks)
+        return BatchSplit(rows).cut(plan.exact.slices).settle(plan.layout.data_ranks)
     batch = replace(plan.batch, sequences=rows, micro=plan.batch.micro or MICRO)
     return batch.settle(plan.layout.data_ranks)
 

@@ -16,8 +16,7 @@ from torch import nn
 
 from stepladder.errors import ModelError, WorldError, require_type
 from stepladder.model import copy_module
-from stepladder.plan import Batch as BatchPlan
-from stepladder.plan import Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.train.user_code.batch_as_source import Rows, rows_of
 from stepladder.world import Place
 
@@ -98,5 +97,5 @@ def fit_rows(plans: Sequence[Plan], rows: int, *, cut: bool = True) -> list[Plan
     micro_batches = 2 * stages if cut or stages > 1 else 1
     micro = max(1, rows // (max(ways) * micro_batches))
     fits = math.lcm(*(micro * way for way in ways))
-    batch = BatchPlan(max(fits, rows // fits * fits), micro)
-    return [plan if plan.batch != BatchPlan() else replace(plan, batch=batch) for plan in plans]
+    batch = BatchSplit(max(fits, rows // fits * fits), micro)
+    return [plan if plan.batch != BatchSplit() else replace(plan, batch=batch) for plan in plans]

@@ -22,7 +22,7 @@ from stepladder.data import batches
 from stepladder.errors import NonFinite
 from stepladder.loss.loss import has_classes_last
 from stepladder.model import find_anatomy
-from stepladder.plan import Batch, Layout, Plan
+from stepladder.plan import BatchSplit, Layout, Plan
 from stepladder.train import Run
 
 from .course import Course, start
@@ -35,7 +35,7 @@ ROUNDING = 1e-6  # of a buffer's own size, allowed where it hardly moves
 def reference_key(course: Course) -> str:
     """What a reference depends on: courses that agree in it share one."""
     plan = course.plan
-    batch = Batch(plan.batch.sequences)
+    batch = BatchSplit(plan.batch.sequences)
     same = Plan(plan.precision, plan.keep, batch=batch, optimizer=plan.optimizer)
     return f"{same} {course.steps} {course.device}"
 
@@ -99,7 +99,7 @@ def generator_states(device: torch.device) -> list[torch.Tensor]:
 
 def on_one_device(plan: Plan) -> Plan:
     """The plan's precision, batch and optimizer, and nothing else of it."""
-    batch = Batch(plan.batch.sequences, plan.batch.micro)
+    batch = BatchSplit(plan.batch.sequences, plan.batch.micro)
     return Plan(plan.precision, plan.keep, Layout(), batch=batch, optimizer=plan.optimizer)
 
 

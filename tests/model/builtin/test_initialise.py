@@ -13,12 +13,12 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from torch.multiprocessing import spawn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from stepladder.errors import ModelError
 from stepladder.model import build
 from stepladder.model.builtin.initialise import initialise
+from tests.ranks import run
 
 torch.set_num_threads(1)
 SMALL = "llama:layers=2,hidden=32,heads=4,kv_heads=2,ffn=48,vocab=51,sequence=16"
@@ -147,7 +147,7 @@ def slice_of(value: torch.Tensor, cut: str | None, place: tuple[int, int]) -> to
     return keep(value, 0, shard)
 
 
-def lay_out(_: int, rank: int) -> None:
+def lay_out(rank: int) -> None:
     """Be one rank of a world of two by two whose others do not exist: nobody can be asked."""
     dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))
@@ -167,4 +167,4 @@ def lay_out(_: int, rank: int) -> None:
 
 
 def test_a_cut_and_sharded_rank_holds_its_slice_of_the_draw_without_asking():
-    spawn(lay_out, args=(3,), nprocs=1)  # a process of its own: torch remembers a mesh's rank
+    run(lay_out, 1, 3, init=False)  # in another process: torch remembers a mesh's rank

@@ -1,6 +1,7 @@
 """The facts of any module, traced without memory, are those of its shape and of the real thing."""
 
 import json
+import logging
 from collections import UserDict
 
 import numpy as np
@@ -274,10 +275,24 @@ def test_a_sample_may_be_a_pair_of_inputs_and_targets_as_a_step_takes_it() -> No
     assert describe(two, sample=(rows, rows)).parts == describe(two, sample=((rows, rows), 0)).parts
 
 
-def test_torch_logs_no_traceback_of_an_error_that_is_one_line(caplog) -> None:
-    with pytest.raises(ModelError, match="cannot be traced"):
-        describe(torch.nn.Linear(8, 8), sample=torch.zeros(2, 7))
-    assert not caplog.records
+class Logged(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+def test_torch_logs_no_traceback_of_an_error_that_is_one_line() -> None:
+    log, logged = logging.getLogger("torch._subclasses.fake_tensor"), Logged()
+    log.addHandler(logged)
+    try:
+        with pytest.raises(ModelError, match="cannot be traced"):
+            describe(torch.nn.Linear(8, 8), sample=torch.zeros(2, 7))
+    finally:
+        log.removeHandler(logged)
+    assert not logged.records
 
 
 def test_facts_are_the_same_while_dynamo_evaluates_frames() -> None:

@@ -247,7 +247,7 @@ def uneven_batch(loss: Any) -> list[str]:
     from stepladder.data import Batch
 
     plan = "fp32 ddp replicate=2 pipeline=2 micro=1"
-    taken = climb(llama(), loss=loss, plan=plan, device="cpu", timeout_seconds=20)
+    taken = climb(llama(), loss=loss, plan=plan, device="cpu", timeout_seconds=100)
     tokens, targets = ragged(1)[0]
     found, index = [], taken.world.data_index
     fewer, few = slice(0, 6 - index), slice(0, 6 - 4 * index)

@@ -107,7 +107,7 @@ def test_the_rank_whose_samples_were_bad_is_named_on_every_rank(plan, where):
 
 def read_on_one_rank(after: str, folder: str) -> str:
     """Rank 0 reads the bad step's report; rank 1 goes on without."""
-    taken = climb(net(), loss="cross_entropy", plan="fp32 ddp", device="cpu", timeout_seconds=30)
+    taken = climb(net(), loss="cross_entropy", plan="fp32 ddp", device="cpu", timeout_seconds=100)
     report = taken.step(poisoned_on(1, taken.world), rows="rank")
     try:
         if taken.world.is_rank_zero:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from stepladder.model import build
-from stepladder.plan import BF16, FP32, Batch, Plan
+from stepladder.plan import BF16, FP32, BatchSplit, Plan
 from stepladder.record import Calibration, Timing, calibration_path
 from stepladder.train import climb, facts_for
 from stepladder.train.tuning.auto_plan import (
@@ -67,7 +67,7 @@ def test_a_processor_nobody_measured_keeps_fp32_and_names_the_way_to_know():
 def test_a_measured_processor_is_planned_for():
     keep(FLAT)
     choice = auto(model=build("gpt-tiny", device="meta"), batch=8)
-    assert choice.plan.precision == FP32 and choice.plan.batch == Batch(8, 8, 1)
+    assert choice.plan.precision == FP32 and choice.plan.batch == BatchSplit(8, 8, 1)
     assert "by the measured speeds of CPU: forecast" in choice.because
     assert "tokens/s" in choice.because and "GiB" in choice.because
 
@@ -88,7 +88,7 @@ def test_fast_matmuls_alone_do_not_make_bf16_win():
 def test_any_batch_may_go_in_one_pass():
     known = Known(CPU, facts_for(build("gpt-tiny", device="meta")), cluster_for(CPU), FLAT, 7)
     plan, said = best_of(known, Plan())
-    assert plan.batch == Batch(7, 7, 1) and said.fits
+    assert plan.batch == BatchSplit(7, 7, 1) and said.fits
 
 
 def test_our_own_models_are_compiled_where_that_pays():
@@ -103,7 +103,7 @@ def test_our_own_models_are_compiled_where_that_pays():
 def test_compilation_that_was_asked_for_leaves_the_rest_open():
     keep(FLAT)
     choice = auto("auto compile=on", model=build("gpt-tiny", device="meta"), batch=8)
-    assert choice.plan.compile and choice.plan.batch == Batch(8, 8, 1)
+    assert choice.plan.compile and choice.plan.batch == BatchSplit(8, 8, 1)
 
 
 def test_memory_decides_the_pass():
@@ -117,7 +117,7 @@ def test_a_sample_decides_the_micro_batch_but_not_the_batch():
     keep(FLAT)
     tokens = torch.zeros(6, 256, dtype=torch.long)
     choice = auto(model=build("gpt-tiny", device="meta"), sample=(tokens, tokens))
-    assert choice.plan.batch == Batch() and "measured speeds" in choice.because
+    assert choice.plan.batch == BatchSplit() and "measured speeds" in choice.because
 
 
 @pytest.mark.parametrize("words", ["auto micro=2 batch=8", "auto recompute=blocks"])

@@ -13,6 +13,7 @@ from stepladder.train.tuning import planner_inputs, rank_plan
 from stepladder.train.tuning.auto_plan import choose_plan
 from stepladder.world import Place
 from tests.ranks import run
+from tests.soak import soak_after
 from tests.train.tuning.described_once import described_once
 
 TWO = Place(rank=0, num_ranks=2, local_rank=0, local_ranks=2, launched=True)
@@ -134,7 +135,9 @@ def tried(plan, cache):
     return str(climbed.plan), climbed.because, losses, climbed.events
 
 
-@pytest.mark.parametrize("words", ["auto compile=off tune=60", "auto zero1 compile=off tune=60"])
+@pytest.mark.parametrize(
+    "words", soak_after(["auto compile=off tune=60", "auto zero1 compile=off tune=60"])
+)
 def test_ranks_with_whole_copies_try_plans_and_take_what_the_first_found(words, tmp_path):
     first, second = run(tried, 2, words, str(tmp_path))
     assert first[0] == second[0] and first[1] == second[1]

@@ -43,7 +43,7 @@ def peak() -> int:
     return peak_memory_bytes(CPU)
 
 
-def test_a_process_started_by_a_large_one_does_not_inherit_its_peak():
+def test_a_process_started_by_a_large_one_does_not_inherit_its_peak(fresh_python):
     held = torch.ones(2**30, dtype=torch.uint8)
     with Ranks(1) as ranks:
         assert ranks.call(peak)[0] < held.numel()

@@ -14,8 +14,7 @@ from stepladder.bench.time_plans import Workload
 from stepladder.data import Batch
 from stepladder.errors import NonFinite, PlanError
 from stepladder.launch import Ranks
-from stepladder.plan import Batch as BatchSize
-from stepladder.plan import Optimizer, Plan
+from stepladder.plan import BatchSplit, Optimizer, Plan
 from stepladder.train import Run, climb
 
 from .final_loss import mean_of_last, refuse_noise, with_seed
@@ -83,7 +82,7 @@ def train_rank(
     rows = work.batches[0].num_rows
     plan = replace(
         Plan.parse(f"fp32 ddp compress={case.compress}"),
-        batch=BatchSize(rows),
+        batch=BatchSplit(rows),
         optimizer=Optimizer.parse(optimizer),
     )
     run = climb(work.make(), loss=work.loss, plan=plan, device=work.device, seed=seed)

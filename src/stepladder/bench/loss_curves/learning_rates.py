@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from stepladder.bench.time_plans import Workload
 from stepladder.data import Batch
 from stepladder.errors import NonFinite, PlanError
-from stepladder.plan import Batch as BatchSize
-from stepladder.plan import Optimizer, Plan
+from stepladder.plan import BatchSplit, Optimizer, Plan
 from stepladder.plan.learning_rate import Rate, scale_rate
 from stepladder.train import climb
 
@@ -101,7 +100,7 @@ def measure_learning_rates(
 def train(work: Workload, case: RateCase, plan: Plan, seed: int) -> RateCurve:
     whole = replace(
         plan,
-        batch=BatchSize(case.batch),
+        batch=BatchSplit(case.batch),
         optimizer=replace(Optimizer.parse(case.optimizer), lr=case.lr),
     )
     rate = Rate(warmup=case.warmup)

@@ -16,8 +16,11 @@ from stepladder.cli.results.tables import as_json, progress, table
 from stepladder.errors import RecordError, StepladderError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stepladder.checkpoint import Manifest, TensorSource
     from stepladder.checkpoint.convert import HuggingfaceFolder
+    from stepladder.model.huggingface.tensor_names import HuggingfaceTensor
     from stepladder.workload import Shape
 
 FORMATS = ("huggingface", "adapters", "state_dict", "checkpoint")
@@ -214,8 +217,35 @@ def taken_apart(files: HuggingfaceFolder, shape: Shape) -> list[TensorSource]:
         made = partial(make, name, index, parts, turned)
         return TensorSource(ours, seen.dtype, tuple(seen.shape), made)
 
+    named = huggingface_tensors(shape)
     return [
         source(one.name, ours, index, len(one.stored_names), one.transposed)
-        for one in huggingface_tensors(shape)
+        for one in named
         for index, ours in enumerate(one.stored_names)
-    ]
+        if not one.place
+    ] + stacked(files, named)
+
+
+def stacked(files: HuggingfaceFolder, named: Iterable[HuggingfaceTensor]) -> list[TensorSource]:
+    """Tensors of ours that hold those of all experts."""
+    from functools import partial
+
+    import torch
+
+    from stepladder.checkpoint import TensorSource
+
+    places: dict[str, dict[tuple[int, ...], str]] = {}
+    for one in named:
+        if one.place:
+            places.setdefault(one.stored_names[0], {})[one.place] = one.name
+
+    def make(inside: dict[tuple[int, ...], str], room: tuple[int, ...]) -> Any:
+        every = torch.stack([files.tensor(inside[place]) for place in sorted(inside)])
+        return every.view(room)
+
+    found = []
+    for ours, inside in places.items():
+        seen = files.tensor(next(iter(inside.values())))
+        room = *(n + 1 for n in max(inside)), *seen.shape
+        found.append(TensorSource(ours, seen.dtype, room, partial(make, inside, room)))
+    return found

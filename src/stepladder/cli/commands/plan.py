@@ -42,7 +42,7 @@ from stepladder.cli.results.tables import as_json
 from stepladder.cli.user_code_options import MODEL, announce, configure_user_code, read_user_code
 from stepladder.errors import PlanError, RecordError
 from stepladder.hardware import Cluster
-from stepladder.plan import Batch, Plan
+from stepladder.plan import BatchSplit, Plan
 from stepladder.plan.foreign.conversion import ConvertedPlan
 from stepladder.plan.reference import Reference
 from stepladder.planner import check_plan, forecast, search
@@ -151,7 +151,9 @@ def run_one(
 ) -> int:
     """Forecast the plan that was given."""
     if options.batch is not None:
-        plan = replace(plan, batch=Batch(options.batch, plan.batch.micro, plan.batch.micro_batches))
+        plan = replace(
+            plan, batch=BatchSplit(options.batch, plan.batch.micro, plan.batch.micro_batches)
+        )
     plan = check_plan(facts, plan, cluster)
     found = forecast(facts, plan, cluster, calibration)
     shorter = partial(find_facts, options.model) if is_named(options) else None

@@ -114,7 +114,9 @@ def sources_of(
     if shape is None:
         return model_tensors(reader, dtype)
     return [
-        concatenated_source(reader, one.name, one.stored_names, dtype, transposed=one.transposed)
+        concatenated_source(
+            reader, one.name, one.stored_names, dtype, transposed=one.transposed, place=one.place
+        )
         for one in huggingface_tensors(shape)
     ]
 

@@ -16,7 +16,7 @@ from torch import nn
 from stepladder.data import SampleOrder, Source, load_batch
 from stepladder.data.conversations.preference_rows import PreferenceRows
 from stepladder.errors import PlanError
-from stepladder.plan import Batch, Plan, Recipe, read_recipe
+from stepladder.plan import BatchSplit, Plan, Recipe, read_recipe
 from stepladder.plan.automatic import written_plan
 from stepladder.plan.refit import refit
 from stepladder.train import Run, climb
@@ -38,7 +38,7 @@ def kept_plan(recipe: Recipe, *, elastic: bool) -> tuple[Plan, str] | None:
         return None
     plan = Plan.from_toml(path.read_text())
     if batch_before(folder) not in (None, recipe.train.batch):  # another is asked for now
-        plan = replace(plan, batch=Batch(micro=min(plan.batch.micro or 1, recipe.train.batch)))
+        plan = replace(plan, batch=BatchSplit(micro=min(plan.batch.micro or 1, recipe.train.batch)))
     fitted = refit(plan, Place.from_environment().num_ranks)
     because = "the plan that this run was begun with"
     return fitted.plan, f"{because}; {fitted.said}" if fitted.said else because

@@ -18,7 +18,16 @@ from torch import nn
 from stepladder.errors import PlanError, first_line
 from stepladder.hardware import Cluster
 from stepladder.model import builtin_shape
-from stepladder.plan import BF16, FP32, PRECISIONS, Batch, Optimizer, Plan, Precision, Recompute
+from stepladder.plan import (
+    BF16,
+    FP32,
+    PRECISIONS,
+    BatchSplit,
+    Optimizer,
+    Plan,
+    Precision,
+    Recompute,
+)
 from stepladder.plan.automatic import TUNE, is_automatic, without_budget
 from stepladder.plan.options import GIB
 from stepladder.planner import forecast, search
@@ -126,7 +135,7 @@ def is_open(plan: Plan, precision: str) -> bool:
     """Whether micro-batch, recomputation and precision are still to be chosen."""
     free = Plan(
         precision=Precision.parse(precision),
-        batch=Batch(plan.batch.sequences),
+        batch=BatchSplit(plan.batch.sequences),
         optimizer=plan.optimizer,
         compile=plan.compile,
         kernels=plan.kernels,
@@ -164,7 +173,7 @@ def plan_ahead(
     if not batch and not plain.batch.sequences:
         # The sample was one batch of many: only a pass smaller than it says something of others.
         micro = plan.batch.micro
-        plan = replace(plan, batch=Batch(micro=micro if micro != size else None))
+        plan = replace(plan, batch=BatchSplit(micro=micro if micro != size else None))
     return Choice(replace(plan, layout=plain.layout, zero=plain.zero), reason(said, known))
 
 
@@ -190,7 +199,7 @@ def best_of(known: Known, start: Plan) -> tuple[Plan, Forecast]:
         raise LookupError(f"{said.reasons[-1]} 'stepladder calibrate' measures it.")
     if plan.offload:
         raise LookupError("it would fit only with the optimizer in host memory")
-    whole = replace(plan, batch=Batch(known.batch, known.batch, 1), recompute=Recompute())
+    whole = replace(plan, batch=BatchSplit(known.batch, known.batch, 1), recompute=Recompute())
     at_once = forecast(facts, whole, cluster, calibration)
     if (
         at_once.fits

@@ -17,7 +17,7 @@ from torch import nn
 
 from stepladder.hardware import Cluster
 from stepladder.model import builtin_shape
-from stepladder.plan import Batch, Layout, Plan
+from stepladder.plan import BatchSplit, Layout, Plan
 from stepladder.plan.options import GIB
 from stepladder.planner import forecast, search
 from stepladder.planner.forecast import MARGIN
@@ -50,7 +50,7 @@ def plan_for_ranks(
     cluster, facts = cluster_for(device, place), facts_for(model, sample)
     calibration = speeds_for(device, place)
     each = -(-size // ranks)
-    copies = replace(asked, layout=Layout(replicate=ranks), batch=Batch(size, each, 1))
+    copies = replace(asked, layout=Layout(replicate=ranks), batch=BatchSplit(size, each, 1))
     said = forecast(facts, copies, cluster, calibration)
     if fits(said):
         copied = replace(asked, layout=Layout(replicate=-1))
@@ -62,7 +62,7 @@ def plan_for_ranks(
     because = (
         f"a whole copy on each of {ranks} ranks would not fit ({needs(said)}); {needs(chosen)}"
     )
-    return replace(plan, batch=Batch(asked.batch.sequences, micro)), because
+    return replace(plan, batch=BatchSplit(asked.batch.sequences, micro)), because
 
 
 def sharded(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from stepladder.loss import make_loss
-from stepladder.plan import FP32, Batch, Layout, Optimizer, Plan, SettledPlan
+from stepladder.plan import FP32, BatchSplit, Layout, Optimizer, Plan, SettledPlan
 from stepladder.plan.automatic import is_automatic
 from stepladder.plan.options import Compress
 from stepladder.rungs.climb import climb as climb_rungs
@@ -98,14 +98,17 @@ class Tuning:
 
 def by_itself(plan: Plan) -> Plan:
     """What one rank computes of a plan whose ranks have whole copies."""
-    batch = Batch(micro=plan.batch.micro)
+    batch = BatchSplit(micro=plan.batch.micro)
     return replace(plan, layout=Layout(), zero=0, compress=Compress(), batch=batch)
 
 
 def is_unchanged(plan: Plan) -> bool:
     """Whether such a plan leaves a module as it was, so that another can be applied to it."""
     stored = plan.precision.store == "float32" and plan.precision.compute != "fp8"
-    return stored and replace(plan, batch=Batch(), optimizer=Optimizer(), precision=FP32) == Plan()
+    return (
+        stored
+        and replace(plan, batch=BatchSplit(), optimizer=Optimizer(), precision=FP32) == Plan()
+    )
 
 
 def make_tuning(

@@ -32,6 +32,7 @@ def bench(capsys, *words, code=0):
     return capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_collectives_have_rows_lines_and_a_picture(capsys, tmp_path):
     plot = tmp_path / "c.png"
     words = ("--largest", "16", "--json", "--plot", str(plot))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stepladder.plan import Optimizer, Plan
-from stepladder.plan.batch import Batch
+from stepladder.plan.batch import BatchSplit
 from stepladder.planner import forecast_state
 from stepladder.train.tuning.planner_inputs import facts_for
 from tests.ranks import run
@@ -194,5 +194,5 @@ def state_bytes(plan, optimizer):
 def test_four_ranks_keep_what_is_forecast(plan, optimizer):
     found = run(state_bytes, 4, f"fp32 {plan}", optimizer, init=False)
     words = replace(Plan.parse(f"fp32 {plan} micro=2"), optimizer=Optimizer.parse(optimizer))
-    forecast = forecast_state(facts_for(make()), replace(words, batch=Batch(8, 2)).settle(4))
+    forecast = forecast_state(facts_for(make()), replace(words, batch=BatchSplit(8, 2)).settle(4))
     assert max(found) == pytest.approx(forecast[0].optimizer, rel=0.02)
