@@ -125,6 +125,8 @@ COMMANDS = {  # words: field and problem
     "profile --steps 0": "steps: 0 is",
     "verify": "what: is not given. Write stepladder verify",
     "verify presicion": "what: 'presicion' is not one. Did you mean 'precision'?",
+    "verify parity --plans=": "plans: '' names no plan. Write",
+    "verify parity mine.py:nothing": "mine.py has no 'nothing'. Choose one of:",
     "verify parity --steps x": "steps: 'x' is not a whole number",
     "verify parity --device gpu": "device: 'gpu' is not a device. Did",
     "verify precision --other bf17": "precision: 'bf17' is not a precision. Did",

@@ -72,6 +72,9 @@ PROOFS = {
     "batch: of 2 rows none is left to judge by: one in 4 is. Give 4": lambda: sl.verify.precision(
         NET, torch.ones(2, 4), steps=2, device="cpu"
     ),
+    "loss: 'crossentropy' is not a loss. Did you mean": lambda: sl.verify.parity(
+        NET, "fp32", (torch.ones(4, 4), torch.zeros(4).long()), loss="crossentropy"
+    ),
     "plans: takes no float. Write each": lambda: sl.verify.parity("gpt-tiny", [1.0]),
     "model: a int is neither a module nor a name": lambda: sl.verify.parity(3, "bf16"),
     "batch: a module of your own is proved on a batch": lambda: sl.verify.parity(NET, "fp32"),

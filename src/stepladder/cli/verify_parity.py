@@ -38,7 +38,7 @@ def verify_parity(options: argparse.Namespace) -> int:
     options.steps = STEPS if options.steps is None else options.steps
     if options.steps < 1:
         raise PlanError("steps", f"{options.steps} is not a number of steps", "Use 1 or more.")
-    plans = read_plans(options.plans or DEFAULT_PLANS)
+    plans = read_plans(DEFAULT_PLANS if options.plans is None else options.plans)
     optimizers = options.optimizer or [SGD, ADAMW]
     subject = subject_of(options, DEFAULT_MODEL)
     make = partial(make_course, subject, steps=options.steps, device=options.device or "cpu")

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from stepladder.errors import ModelError, PlanError, WorldError, require_type
+from stepladder.loss import make_loss
 from stepladder.model import copy_module
 from stepladder.plan import BatchSplit, Plan
 from stepladder.train.user_code.batch_as_source import Rows, rows_of
@@ -39,6 +40,8 @@ def live_subject(model: Model, batch: Any, loss: Loss, *, dropout: bool = False)
     if not callable(model) and not isinstance(model, str):
         problem = f"a {type(model).__name__} is neither a module nor a name of one"
         raise ModelError("model", problem, "Give a module, a function that makes one, or a name.")
+    if isinstance(loss, str):
+        make_loss(loss, nn.Identity())  # an unknown name is told before any rank is started
     if isinstance(model, str):
         found = find_subject(model, samples=None if batch is None else rows_of(batch))
         return replace(found, dropout=dropout)

@@ -102,7 +102,8 @@ class UserCode:
     def training_samples(self) -> Source | None:
         """Samples for the model; None for a built-in one without any, which has its own."""
         found = self.samples()
-        if found is None and model_reference(self.model):
+        if found is None and (reference := model_reference(self.model)):
+            find_function(reference, "model")  # a name that is not there is told first
             raise DataError(
                 "data",
                 f"{self.model} is a module without samples, and its file has no data or batch",
