@@ -193,6 +193,9 @@ class TracedPasses:
     def kept(self, name: str, count: Callable[[RecordedPart], ElementCounts]) -> ElementsByType:
         return kept_per_sample([count(p.parts.get(name, RecordedPart())) for p in self.few], FEW)
 
+    def beside(self, name: str) -> ElementsByType:
+        return kept_per_sample([p.beside.get(name, ElementCounts()) for p in self.few], FEW)
+
     def extra_per_row(self, name: str, kind: str) -> ElementsByType:
         """What each further row needs beyond what is saved: in "scratch", "passing" or "making"."""
         many, twice = (
@@ -249,7 +252,7 @@ def make_part(
         moved=moved_in(seen_in, FEW),
         eager=passes.kept(name, saved_eager),
         compiled=passes.kept(name, saved_compiled),
-        selective=passes.kept(name, saved_selective),
+        selective=passes.kept(name, saved_selective) + passes.beside(name),
         scratch=passes.extra_per_row(name, "scratch"),
         passing=passes.extra_per_row(name, "passing"),
         making=passes.extra_per_row(name, "making") if name in passes.many[0].making else None,

@@ -72,8 +72,10 @@ class TracedPass:
     passing: dict[str, ElementCounts] = field(default_factory=dict)
     making: dict[str, ElementCounts] = field(default_factory=dict)
     back: dict[str, list[RecordedOperation]] = field(default_factory=dict)  # of backward
+    # What a recomputed block keeps: what flows in, and what is saved between it and the next.
     inputs: dict[str, ElementCounts] = field(default_factory=dict)
     outputs: dict[str, ElementCounts] = field(default_factory=dict)
+    beside: dict[str, ElementCounts] = field(default_factory=dict)  # saved before the next block
     answer: tuple[int, ...] = ()  # the shape of the module's output
 
 
@@ -87,6 +89,7 @@ class BlockTracer:
         self.blocks = anatomy.blocks_of(module) if anatomy.blocks else [("entry", module)]
         self.owned, self.found = owned, TracedPass()
         self.kinds: dict[Any, tuple[str, Any]] = {}  # the first block of a kind, and its output
+        self.saved_inside: dict[str, set[int]] = {}  # by the block itself: keys of storages
 
     def run(self, forward: Run) -> TracedPass:
         names = [name for name, _ in self.module.named_modules() if name]
@@ -107,6 +110,11 @@ class BlockTracer:
                     raise untraceable(recorder, self.module, problem) from problem
             found = self.found
             found.parts = recorder.parts
+            for name, inside_it in self.saved_inside.items():
+                kept = recorder.parts[name].saved
+                beside = total(kept[key] for key in kept.keys() - inside_it)
+                found.inputs[name] += beside
+                found.beside[name] = beside
             found.answer = max((tuple(t.shape) for t in tensors_in(answer)), key=volume, default=())
         return found
 
@@ -135,6 +143,9 @@ class BlockTracer:
         if kind in self.kinds:
             first, returned = self.kinds[kind]
             answer = tree_map(partial(self.copy_output, first), returned)
+            # What comes between this block and the next is like what followed the first of its
+            # kind, and is counted there as often as there are such blocks.
+            recorder.enter("", ())
         else:
             first = name
             recorder.enter(name, (args, kwargs))
@@ -143,6 +154,7 @@ class BlockTracer:
             self.found.inputs[name] = total(map(self.counts, given[:1]))
             answer = forward(*args, **kwargs)
             self.kinds[kind] = name, answer
+            self.saved_inside[name] = set(recorder.parts[name].saved)
             self.found.outputs[name] = total(map(self.counts, tensors_in(answer)[:1]))
         if first != "entry":
             self.found.order.append(first)

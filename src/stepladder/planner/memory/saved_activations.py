@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepladder.plan import Recompute
 from stepladder.plan.shared_constants import LARGE_BLOCK
-from stepladder.workload import ElementsByType, Part
+from stepladder.workload import Attention, ElementsByType, Part
 
 from .byte_sizes import Sizes, per_rank
 from .recompute_depths import RecomputeShares, recompute_shares
@@ -60,8 +60,15 @@ def saved_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
         size += whole_stream_bytes(part, kept, sizes)
     keeps_scores = not sizes.flash and not sizes.software.recomputes_scores
     if keeps_scores and part.attention and not selective:
-        size += part.attention.scores * scale * (PLAIN_SCORE_BYTES + sizes.work)
+        size += part.attention.scores * scale * score_bytes(part.attention, sizes)
     return size
+
+
+def score_bytes(attention: Attention, sizes: Sizes) -> int:
+    """Of a score of plain attention; in float32 one matrix is both, and may be counted already."""
+    if sizes.work < PLAIN_SCORE_BYTES:
+        return PLAIN_SCORE_BYTES + sizes.work
+    return PLAIN_SCORE_BYTES if attention.kv_heads == attention.heads else 0
 
 
 def whole_stream_bytes(part: Part, kept: ElementsByType, sizes: Sizes) -> float:

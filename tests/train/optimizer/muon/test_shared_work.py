@@ -8,6 +8,7 @@ from stepladder.checkpoint import TensorSlice
 from stepladder.model.anatomy.hidden_matrices import MatrixShape
 from stepladder.plan.shared_constants import MUON_ROUND_BYTES
 from stepladder.planner.time.orthogonalise_time import OrthogonaliseRates, newton_schulz_flops
+from stepladder.train import climb
 from stepladder.train.optimizer.muon.shared_work import (
     SHARINGS,
     Matrix,
@@ -18,6 +19,9 @@ from stepladder.train.optimizer.muon.shared_work import (
     share_work,
     slices_to_owners,
 )
+from tests.ranks import run
+
+from .toys import MUON, make
 
 RANKS = 4
 FREE_LINKS = OrthogonaliseRates(1.0, 1e30, 0.0)
@@ -105,3 +109,26 @@ def test_a_round_holds_no_more_than_its_bytes():
     share = make_share("everyone", matrices, RANKS, 5, 2)
     sizes = [len(share.in_round(number)) * rows * rows * 2 for number in range(share.num_rounds)]
     assert share.num_rounds == 3 and max(sizes) <= MUON_ROUND_BYTES
+
+
+def test_the_choice_says_what_the_forecast_is_of_each():
+    share = share_work([copies(64, 32)], RANKS, 5, 4, OrthogonaliseRates(1e9, 1e6, 1e-4))
+    assert share.sharing == "each copy"
+    assert share.because == (
+        "muon: a matrix is computed by one rank of each copy, 1.6 ms a step by forecast (by one "
+        "rank of all 26, every rank 1.6)"
+    )
+    whole = copies(6, 4)
+    alone = Matrix("w", whole.shape, whole.holdings[:1], (0,))
+    assert share_work([alone], 1, 5, 4, FREE_LINKS).because == ""
+
+
+def told():
+    return climb(
+        make(), loss="cross_entropy", optimizer=MUON, plan="fp32 zero3 micro=2", device="cpu"
+    ).events
+
+
+def test_a_run_says_who_computes_its_matrices():
+    for events in run(told, 2, init=False):
+        assert any(event.startswith("muon: a matrix is computed by ") for event in events)

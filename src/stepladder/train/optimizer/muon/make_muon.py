@@ -88,8 +88,9 @@ def make_muon(chosen: Chosen, climbed: Climbed, settled: SettledPlan) -> Muon:
     named = owned or [("", nn.Parameter(torch.empty(0)))]
     groups = groups_of(how, named, climbed.anatomy.blocks, shapes)
     fused = not settled.slices and all(p.is_floating_point() for _, p in named)
-    climbed.notes.append(str(chosen))
-    return Muon(groups, how, divide_work(held, settled, world), names=chosen.shapes, fused=fused)
+    work = divide_work(held, settled, world)
+    climbed.notes.extend(filter(None, [str(chosen), work.because]))
+    return Muon(groups, how, work, names=chosen.shapes, fused=fused)
 
 
 def refuse_apart(shards: Iterable[ParameterShard]) -> None:
@@ -153,6 +154,7 @@ def divide_work(held: Sequence[HeldMatrix], settled: SettledPlan, world: World) 
         partial(arithmetic, settled, device),
         compiled(settled, device),
         one_by_one=bool(settled.slices),
+        because=share.because,
     )
 
 

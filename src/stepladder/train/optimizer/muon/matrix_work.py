@@ -38,6 +38,7 @@ class MatrixWork:
     around: Callable[[], AbstractContextManager[None]]  # the mode of float32 products, threads
     orthogonalise: Callable[[Tensor, int], Tensor] = orthogonalise
     one_by_one: bool = False  # the same products whatever else a rank owns
+    because: str = ""  # why these ranks compute these matrices
 
     def start(self, one: Round, directions: Mapping[int, Tensor]) -> UnderWay:
         """Send this rank's parts of a round's matrices to their owners."""

@@ -11,7 +11,7 @@ its owner. Every rank works out the same table, so nothing but numbers travels i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from stepladder.checkpoint import TensorSlice
@@ -22,6 +22,7 @@ from stepladder.planner.time.orthogonalise_time import OrthogonaliseRates, newto
 Slices = tuple[TensorSlice, ...]
 Sharing = Literal["one", "each copy", "everyone"]
 SHARINGS: tuple[Sharing, ...] = ("each copy", "one", "everyone")  # of equals the first is taken
+WORDS = {"one": "one rank of all", "each copy": "one rank of each copy", "everyone": "every rank"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Share:
     sharing: Sharing
     owners: tuple[tuple[int, ...], ...]  # by matrix
     rounds: tuple[int, ...]  # by matrix
+    because: str = ""  # what the forecast says of this sharing and the others
 
     def in_round(self, number: int) -> list[int]:
         return [index for index, each in enumerate(self.rounds) if each == number]
@@ -81,7 +83,16 @@ def share_work(
         item: bytes of an element that is sent.
     """
     shares = [make_share(sharing, matrices, ranks, steps, item) for sharing in SHARINGS]
-    return min(shares, key=lambda share: seconds(share, matrices, ranks, steps, item, rates))
+    costs = [seconds(share, matrices, ranks, steps, item, rates) for share in shares]
+    best = min(range(len(shares)), key=costs.__getitem__)
+    others = ", ".join(
+        f"{WORDS[share.sharing]} {1e3 * cost:.2g}"
+        for share, cost in zip(shares, costs)
+        if share is not shares[best]
+    )
+    said = f"{1e3 * costs[best]:.2g} ms a step by forecast (by {others})"
+    because = f"muon: a matrix is computed by {WORDS[shares[best].sharing]}, {said}"
+    return replace(shares[best], because=because if ranks > 1 else "")
 
 
 def make_share(
