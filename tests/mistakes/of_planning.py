@@ -65,6 +65,13 @@ RECIPES = {
 
 PROOFS = {
     "plans: takes no int. Write": lambda: sl.verify.parity("gpt-tiny", 3),
+    "plans: an empty list has nothing to compare. Give": lambda: sl.verify.parity("gpt-tiny", []),
+    "model: its function returned a int, not a module. Return": lambda: sl.verify.parity(
+        lambda: 3, "fp32", torch.ones(2, 4)
+    ),
+    "batch: of 2 rows none is left to judge by: one in 4 is. Give 4": lambda: sl.verify.precision(
+        NET, torch.ones(2, 4), steps=2, device="cpu"
+    ),
     "plans: takes no float. Write each": lambda: sl.verify.parity("gpt-tiny", [1.0]),
     "model: a int is neither a module nor a name": lambda: sl.verify.parity(3, "bf16"),
     "batch: a module of your own is proved on a batch": lambda: sl.verify.parity(NET, "fp32"),

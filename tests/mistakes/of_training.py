@@ -116,6 +116,13 @@ CLIMB = {
     "device: 'gpu' is not a device. Did": lambda: climb(device="gpu"),
     "nonfinite: 'True' is not a policy. Choose": lambda: climb(nonfinite=True),
     "exact: takes no str. Use True or False": lambda: climb(exact="yes"),
+    "exact: exact=True asks for the same bits, and the plan says exact=none": lambda: climb(
+        plan="fp32 exact=none", exact=True
+    ),
+    "batch.micro: a slice is one micro-batch, and batch=8 in 8 slices has slices of 1, not 4. Use "
+    "micro=1": lambda: step(PAIR, plan="fp32 exact=ranks micro=4"),
+    "batch.accumulate: a slice is one micro-batch, and each of 1 data ranks computes 8 of 8 "
+    "slices, not 4. Use accumulate=8": lambda: step(PAIR, plan="fp32 exact=ranks accumulate=4"),
     "timeout_seconds: -1 is not a number of seconds": lambda: climb(timeout_seconds=-1),
     "timeout_seconds: '9' is not a number of seconds": lambda: climb(timeout_seconds="9"),
     "module: a Sequential is not a module with a training_step": lambda: sl.from_lightning(net()),

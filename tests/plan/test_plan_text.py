@@ -44,6 +44,8 @@ from stepladder.plan import Plan
         ("micro=1.0", "batch.micro: '1.0' is not a whole number of 1 or more. Write a number."),
         ("shard=-2", "layout.shard: '-2' is not a whole number of 1 or more. Write a number."),
         ("memory=12", "memory: '12' is not a size. Write it in GiB, such as 12GiB."),
+        ("exact", "exact: stands alone, and is written exact=VALUE. Choose none, free, runs"),
+        ("fp32 tensor", "tensor: stands alone, and is written tensor=VALUE. Write tensor=2."),
         ("optimizer=adm", "optimizer: 'adm' is not an optimizer. Did you mean 'adam'?"),
     ],
 )

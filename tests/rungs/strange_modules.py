@@ -327,6 +327,41 @@ class SkippedBlock(Net):
         return self.head(h)
 
 
+class Routed(nn.Module):
+    """Layers of which each takes some rows of the input, which needs no gradient itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made, place = torch.zeros_like(x), x[:, 0].long() % 3
+        for index, layer in enumerate(self.layers):
+            rows = (place == index).nonzero()[:, 0]
+            if len(rows):
+                made = made.index_add(0, rows, torch.tanh(layer(x[rows])))
+        return self.head(made + x)
+
+
+class Rarely(Net):
+    """Blocks for the rows of later ranks alone, at first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, rows = self.stem(x), (x[:, 0] >= 4).nonzero()[:, 0]
+        for block in self.blocks:
+            if len(rows):
+                h = h.index_add(0, rows, block(h[rows]))
+        return self.head(h)
+
+
+def numbered(step: int) -> tuple[Tensor, Tensor]:
+    """Rows that begin with their number in all batches."""
+    x, y = floats(step)
+    x[:, 0] = torch.arange(len(x)) + step * len(x)
+    return x, y
+
+
 class Lists(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -605,6 +640,8 @@ CASES |= {
     "max_norm": (max_norm, tokens, cross),
     "by_freq": (by_freq, tokens, cross),
     "padding": (padding, tokens, cross),
+    "routed": (Routed, numbered, cross),
+    "rarely": (Rarely, numbered, cross),
     "keyword": (Keyword, keyword, cross),
     "star": (Star, star, cross),
     "penalised": (Penalised, floats, penalised),

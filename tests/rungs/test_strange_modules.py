@@ -25,7 +25,12 @@ MADE_BY_A_BATCH = ["lazy", "sparse"]
 IN_PLACE = ["in_place", "relu_first"]  # the first operation of a block writes to its input
 SPECTRAL = ["spectral", "old_spectral", "spectral_head", "spectral_shared"]
 WIDE = ["float64", "weighted64"]  # given in float64, which no plan stores
-CONDITIONAL = ["unused", "skipped"]  # which parts run depends on the rows, and so on the rank
+CONDITIONAL = [
+    "unused",
+    "skipped",
+    "routed",
+    "rarely",
+]  # which parts run depends on the rows, and so on the rank
 
 
 IN_THE_SOAK = [

@@ -157,6 +157,8 @@ def test_what_cannot_be_proved_is_refused_in_a_line(monkeypatch):
     assert str(raised.value) == f"batch: {problem}. Pass batch=."
     with pytest.raises(PlanError, match="steps: 0 is not a number of steps"):
         sl.verify.parity(Net(), "fp32", BATCH, steps=0)
+    with pytest.raises(PlanError, match="optimizer: an empty list names none. Give one text"):
+        sl.verify.parity(Net(), "fp32", BATCH, optimizer=[])
     for name in ("RANK", "LOCAL_RANK", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):

@@ -57,6 +57,26 @@ class BatchSplit:
             f"Use accumulate={passes(rows, micro, data_ranks)} or leave it out.",
         )
 
+    def check_slices(self, rows: int, slices: int, data_ranks: int) -> None:
+        """Refuse micro-batches that are not the slices of a batch of so many rows."""
+        if self.micro not in (None, rows // slices):
+            raise self.no_slice(rows, slices)
+        if self.micro_batches not in (None, slices // data_ranks):
+            raise PlanError(
+                "batch.accumulate",
+                f"a slice is one micro-batch, and each of {data_ranks} data ranks computes "
+                f"{slices // data_ranks} of {slices} slices, not {self.micro_batches}",
+                f"Use accumulate={slices // data_ranks} or leave it out.",
+            )
+
+    def no_slice(self, rows: int, slices: int) -> PlanError:
+        return PlanError(
+            "batch.micro",
+            f"a slice is one micro-batch, and batch={rows} in {slices} slices has slices of "
+            f"{rows // slices}, not {self.micro}",
+            f"Use micro={rows // slices} or leave it out.",
+        )
+
     def cut(self, slices: int) -> BatchSplit:
         """Fill in what a cut into so many slices, each one micro-batch, says of the batch."""
         if self.sequences is None:

@@ -141,12 +141,7 @@ def exact_problems(plan: Plan) -> list[PlanError]:
         problem = f"{batch.sequences} rows do not divide into {slices} equal slices"
         found.append(PlanError("batch.sequences", problem, f"Nearest that do: {near}."))
     elif slices and batch.sequences and batch.micro not in (None, batch.sequences // slices):
-        rows = batch.sequences // slices
-        problem = (
-            f"a slice is one micro-batch, and batch={batch.sequences} in {slices} slices has "
-            f"slices of {rows}, not {batch.micro}"
-        )
-        found.append(PlanError("batch.micro", problem, f"Use micro={rows} or leave it out."))
+        found.append(batch.no_slice(batch.sequences, slices))
     return found
 
 

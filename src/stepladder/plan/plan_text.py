@@ -186,9 +186,21 @@ def unknown(key: str, value: str) -> PlanError:
     if key == "data":
         return PlanError("data", f"'{value}' is not a data rung", nearest(value, DATA_WORDS))
     word = key or value
+    if value in KEYS:
+        return PlanError(value, f"stands alone, and is written {value}=VALUE", possible(value))
     return PlanError(
         "plan", f"'{word}' is not a word of a plan", nearest_word(word, ALL_WORDS, ELSEWHERE)
     )
+
+
+def possible(key: str) -> str:
+    """The values of a key, as its reader names them."""
+    if key in FIELDS:
+        try:
+            FIELDS[key][1]("")
+        except PlanError as problem:
+            return problem.remedy
+    return f"Write {key}=2."
 
 
 def open_data_axes(word: str, axes: dict[str, int], problems: list[PlanError]) -> dict[str, int]:

@@ -44,9 +44,10 @@ from stepladder.model.forward_state import state_restored
 from stepladder.seam.modules import is_compiled
 from stepladder.world import World
 
+from .constant_draws import TrialDraws
 from .loss_module import ModuleAndLoss, changed_buffer
 from .parameter_shards import local, refuse_gathered, reshard
-from .trial_copy import ConstantDraws, draws, noise
+from .trial_copy import draws, noise
 from .trial_rows import contents, gather_rows, shorten
 
 DRAWS = 2  # of parameters
@@ -68,6 +69,7 @@ class LossTrial:
     may_draw: bool = True  # whether the module may draw noise with these parameters
     before: list[tuple[str, Tensor, Tensor]] = field(default_factory=list)  # parameters
     modes: dict[nn.Module, bool] = field(default_factory=dict)  # of training, before the trial
+    drawing: TrialDraws = field(default_factory=TrialDraws)
     untried: str = ""  # why nothing is known of the weighting
 
     def find(self, batch: Batch, smallest: int) -> Loss:
@@ -78,7 +80,8 @@ class LossTrial:
         """
         rows, smallest = gather_rows(batch, smallest, self.world)
         weighting, refused = None, None
-        with torch.random.fork_rng(self.devices()), self.as_in_training():
+        holders = (*self.module.modules(), self.loss.function)
+        with self.drawing.put_back(self.world.device, holders), self.as_in_training():
             try:
                 weighting = self.decide(rows, (1, 2, 3) if smallest == 1 else (2, 4))
             except StepladderError as problem:
@@ -113,11 +116,11 @@ class LossTrial:
             self.untried = f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"
             return None
         if not fitting:
-            raise cannot_cut(seen, sizes)
+            raise self.drawing.blamed(cannot_cut(seen, sizes))
         allowed = max(ALLOWED, 64 * self.epsilon)
         right = [one for one, error in zip(fitting, errors) if error <= allowed]
         if not right:
-            raise other_gradient(min(errors), sizes)
+            raise self.drawing.blamed(other_gradient(min(errors), sizes))
         return first_of_best(right, seen)
 
     def gradient_errors(
@@ -211,12 +214,11 @@ class LossTrial:
         return local(self.mean(outputs, part)).double().item()
 
     def mean(self, outputs: Any, part: Batch) -> Tensor:
-        with ConstantDraws():
+        with self.drawing.constant():
             return self.loss.mean(outputs, part)
 
     def run_module(self, part: Batch) -> Any:
-        noise = ConstantDraws()  # slows every operation, so only where the first pass drew any
-        with noise if self.may_draw else nullcontext():
+        with self.drawing.constant(self.may_draw) as noise:
             outputs = self.outputs(part)
         self.may_draw &= noise.any
         return outputs
@@ -235,10 +237,6 @@ class LossTrial:
             # With the inputs, whose memory must not become that of others.
             self.known[key] = part.inputs, self.perform("run_module", part)
         return self.known[key][1]
-
-    def devices(self) -> list[int]:
-        device = self.world.device
-        return [device.index or 0] if device.type == "cuda" else []
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:

@@ -25,8 +25,6 @@ from stepladder.seam.modules import buffers_of
 
 SPREAD = 0.3  # the least standard deviation of a trial's biases, gains and gates
 ATTEND = functional.scaled_dot_product_attention
-DRAWS = {torch.randn, torch.rand, torch.randn_like, torch.rand_like, torch.normal}
-DRAWN = 0.5  # in the place of noise
 DROPOUT_POSITION = 4  # of dropout_p among its arguments
 
 Spread = tuple[float, float]  # mean and standard deviation
@@ -138,25 +136,6 @@ class WithoutDropout(TorchFunctionMode):
         if "dropout" in getattr(func, "__name__", ""):
             return args[0] if args else kwargs["input"]
         return func(*args, **kwargs)
-
-
-class ConstantDraws(TorchFunctionMode):
-    """A context in which noise is one number: rows are then the same alone and among others.
-
-    What is drawn from a generator that was given stays random.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.any = False  # whether any was drawn
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        made = func(*args, **kwargs)
-        if func not in DRAWS or kwargs.get("generator"):
-            return made
-        self.any = True
-        return made.fill_(DRAWN)
 
 
 class Decisions(DispatchMode):

@@ -100,7 +100,7 @@ def climb(
     if not isinstance(plan, Plan) and place.num_ranks > 1 and is_automatic(plan.split()):
         connect(device, timeout_seconds=timeout_seconds, facts={"plan": plan})
         choice = Choice(*agree(choice.plan, choice.because))
-    choice = spread_choice(exact_choice(choice, exact), place.num_ranks)
+    choice = spread_choice(exact_choice(choice, exact, plan), place.num_ranks)
     if given is not None:
         choice = replace(choice, plan=replace(choice.plan, optimizer=given))
     elif clip is not None:
@@ -124,13 +124,23 @@ def climb(
     return run
 
 
-def exact_choice(choice: Choice, exact: bool) -> Choice:
+def exact_choice(choice: Choice, exact: bool, plan: Any) -> Choice:
     """The choice with the same bits each time, where that is asked for."""
+    check_exact(plan, exact)
     if exact and (choice.plan.exact.free or not choice.plan.exact.runs):
         choice = replace(choice, plan=replace(choice.plan, exact=Exact(runs=True)))
     if choice.plan.exact.runs:
         fix_library_algorithms()
     return choice
+
+
+def check_exact(plan: Any, exact: bool) -> None:
+    """Refuse `exact=True` beside a plan's words that say otherwise."""
+    words = plan.split() if isinstance(plan, str) else ()
+    for word in ("exact=none", "exact=free"):
+        if exact and word in words:
+            problem = f"exact=True asks for the same bits, and the plan says {word}"
+            raise PlanError("exact", problem, "Leave one of them out.")
 
 
 def check_arguments(model: Any, clip: Any, seed: Any, exact: Any, timeout_seconds: Any) -> None:

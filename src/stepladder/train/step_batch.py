@@ -204,6 +204,7 @@ def set_micro_batch(parts: Accumulate, settled: SettledPlan, batch: Batch) -> No
     ranks = settled.data_ranks
     if settled.slices:
         parts.micro = rows_of_slice(batch, settled.slices, ranks)
+        settled.plan.batch.check_slices(batch.size, settled.slices, ranks)
         return
     settled.plan.batch.check_rows(batch.size, ranks)
     if parts.micro is None and settled.micro_batches:  # the first batch says it

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stepladder.errors import ModelError, WorldError, require_type
+from stepladder.errors import ModelError, PlanError, WorldError, require_type
 from stepladder.model import copy_module
 from stepladder.plan import BatchSplit, Plan
 from stepladder.train.user_code.batch_as_source import Rows, rows_of
@@ -70,14 +70,20 @@ def make_copy(module: nn.Module, rows: Rows, loss: Loss) -> Made:
 
 
 def make_anew(make: Callable[[], nn.Module], rows: Rows, loss: Loss) -> Made:
-    return make(), rows, loss
+    module = make()
+    if not isinstance(module, nn.Module):
+        problem = f"its function returned a {type(module).__name__}, not a module"
+        raise ModelError("model", problem, "Return a torch.nn.Module from it.")
+    return module, rows, loss
 
 
-def read_plans(plans: str | Plan | Sequence[str | Plan]) -> list[Plan]:
+def read_plans(plans: str | Plan | Sequence[str | Plan], *, least: int = 1) -> list[Plan]:
     """Plans from one, several, or text with semicolons between them."""
     several = plans.split(";") if isinstance(plans, str) else plans
     each = [several] if isinstance(several, Plan) else several
     require_type("plans", each, (list, tuple), "Write 'zero3 shard=2; tensor=2', or give a list.")
+    if len(each) < least:
+        raise PlanError("plans", "an empty list has nothing to compare", "Give one plan or more.")
     for plan in each:
         require_type("plans", plan, (str, Plan), "Write each as words, or give a Plan.")
     return [Plan.parse(plan) if isinstance(plan, str) else plan for plan in each]

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Subset
 
 from stepladder.data import batches
-from stepladder.errors import require_count, require_type
+from stepladder.errors import DataError, PlanError, require_count, require_type
 from stepladder.plan import Plan, Precision
 from stepladder.train import climb, fit
 from stepladder.train.checkpointing.rng_state import untouched
@@ -114,7 +114,7 @@ def resume(
     """
     if steps is not None:
         require_count("steps", steps, "a number of steps", least=0)
-    chain = [*read_plans(plan), *read_plans(then)]
+    chain = [*read_plans(plan), *read_plans(then, least=0)]
     same = all(one == chain[0] for one in chain)
     subject = live_subject(model, batch, loss, dropout=same)
     with untouched(torch.device("cpu")):
@@ -173,6 +173,8 @@ def read_texts(field: str, given: str | Sequence[str]) -> Sequence[str]:
     """One text or several."""
     each = [given] if isinstance(given, str) else given
     require_type(field, each, (list, tuple), "Write it as text, or give a list of texts.")
+    if not each:
+        raise PlanError(field, "an empty list names none", "Give one text or more.")
     for one in each:
         require_type(field, one, str, "Write it as text, or give a list of texts.")
     return each
@@ -184,6 +186,9 @@ def trained(
     """Losses of one run by step, and on the rows that are held out."""
     module, samples, loss = subject.made()
     count = len(samples)
+    if held is None and count < HELD_OUT:
+        problem = f"of {count} rows none is left to judge by: one in {HELD_OUT} is"
+        raise DataError("batch", problem, f"Give {HELD_OUT} rows or more, or pass validation=.")
     out = np.arange(count) % HELD_OUT == HELD_OUT - 1
     learned = samples if held is not None else Subset(samples, np.flatnonzero(~out).tolist())
     judged = held if held is not None else Subset(samples, np.flatnonzero(out).tolist())

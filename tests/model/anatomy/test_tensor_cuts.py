@@ -79,3 +79,24 @@ def test_each_parent_is_judged_alone():
 def test_torchs_own_encoder_layer_is_cut_in_its_mlp_only():
     layer = nn.TransformerEncoderLayer(8, 2, 32)
     assert find_cuts(layer, layer) == {"linear1": "column", "linear2": "row"}
+
+
+class Normed(nn.Module):
+    """Attention with norms of queries and keys, beside an MLP."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.attention, self.mlp = nn.Module(), nn.Module()
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            setattr(self.attention, name, nn.Linear(8, 8))
+        self.attention.q_norm, self.attention.k_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.mlp.up, self.mlp.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+
+def test_heads_that_are_normalised_together_are_not_cut():
+    mlp = {"mlp.up": "column", "mlp.down": "row"}
+    together, apart = Normed(8), Normed(4)
+    assert find_cuts(together, together) == mlp
+    assert find_cuts(apart, apart).keys() == {
+        *mlp, *(f"attention.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj"))
+    }  # fmt: skip

@@ -290,11 +290,43 @@ def count(plan: str) -> str:
     return ""
 
 
+PARTED = (
+    "buffer 'seen': is written in forward and has no mean over slices, so ranks differ in it. "
+    "Keep it in floating point and in one shape, or leave exact=ranks out."
+)
+
+
 def test_a_buffer_in_which_ranks_part_is_refused():
-    assert run(count, 2, "fp32 ddp exact=ranks", init=False) == 2 * [
-        "buffer 'seen': is written in forward and has no mean over slices, so ranks differ in it. "
-        "Keep it in floating point and in one shape, or leave exact=ranks out."
-    ]
+    assert run(count, 2, "fp32 ddp exact=ranks", init=False) == 2 * [PARTED]
+
+
+def test_a_buffer_in_which_ranks_would_part_is_refused_on_one():
+    """Such a run could never move to several."""
+    assert count("fp32 exact=ranks") == PARTED
+
+
+class Flagged(nn.Module):
+    """Marks that it was called, and how often: both the same whatever slices a rank computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(VOCAB, VOCAB), nn.BatchNorm1d(VOCAB)
+        self.register_buffer("called", torch.zeros(2, dtype=torch.bool))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.called[0] = True
+        self.calls += 1
+        return self.norm(self.table(tokens).transpose(1, 2)).transpose(1, 2)
+
+
+def test_flags_and_counters_of_batches_are_not_refused():
+    module = Flagged()
+    taken = climb(module, loss=flat_loss, plan="fp32 exact=ranks", optimizer=SGD, device="cpu")
+    for batch in batches()[:2]:
+        taken.step(batch)
+    assert module.called.tolist() == [True, False]
+    assert module.calls == module.norm.num_batches_tracked == 2
 
 
 def test_a_fused_optimizer_of_the_users_is_refused():

@@ -89,6 +89,14 @@ class Named(Mixture):
         return out.view_as(hidden)
 
 
+class Noisy(Named):
+    """Draws noise for its choice, so that another draw gives experts other rows."""
+
+    def choose(self, rows):
+        scores = self.gate(rows)
+        return (scores + torch.rand_like(scores)).softmax(-1).topk(2, -1)
+
+
 class Block(nn.Module):
     def __init__(self, kind):
         super().__init__()

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
+from stepladder.errors import StepladderError
 from stepladder.rungs.experts.foreign_mixtures import stacked_experts
 from stepladder.train import climb
 from tests.ranks import run
@@ -110,3 +111,20 @@ def test_only_modules_that_are_given_the_choice_can_be_spread():
         ("model.layers.0.mlp.experts", 8), ("model.layers.1.mlp.experts", 8),
     ]  # fmt: skip
     assert stacked_experts(torch.nn.Sequential(Called())) == []
+
+
+def cut_olmoe():
+    try:
+        planned("olmoe", "fp32 tensor=2")
+    except StepladderError as refused:
+        return str(refused).splitlines()[0]
+
+
+@pytest.mark.soak
+def test_olmoe_is_not_cut_and_the_reason_is_named():
+    said = (
+        "OlmoeForCausalLM: its blocks (OlmoeDecoderLayer) show no pair of linears that can be cut: "
+        "'self_attn' normalises queries over all heads, which no rank would have. Use shard or "
+        "pipeline, or give it an `anatomy` that names its cuts."
+    )
+    assert run(cut_olmoe, 2) == [said] * 2

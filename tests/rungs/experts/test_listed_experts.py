@@ -173,3 +173,15 @@ def test_a_rank_holds_the_bytes_that_are_forecast(kind, ranks, plan):
     (forecast,) = forecast_state(facts, settled)
     for parameters, optimizer in run(held_bytes, ranks, kind, plan):
         assert (parameters, optimizer) == (forecast.parameters, forecast.optimizer)
+
+
+def counted():
+    trained = start("Noisy", "fp32 experts=2")
+    for step in range(2):
+        trained.step(forms.batch(step), rows="global").read()
+    mixture = trained.module.blocks[0].mixture
+    return mixture.calls, mixture.seen
+
+
+def test_the_pass_that_is_repeated_leaves_no_trace_and_draws_the_same():
+    assert run(counted, 2) == [(2, [1, 2])] * 2

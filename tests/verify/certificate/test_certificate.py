@@ -33,8 +33,8 @@ def test_another_file_is_refused_in_a_line(tmp_path):
         "was changed after it was written": text.replace("0.1,", "0.2,"),
         "is damaged or something else": text[: len(text) // 2],
         "is JSON, but not of a certificate": '{"plan": "fp32"}',
-        "is of version 2, and this stepladder reads 1": text.replace(
-            '"version": 1', '"version": 2'
+        "is of version 1, and this stepladder reads 2": text.replace(
+            '"version": 2', '"version": 1'
         ),
     }
     for said, contents in cases.items():
@@ -45,7 +45,7 @@ def test_another_file_is_refused_in_a_line(tmp_path):
 
 
 def test_a_missing_part_file_or_folder_is_told(tmp_path):
-    body = {"format": "stepladder certificate", "version": 1, "model": "Net"}
+    body = {"format": "stepladder certificate", "version": 2, "model": "Net"}
     path = tmp_path / "proof.json"
     path.write_text(json.dumps({**body, "digest": digest(body)}))
     with pytest.raises(RecordError, match="lacks a part that every certificate has .'subject'."):
@@ -54,3 +54,25 @@ def test_a_missing_part_file_or_folder_is_told(tmp_path):
         Certificate.read(tmp_path / "none.json")
     with pytest.raises(RecordError, match="proof.json cannot be written: No such file"):
         CERTIFICATE.write(tmp_path / "none" / "proof.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": []}, "the steps of 'fp32'"),
+        ({"steps": [{"loss": 0.1, "tensors": {}}]}, "'weight' before and after step 0 of 'fp32'"),
+        ({"first": {}}, "'weight' before and after step 0 of 'fp32'"),
+        ({"steps": [{"loss": None, "tensors": {"weight": {"hash": "c", "sketch": []}}}]},
+         "the loss of step 0 of 'fp32'"),
+    ],
+)  # fmt: skip
+def test_a_file_that_tells_less_than_it_claims_is_refused(change, said, tmp_path):
+    """Whoever takes something out can renew the digest; there must be something to compare."""
+    path = CERTIFICATE.write(tmp_path / "proof.json")
+    body = json.loads(path.read_text())
+    del body["digest"]
+    body["runs"][0] |= change
+    path.write_text(json.dumps({**body, "digest": digest(body)}))
+    with pytest.raises(RecordError, match="lacks a part that every certificate has") as refused:
+        Certificate.read(path)
+    assert said in str(refused.value)

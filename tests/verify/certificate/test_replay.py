@@ -50,22 +50,22 @@ def edited(run, step, name=None, *, loss=None, moved=0.0):
     """A run of which one number, or one parameter, is said to have been another."""
     steps = list(run.steps)
     before = steps[step]
-    parameters = dict(before.parameters)
+    tensors = dict(before.tensors)
     if name:
-        first, last = run.first[name].sketch, parameters[name].sketch
+        first, last = run.first[name].sketch, tensors[name].sketch
         sketch = tuple(b + moved * (b - a) for a, b in zip(first, last))
-        parameters[name] = Fingerprint("0" * 32, sketch)
-    steps[step] = replace(before, parameters=parameters, loss=before.loss if loss is None else loss)
+        tensors[name] = Fingerprint("0" * 32, sketch)
+    steps[step] = replace(before, tensors=tensors, loss=before.loss if loss is None else loss)
     return replace(run, steps=tuple(steps))
 
 
 def test_a_run_repeats_to_the_bit(course, told):
-    assert set(told.steps[0].parameters) == {"0.weight", "0.bias", "2.weight", "2.bias"}
-    assert told.steps[0].parameters != told.steps[1].parameters
+    assert set(told.steps[0].tensors) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert told.steps[0].tensors != told.steps[1].tensors
     found = replay_run(POOL, told, course)
     assert (found.verdict, str(found)) == (
         "identical bits",
-        "fp32 zero3 shard=2 batch=8 micro=2 (sgd lr=0.1): identical bits",
+        "fp32 zero3 shard=2 batch=8 micro=2 (sgd lr=0.1): identical bits over 2 steps",
     )
 
 
@@ -85,13 +85,24 @@ def test_a_forged_number_is_found_by_the_replay(course, told, change, verdict, w
     assert f"step 1, {where[1]}" in str(found)
 
 
+def test_another_buffer_is_found_too():
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    course = make_course(
+        live_subject(module, BATCH, "cross_entropy"), "fp32", "sgd lr=0.1", steps=2
+    )
+    told = record_run(POOL, course, "same")
+    assert replay_run(POOL, told, course).verdict == "identical bits"
+    found = replay_run(POOL, edited(told, 1, "1.running_mean", moved=0.1), course)
+    assert (found.verdict, found.step, found.tensor) == ("DIFFERENT", 1, "1.running_mean")
+
+
 def test_another_module_and_other_weights_are_refused(course, told):
     draw = partial(make_course, plan=course.plan, optimizer="sgd lr=0.1", steps=2)
     other = draw(live_subject(nn.Linear(4, 2), BATCH, "cross_entropy"))
-    with pytest.raises(RecordError, match="is of another module: parameter '0.bias'"):
+    with pytest.raises(RecordError, match="is of another module: '0.bias'"):
         replay_run(POOL, told, other)
     torch.manual_seed(7)
-    with pytest.raises(RecordError, match="is of other first weights: parameter '0.weight' begins"):
+    with pytest.raises(RecordError, match="is of other first weights: '0.weight' begins"):
         replay_run(POOL, told, draw(live_subject(net(), BATCH, "cross_entropy")))
 
 
@@ -100,7 +111,7 @@ def test_what_is_another_here_is_named(told):
     assert other_than(Certificate("Net", {}, here, (told,))) == ()
     old = Certificate("Net", {}, {**here, "torch": "2.0.0"}, (told,))
     assert other_than(old) == (f"torch (2.0.0; here {torch.__version__})",)
-    row = Replayed("fp32", "sgd", "the same within tolerance", 1, "loss", 1e-7)
+    row = Replayed("fp32", "sgd", "the same within tolerance", 2, 1, "loss", 1e-7)
     shown = " ".join(str(Replay("Net", (row,), other_than(old))).split())
     assert "other bits from step 1, loss on, off by 1.0e-07" in shown
     assert f"Made with another torch (2.0.0; here {torch.__version__})." in shown

@@ -88,6 +88,51 @@ def test_statistics_of_a_micro_batch_are_located_with_what_the_run_said():
     assert "The run said: " in str(found)
 
 
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient / 2
+
+
+class Passing(nn.Module):
+    """Returns what its child made; in a micro-batch its own code halves the gradient of that."""
+
+    def __init__(self, depth=0):
+        super().__init__()
+        self.child = Passing(depth - 1) if depth else nn.Linear(4, 4)
+        self.is_faulty = not depth
+
+    def forward(self, x):
+        hidden = self.child(x)
+        return Halved.apply(hidden) if self.is_faulty and len(x) < 8 else hidden
+
+
+class Residual(Passing):
+    """The same where the output of a child goes on beside another."""
+
+    def forward(self, x):
+        hidden = x + self.child(x)
+        return torch.tanh(Halved.apply(hidden) if len(x) < 8 else hidden)
+
+
+@pytest.mark.parametrize(
+    ("middle", "module"),
+    [(Passing(), "1"), (Passing(1), "1.child"), (Residual(), "1")],
+    ids=["its child", "its own child", "a sum"],
+)
+def test_a_wrong_gradient_is_of_the_module_whose_code_made_it(middle, module):
+    net = nn.Sequential(nn.Linear(3, 4), middle, nn.Linear(4, 2))
+    batch = torch.randn(8, 3), torch.arange(8) % 2
+    subject = live_subject(net, batch, "cross_entropy")
+    course = make_course(subject, "fp32 micro=4", "sgd lr=0.1", steps=1)
+    found = locate_course(POOL, course).difference
+    assert found is not None and (found.kind, found.module) == ("output gradient", module)
+
+
 class Noisy(nn.Linear):
     """Draws numbers that no option turns off."""
 

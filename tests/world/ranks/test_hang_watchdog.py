@@ -273,3 +273,24 @@ def test_the_line_is_the_users_and_not_pythons_own():
     assert watch.main_thread_line().endswith(f" in {name}")  # nor the watch's
     assert watch.is_library(os.__file__) and watch.is_library(torch.__file__)
     assert not watch.is_library(__file__) and not watch.is_library(watch.__file__)
+
+
+def test_ranks_in_different_collectives_are_told_apart():
+    """Their counts are equal, and the network is not the first thing to look at."""
+    lost = watch.different_calls("Timed out", {1: "net.py:9 in forward", 0: "net.py:7 in forward"})
+    assert str(lost) == (
+        "world: Timed out, while every rank is alive and called as many collectives: rank 0 at "
+        "net.py:7 in forward, rank 1 at net.py:9 in forward. If ranks run different parts of the "
+        "module, as by their data, use ddp or zero1; else see the network between the machines, or "
+        "raise run.timeout_seconds."
+    )
+
+
+def test_the_line_that_a_collective_failed_in_is_the_users():
+    try:
+        torch.nn.Linear(2, 2)(torch.ones(3))
+    except RuntimeError as error:
+        assert watch.raised_at(error).startswith("test_hang_watchdog.py:")
+        assert watch.raised_at(error).endswith(
+            " in test_the_line_that_a_collective_failed_in_is_the_users"
+        )

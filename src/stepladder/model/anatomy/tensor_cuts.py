@@ -22,6 +22,7 @@ COLUMN_NAMES |= {"q", "k", "v", "gate_proj", "up_proj", "gate", "up", "fc1", "w1
 COLUMN_NAMES |= {"q_lin", "k_lin", "v_lin", "lin1", "query_proj", "key_proj", "value_proj"}
 ROW_NAMES = {"o_proj", "out_proj", "out", "wo", "o", "down_proj", "down", "fc2", "w2", "linear2"}
 ROW_NAMES |= {"out_lin", "lin2", "dense"}
+QUERY_NORM = re.compile(r"(q|query)_?(norm|layernorm|ln)")
 BY_HEAD = "query_key_value"  # a head's three side by side (Bloom): whole heads are a column cut
 TP_PLAN_STYLES = {"colwise": "column", "rowwise": "row"}
 CONV1D = {"c_attn": "fused", "c_fc": "column", "c_proj": "row"}
@@ -29,7 +30,20 @@ CONV1D = {"c_attn": "fused", "c_fc": "column", "c_proj": "row"}
 
 def find_cuts(module: nn.Module, block: nn.Module) -> dict[str, str]:
     """The cut of each linear by its name in the block: "column", "row" or "fused"."""
-    return declared_cuts(module, block) or guessed_cuts(block)
+    found = declared_cuts(module, block) or guessed_cuts(block)
+    whole = [name for name, part in block.named_modules() if normalises_whole(part)]
+    return {name: kind for name, kind in found.items() if name.rpartition(".")[0] not in whole}
+
+
+def normalises_whole(attention: nn.Module) -> bool:
+    """Whether queries are normalised over all heads together, as OLMo has it: no rank with some of
+    the heads knows their mean square."""
+    parts = dict(attention.named_children())
+    linears = {name: one for name, one in parts.items() if isinstance(one, nn.Linear)}
+    widths = {one.out_features for name, one in linears.items() if name.startswith("q")}
+    norms = [part for name, part in parts.items() if QUERY_NORM.match(name)]
+    weights = [getattr(norm, "weight", None) for norm in norms]
+    return any(isinstance(w, Tensor) and w.dim() == 1 and w.numel() in widths for w in weights)
 
 
 def declared_cuts(module: nn.Module, block: nn.Module) -> dict[str, str]:

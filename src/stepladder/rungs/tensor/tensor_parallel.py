@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy, base_layer
+from stepladder.model.anatomy.tensor_cuts import normalises_whole
 from stepladder.plan.settled.model_rules import divisors
 from stepladder.seam.modules import parameters_of
 from stepladder.seam.sharding import strided_shard
@@ -70,11 +71,12 @@ def tensor(
     """
     mesh, blocks = world.submesh("tensor"), anatomy.blocks_of(module)
     if not anatomy.cuts:
-        raise ModelError(
-            type(module).__name__,
-            f"its blocks ({type(blocks[0][1]).__name__}) show no pair of linears that can be cut",
-            "Use shard or pipeline, or give it an `anatomy` that names its cuts.",
-        )
+        block, beside = blocks[0][1], ""
+        if whole := [name for name, part in block.named_modules() if normalises_whole(part)]:
+            beside = f": '{whole[0]}' normalises queries over all heads, which no rank would have"
+        problem = f"its blocks ({type(block).__name__}) show no pair of linears that can be cut"
+        remedy = "Use shard or pipeline, or give it an `anatomy` that names its cuts."
+        raise ModelError(type(module).__name__, problem + beside, remedy)
     check_adapters(module)
     ties, untried = shared_names(module), None
     sliced = is_sliced_between(anatomy, blocks)

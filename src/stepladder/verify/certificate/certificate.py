@@ -1,8 +1,8 @@
 """A certificate's contents and its file.
 
 It holds plans, what was trained, versions and the machine; of every step the loss and, of every
-parameter, a hash of its bits and a sketch of its numbers; and the verdicts against one device. The
-sketch, a few weighted sums, says how far two tensors of other bits are apart.
+parameter and buffer, a hash of its bits and a sketch of its numbers; and the verdicts against one
+device. The sketch, a few weighted sums, says how far two tensors of other bits are apart.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from stepladder.errors import RecordError
 
-FORMAT, VERSION = "stepladder certificate", 1
+FORMAT, VERSION = "stepladder certificate", 2  # 1 had no buffers
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """One parameter after one step."""
+    """One parameter or buffer after one step."""
 
     hash: str  # of its type, shape and bits
     sketch: tuple[float, ...]
@@ -33,7 +33,7 @@ class StepRecord:
     """What all ranks together know of one step."""
 
     loss: float
-    parameters: Mapping[str, Fingerprint]
+    tensors: Mapping[str, Fingerprint]  # parameters and buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class CertifiedRun:
     optimizer: str
     device: str
     verdict: str  # against one device
-    first: Mapping[str, Fingerprint]  # the parameters before the first step
+    first: Mapping[str, Fingerprint]  # parameters and buffers before the first step
     steps: tuple[StepRecord, ...]
 
 
@@ -121,9 +121,18 @@ def digest(body: Mapping[str, Any]) -> str:
 
 
 def run_of(body: Mapping[str, Any]) -> CertifiedRun:
-    steps = tuple(StepRecord(step["loss"], prints_of(step["parameters"])) for step in body["steps"])
+    steps = tuple(StepRecord(step["loss"], prints_of(step["tensors"])) for step in body["steps"])
     words = {key: body[key] for key in ("plan", "asked", "optimizer", "device", "verdict")}
-    return CertifiedRun(**words, first=prints_of(body["first"]), steps=steps)
+    first = prints_of(body["first"])
+    if not steps:
+        raise KeyError(f"the steps of '{words['asked']}'")
+    for number, step in enumerate(steps):
+        if step.tensors.keys() != first.keys():
+            name = min(step.tensors.keys() ^ first.keys())
+            raise KeyError(f"'{name}' before and after step {number} of '{words['asked']}'")
+        if not isinstance(step.loss, int | float):
+            raise KeyError(f"the loss of step {number} of '{words['asked']}'")
+    return CertifiedRun(**words, first=first, steps=steps)
 
 
 def prints_of(body: Mapping[str, Any]) -> dict[str, Fingerprint]:

@@ -1,4 +1,4 @@
-"""Steps of a plan on its ranks, with a fingerprint of every parameter after each."""
+"""Steps of a plan on its ranks, with a fingerprint of every parameter and buffer after each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from stepladder.checkpoint import as_bytes
 from stepladder.launch import Ranks
+from stepladder.rungs.data_parallel.buffer_copies import whole_buffers
 from stepladder.verify.course import Course, start
 from stepladder.verify.reference import engine_steps, whole_parameters
 from stepladder.version import VERSION
@@ -23,13 +24,11 @@ RankSteps = tuple[dict[str, Fingerprint], list[StepRecord]]  # before the first,
 
 
 def record_run(pool: Ranks, course: Course, verdict: str) -> CertifiedRun:
-    """Train as the plan says; parameters that only some ranks have are put together."""
+    """Train as the plan says; tensors that only some ranks have are put together."""
     plan = course.plan
     ranks: list[RankSteps] = pool.call(record_rank, course, ranks=plan.layout.num_ranks)
     together = [
-        StepRecord(
-            each[0].loss, {n: p for one in reversed(each) for n, p in one.parameters.items()}
-        )
+        StepRecord(each[0].loss, {n: p for one in reversed(each) for n, p in one.tensors.items()})
         for each in zip(*(steps for _, steps in ranks))
     ]
     first = {name: one for before, _ in reversed(ranks) for name, one in before.items()}
@@ -46,7 +45,8 @@ def record_rank(course: Course) -> RankSteps:
 
 
 def fingerprints(module: nn.Module) -> dict[str, Fingerprint]:
-    return {name: fingerprint(p) for name, p in whole_parameters(module).items()}
+    tensors = {**whole_parameters(module), **dict(whole_buffers(module))}
+    return {name: fingerprint(tensor.detach().cpu()) for name, tensor in tensors.items()}
 
 
 def fingerprint(tensor: Tensor) -> Fingerprint:

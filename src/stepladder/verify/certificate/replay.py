@@ -32,8 +32,9 @@ class Replayed:
     plan: str
     optimizer: str
     verdict: Word
+    steps: int  # that were taken and compared
     step: int | None = None  # the first of other bits, or the first that is too far away
-    tensor: str = ""  # the loss or a parameter, likewise
+    tensor: str = ""  # the loss, a parameter or a buffer, likewise
     off: float = 0.0  # how far it is away: of the loss, or of the parameter's way so far
 
     def __str__(self) -> str:
@@ -43,7 +44,9 @@ class Replayed:
             "the same within tolerance": f", other bits from {where} on, off by {self.off:.1e}",
             "DIFFERENT": f" at {where}: off by {self.off:.1e}",
         }[self.verdict]
-        return textwrap.fill(f"{self.plan} ({self.optimizer}): {self.verdict}{ending}", WIDTH)
+        many = f" over {self.steps} step{'s' * (self.steps > 1)}"
+        said = f"{self.verdict}{many * (self.verdict != 'DIFFERENT')}{ending}"
+        return textwrap.fill(f"{self.plan} ({self.optimizer}): {said}", WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +107,11 @@ def replay_run(pool: Ranks, told: CertifiedRun, course: Course) -> Replayed:
             continue
         name = max(apart, key=lambda name: excess(*apart[name]))
         off, allowed = apart[name]
-        here = Replayed(told.asked, told.optimizer, "DIFFERENT", step, name, off)
+        here = Replayed(told.asked, told.optimizer, "DIFFERENT", len(told.steps), step, name, off)
         if not off <= allowed:
             return here
         seen = seen or replace(here, verdict="the same within tolerance")
-    return seen or Replayed(told.asked, told.optimizer, "identical bits")
+    return seen or Replayed(told.asked, told.optimizer, "identical bits", len(told.steps))
 
 
 def limit(plan: Plan, name: str) -> float:
@@ -130,24 +133,24 @@ def check_start(told: Mapping[str, Fingerprint], found: Mapping[str, Fingerprint
     """Refuse a module that is not the one that was certified."""
     if told.keys() != found.keys():
         name = min(told.keys() ^ found.keys())
-        problem = f"is of another module: parameter '{name}' is in one of the two only"
+        problem = f"is of another module: '{name}' is in one of the two only"
         raise RecordError("certificate", problem, "Replay it with the module that was certified.")
     for name, one in told.items():
         if one.hash != found[name].hash:
-            problem = f"is of other first weights: parameter '{name}' begins with other bits"
+            problem = f"is of other first weights: '{name}' begins with other bits"
             raise RecordError(
                 "certificate", problem, "Replay it with the weights and the data of that run."
             )
 
 
 def apart_in(told: CertifiedRun, found: CertifiedRun, step: int) -> dict[str, float]:
-    """How far the loss and each parameter of other bits are away."""
+    """How far the loss and each tensor of other bits are away."""
     one, other = told.steps[step], found.steps[step]
     # What is not a number equals itself: both runs broke down alike.
     same_loss = one.loss == other.loss or (math.isnan(one.loss) and math.isnan(other.loss))
     apart = {} if same_loss else {"loss": relative(one.loss, other.loss)}
-    for name, expected in one.parameters.items():
-        mine = other.parameters[name]
+    for name, expected in one.tensors.items():
+        mine = other.tensors[name]
         if expected.hash != mine.hash:
             way = away(expected.sketch, told.first[name].sketch)
             off = away(expected.sketch, mine.sketch)

@@ -181,7 +181,7 @@ class Search:
             self.course.name,
             step,
             site.kind,
-            self.suspect(site),
+            self.suspect(step, rank, finding),
             str(site),
             finding.micro,
             None if site.kind == "loss" else rank,
@@ -194,16 +194,30 @@ class Search:
             tuple(dict.fromkeys(line for found in self.found for line in found.said)),
         )
 
-    def suspect(self, site: Site) -> str:
+    def suspect(self, step: int, rank: int, finding: Finding) -> str:
         """The module whose code computes a tensor: of an input it is the caller, of an output's
-        gradient whoever was given that output."""
+        gradient whoever was given that output.
+
+        Where modules around it return the output as it is, the first of them whose gradient is
+        right has what made it wrong.
+        """
+        site = finding.site
         if site.kind == "input":
             return self.expected.callers.get((site.name, site.call), "")
         if site.kind == "output gradient":
+            while around := self.expected.returned.get(site._replace(kind="output")):
+                site = around._replace(kind="output gradient")
+                if self.is_right(step, rank, site, finding.micro):
+                    return site.name
             taker = self.expected.takers.get(site._replace(kind="output"))
             caller = self.expected.callers.get((site.name, site.call), "")
             return caller if taker is None else taker
         return "loss" if site.kind == "loss" else site.module
+
+    def is_right(self, step: int, rank: int, site: Site, micro: int | None) -> bool:
+        """Whether a tensor was compared and does not differ."""
+        compared = (f for f in self.found[rank].steps[step] if (f.site, f.micro) == (site, micro))
+        return any(self.counts(f) and f.distance <= self.allowed(step, f) for f in compared)
 
     def inputs(self, step: int, rank: int, finding: Finding) -> Inputs:
         """What of the tensors that it is computed from is known."""

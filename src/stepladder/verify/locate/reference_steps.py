@@ -43,6 +43,7 @@ class Expected:
     noise: list[dict[Site, float]] = field(default_factory=list)  # largest distance of any draw
     callers: dict[tuple[str, int], str] = field(default_factory=dict)  # as `Taps` has them
     takers: dict[Site, str] = field(default_factory=dict)
+    returned: dict[Site, Site] = field(default_factory=dict)
     draws: bool = False  # whether the module draws random numbers
 
 
@@ -57,7 +58,7 @@ def record_reference(course: Course, folder: Path) -> Expected:
         expected.norms.append({site: norm_of(tensor) for site, tensor in record.items()})
         expected.noise.append(dict.fromkeys(record, 0.0))
         expected.sizes.update((site, tensor.numel()) for site, tensor in record.items())
-    expected.callers, expected.takers = taps.callers, taps.takers
+    expected.callers, expected.takers, expected.returned = taps.callers, taps.takers, taps.returned
     expected.draws = not all(map(torch.equal, before, generator_states(loop.device)))
     return expected
 

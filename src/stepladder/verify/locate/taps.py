@@ -32,6 +32,7 @@ class Taps:
         self.calls: Counter[str] = Counter()  # of each module so far in this forward pass
         self.callers: dict[tuple[str, int], str] = {}  # whose forward a module was called in
         self.takers: dict[Site, str] = {}  # the outermost module that an output was given to
+        self.returned: dict[Site, Site] = {}  # an output that the module around it returns as it is
         self.running: list[str] = []
         self.made: dict[int, tuple[Tensor, list[Site]]] = {}  # outputs of this pass, by identity
         for name, module in modules:
@@ -80,6 +81,8 @@ class Taps:
                 continue
             site = Site("output", name, call, part)
             made = self.made.setdefault(id(tensor), (tensor, []))[1]
+            if made:
+                self.returned.setdefault(made[-1], site)
             made.append(site)
             for one in made if name == "" else ():
                 self.takers.setdefault(one, "loss")

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -35,6 +36,7 @@ from stepladder.seam.process_groups import default_store, groups_of_this_rank
 from stepladder.world.launcher_environment import Place
 
 from .background_thread import start_background_thread
+from .different_calls import different_calls
 from .flight_recorder import count_calls, last_call, read_counts, read_recorder
 from .shared_failure import SharedFailure, is_connection_error
 
@@ -70,6 +72,7 @@ class HangWatchdog:
         self.failure = SharedFailure(self._store, place.rank)
         self._beat = 0
         self._blames: int | None = None
+        self._raised_at = ""  # the line that a collective failed in
         self._counts = read_counts(self._backend)
         self._left = self._counts  # an earlier world may have left some pending
         self._since = time.monotonic()
@@ -94,6 +97,7 @@ class HangWatchdog:
 
     def explain(self, error: BaseException | str) -> LostRank:
         """The error that names the missing rank and the collective it did not join."""
+        self._raised_at = raised_at(error) if isinstance(error, BaseException) else ""
         reason = str(error).strip().partition("\n")[0].rpartition("] ")[2]
         found: list[LostRank] = []
         # If the store's machine is lost, a request blocks until TCP gives up: ask in a thread.
@@ -129,11 +133,11 @@ class HangWatchdog:
                 ]
                 where = calls[0] if calls else f"'{reason}'"
                 return self._blame(self._missing(rank, beat, alive[rank], where), rank)
-        return LostRank(
-            "world",
-            f"{reason}, while every rank is alive and called the same collectives",
-            "See the network between the machines, or raise run.timeout_seconds.",
-        )
+        places = {
+            self.place.rank: self._raised_at or main_thread_line(),
+            **{r: b.where for r, b in beats.items()},
+        }
+        return different_calls(reason, places)
 
     def _blame(self, lost: LostRank, rank: int) -> LostRank:
         """Tell the other ranks which rank is missing, and that rank that it was given up."""
@@ -190,7 +194,8 @@ class HangWatchdog:
 
     def _publish_heartbeat(self) -> Heartbeat:
         self._beat += 1
-        beat = Heartbeat(self._beat, count_calls(), main_thread_line(), self._blames)
+        line = self._raised_at or main_thread_line()
+        beat = Heartbeat(self._beat, count_calls(), line, self._blames)
         with suppress(RuntimeError):
             self._store.set(str(self.place.rank), json.dumps(asdict(beat)))
         return beat
@@ -263,6 +268,16 @@ def main_thread_line() -> str:
     if found is None:
         return ""
     return f"{Path(found.f_code.co_filename).name}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def raised_at(error: BaseException) -> str:
+    """The innermost line of a user's that an error passed, else of ours."""
+    lines = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    known = [(code, line) for code, line in lines if not is_library(code.co_filename)]
+    theirs = [(code, line) for code, line in known if not code.co_filename.startswith(OURS)]
+    for code, line in (theirs or known)[-1:]:
+        return f"{Path(code.co_filename).name}:{line} in {code.co_name}"
+    return ""
 
 
 def is_watchdog(frame: FrameType) -> bool:
