@@ -41,7 +41,7 @@ MUTATIONS = (
              "tests/parity/test_plans.py -k sgd"),
     Mutation("engine: the gradient norm misses the other ranks' shards",
              "train/optimizer/gradient_norm.py",
-             "each[mine] = world.sum(each[mine], *axes)", "each[mine] = each[mine]",
+             "each[mine] = world.sum(each[mine], *kind[1])", "each[mine] = each[mine]",
              "tests/parity/test_plans.py -k adamw"),
     Mutation("loss: ignored targets are counted", "loss/loss.py",
              "return batch.valid - (batch.leading if self.shifted else 0)",
