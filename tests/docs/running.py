@@ -23,7 +23,8 @@ from pathlib import Path
 
 from stepladder.cli.main import COMMANDS, main, split_settings
 from stepladder.labs import all_labs
-from stepladder.plan import Plan, read_recipe
+from stepladder.plan import read_recipe
+from stepladder.plan.automatic import written_plan
 from stepladder.plan.recipe import is_recipe
 from stepladder.plan.refit import spread
 from stepladder.plan.settled.settle import broken_rules
@@ -130,7 +131,7 @@ def check(text: str, folder: Path) -> None:
     if parsed.name == "lab" and options.name:
         assert options.name in {lab.name for lab in all_labs()}, f"no lab {options.name}"
     for words in plans_of(options):
-        plan = Plan.parse(words)
+        plan = written_plan(words)
         machines = int((getattr(options, "nodes", None) or "1").rpartition(":")[2])
         if parsed.ranks > 1:
             plan = spread(plan, parsed.ranks).settle(parsed.ranks * machines)

@@ -61,7 +61,7 @@ DEFECTS: tuple[Defect, ...] = (
            ("rungs/accumulate.py", "scale(times(weighted, self.gradient_sync.ways))",
             "scale(weighted)")),
     defect("the gradient norm misses the other ranks' shards",
-           ("train/optimizer/gradient_norm.py", "each[mine] = world.sum(each[mine], *axes)",
+           ("train/optimizer/gradient_norm.py", "each[mine] = world.sum(each[mine], *kind[1])",
             "each[mine] = each[mine]")),
     defect("tied weights of a pipeline keep one stage's gradient",
            ("rungs/pipeline/tied_parameters.py",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import stepladder as sl
-from stepladder.plan import Batch
+from stepladder.plan import BatchSplit
 from stepladder.rehearse import rehearse
 from tests.rehearse.subjects import Residual, UNet, pixels
 from tests.soak import soak_after
@@ -80,7 +80,7 @@ CASES += [(n, p) for n in NAMES for p in PLANS if (n, p) not in CASES]
 def test_the_formula_is_near_what_is_rehearsed(name, plan):
     module, batch, loss = case(name)
     rows = len(batch[0])
-    asked = replace(sl.Plan.parse(plan), batch=Batch(rows, rows, 1))
+    asked = replace(sl.Plan.parse(plan), batch=BatchSplit(rows, rows, 1))
     told = sl.forecast(facts_of(name, module, batch), asked, "1 x H200").memory.allocated_bytes
     found = rehearse(module, plan, sample=batch, loss=loss).allocated_bytes
     high = HIGH_SELECTIVE if "selective" in plan else HIGH

@@ -90,8 +90,6 @@ def with_matrices(block: Part) -> Part:
 def block_of(shape: Shape, length: int) -> Part:
     """One without experts."""
     statistics = ElementsByType(single=length * (shape.heads + (4 if shape.biased else 2)))
-    scores, repeated = composed_attention(shape, length)
-    composed = scores + repeated
     count = count_llama if shape.gated else count_gpt
     moved, eager, compiled, selective = count(shape, length)
     ahead, back = LLAMA_LAUNCHES if shape.gated else GPT_LAUNCHES
@@ -108,37 +106,20 @@ def block_of(shape: Shape, length: int) -> Part:
         matmuls=matmuls_of(shape, length),
         attention=Attention(shape.heads, shape.kv_heads, shape.head_width, length),
         moved=moved,
-        eager=eager + statistics + composed,
-        compiled=compiled + statistics + composed,
+        eager=eager + statistics,
+        compiled=compiled + statistics,
         selective=selective + statistics,
         # The gradient that comes in, its cast, those of what the last product and its gate read.
         scratch=ElementsByType(
             work=length * (2.0 if shape.gated else 1.0) * shape.ffn,
             residual=1.0 * length * shape.hidden,
             cast=1.0 * length * shape.hidden,
-        )
-        + scores.times(2.0),
+        ),
         output=length * shape.hidden,
         launches=ahead,
         launches_back=back,
         tensors=LLAMA_TENSORS if shape.gated else GPT_TENSORS,
     )
-
-
-def composed_attention(shape: Shape, length: int) -> tuple[ElementsByType, ElementsByType]:
-    """What attention keeps where no kernel of a GPU takes it: its weights, and repeated keys.
-
-    That is attention to fewer key heads in float32: torch composes it of small operations.
-    """
-    if shape.kv_heads == shape.heads:
-        return ElementsByType(), ElementsByType()
-    queries, keys = (heads * shape.head_width for heads in (shape.heads, shape.kv_heads))
-    return in_float32(shape.heads * length**2), in_float32(2.0 * length * (queries - keys))
-
-
-def in_float32(elements: float) -> ElementsByType:
-    """Elements that are there where work is done in float32, and nowhere else."""
-    return ElementsByType(work=2.0 * elements, single=-elements)
 
 
 def weights_of(shape: Shape) -> int:

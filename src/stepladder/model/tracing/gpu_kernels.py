@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from stepladder.seam.pytree import tree_map
 
 HALF_BYTES = 2  # bytes
+DROPOUT = 4  # the place of dropout_p among attention's arguments
 LAYOUT_COPY_FACTOR = 1.25  # size of the copies of input and output, rounded up to whole tiles
 
 # From torch's documentation, "CUDA Ops that autocast to float32", without the losses.
@@ -48,10 +49,23 @@ class GpuKernels(TorchFunctionMode):
             args = tree_map(to_float32, args)
         if func in REPLACED:
             return REPLACED[func](*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            args, kwargs = without_dropout(args, kwargs)
         result = func(*args, **(kwargs or {}))
         if func in (F.conv2d, torch.conv2d) and result.element_size() == HALF_BYTES:
             allocate_layout_copies(args[0], result)
         return result
+
+
+def without_dropout(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Attention's arguments without dropout, for which a CPU would write whole matrices.
+
+    A GPU's kernel draws it as it goes.
+    """
+    given = [*args]
+    if len(given) > DROPOUT:
+        given[DROPOUT] = 0.0
+    return tuple(given), {**(kwargs or {}), **({} if len(given) > DROPOUT else {"dropout_p": 0.0})}
 
 
 def allocate_layout_copies(image: Tensor, result: Tensor) -> None:

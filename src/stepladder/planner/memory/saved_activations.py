@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stepladder.plan import Recompute
 from stepladder.plan.shared_constants import LARGE_BLOCK
-from stepladder.workload import Attention, ElementsByType, Part
+from stepladder.planner.training_software import OURS
+from stepladder.workload import ElementsByType, Part
 
 from .byte_sizes import Sizes, per_rank
 from .recompute_depths import RecomputeShares, recompute_shares
@@ -60,15 +61,43 @@ def saved_bytes(part: Part, sizes: Sizes, *, selective: bool = False) -> float:
         size += whole_stream_bytes(part, kept, sizes)
     keeps_scores = not sizes.flash and not sizes.software.recomputes_scores
     if keeps_scores and part.attention and not selective:
-        size += part.attention.scores * scale * score_bytes(part.attention, sizes)
+        size += part.attention.scores * scale * score_bytes(sizes)
+    if not selective:
+        size += composed_bytes(part, sizes)
     return size
 
 
-def score_bytes(attention: Attention, sizes: Sizes) -> int:
-    """Of a score of plain attention; in float32 one matrix is both, and may be counted already."""
-    if sizes.work < PLAIN_SCORE_BYTES:
-        return PLAIN_SCORE_BYTES + sizes.work
-    return PLAIN_SCORE_BYTES if attention.kv_heads == attention.heads else 0
+def score_bytes(sizes: Sizes) -> int:
+    """Of a score of plain attention: its softmax in float32, which in float32 is the weight too."""
+    return PLAIN_SCORE_BYTES + (sizes.work if sizes.work < PLAIN_SCORE_BYTES else 0)
+
+
+def composed_bytes(part: Part, sizes: Sizes) -> float:
+    """The weights and repeated keys and values of attention that no kernel of a GPU takes.
+
+    Float32 heads that share keys are attended to by small operations there.
+    """
+    if not is_composed(part, sizes):
+        return 0.0
+    seen = part.attention
+    assert seen is not None
+    repeated = 2 * seen.length * (seen.heads - seen.kv_heads) * seen.head_width
+    return (seen.scores + repeated) * sizes.work * per_rank(sizes)
+
+
+def is_composed(part: Part, sizes: Sizes) -> bool:
+    seen = part.attention
+    if seen is None or seen.kv_heads == seen.heads or sizes.work < PLAIN_SCORE_BYTES:
+        return False
+    return sizes.flash and sizes.software is OURS and sizes.settled.on_gpu
+
+
+def composed_scratch(part: Part, sizes: Sizes) -> float:
+    """What its backward makes: the gradients of the weights and of the scores."""
+    if not is_composed(part, sizes):
+        return 0.0
+    assert part.attention is not None
+    return 2.0 * part.attention.scores * sizes.work * per_rank(sizes)
 
 
 def whole_stream_bytes(part: Part, kept: ElementsByType, sizes: Sizes) -> float:

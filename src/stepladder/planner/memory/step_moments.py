@@ -25,7 +25,13 @@ from .byte_sizes import Sizes, per_rank
 from .communication_buffers import communication_buffers, largest_block, weight_bytes
 from .logits import backward_logit_bytes, forward_logit_bytes, logit_gradient_bytes
 from .recompute_depths import RecomputeShares
-from .saved_activations import block_shares, mean_bytes, recomputed_bytes, saved_bytes
+from .saved_activations import (
+    block_shares,
+    composed_scratch,
+    mean_bytes,
+    recomputed_bytes,
+    saved_bytes,
+)
 
 # A round of muon's matrices, as many times as it is there at once: as slices in float32 and as they
 # are sent, as a stack, as two iterates with two products between them.
@@ -225,7 +231,7 @@ class StageMoments:
 def runs_of(plan: Plan, stage: Stage, sizes: Sizes) -> Iterator[BlockRun]:
     for part, count, depths in depths_in_order(plan.recompute, stage, sizes):
         kept, copies = mean_bytes(part, depths, sizes), copies_bytes(part, sizes)
-        scratch = scratch_bytes(part.scratch, sizes)
+        scratch = scratch_bytes(part.scratch, sizes) + composed_scratch(part, sizes)
         if depths.kept < 1.0:
             scratch = max(scratch, scratch_bytes(part.passing, sizes))
         scratch *= sizes.tensor if part.whole else 1
