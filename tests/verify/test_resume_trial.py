@@ -13,7 +13,7 @@ from stepladder.errors import PlanError, WorldError
 from stepladder.plan import Optimizer, Plan
 from stepladder.rungs import LossScale
 from stepladder.train import run
-from stepladder.train.checkpointing import resume
+from stepladder.train.checkpointing import own_file
 from stepladder.verify import find_subject
 from stepladder.verify import resume_trial as resumption
 from stepladder.verify.resume_trial import compare_journey, make_journey, travel_leg
@@ -93,7 +93,7 @@ def test_a_run_may_be_killed_several_times(tmp_path):
 
 @contextmanager
 def generators_not_restored():
-    with patch.object(resume, "set_generators", lambda states, device: None):
+    with patch.object(own_file, "set_generators", lambda states, device: None):
         random.seed(77)
         np.random.seed(77)
         yield

@@ -88,13 +88,13 @@ class HeldAttributes:
     told: set[str] = field(default_factory=set)
 
     def begin(self, climbed: Climbed) -> HeldAttributes:
-        self.first = {name: mark(held[key]) for name, (held, key) in slots(climbed)}
+        self.first = {name: marked(held[key]) for name, (held, key) in slots(climbed)}
         return self
 
     def changed(self, climbed: Climbed) -> Iterator[tuple[str, Any]]:
         """By name, what is not as it was in the beginning."""
         for name, (held, key) in slots(climbed):
-            if name not in self.first or self.first[name] != mark(held[key]):
+            if name not in self.first or self.first[name] != marked(held[key]):
                 yield name, held[key]
 
     def read(self, climbed: Climbed, device: torch.device, events: list[str]) -> dict[str, Tensor]:
@@ -137,6 +137,14 @@ class HeldAttributes:
                     held[key] = give_back(held.get(key), decode(value), device)
             except (TypeError, ValueError, KeyError, AttributeError) as unable:
                 yield f"the attribute '{name}' cannot be given back ({unable}): it stays as it is"
+
+
+def marked(value: Any) -> Any:
+    """Its mark; None of an object of a user's class that cannot be looked at."""
+    try:
+        return mark(value)
+    except Exception:  # such as in its own __repr__ or __reduce__
+        return None
 
 
 def slots(climbed: Climbed) -> Iterator[tuple[str, Slot]]:

@@ -86,14 +86,24 @@ def mark(value: Any, visit: Visit | None = None) -> Any:
     if isinstance(value, np.ndarray):
         return value.shape, value.tobytes() if value.nbytes <= 2**20 else id(value)
     if moves(value):
-        place = () if isinstance(value, GeneratorType) else value.__reduce__()[2:]
-        return (id(value), *place) if place and isinstance(place[0], int) else Changing()
+        return place_of(value)
     parts = parts_of(value)
     if parts is None:
         return repr(value) if is_scalar(value) else None
     if not visit.is_new(value, len(parts)) or visit.count > MOST:
         return len(parts)
     return type(value), [(key, mark(part, visit)) for key, part in parts]
+
+
+def place_of(iterator: Any) -> Any:
+    """Where an iterator is, where it tells; an open file does not, and is none of the state."""
+    if isinstance(iterator, GeneratorType):
+        return Changing()
+    try:
+        place = iterator.__reduce__()[2:]
+    except (TypeError, AttributeError, ValueError):
+        return None
+    return (id(iterator), *place) if place and isinstance(place[0], int) else Changing()
 
 
 def capture(value: Any, visit: Visit | None = None) -> Any:
