@@ -147,6 +147,7 @@ def grown(plans):
     return [[(size - each[0]) / wide_block_bytes() for size in each] for each in (measured, told)]
 
 
+@pytest.mark.soak
 def test_a_block_gathered_ahead_is_a_block_of_memory_as_forecast():
     plans = [f"fp32 zero3 shard=2 micro=1 batch=2 prefetch={ahead}" for ahead in (1, 3, 0)]
     measured, told = grown(plans)
@@ -154,6 +155,7 @@ def test_a_block_gathered_ahead_is_a_block_of_memory_as_forecast():
     assert told[2] == -1 <= measured[2] < 0  # beside one block at work no buffer waits for another
 
 
+@pytest.mark.soak
 def test_blocks_that_stay_gathered_are_memory_as_forecast():
     plans = [f"fp32 zero3 shard=2 micro=1 batch=2 gathered={most}" for most in (2, 4, 99)]
     measured, told = grown(plans)

@@ -116,12 +116,13 @@ def rehearse_failure(
     context = remedies[0].forecast.memory.context if remedies else 0
     try:  # a look upwards: what is rehearsed is the program that trains
         rehearse = import_module("stepladder.rehearse").rehearse_failure
-        found: tuple[Rehearsal, list[RehearsedChange]] = rehearse(
-            engine.flops.module, plan, changes, sample=batch, device=device,
-            loss=losses.get(known.kind, known.function), limit_bytes=limit - context,
-            seconds=REHEARSAL_SECONDS,
-        )  # fmt: skip
-        return found
+        with without_rehearsal():  # the rehearsed step may fail like the one that it explains
+            found: tuple[Rehearsal, list[RehearsedChange]] = rehearse(
+                engine.flops.module, plan, changes, sample=batch, device=device,
+                loss=losses.get(known.kind, known.function), limit_bytes=limit - context,
+                seconds=REHEARSAL_SECONDS,
+            )  # fmt: skip
+            return found
     except Exception:  # a foreign module may do anything, and memory may run out again
         return None, []
 
