@@ -17,6 +17,7 @@ from stepladder.job.opening.check_data import check_data
 from stepladder.job.opening.open_recipe import (
     build_model,
     choose_recipe_plan,
+    climb_recipe,
     first_sample,
     open_sources,
     sample_for_climb,
@@ -36,7 +37,7 @@ from stepladder.job.summary.forecast_comparison import ForecastComparison
 from stepladder.plan import Plan, Recipe
 from stepladder.record.journal_writer import NullJournal
 from stepladder.track import parse_targets
-from stepladder.train import Run, climb
+from stepladder.train import Run
 from stepladder.train.user_code.user_code import LossFunction
 from stepladder.world import Place
 from stepladder.world.world import connect
@@ -114,18 +115,8 @@ def start_planned(
     """A run with this plan, or the planner's where there is none."""
     choice = choose_recipe_plan(recipe, plan, module, sample)
     check_preferences(recipe, choice.plan, training)
-    run = climb(
-        module,
-        loss=loss,
-        plan=choice.plan,
-        sample=sample_for_climb(recipe, choice.plan, training, module),
-        rate=recipe.rate_choice(),
-        seed=recipe.train.seed,
-        device=recipe.train.device,
-        nonfinite=recipe.train.nonfinite,
-        exact=recipe.train.exact,
-        timeout_seconds=recipe.run.timeout_seconds,
-    )
+    batch = sample_for_climb(recipe, choice.plan, training, module)
+    run = climb_recipe(recipe, module, plan=choice.plan, sample=batch, loss=loss)
     run.because = choice.because
     return run
 

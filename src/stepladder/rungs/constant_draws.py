@@ -1,8 +1,8 @@
 """Noise that is one number: what a trial draws is then the same for rows alone and among others.
 
 What torch draws is filled with a constant, by whichever way: a function, a tensor's own method, a
-generator that the module holds. Python's and numpy's generators
-begin every pass in one state, which is enough for a number a pass and not for a number a row.
+generator that the module holds. Python's and numpy's generators begin every pass in one state,
+which is enough for a number a pass and not for a number a row.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from stepladder.errors import ModelError
 from stepladder.loss.piece_refusals import UNCUT
+from stepladder.world.generator_state import (
+    GENERATORS,
+    generator_state,
+    set_generator_state,
+)
 
 DRAWN = 0.5  # in the place of noise
 NOISE = {"bernoulli", "bernoulli_", "cauchy", "cauchy_", "exponential", "exponential_", "geometric",
@@ -88,24 +93,12 @@ class Generator:
 
     @property
     def state(self) -> Any:
-        if isinstance(self.holder, np.random.Generator):
-            return self.holder.bit_generator.state
-        read = getattr(self.holder, "get_state", None) or self.holder.getstate
-        return read()
-
-    def set_state(self, state: Any) -> None:
-        if isinstance(self.holder, np.random.Generator):
-            self.holder.bit_generator.state = state
-        else:
-            (getattr(self.holder, "set_state", None) or self.holder.setstate)(state)
-
-
-KINDS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+        return generator_state(self.holder)
 
 
 @dataclass(slots=True)
 class TrialDraws:
-    """What may draw in a trial's passes, and how it stand where one begins."""
+    """What may draw in a trial's passes, and how it stands where one begins."""
 
     begin: list[tuple[Generator, Any]] = field(default_factory=list)  # of every pass
     drawn: set[str] = field(default_factory=set)  # those that gave numbers which are not constant
@@ -157,7 +150,7 @@ class TrialDraws:
 
 def rewind(states: Iterable[tuple[Generator, Any]]) -> None:
     for generator, state in states:
-        generator.set_state(state)
+        set_generator_state(generator.holder, state)
 
 
 def generators_of(holders: Iterable[Any]) -> Iterator[Generator]:
@@ -166,5 +159,5 @@ def generators_of(holders: Iterable[Any]) -> Iterator[Generator]:
     yield Generator("numpy.random", np.random)
     for holder in holders:
         for name, value in vars(holder).items() if hasattr(holder, "__dict__") else ():
-            if isinstance(value, KINDS):
+            if isinstance(value, GENERATORS):
                 yield Generator(f"{type(holder).__name__}.{name}", value)

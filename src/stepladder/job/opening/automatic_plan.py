@@ -19,11 +19,11 @@ from stepladder.errors import PlanError
 from stepladder.plan import BatchSplit, Plan, Recipe, read_recipe
 from stepladder.plan.automatic import written_plan
 from stepladder.plan.refit import refit
-from stepladder.train import Run, climb
+from stepladder.train import Run
 from stepladder.train.user_code.user_code import LossFunction
 from stepladder.world import Place
 
-from .open_recipe import recipe_optimizer
+from .open_recipe import climb_recipe, recipe_optimizer
 
 KEPT = "plan.toml"  # in a run's folder: the plan that it was begun with
 
@@ -69,16 +69,6 @@ def start_automatic(
         words = f"{words} batch={size}"
     rows = -(-size // Place.from_environment().num_ranks)
     order = SampleOrder(len(training), recipe.data.seed)
-    return climb(
-        module,
-        loss=loss,
-        optimizer=recipe_optimizer(recipe, size),
-        plan=words,
-        sample=load_batch(training, order, np.arange(rows)),
-        rate=recipe.rate_choice(),
-        seed=recipe.train.seed,
-        device=recipe.train.device,
-        nonfinite=recipe.train.nonfinite,
-        exact=recipe.train.exact,
-        timeout_seconds=recipe.run.timeout_seconds,
-    )
+    sample = load_batch(training, order, np.arange(rows))
+    optimizer = recipe_optimizer(recipe, size)
+    return climb_recipe(recipe, module, plan=words, sample=sample, loss=loss, optimizer=optimizer)

@@ -28,10 +28,10 @@ from stepladder.model.huggingface.pretrained import is_pretrained_path
 from stepladder.plan import Optimizer, Plan, Recipe
 from stepladder.plan.learning_rate import scale_rate
 from stepladder.plan.recipe import DataChoice
-from stepladder.train import Run
+from stepladder.train import Run, climb
 from stepladder.train.feed import Feed
 from stepladder.train.tuning.auto_plan import Choice, choose_plan
-from stepladder.train.user_code.user_code import UserCode
+from stepladder.train.user_code.user_code import LossFunction, UserCode
 from stepladder.train.user_code.user_model import build_user_model, model_reference
 from stepladder.world import Place
 
@@ -66,6 +66,31 @@ def recipe_optimizer(recipe: Recipe, size: int) -> Optimizer:
     reference = recipe.train.reference_batch or recipe.train.batch
     lr = scale_rate(how.lr, batch=size, reference=reference, rule=recipe.train.scale_rate)
     return replace(how, lr=lr)
+
+
+def climb_recipe(
+    recipe: Recipe,
+    module: nn.Module,
+    *,
+    plan: Plan | str,
+    sample: Batch | None,
+    loss: str | LossFunction | None,
+    optimizer: Optimizer | None = None,
+) -> Run:
+    """The run of a module as the recipe says; `optimizer` replaces that of the plan."""
+    return climb(
+        module,
+        loss=loss,
+        optimizer=optimizer,
+        plan=plan,
+        sample=sample,
+        rate=recipe.rate_choice(),
+        seed=recipe.train.seed,
+        device=recipe.train.device,
+        nonfinite=recipe.train.nonfinite,
+        exact=recipe.train.exact,
+        timeout_seconds=recipe.run.timeout_seconds,
+    )
 
 
 def user_code(recipe: Recipe) -> UserCode:

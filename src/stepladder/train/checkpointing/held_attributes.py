@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from stepladder.checkpoint.safetensors_file import DTYPE_CODES, PAIRS
 from stepladder.rungs import Climbed
 from stepladder.seam.modules import buffers_of, module_attributes, persistent_buffers
+from stepladder.train.tuning.loss_state import has_contents
 
 from .held_values import capture, class_values, fill_tensor, give_back, mark, own_classes
 from .plain_values import decode, encode
@@ -49,7 +50,7 @@ class Cells(MutableMapping[str, Any]):
         del self.cells[name].cell_contents
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, cell in self.cells.items() if is_filled(cell))
+        return (name for name, cell in self.cells.items() if has_contents(cell))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -187,14 +188,6 @@ def loss_slots(loss: Any) -> Iterator[tuple[str, Slot]]:
 def is_code_of_others(loss: Any) -> bool:
     where = loss.__module__ if isinstance(loss, FunctionType) else type(loss).__module__
     return (where or "torch").partition(".")[0] in ("torch", "stepladder", "functools")
-
-
-def is_filled(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - an empty cell raises
-    except ValueError:
-        return False
-    return True
 
 
 def is_raw(value: Any, device: torch.device) -> bool:

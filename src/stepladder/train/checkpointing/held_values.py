@@ -22,13 +22,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from stepladder.seam.storages import version_of
+from stepladder.world.generator_state import (
+    GENERATORS,
+    generator_state,
+    set_generator_state,
+)
 
 from .plain_values import from_data, to_data
 
 CODE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, nn.Module, nn.Parameter)
 MAPPINGS: dict[str, Any] = {"dict": dict, "ordered": OrderedDict, "default": defaultdict}
 SEQUENCES: dict[str, Any] = {"list": list, "deque": deque}
-GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 MOST = 20_000  # values of one attribute that are looked at
 FOREIGN = ("torch", "stepladder", "builtins")  # whose objects are no state of a user's code
 KEEP: dict[str, Any] = {"kept": None}  # stands for what is left as it is
@@ -226,25 +230,6 @@ def is_scalar(value: Any) -> bool:
 def moves(value: Any) -> bool:
     """Whether reading it changes it."""
     return isinstance(value, Iterator) and not isinstance(value, (Tensor, *GENERATORS))
-
-
-def generator_state(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.getstate()
-
-
-def set_generator_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        generator.set_state(state)
 
 
 def set_generator(current: Any, kind: str, state: Any, device: torch.device) -> Any:

@@ -25,18 +25,20 @@ from stepladder.rungs.forward_effects.written_buffers import is_expanded
 from stepladder.seam.modules import buffers_of, module_attributes
 from stepladder.seam.pytree import tree_leaves
 from stepladder.train.checkpointing.held_values import (
-    GENERATORS,
     MOST,
     class_values,
-    generator_state,
     is_code,
     moves,
     own_classes,
     parts_of,
-    set_generator_state,
 )
 from stepladder.train.checkpointing.rank_state import has_extra_state
 from stepladder.train.tuning.loss_state import note, put_back_dict, put_back_items
+from stepladder.world.generator_state import (
+    GENERATORS,
+    generator_state,
+    set_generator_state,
+)
 
 Restore = Callable[[], None]
 MAPPINGS, SEQUENCES = (dict, OrderedDict, defaultdict), (list, set, deque)  # no class of a user's

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from stepladder.errors import ModelError
-from stepladder.train.checkpointing.held_values import generator_state, set_generator_state
+from stepladder.world.generator_state import generator_state, set_generator_state
 
 FROZEN = (bool, int, float, complex, str, bytes, type(None), type, ModuleType, BuiltinFunctionType,
           torch.dtype, torch.device, range, slice, frozenset, np.ufunc, np.generic)  # fmt: skip
