@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from stepladder.data import IGNORED
@@ -115,7 +116,8 @@ class RandomLogits:
     def __call__(self, hidden: Tensor) -> Tensor:
         self.calls += 1
         with torch.no_grad():  # the type that autocast gives it
-            dtype = functional.linear(hidden.flatten(0, -2)[:1], self.head.weight[:1]).dtype
+            one_class = own_part(self.head.weight)[:1]
+            dtype = functional.linear(hidden.flatten(0, -2)[:1], one_class).dtype
         shape = (*hidden.shape[:-1], self.head.out_features)
         drawn = self.size * torch.randn(shape, device=hidden.device)
         self.logits = drawn.to(dtype).requires_grad_(self.gradient)
@@ -149,6 +151,11 @@ def same_loss(found: Tensor, logits: Tensor, labels: Tensor) -> bool:
     (gradient,) = torch.autograd.grad(found, logits)
     off = (gradient.float() - wanted).norm() / wanted.norm()
     return bool((found - expected).abs() <= SAME_LOSS * expected.abs()) and bool(off <= 1e-2)
+
+
+def own_part(weight: Tensor) -> Tensor:
+    """What this rank has of a matrix that may be cut."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def logits_of(outputs: Any) -> Any:

@@ -62,16 +62,6 @@ def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("optimizer", problem, "Use adamw, or ddp with whole copies.")
 
 
-def kernels_need_whole_matrices(plan: Plan) -> PlanError | None:
-    if not plan.kernels or SettledPlan(plan).whole_on_every_rank:
-        return None
-    cuts = f"zero{plan.zero} shards them" if plan.zero > 1 else f"{plan.layout} cuts them"
-    problem = f"the fused loss reads whole plain matrices, and {cuts}"
-    return PlanError(
-        "kernels", problem, "Use ddp or zero1, or leave kernels out; compile=on works on any rank."
-    )
-
-
 def whole_modules_stay_whole(plan: Plan) -> PlanError | None:
     pipeline = plan.layout.pipeline
     if plan.compile != "whole" or (pipeline == 1 and plan.zero < 2):
