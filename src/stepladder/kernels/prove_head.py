@@ -32,7 +32,7 @@ Forward = Callable[[Any], Any]  # the module's result for inputs
 
 def why_not_its_head(module: nn.Module, head: Any, forward: Forward, inputs: Any) -> str:
     """What the module does to its head's output; empty where it returns it unchanged."""
-    kind = type(module).__name__
+    kind = type(module).__name__.removeprefix("FSDP")  # fully_shard's own subclass
     try:
         with trial(module, head):
             for size in SIZES:
@@ -56,7 +56,7 @@ def why_not_cross_entropy(
     module: nn.Module, head: Any, forward: Forward, loss: Callable[[Any], Tensor], inputs: Any
 ) -> str:
     """What else the module's own loss is than the shifted cross-entropy of its logits."""
-    kind = type(module).__name__
+    kind = type(module).__name__.removeprefix("FSDP")  # fully_shard's own subclass
     if not isinstance(inputs, dict) or not isinstance(inputs.get(LABELS), Tensor):
         return f"{kind} is not given its labels by that name"
     try:
