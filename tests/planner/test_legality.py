@@ -240,8 +240,8 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         LLAMA,
         "bf16 ddp micro=1 graphs=on",
         "8 x H100-80GB",
-        "graphs: replay kernels of one rank alone, and ranks of replicate=8 exchange gradients from "
-        "hooks that no replay calls. Leave them out.",
+        "graphs: replay kernels of one rank alone, and ranks of replicate=8 exchange gradients "
+        "from hooks that no replay calls. Leave them out.",
     ),
     "exact ranks cut no layer": (
         LLAMA,
