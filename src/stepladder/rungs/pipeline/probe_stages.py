@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError, StepladderError
-from stepladder.kernels import FusedHead
+from stepladder.kernels.fused_head import FusedHead
 from stepladder.model import evaluating, uncompiled
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
@@ -37,10 +37,10 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutputs, ...]:
     if part.num_rows == 1:
         agree(pipeline, last, lambda chunk: check_statistics(pipeline, chunk, part, sent))
     if pipeline.tries_head:
-        refusal = agree(pipeline, last, lambda chunk: try_head(pipeline, chunk, part, sent))
+        note = agree(pipeline, last, lambda chunk: try_head(pipeline, chunk, part, sent))
         pipeline.head_tried = True
-        if refusal and pipeline.head is None:
-            pipeline.notes.append(refusal)
+        if note and pipeline.head is None:
+            pipeline.notes.append(note)
     if pipeline.checks_loss:
         agree(pipeline, last, lambda chunk: check_loss(pipeline, chunk, part, sent))
         pipeline.loss_checked = pipeline.leaves_checked = True
@@ -137,10 +137,11 @@ def try_head(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[Stag
         with uncompiled(chunk), state_restored(chunk), pipeline.forward_context():
             for mode in (nullcontext(), evaluating(chunk)):
                 with mode:
-                    head.refusal or head.prove(forward, inputs)
+                    if not head.refusal:
+                        head.prove(forward, inputs)
     finally:
         chunk.run = run
-    return head.refusal
+    return head.note
 
 
 def check_loss(
