@@ -157,8 +157,7 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     chosen.compile()
     # Around everything: data parallelism wraps what the rungs below made of the module.
-    make_run = part.rank_stages.run if part.rank_stages else partial(one_stage, module, blocks)
-    run = make_run(
+    run = (part.rank_stages.run if part.rank_stages else partial(one_stage, module, blocks))(
         settled,
         world,
         loss=chosen.loss,

@@ -70,9 +70,7 @@ def shard(
     replicated = ReplicatedParameters(module, alone)
     replicated.place(world.device)
     blocks_alone = [unit for unit in units[:-1] if not (unit.full_width or unit.experts)]
-    # What forward used last, backward uses first. A fused loss reads the head's weight between.
-    heads = [unit for unit in units if fused_head_in(module) in unit.parts]
-    kept = [*blocks_alone[-settled.kept_gathered :], *heads, units[-1]]
+    kept = kept_units(module, units, blocks_alone[-settled.kept_gathered :])
     for unit in units:
         fully_shard(
             unit.parts,
@@ -106,6 +104,12 @@ def shard(
     elif settled.sums_gradients_in_float32:
         adding = sum_in_float32(module, replicated.averaging(group))
     return synchronise(module, units, replicated, ways, world, prepare, adding)
+
+
+def kept_units(module: nn.Module, units: list[Unit], last: list[Unit]) -> list[Unit]:
+    """What stays gathered: backward uses the last first, and a fused loss reads the head's."""
+    heads = [unit for unit in units if fused_head_in(module) in unit.parts]
+    return [*last, *heads, units[-1]]
 
 
 def synchronise(
