@@ -98,10 +98,17 @@ class Bench:
             "problem": sgd.problem or adamw.problem,
             "sgd": figures(sgd),
             "adamw": figures(adamw),
-            "state": self.state(model, plan, adamw) if adamw.states else None,
+            "state": self.state(model, plan, adamw)
+            if self.is_forecast(model, plan, adamw)
+            else None,
             "seconds": round(time.perf_counter() - began, 1),
             "date": str(date.today()),
         }
+
+    def is_forecast(self, model: str, plan: str, found: Sameness) -> bool:
+        """Whether the bytes are forecast; what stages hold is not, where there are no blocks."""
+        piped = Plan.parse(plan).layout.pipeline > 1
+        return bool(found.states) and not (piped and not self.costs(model)[0].num_blocks)
 
     def course(self, model: str, plan: str, optimizer: str) -> Course:
         return make_course(find_subject(MODELS[model]), plan, optimizer, steps=self.steps)
