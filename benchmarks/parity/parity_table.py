@@ -98,9 +98,7 @@ class Bench:
             "problem": sgd.problem or adamw.problem,
             "sgd": figures(sgd),
             "adamw": figures(adamw),
-            "state": self.state(model, plan, adamw)
-            if self.is_forecast(model, plan, adamw)
-            else None,
+            "state": self.state(model, plan, adamw),
             "seconds": round(time.perf_counter() - began, 1),
             "date": str(date.today()),
         }
@@ -119,8 +117,10 @@ class Bench:
         known = self.known.setdefault(model, {})
         return compare_course(pool, self.course(model, plan, optimizer), place, known)
 
-    def state(self, model: str, plan: str, found: Sameness) -> dict[str, Any]:
+    def state(self, model: str, plan: str, found: Sameness) -> dict[str, Any] | None:
         """Measured bytes of the fullest rank of each stage beside the planner's, by owner."""
+        if not self.is_forecast(model, plan, found):
+            return None
         facts, shapes = self.costs(model)
         settled = self.course(model, plan, ADAMW).plan
         expected = forecast_state(facts, settled)
