@@ -78,9 +78,8 @@ def spread_list(listed: ExpertList, world: World, ranks: ExpertRanks) -> None:
 
 def spread_lists(module: nn.Module) -> list[ExpertList]:
     """The lists of a module of which this rank has some experts."""
-    return [
-        part._spread_experts.listed for part in module.modules() if hasattr(part, "_spread_experts")
-    ]
+    found = (getattr(part, "_spread_experts", None) for part in module.modules())
+    return [one.listed for one in found if isinstance(one, SpreadExperts)]
 
 
 @torch.compiler.disable
