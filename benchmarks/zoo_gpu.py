@@ -5,9 +5,10 @@
 
 Arms: "hand" is a loop with autocast to bf16, torch.compile of forward and loss together, gradient
 clipping and fused AdamW; "hand max" compiles with max-autotune-no-cudagraphs, "hand channels-last"
-stores images and convolutions channels-last. "auto" is stepladder with `sample=`; any other arm is
-a plan's text. All arms of a module start from the same weights, learn from the same batches, and
-take turns. A row is written to results/zoo_gpu.json as soon as its module is done.
+stores images and convolutions channels-last, "hand +NAME" switches on an option of Inductor. "auto"
+is stepladder with `sample=`; any other arm is a plan's text. All arms of a module start from the
+same weights, learn from the same batches, and take turns. A row is written to results/zoo_gpu.json
+as soon as its module is done.
 
 Every module has a process of its own, and --workers of them compile beside each other. What is
 timed, the turns as well as auto's own trials, has the machine to itself: all other processes are

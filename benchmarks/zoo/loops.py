@@ -18,7 +18,14 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 class Hand:
     """The loop a user would write."""
 
-    def __init__(self, case: Case, *, mode: str | None = None, channels_last: bool = False) -> None:
+    def __init__(
+        self,
+        case: Case,
+        *,
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
+        channels_last: bool = False,
+    ) -> None:
         self.layout = torch.channels_last if channels_last else torch.preserve_format
         self.module = copy.deepcopy(case.module).to(DEVICE)
         if channels_last:
@@ -26,7 +33,9 @@ class Hand:
         self.optimizer = torch.optim.AdamW(
             self.module.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.01, fused=True
         )
-        self.loss = torch.compile(lambda batch: case.plain_loss(self.module, batch), mode=mode)
+        self.loss = torch.compile(
+            lambda batch: case.plain_loss(self.module, batch), mode=mode, options=options
+        )
 
     def step(self, batch: Any) -> torch.Tensor:
         batch = tree_map(self.move, batch)
@@ -69,6 +78,7 @@ def make_loop(arm: str, case: Case, budget: str) -> Any:
     """The loop of that name, or ours with a plan's text.
 
     Args:
+        arm: "hand +NAME +NAME" is the hand-written loop with these options of Inductor switched on.
         budget: a word for "auto" that says how long trials may take.
     """
     return (
