@@ -137,7 +137,7 @@ def make_optimizer(
     """The optimizer of what this rank owns, in words or as code."""
     plan = settled.plan
     if matrices is not None:
-        return make_muon(matrices, climbed, settled)
+        return make_muon(matrices, climbed, settled, masters)
     if masters is not None and plan.state != 16:
         return make_compact(settled, climbed, masters.of(climbed.shards), seed)
     if given is None:
