@@ -66,7 +66,7 @@ def main() -> None:
 def row_of(model: str, ranks: int, plan: str) -> dict[str, Any]:
     """What every rank took and what was rehearsed of it, or why there is no such number."""
     try:
-        with Ranks(ranks, start="fork", threads=1) as workers:
+        with Ranks(ranks, threads=1) as workers:
             counted = workers.call(counted_on_rank, model, plan, ranks=ranks, init_method="env://")
         which = kinds(plan, ranks)
         return {

@@ -161,6 +161,10 @@ class Recorder(DispatchMode):
             if made is not None and made.num_bytes:
                 made.owner = owner
 
+    def final_events(self) -> list[Event]:
+        """Every birth and death, in order."""
+        return self.events
+
     def owner_of(self, tensor: Any) -> str:
         if not isinstance(tensor, Tensor) or wraps_tensors(type(tensor)):
             return ""
