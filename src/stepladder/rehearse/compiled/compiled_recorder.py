@@ -38,9 +38,9 @@ class CompiledRecorder(Recorder):
         self.with_loss = self.asked.compiles_loss
         kernel_scratch = self.scratch
 
-        def scratch(op: Any, args: Any) -> int:
+        def scratch(op: Any, args: Any, made: Any) -> int:
             fused = self.current is not None and is_fused(operator_name(op))
-            return 0 if fused else kernel_scratch(op, args)
+            return 0 if fused else kernel_scratch(op, args, made)
 
         self.scratch = scratch
 
