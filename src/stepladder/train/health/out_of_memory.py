@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from stepladder.planner.remedies import Remedy, find_remedies
 from stepladder.record import Memory, Rehearsal, load_calibration
 from stepladder.record.rehearsal import RehearsedChange
 from stepladder.rungs import ParameterShard
+from stepladder.services import service
 from stepladder.train.tuning.planner_inputs import cluster_for, facts_for
 from stepladder.world import World, device_memory_bytes, peak_memory_bytes
 
@@ -114,8 +114,8 @@ def rehearse_failure(
         if "offload" not in each.kinds and each.case.cluster.num_devices == 1
     ]
     context = remedies[0].forecast.memory.context if remedies else 0
-    try:  # a look upwards: what is rehearsed is the program that trains
-        rehearse = import_module("stepladder.rehearse").rehearse_failure
+    try:
+        rehearse = service("rehearse_failure")
         with without_rehearsal():  # the rehearsed step may fail like the one that it explains
             found: tuple[Rehearsal, list[RehearsedChange]] = rehearse(
                 engine.flops.module, plan, changes, sample=batch, device=device,
