@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stepladder.model.anatomy.expert_lists import ExpertList, expert_lists, is_named_expert
 from stepladder.model.builtin.mixture import mixtures_of
 from stepladder.plan.layout import COPIES
 from stepladder.world import World
 
 from .foreign_mixtures import WHOLE, stacked_experts
+from .listed_experts import spread_lists
 
 
 @dataclass(slots=True)
@@ -34,9 +36,10 @@ class ExpertLoad:
     @classmethod
     def of(cls, module: nn.Module, world: World) -> ExpertLoad | None:
         """Have the mixtures of a module count; None for a model without any."""
-        own, foreign = mixtures_of(module), whole_counts(module)
+        own, foreign, listed = mixtures_of(module), whole_counts(module), listed_experts(module)
         here = {name: part.num_experts for name, part in own}
         here |= {name: count for name, _, count in foreign}
+        here |= {one.name: len(one.keys) for one in listed}
         every = here
         if world.layout.pipeline > 1:  # else all ranks have all layers
             texts = world.gather_texts(json.dumps(here))
@@ -51,6 +54,10 @@ class ExpertLoad:
             mixture.load = rows[name]
         for name, part, _ in foreign:
             part.register_forward_pre_hook(partial(count_chosen, rows[name]), with_kwargs=True)
+        for one in listed:
+            for index, expert in enumerate(one.experts):
+                count = partial(count_rows, rows[one.name][index])
+                expert.register_forward_pre_hook(count, with_kwargs=True)
         return cls({name: every[name] for name in names}, counts, world)
 
     def start(self) -> None:
@@ -82,6 +89,19 @@ def count_chosen(row: Tensor, part: nn.Module, given: Any, named: dict[str, Any]
     if chosen is not None and torch.is_grad_enabled():
         numbers = torch.arange(len(row), device=chosen.device)
         row.add_((chosen.reshape(-1, 1) == numbers).sum(0))
+
+
+def listed_experts(module: nn.Module) -> list[ExpertList]:
+    """Lists of experts that say so by their names, or of which ranks hold some."""
+    found = (one for one in expert_lists(module) if is_named_expert(one.name))
+    return spread_lists(module) or list(found)
+
+
+def count_rows(place: Tensor, expert: nn.Module, given: Any, named: dict[str, Any]) -> None:
+    """Before an expert's forward: how many rows it was called with, those of other ranks too."""
+    rows = next((one for one in (*given, *named.values()) if isinstance(one, Tensor)), None)
+    if rows is not None and torch.is_grad_enabled():
+        place.add_(rows.shape[:-1].numel())
 
 
 def in_natural_order(name: str) -> list[tuple[int, str]]:

@@ -76,6 +76,13 @@ def spread_list(listed: ExpertList, world: World) -> None:
     caller.forward = MethodType(forward_on_ranks, caller)
 
 
+def spread_lists(module: nn.Module) -> list[ExpertList]:
+    """The lists of a module of which this rank has some experts."""
+    return [
+        part._spread_experts.listed for part in module.modules() if hasattr(part, "_spread_experts")
+    ]
+
+
 @torch.compiler.disable
 def forward_on_ranks(caller: Any, *args: Any, **kwargs: Any) -> Any:
     return caller._spread_experts.forward_on_ranks(args, kwargs)
