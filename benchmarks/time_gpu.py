@@ -220,7 +220,10 @@ def keep(folder: Path, out: Path) -> None:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for file in sorted(folder.glob("*.jsonl")):
         for row in map(json.loads, lines(file)):
-            rows.setdefault((row["module"], row["plan"]), {}).update(row)
+            known = rows.setdefault((row["module"], row["plan"]), {})
+            known.update(row)
+            if "step_seconds" in row:  # which failed beside others, and not alone
+                known.pop("failed", None)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     head = {"date": time.strftime("%Y-%m-%d"), "device": device, "torch": torch.__version__,
             "host": processor(), "cores": os.cpu_count(), "optimizer": OPTIMIZER}  # fmt: skip

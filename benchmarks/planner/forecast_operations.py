@@ -37,7 +37,7 @@ def forecast_rows(
     device = told["device"].removeprefix("NVIDIA ")
     rows = []
     for row in told["rows"]:
-        if "failed" in row or (only and row["module"] not in only):
+        if "step_seconds" not in row or (only and row["module"] not in only):
             continue
         try:
             step = operations_of(row["module"], row["plan"], told["optimizer"], keep)
