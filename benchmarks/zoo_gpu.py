@@ -126,7 +126,7 @@ class Benchmark:
         around = {
             **os.environ, **budget, "TORCHINDUCTOR_COMPILE_THREADS": threads,
             "STEPLADDER_PROBE": "off",  # forecasts need it, and trials do not
-            "XDG_CACHE_HOME": str(self.folder),
+            "XDG_CACHE_HOME": str(self.folder), "OMP_NUM_THREADS": threads,
         }  # fmt: skip
         command = [sys.executable, __file__, "--only", name, "--arms", self.arms]
         command += ["--crowd", str(self.folder), "--results", str(self.rows_of(name))]

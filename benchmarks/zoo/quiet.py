@@ -19,7 +19,10 @@ from typing import Any
 import torch
 
 LONGEST = 120.0  # seconds that anybody may have the machine alone
-IDLE, PATIENCE = 1.1, 0.5  # times the quickest probe, and seconds that a GPU may take to come to it
+IDLE, PATIENCE = (
+    1.25,
+    0.15,
+)  # times the quickest probe, and seconds that a GPU may take to come to it
 
 
 class Quiet:
