@@ -19,10 +19,8 @@ from typing import Any
 import torch
 
 LONGEST = 120.0  # seconds that anybody may have the machine alone
-IDLE, PATIENCE = (
-    1.25,
-    0.15,
-)  # times the quickest probe, and seconds that a GPU may take to come to it
+IDLE = 1.25  # times the quickest probe that a GPU may take
+PATIENCE = 0.15  # seconds that it may take to come to that
 
 
 class Quiet:
