@@ -418,6 +418,35 @@ def test_parameters_that_are_made_from_the_sample_are_tried():
     assert "the fastest of 2 tried here" in run.because
 
 
+class Large(Net):
+    """Whose device has memory for three rows."""
+
+    def forward(self, x):
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return self.last(torch.relu(self.first(x)))
+
+
+def large():
+    torch.manual_seed(0)
+    return Large()
+
+
+def test_a_batch_too_large_for_every_plan_is_tried_in_micro_batches():
+    run, losses, *_ = train(QUICK, sampled=True, module=large())
+    assert run.plan.batch.micro == 2 and "the fastest of 2 tried here" in run.because
+    again, *_ = train(QUICK, sampled=True, module=large())
+    assert again.plan == run.plan and "(tried 20" in again.because
+    _, wanted, *_ = train(str(run.plan), sampled=True, module=large())
+    assert losses == wanted
+
+
+def test_a_micro_batch_that_is_written_is_kept_where_it_is_too_large():
+    run, *_ = train(f"{QUICK} micro=4", sampled=True, module=large())
+    assert run.plan.batch.micro == 4 and "no plan could be tried" in run.because
+    assert not any("micro=2" in event for event in run.events)
+
+
 def test_a_loss_that_is_not_a_number_everywhere_drops_no_plan():
     nan = {"loss": float("nan"), "norm": float("nan")}
     held = trial("bf16 compile=whole", 50, **nan).held_against(trial("bf16", 100, **nan))

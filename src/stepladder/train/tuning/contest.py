@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from stepladder.plan import Plan
+from stepladder.train.step_batch import as_batch
 
 from .trial import MakeRun, Trial, TrialRun, release, try_plan
 
@@ -44,6 +45,11 @@ class Contest:
     trials: list[Trial] = field(default_factory=list)
     best: Trial | None = None
     rival: TrialRun | None = None  # of the best plan, while memory is free beside it
+
+    @property
+    def rows(self) -> int:
+        """Of the batch."""
+        return as_batch(self.batch, 0).num_rows
 
     @property
     def spent(self) -> float:

@@ -22,6 +22,7 @@ from stepladder.world import Place, World
 from stepladder.world.seed import fix_library_algorithms
 
 from .auto_plan import Choice, can_compile
+from .candidates import fuses_head
 from .rank_plan import agree
 from .tuner import Tuner, make_tuner
 
@@ -57,6 +58,9 @@ class Tuning:
         plan, because = self.tuner.choose(
             by_itself(choice.plan) if self.several else choice.plan,
             model, self.loss, sample, make_run,
+            fuses_head=lambda: fuses_head(
+                model, make_loss(self.loss, model), self.settle(choice.plan)
+            ),
         )  # fmt: skip
         if self.several:
             found = replace(choice.plan, compile=plan.compile, kernels=plan.kernels)

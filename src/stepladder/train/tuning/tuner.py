@@ -9,6 +9,7 @@ noise, or as fast with less memory. What was found is kept for the next start.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from stepladder.plan.automatic import TUNE, read_budget
 from stepladder.plan.options import GIB, Exact
 from stepladder.world import Place
 
-from .candidates import candidates, recorded
+from .candidates import candidates, in_micro_batches, recorded
 from .contest import Contest, time_ratio
 from .remembered import keep, key_of, recall
 from .trial import MakeRun, Trial, words_of
@@ -43,22 +44,32 @@ class Tuner:
     told: list[str] = field(default_factory=list)  # what was tried, for the run's events
 
     def choose(
-        self, plan: Plan, module: nn.Module, loss: Any, batch: Any, make_run: MakeRun
+        self,
+        plan: Plan,
+        module: nn.Module,
+        loss: Any,
+        batch: Any,
+        make_run: MakeRun,
+        *,
+        fuses_head: Callable[[], bool] = lambda: False,
     ) -> tuple[Plan, str]:
         """The plan to train with, and why."""
         try:
-            plans = candidates(plan, module, self.written, several=self.several)
+            plans = candidates(
+                plan, module, self.written, several=self.several, fuses_head=fuses_head()
+            )
             key = key_of(module, loss, batch, [*plans, *map(recorded, plans)])
         except Exception as unable:  # what nobody has seen may fail here; training need not
             return plan, f"no other plan was tried: {first_line(unable)}"
         if len(plans) == 1:
             return plans[0], "only one plan was left to try"
-        if answer := self.recalled(key, plans):
-            return answer
         contest = Contest(
             module, loss, batch, make_run, self.device, self.budget_seconds, self.say, self.begin
         )
+        if answer := self.recalled(key, plans, contest.rows):
+            return answer
         self.try_all(contest, plans)
+        self.try_smaller(contest, plans)
         self.try_exact(contest)
         contest.end()
         self.told += [f"tuning: {trial}" for trial in contest.trials]
@@ -68,10 +79,11 @@ class Tuner:
         keep(key, self.name, contest.trials, contest.best, because)
         return contest.best.plan, because
 
-    def recalled(self, key: str, plans: list[Plan]) -> tuple[Plan, str] | None:
+    def recalled(self, key: str, plans: list[Plan], rows: int) -> tuple[Plan, str] | None:
         """What an earlier start found for the same module, batch, device and software."""
         found = recall(key, self.name)
         known = [*plans, *map(recorded, plans)]
+        known += [half for plan in plans for half in in_micro_batches(plan, rows)]
         known += map(made_exact, known[:])
         chosen = next((plan for plan in known if found and words_of(plan) == found["plan"]), None)
         if found is None or chosen is None:  # None: damaged
@@ -107,6 +119,16 @@ class Tuner:
                 self.try_recorded(contest, trial)
         if contest.best is not None and not contest.best.plan.graphs:
             self.try_recorded(contest, contest.best)
+
+    def try_smaller(self, contest: Contest, plans: list[Plan]) -> None:
+        """Where memory was too short for all, the same in micro-batches that fit."""
+        if not self.written.isdisjoint({"micro", "accumulate"}):
+            return
+        for smaller in zip(*(in_micro_batches(plan, contest.rows) for plan in plans)):
+            short = any("out of memory" in trial.dropped for trial in contest.trials)
+            if contest.best is not None or not short:
+                return
+            self.try_all(contest, list(smaller))
 
     def try_recorded(self, contest: Contest, base: Trial) -> None:
         """A whole plan with its steps recorded, where steps wait for the host."""
