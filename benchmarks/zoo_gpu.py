@@ -12,9 +12,11 @@ as soon as its module is done.
 
 Every module has a process of its own, and --workers of them compile beside each other. What is
 timed, the turns as well as auto's own trials, has the machine to itself: all other processes are
-stopped meanwhile (zoo/quiet.py). Since they wait for each other, trials may then take two minutes
-(--tune) in place of one, and matmuls' algorithms are timed for a fifth of the usual time. When
---seconds are over no further row is made. No choice of an earlier start is remembered. With --table
+stopped meanwhile (zoo/quiet.py). Since they wait for each other, trials may then take 75 seconds
+(--tune) in place of 60, and matmuls' algorithms are timed for a fifth of the usual time. Generated
+kernels are not named after their place in a graph, so that graphs share those they have in common.
+When --seconds are over no further row is made. What every process did when stands in
+results/zoo_gpu.log. No choice of an earlier start is remembered. With --table
 only the table of the rows that are there, results/zoo_gpu.md, and its plot are made; --merge takes
 rows of another file in.
 """
@@ -52,7 +54,7 @@ from speed_table import keep, read_rows, show
 
 RESULTS = Path(__file__).parent / "results" / "zoo_gpu.json"
 TURNS, TURN_SECONDS, LOSSES = 5, 0.25, 50
-TUNE_BESIDE = 120.0  # seconds for trials where other modules compile at the same time
+TUNE_BESIDE = 75.0  # seconds for trials where other modules compile at the same time
 GIB = 2**30
 FREE_GIB = 30  # on the GPU, without which no further module is begun
 # What stepladder times when it tries plans; the benchmark has it done undisturbed.
@@ -123,6 +125,8 @@ class Benchmark:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        logs = [self.log_of(name).read_text(errors="replace") for name in self.begun()]
+        self.results.with_suffix(".log").write_text("".join(logs))
         if waiting:
             print(f"not begun: {', '.join(waiting)}", flush=True)
 
@@ -132,6 +136,7 @@ class Benchmark:
         around = {
             **os.environ, **budget, "TORCHINDUCTOR_COMPILE_THREADS": threads,
             "STEPLADDER_PROBE": "off",  # forecasts need it, and trials do not
+            "TORCHINDUCTOR_UNIQUE_KERNEL_NAMES": "0",
             "XDG_CACHE_HOME": str(self.folder), "OMP_NUM_THREADS": threads,
         }  # fmt: skip
         command = [sys.executable, __file__, "--only", name, "--arms", self.arms]
@@ -155,6 +160,9 @@ class Benchmark:
         if not rows:
             print(f"{name}: ended without a row: {' | '.join(self.last_lines(name))}", flush=True)
 
+    def begun(self) -> list[str]:
+        return sorted(path.stem for path in self.folder.glob("*.log"))
+
     def last_lines(self, name: str) -> list[str]:
         return self.log_of(name).read_text(errors="replace").splitlines()[-4:]
 
@@ -168,6 +176,8 @@ def work(name: str, arms: list[str], results: Path, folder: Path) -> None:
     """Measure one module in this process, beside others that do the same."""
     quiet = Quiet(folder)
     with ExitStack() as changes:
+        say = lambda tuner, line: log(f"{name}: {line}", quiet)  # noqa: E731
+        changes.enter_context(patch("stepladder.train.tuning.tuner.Tuner.say", say))
         for timed in TIMED:
             module, _, function = timed.rpartition(".")
             whole = getattr(__import__(module, fromlist=[function]), function)
@@ -175,15 +185,14 @@ def work(name: str, arms: list[str], results: Path, folder: Path) -> None:
         for constant, seconds in SHORTER.items():
             changes.enter_context(patch(constant, seconds))
         case = pinned_case(name)
-        log("the module is made", quiet)
+        log(f"{name}: the module is made", quiet)
         keep(measure(name, case, arms_for(case, arms), quiet), results)
 
 
 def log(what: str, quiet: Quiet) -> None:
     """A line for who reads why a module took so long."""
-    now, used, waited = time.strftime("%T"), time.process_time(), quiet.waited
-    line = f"{now} {what}; {used:.0f} s of the processor, {waited:.0f} s waiting for other timings"
-    print(line, file=sys.stderr, flush=True)
+    spent = f"processor {time.process_time():.0f} s, {quiet}"
+    print(f"{time.strftime('%T')} {what}; {spent}", file=sys.stderr, flush=True)
 
 
 def pinned_case(name: str) -> Case:
@@ -211,7 +220,7 @@ def measure(name: str, case: Case, arms: list[str], quiet: Quiet) -> list[dict[s
             loops[arm] = prepare(arm, case, row), allocated() - before
         except Exception as error:  # a module may fail in any way, and the others go on
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        log(f"{arm} is ready", quiet)
+        log(f"{name}: {arm} is ready", quiet)
     times: dict[str, list[float]] = {arm: [] for arm in loops}
     with quiet.alone():
         for _ in range(TURNS):
@@ -220,6 +229,7 @@ def measure(name: str, case: Case, arms: list[str], quiet: Quiet) -> list[dict[s
                 times[arm].append(seconds)
                 own = peak - (allocated() - resident)
                 rows[arm]["gib"] = round(max(own / GIB, rows[arm].get("gib", 0)), 2)
+    log(f"{name}: turns are taken", quiet)
     gpu = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "no GPU"
     for arm, row in rows.items():
         if times.get(arm):

@@ -37,6 +37,10 @@ class Quiet:
         self.depth = 0
         self.quickest = float("inf")
         self.waited = 0.0  # seconds, until the others had ended what they timed
+        self.held = 0.0  # seconds that the others were stopped for this one
+
+    def __str__(self) -> str:
+        return f"waited {self.waited:.0f} s for others' timings, stopped them for {self.held:.0f}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -61,7 +65,8 @@ class Quiet:
             yield
             return
         with self.locked():
-            self.holder.write_text(str(time.time()))
+            began = time.time()
+            self.holder.write_text(str(began))
             self.depth += 1
             try:
                 self.signal_others(signal.SIGSTOP)
@@ -69,6 +74,7 @@ class Quiet:
                 yield
             finally:
                 self.depth -= 1
+                self.held += time.time() - began
                 self.signal_others(signal.SIGCONT)
                 self.holder.unlink(missing_ok=True)
 

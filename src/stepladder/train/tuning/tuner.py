@@ -42,6 +42,7 @@ class Tuner:
     several: bool = False  # ranks, each of which tries the plans alone
     silent: bool = False  # another rank says what is tried
     told: list[str] = field(default_factory=list)  # what was tried, for the run's events
+    step_seconds: float | None = None  # of the plan that was chosen
 
     def choose(
         self,
@@ -75,7 +76,10 @@ class Tuner:
         self.told += [f"tuning: {trial}" for trial in contest.trials]
         if contest.best is None:
             return plan, f"no plan could be tried: {contest.trials[0].dropped}"
-        because = explain(contest.best, contest.trials)
+        because, self.step_seconds = (
+            explain(contest.best, contest.trials),
+            contest.best.step_seconds,
+        )
         keep(key, self.name, contest.trials, contest.best, because)
         return contest.best.plan, because
 
@@ -88,6 +92,7 @@ class Tuner:
         chosen = next((plan for plan in known if found and words_of(plan) == found["plan"]), None)
         if found is None or chosen is None:  # None: damaged
             return None
+        self.step_seconds = found["step_seconds"]
         return chosen, f"{found['because']} (tried {found['date']})"
 
     def say(self, line: str) -> None:
