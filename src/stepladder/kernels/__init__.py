@@ -5,7 +5,11 @@ from .choose import Chosen, KernelChoice, choose
 from .class_slices import ClassSlice
 from .convert_float8 import convert_linears, float8_problems
 from .cross_entropy import cross_entropy
+<<<<<<< HEAD
 from .fused_head import FusedHead, HeadSlice, fused_head_in
+=======
+from .fused_head import why_not_fused
+>>>>>>> h/h20b
 from .graph.compile import are_alike
 from .graph.replayable_call import GraphCall, ReplayableCall
 from .linear_cross_entropy import linear_cross_entropy
@@ -28,4 +32,5 @@ __all__ = [
     "fused_head_in",
     "has_convolutions",
     "linear_cross_entropy",
+    "why_not_fused",
 ]

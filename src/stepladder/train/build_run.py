@@ -42,6 +42,8 @@ from stepladder.train.optimizer.optimizer_trial import check_trials
 from stepladder.train.optimizer.read_given import check_groups
 from stepladder.train.optimizer.schedules import make_scheduler, read_rate
 from stepladder.train.optimizer.unsaved_state import explain_unsaved
+from stepladder.train.reporting.compile_events import CompileEvents
+from stepladder.train.reporting.step_clock import Clock
 from stepladder.world import Place, World, device_memory_bytes, pick_device
 
 from .flop_rate import FlopRate
@@ -109,6 +111,7 @@ def build(
         evaluated=kept_in_evaluation(model),
         because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
         measure=measure_in_order if settled.slices else measure_norms,
+        clock=Clock(CompileEvents.of(bool(plan.compile))),
     )
     return update_in_backward(run) if settled.updates_in_backward else run
 
