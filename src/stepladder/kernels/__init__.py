@@ -2,14 +2,8 @@
 
 from .channels_last import has_convolutions
 from .choose import Chosen, KernelChoice, choose
-from .class_slices import ClassSlice
 from .convert_float8 import convert_linears, float8_problems
 from .cross_entropy import cross_entropy
-<<<<<<< HEAD
-from .fused_head import FusedHead, HeadSlice, fused_head_in
-=======
-from .fused_head import why_not_fused
->>>>>>> h/h20b
 from .graph.compile import are_alike
 from .graph.replayable_call import GraphCall, ReplayableCall
 from .linear_cross_entropy import linear_cross_entropy
@@ -17,10 +11,7 @@ from .optimizer.adamw import adamw_
 
 __all__ = [
     "Chosen",
-    "ClassSlice",
-    "FusedHead",
     "GraphCall",
-    "HeadSlice",
     "KernelChoice",
     "ReplayableCall",
     "adamw_",
@@ -29,8 +20,6 @@ __all__ = [
     "convert_linears",
     "cross_entropy",
     "float8_problems",
-    "fused_head_in",
     "has_convolutions",
     "linear_cross_entropy",
-    "why_not_fused",
 ]

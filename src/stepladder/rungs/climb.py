@@ -15,7 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from stepladder.data import Batch
-from stepladder.kernels import HeadSlice, choose
+from stepladder.kernels import choose
+from stepladder.kernels.fused_head import HeadSlice
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.model.structure import describe_structure

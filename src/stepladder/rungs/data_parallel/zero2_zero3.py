@@ -29,7 +29,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from stepladder.kernels import fused_head_in
+from stepladder.kernels.fused_head import fused_head_in
 from stepladder.plan import FP32, Plan, Precision, SettledPlan
 from stepladder.plan.layout import COPIES, EXPERT_COPIES, EXPERT_SLICES, SLICES
 from stepladder.rungs.exact_ranks.gradient_tree import keep_shards, reduce_shards_in_order

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import DataError
-from stepladder.kernels import FusedHead
+from stepladder.kernels.fused_head import FusedHead
 from stepladder.loss import NO_LOSS
 from stepladder.model.call_module import call
 from stepladder.model.training_mode import copy_mode

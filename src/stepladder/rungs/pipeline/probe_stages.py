@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError, StepladderError
-from stepladder.kernels import FusedHead
+from stepladder.kernels.fused_head import FusedHead
 from stepladder.model import evaluating, uncompiled
 from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
@@ -137,7 +137,8 @@ def try_head(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[Stag
         with uncompiled(chunk), state_restored(chunk), pipeline.forward_context():
             for mode in (nullcontext(), evaluating(chunk)):
                 with mode:
-                    head.refusal or head.prove(forward, inputs)
+                    if not head.refusal:
+                        head.prove(forward, inputs)
     finally:
         chunk.run = run
     return head.refusal

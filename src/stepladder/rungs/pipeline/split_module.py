@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stepladder.errors import PlanError
-from stepladder.kernels import FusedHead
+from stepladder.kernels.fused_head import FusedHead
 from stepladder.model import Anatomy
 from stepladder.plan import SettledPlan
 from stepladder.plan.layout import COPIES

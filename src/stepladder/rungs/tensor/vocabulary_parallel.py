@@ -16,7 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stepladder.errors import ModelError, PlanError
-from stepladder.kernels import ClassSlice, HeadSlice
+from stepladder.kernels.class_slices import ClassSlice
+from stepladder.kernels.fused_head import HeadSlice
 from stepladder.loss.sliced_cross_entropy import first_class
 from stepladder.rungs.parameter_shards import local
 
