@@ -77,6 +77,10 @@ def language_model(kind: str, **settings: object) -> nn.Module:
     return AutoModelForCausalLM.from_config(config)
 
 
+def hf_wide() -> nn.Module:
+    return language_model("llama", vocab_size=32770)  # from 32,768 on the head is fused
+
+
 def hf_mistral() -> nn.Module:
     return language_model("mistral", sliding_window=None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Literal, overload
 
 from stepladder.errors import PlanError
@@ -13,6 +12,7 @@ from stepladder.planner.time.expert_exchange import sent_bytes, with_load
 from stepladder.planner.time.step_time import forecast_time
 from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
+from stepladder.services import service
 from stepladder.workload import Facts
 
 from .legality import plan_problems, settle_unchecked
@@ -84,8 +84,8 @@ def forecast(
     >>> said.fits, said.memory.peak_bytes < 80 * 2**30
     (True, True)
     """
-    if rehearse:  # a look upwards: what is rehearsed is the program that trains
-        found: Forecast = import_module("stepladder.rehearse").forecast_by_rehearsal(
+    if rehearse:
+        found: Forecast = service("forecast_by_rehearsal")(
             facts, plan, cluster, calibration, sample=sample, loss=loss, price=price
         )
         return found

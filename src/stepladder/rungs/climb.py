@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.kernels import choose
+from stepladder.kernels.fused_head import HeadSlice
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.model.structure import describe_structure
@@ -50,6 +51,7 @@ from stepladder.rungs.precision.precision import (
     keep_epsilon,
     precision,
 )
+from stepladder.rungs.tensor.vocabulary_parallel import head_slice
 from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
@@ -148,7 +150,15 @@ def climb(
     part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
     blocks, rank_stages = part.blocks, part.rank_stages
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    chosen = choose(module, part.anatomy, [block for _, block in blocks], loss, settled)
+    chosen = choose(
+        module,
+        part.anatomy,
+        [block for _, block in blocks],
+        part.sequences.loss if part.sequences else loss,
+        settled,
+        ends=rank_stages is None or rank_stages.ends,
+        part=part.head_slice(module, settled, world),
+    )
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=part.costs) if plan.recompute.kind != "none" else ()
@@ -156,11 +166,15 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     chosen.compile()
     # Around everything: data parallelism wraps what the rungs below made of the module.
-    make_run = rank_stages.run if rank_stages else partial(one_stage, module, blocks)
+    make_run = (
+        partial(rank_stages.run, head=chosen.head)
+        if rank_stages
+        else partial(one_stage, module, blocks)
+    )
     run = make_run(
         settled,
         world,
-        loss=part.sequences.loss if part.sequences else chosen.loss,
+        loss=chosen.loss,
         forward_context=chosen.around(around_forward(module, settled, world.device)),
         read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
         whole_outputs=chosen.whole_outputs,
@@ -222,6 +236,11 @@ class RankModule:
     proof: CutProof | None  # that tensor and context parallelism leave its results alone
     structure: dict[str, Any]  # of the module before any rung
     expert_ranks: ExpertRanks | None = None  # that experts are spread over
+
+    def head_slice(self, module: nn.Module, settled: SettledPlan, world: World) -> HeadSlice | None:
+        """Which of the head's classes this rank has, where tensor parallelism cut it."""
+        head = self.anatomy.part(module, self.anatomy.head or None)
+        return head_slice(head, world.submesh("tensor")) if settled.layout.tensor > 1 else None
 
     def watch_batches(self, run: Accumulate, notes: list[str]) -> None:
         """Have the run split its batches along the sequence, and try the first one."""

@@ -62,16 +62,6 @@ def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("optimizer", problem, "Use adamw, or ddp with whole copies.")
 
 
-def kernels_need_whole_matrices(plan: Plan) -> PlanError | None:
-    if not plan.kernels or SettledPlan(plan).whole_on_every_rank:
-        return None
-    cuts = f"zero{plan.zero} shards them" if plan.zero > 1 else f"{plan.layout} cuts them"
-    problem = f"the fused loss reads whole plain matrices, and {cuts}"
-    return PlanError(
-        "kernels", problem, "Use ddp or zero1, or leave kernels out; compile=on works on any rank."
-    )
-
-
 def whole_modules_stay_whole(plan: Plan) -> PlanError | None:
     pipeline = plan.layout.pipeline
     if plan.compile != "whole" or (pipeline == 1 and plan.zero < 2):
@@ -85,8 +75,18 @@ def graphs_need_one_rank(plan: Plan) -> PlanError | None:
     layout = plan.layout
     if not plan.graphs or layout.num_ranks == 1:
         return None
-    problem = f"are recorded on one rank, and {layout} has {layout.num_ranks}"
-    return PlanError("graphs", problem, "Leave graphs out.")
+    why = [
+        (layout.pipeline > 1, f"pipeline={layout.pipeline} sends and receives between kernels"),
+        (plan.zero >= 2, f"zero{plan.zero} gathers parameters to other addresses in every step"),
+        (layout.tensor > 1, f"tensor={layout.tensor} has ranks wait for each other inside blocks"),
+        (layout.context > 1, f"context={layout.context} gathers keys inside attention"),
+        (layout.experts > 1, f"experts={layout.experts} sends as many rows as routers choose"),
+        (True, f"ranks of {layout} exchange gradients from hooks that no replay calls"),
+    ]
+    because = next(reason for present, reason in why if present)
+    return PlanError(
+        "graphs", f"replay kernels of one rank alone, and {because}", "Leave them out."
+    )
 
 
 def graphs_offload_nothing(plan: Plan) -> PlanError | None:

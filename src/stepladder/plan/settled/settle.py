@@ -136,7 +136,6 @@ RULES = (
     Rule("flash attention needs a device", with_device(on_device.flash_needs_device)),
     Rule("compression needs whole copies", of_plan(composition.compression_needs_copies)),
     Rule("compression needs whole matrices", of_plan(composition.compression_needs_whole_matrices)),
-    Rule("kernels need whole matrices", of_plan(composition.kernels_need_whole_matrices)),
     Rule("graphs need a CUDA device", with_device(on_device.device_records_graphs)),
     Rule("whole modules stay whole", of_plan(composition.whole_modules_stay_whole)),
     Rule("graphs need one rank", of_plan(composition.graphs_need_one_rank)),

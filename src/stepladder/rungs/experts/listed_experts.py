@@ -78,8 +78,8 @@ def spread_list(listed: ExpertList, world: World, ranks: ExpertRanks) -> None:
 
 def spread_lists(module: nn.Module) -> list[ExpertList]:
     """The lists of a module of which this rank has some experts."""
-    found = (getattr(part, "_spread_experts", None) for part in module.modules())
-    return [one.listed for one in found if isinstance(one, SpreadExperts)]
+    spread = (vars(part).get("_spread_experts") for part in module.modules())
+    return [experts.listed for experts in spread if experts is not None]
 
 
 @torch.compiler.disable
