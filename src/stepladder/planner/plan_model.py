@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from stepladder.hardware import Cluster
 from stepladder.hardware.here import is_here
 from stepladder.plan import BatchSplit, Plan
 from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.services import service
 from stepladder.workload import Facts
 
 from .explain import Explanation, explain
@@ -116,10 +116,8 @@ def speeds_of(
     Args:
         here: on this machine, which is measured in seconds where nobody has yet.
     """
-    if given is None and here:  # a look upwards, as Cluster.detect's
-        found: Calibration | None = import_module("stepladder.calibrate").speeds_here(
-            ranks=cluster.devices_per_node
-        )
+    if given is None and here:
+        found: Calibration | None = service("speeds_here")(ranks=cluster.devices_per_node)
         return found
     if given == "none":
         return None
