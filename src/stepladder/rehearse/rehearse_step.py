@@ -148,8 +148,8 @@ def rehearsable(
         notes.append("kernels: rehearsed without them, an upper bound")
     if device == "cuda":
         notes.append(
-            "cuda: kernels and autocast are imitated on the CPU; what convolutions take while they "
-            "run is not known before, in float32 up to a third of the peak where it was measured"
+            "cuda: kernels and autocast are imitated on the CPU; what kernels take while they run "
+            "is by rules measured on an H200, and a library may choose otherwise for other shapes"
         )
     counted = nn.LSTM if device == "cuda" else ()
     recurrent = [part for part in model.modules() if isinstance(part, nn.RNNBase)]

@@ -8,10 +8,10 @@ computed again from what its own kernel read, as the compiler's partition of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from .operations import ASKING, MEMORY, Operation, Piece
+from .operations import ALIGNED, ASKING, MEMORY, PRODUCT, Operation, Piece
 
 BACKWARD = "backward"
 APART = (
@@ -43,7 +43,23 @@ def fused(operations: Sequence[Operation]) -> list[Operation]:
             made_by = maker.get(piece.storage)
             if made_by is not None and must_keep(piece, made_by, group):
                 made_by.kept[piece.storage] = piece
-    return [kernel(group, maker) for group in groups]
+    made = [kernel(group, maker) for group in groups]
+    return list(padded(made))
+
+
+def padded(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Products of 16 bits whose rows are no multiple of 16 bytes are padded by the compiler: it
+    copies the larger operand once, and the fast kernels take it."""
+    copied: set[int] = set()
+    for one in operations:
+        if one.kind != PRODUCT or all(shape.aligned == ALIGNED for shape in one.products):
+            yield one
+            continue
+        largest = max(one.reads, key=lambda piece: piece.num_bytes)
+        if largest.storage not in copied:
+            copied.add(largest.storage)
+            yield Operation("padded", MEMORY, one.phase, one.compute, (largest,), (largest,))
+        yield replace(one, products=tuple(s._replace(aligned=ALIGNED) for s in one.products))
 
 
 def grouped(operations: Sequence[Operation]) -> list[Group]:

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from stepladder.model.tracing.matmul_shapes import matmul_of
 from stepladder.model.tracing.memory_rates import memory_rate
+from stepladder.rehearse.gpu_recurrent import Recurrence
 from stepladder.rehearse.recorder import BACKWARD, COLLECTIVES, FORWARD, UPDATE, Recorder
 from stepladder.seam.dispatch import DispatchMode, operator_name, wraps_tensors, writes_in_place
 from stepladder.seam.storages import plain_tensors, storage_id
 
 PRODUCT, ATTENTION, CONVOLUTION, MEMORY = "product", "attention", "convolution", "memory"
+RECURRENT = "recurrent"  # cells over all steps of a sequence, in one call
 COLLECTIVE, COPYING, ASKING = "collective", "copying", "asking"  # the last: the host's alone
 
 # An answer to a question of the host's; allocations; torch's own marks.
@@ -34,6 +36,7 @@ DRAWING = ("bernoulli_",)  # of dropout's mask, which a GPU draws in the kernel 
 MASK_BYTES = 1  # of an element of that mask
 ALIGNED = 8  # elements: rows that are a multiple of these start where 16 bytes do
 FLASH = "scaled_dot_product"
+GATES = 4  # of an LSTM's cell
 BACKWARD_ATTENTION_ARGUMENTS = 1  # before the query: the gradient
 
 
@@ -87,7 +90,7 @@ class Operation:
     attention: AttentionShape | None = None
     backward: bool = False
     rate: str = ""  # of a kernel that does not stream
-    lanes: int = 0
+    lanes: int = 0  # of a kernel with a rate of its own; of cells, steps one after another
     tensors: int = 1  # that one call handles: of an update, or of a list
     again: bool = False  # of the forward pass, computed again in backward
 
@@ -133,6 +136,24 @@ class OperationLog(DispatchMode):
             return
         told = described(op, name, args, kwargs, read, out, reads, writes, phase)
         self.operations.append(replace(told, again=again))
+
+    def add_recurrence(self, call: Recurrence) -> None:
+        """A library's kernel for recurrent cells: products of all inputs, and one of each step."""
+        phase, cells = self.recorder.phase, call.cells
+        gates, tokens = GATES * call.hidden, call.steps * call.rows
+        first = Shape(tokens, call.width, gates)
+        later = [Shape(tokens, call.hidden, gates)] * (cells - 1)
+        whole = (first, *later)
+        if call.backward:  # of the inputs, of their weights and of those of the hidden state
+            whole = (*whole, *whole, *[Shape(call.hidden, tokens, gates)] * cells)
+        step = Shape(call.rows, call.hidden, gates)
+        compute, reads = compute_of([call.inputs]), self.pieces([call.inputs])
+        made = Operation("recurrent cells", RECURRENT, phase, compute, reads)
+        again = phase == BACKWARD and not call.backward
+        products, lanes = (step, *whole), cells * call.steps
+        self.operations.append(
+            replace(made, products=products, lanes=lanes, backward=call.backward, again=again)
+        )
 
     def draws(self, name: str, writes: tuple[Piece, ...]) -> bool:
         """Whether this is part of a dropout that a GPU does in one kernel with what follows."""

@@ -8,7 +8,7 @@ was chosen on modules other than the one it is reported on (benchmarks/results/t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from stepladder.hardware import Device
 from stepladder.plan import Plan, Precision
@@ -17,7 +17,9 @@ from stepladder.planner.time.host_time import HOST_FACTORS
 from stepladder.planner.time.part_time import ATTENTION_BACKWARD, width_share
 from stepladder.planner.time.step_time import HOST_LINK_BYTES_PER_SECOND
 from stepladder.record import Calibration
+from stepladder.rehearse.recorder import BACKWARD
 
+from .host_cost import LIBRARY, HostCost
 from .operations import (
     ALIGNED,
     ASKING,
@@ -25,8 +27,8 @@ from .operations import (
     COLLECTIVE,
     CONVOLUTION,
     COPYING,
-    MEMORY,
     PRODUCT,
+    RECURRENT,
     AttentionShape,
     Operation,
     Shape,
@@ -42,13 +44,13 @@ STREAMED = 0.91
 MISALIGNED = 0.17  # for each element of the alignment
 # Bandwidth of some kernels, as a share of what others of their kind reach.
 SHARES = {"native_layer_norm_backward": 0.6, "cat": 0.75, "embedding_dense_backward": 0.3}
+STEP_KERNELS = 2  # of one step of a recurrent cell: its product, and its gates
 ONE_OF_A_ROW = ("nll_loss_forward", "nll_loss_backward", "gather")  # read a number of each row
 UPDATE_MOVES = 1.75  # reads parameter, gradient and two moments; writes all but the gradient
 SCORES_MOVED = {False: 6.0, True: 7.0}  # times that attention by plain products moves its scores
 STREAMING_POWER = 0.5  # of the watts of large products, that work at the memory's pace takes
 MASKED_SHARE = 0.6  # of flash attention's rate, by the kernels that take a mask
 DEPTHWISE_MOVES = 4.0  # times that a convolution of single channels moves its images
-VIEW_SHARE = 0.12  # of a launch: a view, or an allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,12 @@ class Prices:
 
     speeds: Mapping[str, Speed]  # by compute type
     single: str  # in which products of float32 numbers run: fp32, or tf32
-    processor: bool  # whether the host is the device
-    compiled: bool  # whether a compiler asks for kernels, and not torch for operations
-    factors: Mapping[str, float] = field(default_factory=dict)
+    host: HostCost
     fed: float = 0.0  # FLOP/s at which kernels of 16 bits can be fed
     host_link: float = HOST_LINK_BYTES_PER_SECOND
 
     def of(self, one: Operation) -> Price:
-        host = self.host_seconds(one)
+        host = self.host.seconds(one)
         if one.kind == ASKING:
             return Price(0.0, host)
         speed = self.speed(one)
@@ -84,6 +84,8 @@ class Prices:
             spent = sum(convolution_seconds(shape, one, speed) for shape in one.products)
             spent += bias_seconds(one, speed)
             return Price(spent + speed.kernel_seconds * len(one.products), host, "matrix")
+        if one.kind == RECURRENT:
+            return Price(recurrent_seconds(one, speed), host, "matrix")
         if one.kind == ATTENTION and one.attention is not None:
             spent = attention_seconds(one.attention, one, speed)
             return Price(spent + speed.kernel_seconds, host, "attention")
@@ -109,37 +111,20 @@ class Prices:
 
     def with_blocks_again(self, operations: Sequence[Operation], each: list[Price]) -> list[Price]:
         """With what checkpointing does around each block that is computed again."""
-        block = self.factors["block again"] * self.speeds[self.single].launch_seconds
-        if self.compiled:  # a compiler decides only once what is saved
-            return each
-        made, before = [], False
+        block = self.host.block_seconds
+        made, behind = [], True  # whether a block's backward came since the last one was begun
         for one, price in zip(operations, each):
-            kernel = one.kind != ASKING
-            begins = kernel and one.again and not before
+            begins = one.again and one.kind != ASKING and behind
             made.append(replace(price, host=price.host + block) if begins else price)
-            before = one.again if kernel else before
+            if begins:
+                behind = False
+            elif not one.again and one.phase == BACKWARD and one.kind in LIBRARY:
+                behind = True
         return made
 
     def speed(self, one: Operation) -> Speed:
         compute = self.single if one.compute in ("", "fp32") else one.compute
         return self.speeds.get(compute) or self.speeds[self.single]
-
-    def host_seconds(self, one: Operation) -> float:
-        """Of asking for an operation; on a processor the work itself is the wait."""
-        launch = self.speeds[self.single].launch_seconds
-        if self.compiled and one.kind == MEMORY and one.tensors == 1:
-            return self.factors["compiled"] * launch
-        if one.kind == ASKING:
-            return VIEW_SHARE * launch
-        if one.again:
-            return self.factors["launch again"] * launch
-        if one.kind in (PRODUCT, CONVOLUTION, ATTENTION):
-            return self.factors["product"] * launch
-        if one.tensors > 1:
-            whole = "fused" in one.name
-            fixed = self.factors["step"] if whole else 0.0
-            return (fixed + self.factors["tensor"] * one.tensors * (1.0 if whole else 0.5)) * launch
-        return self.factors["cheap"] * launch
 
 
 def prices_of(device: Device, plan: Plan, calibration: Calibration | None) -> Prices:
@@ -156,10 +141,8 @@ def prices_of(device: Device, plan: Plan, calibration: Calibration | None) -> Pr
     factors = {**HOST_FACTORS, **(calibration.launch_factors if calibration else {})}
     half = device.peak("bf16") or device.peak("fp16") or 0.0
     link = device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
-    return Prices(
-        speeds, single, device.is_cpu, bool(plan.compile), factors,
-        0.0 if device.is_cpu else ISSUE * half, link,
-    )  # fmt: skip
+    host = HostCost(speeds[single].launch_seconds, factors, device.is_cpu, bool(plan.compile))
+    return Prices(speeds, single, host, 0.0 if device.is_cpu else ISSUE * half, link)
 
 
 def uncalibrated(speed: Speed, device: Device, compute: str) -> Speed:
@@ -183,6 +166,14 @@ def product_seconds(shape: Shape, one: Operation, speed: Speed) -> float:
     narrow = one.compute in ("bf16", "fp16")
     share = MISALIGNED * shape.aligned if narrow and shape.aligned < ALIGNED else 1.0
     return speed.matmul(2.0 * shape.copies * rows * inner * columns / share, elements)
+
+
+def recurrent_seconds(one: Operation, speed: Speed) -> float:
+    """Of all inputs at once, and of one step after another, each with its gates' own kernel."""
+    step, *whole = one.products
+    together = sum(product_seconds(shape, one, speed) for shape in whole)
+    each = product_seconds(step, one, speed) + STEP_KERNELS * speed.kernel_seconds
+    return together + one.lanes * each
 
 
 def convolution_seconds(shape: Shape, one: Operation, speed: Speed) -> float:
