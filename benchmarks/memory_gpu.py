@@ -96,7 +96,7 @@ def add_forecasts(rows: list[dict[str, Any]], folder: Path) -> None:
     forecast = {(row["module"], row["plan"]): row for row in rows_in(folder)}
     for row in rows:
         if found := forecast.get((row["module"], row["plan"])):
-            row["rehearsed"], row["formula"] = found["rehearsed"], found["formula"]
+            row |= {way: found[way] for way in ("rehearsed", "formula") if way in found}
 
 
 def write(kept: dict[str, Any], out: Path) -> None:

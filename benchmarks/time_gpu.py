@@ -47,11 +47,13 @@ NAMES = (
     "mistral", "gemma2", "vit", "efficientnet_v2",
 )  # fmt: skip
 COMPILED = "bf16 compile=on"
-ROUNDS: tuple[tuple[str, ...], ...] = ((COMPILED, "bf16"), ("bf16 recompute=blocks",), ("fp32",))
+Rounds = tuple[tuple[str, ...], ...]
+EAGER: Rounds = (("bf16", "bf16 recompute=blocks"), ("fp32",))
+ROUNDS: Rounds = ((COMPILED, "bf16"), ("bf16 recompute=blocks",), ("fp32",))
 SINGLE = ("gpt2", "bert", "unet", "resnet50", "llama", "vit_b_16", "dit", "lstm")  # in fp32 too
 AT_ONCE, COMPILE_THREADS = 8, 2
 PREPARE_SHARE = 0.5  # of the time that calibration leaves
-BUILD_SECONDS = 25.0  # that processes started anew may take before timing begins
+BUILD_SECONDS = 35.0  # that processes may take before timing begins
 ROW_SECONDS = 25.0  # at most
 CALIBRATE_SECONDS = 40.0
 # Types and ways of recomputing that no plan here has.
@@ -69,13 +71,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default=",".join(NAMES))
     parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--eager", action="store_true", help="leave out what is compiled")
     options = parser.parse_args()
     if options.measure:
         began = time.monotonic()
         if options.calibrate:
             write_calibration(options.calibrate)
         end = began + options.seconds
-        measure(options.only.split(","), options.out or RESULTS, end)
+        rounds = EAGER if options.eager else ROUNDS
+        measure(options.only.split(","), options.out or RESULTS, end, rounds)
     elif options.forecast:
         sys.path.insert(0, str(HERE / "planner"))
         from forecast_operations import forecast_rows
@@ -165,13 +169,14 @@ class Worker:
         self.process.wait()
 
 
-def measure(names: Sequence[str], out: Path, end: float) -> None:
+def measure(names: Sequence[str], out: Path, end: float, rounds: Rounds) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        workers = prepared(names, folder, end)
+        compiled = any(COMPILED in plans for plans in rounds)
+        workers = (compiled_by if compiled else built_by)(names, folder, end)
         say("timing begins")
         try:
-            for plans in ROUNDS:
+            for plans in rounds:
                 time_round(workers, plans, folder, out, end)
         finally:
             with ThreadPoolExecutor(len(workers)) as pool:
@@ -179,18 +184,23 @@ def measure(names: Sequence[str], out: Path, end: float) -> None:
             keep(folder, out)
 
 
-def prepared(names: Sequence[str], folder: Path, end: float) -> dict[str, Worker]:
+def built_by(names: Sequence[str], folder: Path, end: float) -> dict[str, Worker]:
+    """A process for each module, which has built it."""
+    found = {name: Worker(name, folder) for name in names}
+    until = min(end, time.monotonic() + BUILD_SECONDS)
+    for worker in found.values():
+        worker.built(until)
+    return found
+
+
+def compiled_by(names: Sequence[str], folder: Path, end: float) -> dict[str, Worker]:
     """A process for each module, which has compiled it where there was time."""
     now = time.monotonic()
     until = now + PREPARE_SHARE * (end - now)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = dict(zip(names, pool.map(lambda name: prepare(name, folder, until), names)))
     late = [name for name, worker in found.items() if not worker.alive]
-    found |= {name: Worker(name, folder) for name in late}
-    waited = time.monotonic() + BUILD_SECONDS
-    for name in late:
-        found[name].built(waited)
-    return found
+    return found | built_by(late, folder, end)
 
 
 def prepare(name: str, folder: Path, until: float) -> Worker:
@@ -220,7 +230,10 @@ def keep(folder: Path, out: Path) -> None:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for file in sorted(folder.glob("*.jsonl")):
         for row in map(json.loads, lines(file)):
-            rows.setdefault((row["module"], row["plan"]), {}).update(row)
+            known = rows.setdefault((row["module"], row["plan"]), {})
+            known.update(row)
+            if "step_seconds" in row:  # which failed beside others, and not alone
+                known.pop("failed", None)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     head = {"date": time.strftime("%Y-%m-%d"), "device": device, "torch": torch.__version__,
             "host": processor(), "cores": os.cpu_count(), "optimizer": OPTIMIZER}  # fmt: skip

@@ -12,11 +12,13 @@ as soon as its module is done.
 
 Every module has a process of its own, and --workers of them compile beside each other. What is
 timed, the turns as well as auto's own trials, has the machine to itself: all other processes are
-stopped meanwhile (zoo/quiet.py). Since they wait for each other, trials may then take ten minutes
-in place of one, and matmuls' algorithms are timed for a fifth of the usual time. When --seconds are
-over no further row is made. No choice of an earlier start is remembered. With --table only the
-table of the rows that are there, results/zoo_gpu.md, and its plot are made; --merge takes rows of
-another file in.
+stopped meanwhile (zoo/quiet.py). Since they wait for each other, trials may then take 75 seconds
+(--tune) in place of 60, and matmuls' algorithms are timed for a fifth of the usual time. Generated
+kernels are not named after their place in a graph, so that graphs share those they have in common.
+When --seconds are over no further row is made. What every process did when stands in
+results/zoo_gpu.log. No choice of an earlier start is remembered. With --table
+only the table of the rows that are there, results/zoo_gpu.md, and its plot are made; --merge takes
+rows of another file in.
 """
 
 from __future__ import annotations
@@ -52,15 +54,16 @@ from speed_table import keep, read_rows, show
 
 RESULTS = Path(__file__).parent / "results" / "zoo_gpu.json"
 TURNS, TURN_SECONDS, LOSSES = 5, 0.25, 50
+TUNE_BESIDE = 75.0  # seconds for trials where other modules compile at the same time
 GIB = 2**30
 FREE_GIB = 30  # on the GPU, without which no further module is begun
-# What stepladder times when it tries plans, and matmuls; the benchmark has it done undisturbed.
-TIMED = (
-    "stepladder.train.tuning.trial.seconds_of",
-    "stepladder.train.tuning.trial.host_seconds_of",
-    "stepladder.kernels.matmul.matmul.best_algorithm",
-)
-SHORTER = {"SETTLE": 1e-2, "LONG": 2e-2}  # of stepladder.kernels.matmul.autotune
+# What stepladder times when it tries plans; the benchmark has it done undisturbed.
+TIMED = tuple(f"stepladder.train.tuning.trial.{name}" for name in ("take_turns", "host_seconds_of"))
+SHORTER = {  # seconds
+    "stepladder.kernels.matmul.autotune.SETTLE": 1e-2,
+    "stepladder.kernels.matmul.autotune.LONG": 2e-2,
+    "stepladder.train.tuning.trial.TURN_SECONDS": 0.06,
+}
 
 
 def main() -> int:
@@ -70,6 +73,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--workers", type=int, default=1, metavar="N")
     parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--tune", type=float, help="seconds for the trials of auto")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--merge", type=Path, metavar="FILE")
     parser.add_argument("--crowd", type=Path, help=argparse.SUPPRESS)
@@ -82,9 +86,11 @@ def main() -> int:
         keep(read_rows(options.merge), options.results)
     if not options.table:
         with TemporaryDirectory() as folder:
-            Benchmark(options.arms, options.workers, options.results, Path(folder)).measure_all(
-                modules, time.monotonic() + options.seconds
+            tune = options.tune or (TUNE_BESIDE if options.workers > 1 else None)
+            benchmark = Benchmark(
+                options.arms, options.workers, tune, options.results, Path(folder)
             )
+            benchmark.measure_all(modules, time.monotonic() + options.seconds)
     show(options.results, LOSSES)
     return 0
 
@@ -95,6 +101,7 @@ class Benchmark:
 
     arms: str
     workers: int
+    tune: float | None
     results: Path
     folder: Path
 
@@ -113,20 +120,24 @@ class Benchmark:
                     quiet.enter(process.pid)
                 waiting.pop(0)
             time.sleep(0.1)
-        for process in running.values():
+        for name, process in running.items():
+            print(f"{name}: not finished: {' | '.join(self.last_lines(name))}", flush=True)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        for name in [*running, *waiting]:
-            print(f"{name}: no time was left", flush=True)
+        logs = [self.log_of(name).read_text(errors="replace") for name in self.begun()]
+        self.results.with_suffix(".log").write_text("".join(logs))
+        if waiting:
+            print(f"not begun: {', '.join(waiting)}", flush=True)
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         threads = str(max(2, 2 * (os.cpu_count() or 2) // self.workers))
-        budget = {"TUNE": "tune=600"} if self.workers > 1 else {}
+        budget = {"TUNE": f"tune={self.tune:g}"} if self.tune else {}
         around = {
             **os.environ, **budget, "TORCHINDUCTOR_COMPILE_THREADS": threads,
             "STEPLADDER_PROBE": "off",  # forecasts need it, and trials do not
-            "XDG_CACHE_HOME": str(self.folder),
+            "TORCHINDUCTOR_UNIQUE_KERNEL_NAMES": "0",
+            "XDG_CACHE_HOME": str(self.folder), "OMP_NUM_THREADS": threads,
         }  # fmt: skip
         command = [sys.executable, __file__, "--only", name, "--arms", self.arms]
         command += ["--crowd", str(self.folder), "--results", str(self.rows_of(name))]
@@ -147,8 +158,13 @@ class Benchmark:
         for row in rows:
             print(json.dumps({k: v for k, v in row.items() if k != "losses"}), flush=True)
         if not rows:
-            last = self.log_of(name).read_text(errors="replace").splitlines()[-3:]
-            print(f"{name}: ended without a row: {' | '.join(last)}", flush=True)
+            print(f"{name}: ended without a row: {' | '.join(self.last_lines(name))}", flush=True)
+
+    def begun(self) -> list[str]:
+        return sorted(path.stem for path in self.folder.glob("*.log"))
+
+    def last_lines(self, name: str) -> list[str]:
+        return self.log_of(name).read_text(errors="replace").splitlines()[-4:]
 
 
 def has_room() -> bool:
@@ -158,16 +174,25 @@ def has_room() -> bool:
 
 def work(name: str, arms: list[str], results: Path, folder: Path) -> None:
     """Measure one module in this process, beside others that do the same."""
-    quiet, autotune = Quiet(folder), "stepladder.kernels.matmul.autotune"
+    quiet = Quiet(folder)
     with ExitStack() as changes:
+        say = lambda tuner, line: log(f"{name}: {line}", quiet)  # noqa: E731
+        changes.enter_context(patch("stepladder.train.tuning.tuner.Tuner.say", say))
         for timed in TIMED:
             module, _, function = timed.rpartition(".")
             whole = getattr(__import__(module, fromlist=[function]), function)
             changes.enter_context(patch(timed, quiet.wrap(whole)))
         for constant, seconds in SHORTER.items():
-            changes.enter_context(patch(f"{autotune}.{constant}", seconds))
+            changes.enter_context(patch(constant, seconds))
         case = pinned_case(name)
+        log(f"{name}: the module is made", quiet)
         keep(measure(name, case, arms_for(case, arms), quiet), results)
+
+
+def log(what: str, quiet: Quiet) -> None:
+    """A line for who reads why a module took so long."""
+    spent = f"processor {time.process_time():.0f} s, {quiet}"
+    print(f"{time.strftime('%T')} {what}; {spent}", file=sys.stderr, flush=True)
 
 
 def pinned_case(name: str) -> Case:
@@ -195,6 +220,7 @@ def measure(name: str, case: Case, arms: list[str], quiet: Quiet) -> list[dict[s
             loops[arm] = prepare(arm, case, row), allocated() - before
         except Exception as error:  # a module may fail in any way, and the others go on
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        log(f"{name}: {arm} is ready", quiet)
     times: dict[str, list[float]] = {arm: [] for arm in loops}
     with quiet.alone():
         for _ in range(TURNS):
@@ -203,6 +229,7 @@ def measure(name: str, case: Case, arms: list[str], quiet: Quiet) -> list[dict[s
                 times[arm].append(seconds)
                 own = peak - (allocated() - resident)
                 rows[arm]["gib"] = round(max(own / GIB, rows[arm].get("gib", 0)), 2)
+    log(f"{name}: turns are taken", quiet)
     gpu = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "no GPU"
     for arm, row in rows.items():
         if times.get(arm):

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 LONGEST = 120.0  # seconds that anybody may have the machine alone
-IDLE, PATIENCE = 1.1, 0.5  # times the quickest probe, and seconds that a GPU may take to come to it
+IDLE = 1.25  # times the quickest probe that a GPU may take
+PATIENCE = 0.15  # seconds that it may take to come to that
 
 
 class Quiet:
@@ -35,12 +36,19 @@ class Quiet:
         self.holder = folder / "holder"
         self.depth = 0
         self.quickest = float("inf")
+        self.waited = 0.0  # seconds, until the others had ended what they timed
+        self.held = 0.0  # seconds that the others were stopped for this one
+
+    def __str__(self) -> str:
+        return f"waited {self.waited:.0f} s for others' timings, stopped them for {self.held:.0f}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """While nobody has the machine alone, so that processes may be started."""
+        began = time.monotonic()
         with self.lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            self.waited += time.monotonic() - began
             yield
 
     def enter(self, group: int) -> None:
@@ -57,7 +65,8 @@ class Quiet:
             yield
             return
         with self.locked():
-            self.holder.write_text(str(time.time()))
+            began = time.time()
+            self.holder.write_text(str(began))
             self.depth += 1
             try:
                 self.signal_others(signal.SIGSTOP)
@@ -65,6 +74,7 @@ class Quiet:
                 yield
             finally:
                 self.depth -= 1
+                self.held += time.time() - began
                 self.signal_others(signal.SIGCONT)
                 self.holder.unlink(missing_ok=True)
 

@@ -122,7 +122,7 @@ class Engine:
 
     def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
         """Learn from one global batch; `Run.step` says what it may be."""
-        with self.world.explain_hangs(), self.world.during_step():
+        with self.world.explain_hangs(), self.world.during_step(), self.clock.compiling(self):
             return self._step(batch, rows)
 
     def check_weights(self, call: str) -> None:

@@ -50,6 +50,7 @@ class Run(Engine):
     logged: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # step and value
     # Tries plans on the first batch, where none was known before; called with the run and it.
     retune: Callable[[Any, Any], None] | None = None
+    tuned_seconds: float | None = None  # of a step in the trials that chose its plan
 
     def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
         """Learn from one global batch. Every rank calls it; it does not wait for the device.

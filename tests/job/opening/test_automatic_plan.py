@@ -6,7 +6,8 @@ import pytest
 
 from stepladder import job
 from stepladder.errors import StepladderError
-from stepladder.job.opening.automatic_plan import kept_plan
+from stepladder.job.opening import automatic_plan
+from stepladder.job.opening.automatic_plan import kept_plan, words_where_none
 from stepladder.plan import Plan, read_recipe
 from stepladder.record import read_journal
 
@@ -92,3 +93,30 @@ def test_the_plan_that_is_kept_is_fitted_to_ranks_and_to_another_batch(tmp_path)
     assert kept_plan(larger, elastic=False) is None  # begun anew
     kept = kept_plan(larger, elastic=True)
     assert kept and kept[0].batch.sequences is None and kept[0].batch.micro == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "elastic", "compiles", "words"),
+    [("500", False, True, "auto"), ("499", False, True, ""), ("500", True, True, ""),
+     ("500", False, False, "")],
+)  # fmt: skip
+def test_a_long_run_on_a_gpu_tries_plans_where_none_is_named(
+    steps, elastic, compiles, words, monkeypatch
+):
+    monkeypatch.setattr(automatic_plan, "can_compile", lambda device: compiles)
+    recipe = read_recipe(None, [*TINY, "--train.steps", steps])
+    assert words_where_none(recipe, [], elastic=elastic) == words
+
+
+def test_a_plan_that_is_tried_where_none_is_named_is_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        "stepladder.job.open_job.words_where_none",
+        lambda recipe, training, elastic: "auto tune=60 compile=off kernels=off bf16",
+    )
+    settings = [*TINY, "--run.folder", str(tmp_path / "run")]
+    job.train(settings=settings)
+    assert plan_in(tmp_path / "run").precision.compute == "bf16"
+    assert "only one plan was left to try" in because(tmp_path / "run")[0]
+    job.train(settings=settings, plan="fp32")
+    assert plan_in(tmp_path / "run").precision.compute == "fp32"

@@ -64,6 +64,43 @@ def test_ranks_report_the_share_of_the_global_batch(plan):
         check(found)
 
 
+def sent(plan):
+    torch.set_num_threads(1)
+    trained = climb(mixture(SHAPE), loss="cross_entropy", plan=plan, device="cpu")
+    report = trained.step(batch(0), rows="global").read()
+    return report.expert_sent_bytes, report.expert_rank_load
+
+
+def chosen_by_half():
+    """By layer and half of the batch, how many rows go to experts 0 to 3 and to 4 to 7."""
+    module, found = mixture(SHAPE), []
+
+    def look(_part, _given, logits):
+        halves = logits.topk(2).indices.flatten().chunk(2)
+        found.append([[int((one // 4 == rank).sum()) for rank in (0, 1)] for one in halves])
+
+    for block in module.blocks:
+        block.mlp.router.register_forward_hook(look)
+    module(batch(0)[0])
+    return found
+
+
+def test_ranks_count_the_bytes_that_they_send_for_their_experts():
+    layers = chosen_by_half()
+    leaving = sum(first[1] + second[0] for first, second in layers)
+    # Rows and gradients there and back, a weight with each and its gradient, and counts.
+    expected = leaving * (4 * 16 * 4 + 2 * 4) + len(layers) * 2 * 4 * 8
+    shares = [[a + b for a, b in zip(first, second)] for first, second in layers]
+    load = max(2 * max(row) / sum(row) for row in shares)
+    found = run(sent, 2, "fp32 experts=2")
+    assert sum(one for one, _ in found) == expected
+    assert [rank_load for _, rank_load in found] == [pytest.approx(load)] * 2
+
+
+def test_experts_that_are_on_every_rank_send_nothing():
+    assert sent("fp32 micro=2") == (None, None)
+
+
 def foreign_shares(plan):
     torch.set_num_threads(1)
     trained = climb(foreign_model("olmoe"), optimizer="sgd lr=0.1", plan=plan, device="cpu")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from stepladder.model.builtin.mixture import mixtures_of
 from stepladder.plan.layout import COPIES
 from stepladder.world import World
 
+from .exchange import ExpertRanks
 from .foreign_mixtures import WHOLE, stacked_experts
 from .listed_experts import spread_lists
 
@@ -32,9 +34,12 @@ class ExpertLoad:
     experts: dict[str, int]  # of each layer, by its mixture's name
     counts: Tensor  # (layers, most experts); rows of other pipeline stages stay zero
     world: World
+    ranks: ExpertRanks | None = None  # that the experts are spread over
 
     @classmethod
-    def of(cls, module: nn.Module, world: World) -> ExpertLoad | None:
+    def of(
+        cls, module: nn.Module, world: World, ranks: ExpertRanks | None = None
+    ) -> ExpertLoad | None:
         """Have the mixtures of a module count; None for a model without any."""
         own, foreign, listed = mixtures_of(module), whole_counts(module), listed_experts(module)
         here = {name: part.num_experts for name, part in own}
@@ -58,10 +63,28 @@ class ExpertLoad:
             for index, expert in enumerate(one.experts):
                 count = partial(count_rows, rows[one.name][index])
                 expert.register_forward_pre_hook(count, with_kwargs=True)
-        return cls({name: every[name] for name in names}, counts, world)
+        return cls({name: every[name] for name in names}, counts, world, ranks)
 
     def start(self) -> None:
         self.counts.zero_()
+        if self.ranks:
+            self.ranks.sent_bytes = 0
+
+    @property
+    def sent_bytes(self) -> int | None:
+        """Of this batch so far, by this rank."""
+        return None if self.ranks is None else self.ranks.sent_bytes
+
+    def numbers(self, counts: Tensor, sent_bytes: int | None) -> dict[str, Any]:
+        """A report's numbers, those that there are. Waits for the device."""
+        if not (shares := self.shares(counts)):
+            return {}
+        found = {"experts": shares, "expert_load": busiest(shares.values())}
+        found["dead_experts"] = sum(row.count(0.0) for row in shares.values())
+        if self.ranks is None:
+            return found
+        by_rank = [shares_of_ranks(row, self.ranks.ways) for row in shares.values()]
+        return {**found, "expert_rank_load": busiest(by_rank), "expert_sent_bytes": sent_bytes}
 
     def of_batch(self) -> Tensor:
         """The counts of all ranks; every rank calls it once a step."""
@@ -74,6 +97,17 @@ class ExpertLoad:
             total = sum(row)
             found[name] = tuple(count / total for count in row[:experts]) if total else ()
         return {name: row for name, row in found.items() if row}
+
+
+def busiest(table: Iterable[Sequence[float]]) -> float:
+    """The largest share of any row, over an even one."""
+    return max(len(row) * max(row) for row in table)
+
+
+def shares_of_ranks(row: Sequence[float], ways: int) -> list[float]:
+    """Each rank's, which holds so many experts one after the other."""
+    each = len(row) // ways
+    return [sum(row[at : at + each]) for at in range(0, len(row), each)]
 
 
 def whole_counts(module: nn.Module) -> list[tuple[str, nn.Module, int]]:

@@ -37,7 +37,7 @@ def speeds_for(device: torch.device, place: Place = ALONE) -> Calibration | None
     if place.rank:
         known = load_calibration(cluster_for(device).device.name)
         return known.shared_by(ranks) if known and device.type == "cpu" else known
-    found: Calibration | None = service("speeds_here")(device, ranks)
+    found: Calibration | None = service("speeds_here")(device, ranks, others_wait=True)
     return found
 
 
