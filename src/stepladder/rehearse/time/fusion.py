@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from .operations import ALIGNED, ASKING, MEMORY, PRODUCT, Operation, Piece
 
-BACKWARD = "backward"
 APART = (
     "embedding_dense_backward", "index_put", "index_put_", "_index_put_impl_", "scatter",
     "scatter_add", "sort", "topk", "max_pool2d_with_indices_backward", "copy_", "cumsum",
     "nonzero", "_unique2", "sum", "_cudnn_rnn", "_thnn_fused_lstm_cell",
 )  # fmt: skip
+DROPOUT = "native_dropout"
+DRAWN_BYTES = 30  # whose time drawing a random number takes, on an H200
 SMALL = 16  # times smaller than the largest that its kernel writes: a statistic, which is kept
 
 
@@ -105,6 +106,13 @@ def must_keep(piece: Piece, made_by: Group, reader: Group) -> bool:
     return piece.elements * SMALL <= largest
 
 
+def drawn(group: Group) -> Iterator[Piece]:
+    """The random numbers of its dropouts, as bytes that would take as long to move."""
+    for one in group.operations:
+        if one.name == DROPOUT:
+            yield max(one.writes, key=lambda piece: piece.elements)._replace(size=DRAWN_BYTES)
+
+
 def kernel(group: Group, maker: dict[int, Group]) -> Operation:
     """One kernel: what it reads, values that it computes again from what they were made of."""
     first = group.operations[0]
@@ -121,4 +129,5 @@ def kernel(group: Group, maker: dict[int, Group]) -> Operation:
                 reads[each.storage] = each
     writes = tuple(group.kept.values()) or tuple(group.operations[-1].writes)
     compute = first.compute
-    return Operation("fused", MEMORY, group.phase, compute, tuple(reads.values()), writes)
+    moved = (*reads.values(), *drawn(group))
+    return Operation("fused", MEMORY, group.phase, compute, moved, writes)

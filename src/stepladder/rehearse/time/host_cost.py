@@ -24,9 +24,9 @@ from .operations import (
 
 LIBRARY = (PRODUCT, CONVOLUTION, ATTENTION, RECURRENT)
 AMONG_OTHERS = 0.55  # launches more of each kernel that a module's own code asks for
-CONVOLVING = 2.1  # more of a convolution, whose images a library also stores in its own order
+CONVOLVING = 3.3  # more of a convolution, whose images a library also stores in its own order
 BEGINNING = 100.0  # of a step: its batch, its clock, its checks
-FORWARD_STEP, BACKWARD_STEP = 1.2, 1.8  # of one step of a recurrent cell
+FORWARD_STEP, BACKWARD_STEP = 1.0, 1.6  # of one step of a recurrent cell
 VIEW_ALONE = 0.12  # of a view or an allocation on a processor; on a GPU the mean launch holds them
 
 

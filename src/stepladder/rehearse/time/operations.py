@@ -22,6 +22,8 @@ from stepladder.rehearse.recorder import BACKWARD, COLLECTIVES, FORWARD, UPDATE,
 from stepladder.seam.dispatch import DispatchMode, operator_name, wraps_tensors, writes_in_place
 from stepladder.seam.storages import plain_tensors, storage_id
 
+from .attention import AttentionShape, DropoutSeen, attention_of
+
 PRODUCT, ATTENTION, CONVOLUTION, MEMORY = "product", "attention", "convolution", "memory"
 RECURRENT = "recurrent"  # cells over all steps of a sequence, in one call
 COLLECTIVE, COPYING, ASKING = "collective", "copying", "asking"  # the last: the host's alone
@@ -37,7 +39,6 @@ MASK_BYTES = 1  # of an element of that mask
 ALIGNED = 8  # elements: rows that are a multiple of these start where 16 bytes do
 FLASH = "scaled_dot_product"
 GATES = 4  # of an LSTM's cell
-BACKWARD_ATTENTION_ARGUMENTS = 1  # before the query: the gradient
 
 
 class Piece(NamedTuple):
@@ -63,17 +64,6 @@ class Shape(NamedTuple):
     groups: int = 1
     channels_last: bool = False
     aligned: int = ALIGNED  # elements, of which the rows of every operand are a multiple
-
-
-class AttentionShape(NamedTuple):
-    batch: int
-    heads: int
-    kv_heads: int
-    length: int
-    keys: int
-    width: int
-    causal: bool
-    masked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +100,7 @@ class OperationLog(DispatchMode):
     keys: dict[int, int] = field(default_factory=dict)
     masks: set[int] = field(default_factory=set)
     born: int = 0
+    dropout: DropoutSeen = field(default_factory=DropoutSeen)
     watches: list[Any] = field(default_factory=list)
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -135,6 +126,9 @@ class OperationLog(DispatchMode):
                 self.operations.append(Operation(name, ASKING, phase, again=again))
             return
         told = described(op, name, args, kwargs, read, out, reads, writes, phase)
+        if told.attention is not None:
+            shape = self.dropout.told(told.attention, forward=phase == FORWARD)
+            told = replace(told, attention=shape)
         self.operations.append(replace(told, again=again))
 
     def add_recurrence(self, call: Recurrence) -> None:
@@ -246,19 +240,6 @@ def compute_of(tensors: Iterable[Tensor]) -> str:
     floats = [t for t in tensors if t.is_floating_point()]
     names = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
     return names.get(str(floats[0].dtype), "") if floats else ""
-
-
-def attention_of(name: str, args: Any, kwargs: Any) -> AttentionShape:
-    """Of the fused attention of any device, forward or backward."""
-    first = BACKWARD_ATTENTION_ARGUMENTS if "backward" in name else 0
-    query, key = args[first], args[first + 1]
-    numbers = [*args[first + 3 :], *kwargs.values()]
-    causal = any(value is True for value in numbers) or bool(kwargs.get("is_causal"))
-    masked = isinstance(kwargs.get("attn_mask"), Tensor)
-    batch, heads, length, width = query.shape
-    return AttentionShape(
-        batch, heads, key.shape[1], length, key.shape[2], width, causal, masked
-    )  # fmt: skip
 
 
 def convolution_back(args: Any) -> tuple[Shape, ...]:

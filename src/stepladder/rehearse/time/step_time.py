@@ -120,7 +120,7 @@ def step_operations(
     recorder = Recorder("cpu", Workspaces(device))
     log = OperationLog(recorder)
     heard = heard_by(log.add_recurrence)
-    with played(eager, rank, device, recorder, Sayings()) as world, log, heard:
+    with played(eager, rank, device, recorder, Sayings()) as world, log, heard, log.dropout:
         notes += run_steps(model, eager, world, given, loss, recorder, device)
     step = last_step(log.operations)
     if device != "cpu":
