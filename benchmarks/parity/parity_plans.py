@@ -33,12 +33,14 @@ MODELS: dict[str, UserCode | str] = {
     "encoder": foreign("TorchEncoder"),
     "translator": foreign("TorchTransformer"),
     "sequential": foreign("sequential"),
+    "listed-experts": foreign("ListedExperts"),
     **{
         name: foreign(name.replace("-", "_"))
         for name in (
             *("hf-gpt2", "hf-llama"),
             *("hf-mistral", "hf-qwen2", "hf-gemma", "hf-opt", "hf-neox", "hf-phi3"),
             *("hf-vit", "hf-resnet"),
+            *("hf-mixtral", "hf-qwen3-moe", "hf-deepseek-v3"),
             *("lora-llama", "lora-gpt2", "hf-wide"),
         )
     },
@@ -214,6 +216,20 @@ olmoe      fp32 zero3 shard=2 experts=2
 qwen3-moe  fp32 experts=2
 qwen3-moe  fp32 zero3 shard=2 experts=4
 qwen3-moe  fp32 experts=2 pipeline=2
+hf-mixtral      fp32 experts=2
+hf-mixtral      fp32 zero3 shard=2 experts=2
+hf-mixtral      fp32 experts=2 tensor=2
+hf-qwen3-moe    fp32 zero1 shard=2 experts=2
+hf-qwen3-moe    fp32 zero3 shard=2 experts=4
+hf-deepseek-v3  fp32 experts=2
+hf-deepseek-v3  fp32 zero3 shard=2 experts=2
+listed-experts  fp32 experts=2
+listed-experts  fp32 experts=8
+listed-experts  fp32 ddp replicate=2 experts=2
+listed-experts  fp32 zero1 shard=2 experts=2
+listed-experts  fp32 zero2 shard=2 experts=2
+listed-experts  fp32 zero3 shard=2 experts=2
+listed-experts  fp32 zero3 shard=2 experts=4
 """
 
 CHAINS = """

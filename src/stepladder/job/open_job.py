@@ -11,7 +11,7 @@ from torch import nn
 from stepladder.data import Batch, Source
 from stepladder.job.export.export_run import check_exports
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
-from stepladder.job.opening.automatic_plan import start_automatic
+from stepladder.job.opening.automatic_plan import start_automatic, words_where_none
 from stepladder.job.opening.built_in_run import ChosenRun
 from stepladder.job.opening.check_data import check_data
 from stepladder.job.opening.open_recipe import (
@@ -77,6 +77,8 @@ def open_job(
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     code = user_code(recipe)
+    if plan is None and not (chosen and chosen.sized):
+        words = words or words_where_none(recipe, training, elastic=elastic)
     if words:
         run = start_automatic(recipe, module, words, training, loss)
     else:

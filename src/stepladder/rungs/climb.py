@@ -33,6 +33,7 @@ from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.exact_ranks.accumulate_slices import AccumulateSlices
 from stepladder.rungs.exact_ranks.check_module import check_slices
 from stepladder.rungs.exact_ranks.slices import Slices
+from stepladder.rungs.experts.exchange import ExpertRanks
 from stepladder.rungs.experts.expert_parallel import experts
 from stepladder.rungs.experts.routers import Routers
 from stepladder.rungs.memory.compiled_writes import CompiledWrites
@@ -190,7 +191,7 @@ def assemble(
     named = (*module.named_parameters(), *(loss.trained if loss else ()))
     shards, publish = optimizer_shards(named, settled, run.world, parameters_apart(module))
     tied = part.rank_stages.tied if part.rank_stages else TiedParameters()
-    if (routers := Routers.of(module, run.world)) and routers.losses:
+    if (routers := Routers.of(module, run.world, part.expert_ranks)) and routers.losses:
         run.statistics = [*run.statistics, routers.losses]
     return Climbed(
         module,
@@ -222,6 +223,7 @@ class RankModule:
     on_meta: bool  # its parameters are not initialised yet
     proof: CutProof | None  # that tensor and context parallelism leave its results alone
     structure: dict[str, Any]  # of the module before any rung
+    expert_ranks: ExpertRanks | None = None  # that experts are spread over
 
     def watch_batches(self, run: Accumulate, notes: list[str]) -> None:
         """Have the run split its batches along the sequence, and try the first one."""
@@ -250,10 +252,8 @@ def cut_for_rank(
     # Before anything else: FLOPs of a stage are counted on the module as it was given.
     piped = plan.layout.pipeline > 1
     ordered = find_stages(module, anatomy, settled, world, inputs) if piped else (None, anatomy)
-    costs = in_order(costs, anatomy, ordered[1])
-    stages, anatomy = ordered
-    # Before anything cuts or shards: every rank must cut the same model.
-    broadcast_parameters(module, world)
+    costs, (stages, anatomy) = in_order(costs, anatomy, ordered[1]), ordered
+    broadcast_parameters(module, world)  # before anything cuts: every rank must cut the same model
     # Before anything changes the module: the first batch is also computed by a whole copy.
     cut = plan.layout.tensor > 1 or plan.layout.context > 1
     proof = make_proof(module, anatomy, loss, plan, world) if cut else None
@@ -279,9 +279,10 @@ def cut_for_rank(
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
         cut_matrices(module, anatomy, loss, world, proof, inputs)
-    experts(module, world, anatomy.blocks)  # before data parallelism: over fewer ranks
+    ranks = experts(module, world, anatomy.blocks)  # before data parallelism: over fewer ranks
     late = on_meta and not whole
-    return RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
+    made = RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
+    return replace(made, expert_ranks=ranks)
 
 
 def one_stage(

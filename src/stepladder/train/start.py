@@ -120,6 +120,7 @@ def climb(
     )  # fmt: skip
     if tuning is not None:
         run.events += tuning.tuner.told
+        run.tuned_seconds = tuning.tuner.step_seconds
         run.retune = tuning.retune if sample is None and settled.one_rank else None
     return run
 

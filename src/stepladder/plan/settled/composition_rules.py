@@ -97,7 +97,7 @@ def graphs_offload_nothing(plan: Plan) -> PlanError | None:
 
 
 def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
-    if not plan.precision.masters or plan.optimizer.name in ("adamw", "adam"):
+    if not plan.precision.masters or plan.optimizer.name in ("adamw", "adam", "muon"):
         return None
     name = plan.optimizer.name.removeprefix(PYTHON)
     problem = f"{name} keeps no masters, and {plan.precision} needs them"
@@ -109,6 +109,19 @@ def compact_state_needs_masters(plan: Plan) -> PlanError | None:
         return None
     problem = f"state={plan.state} says how masters are kept, and {plan.precision} keeps none"
     return PlanError("state", problem, "Use bf16-master, or leave state out.")
+
+
+def compact_state_is_adams(plan: Plan) -> PlanError | None:
+    """Muon's momentum has no form in fewer bytes, nor an update of one parameter by itself."""
+    if plan.optimizer.name != "muon":
+        return None
+    if plan.state != 16:
+        problem = f"state={plan.state} is a form of Adam's moments, and muon keeps a momentum"
+        return PlanError("state", problem, "Leave state out, or use adamw.")
+    if plan.update == "backward":
+        problem = "update=backward updates a parameter alone, and muon matrices of a shape together"
+        return PlanError("update", problem, "Use update=step, or adamw.")
+    return None
 
 
 def backward_updates_one_by_one(plan: Plan) -> PlanError | None:

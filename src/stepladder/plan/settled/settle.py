@@ -127,6 +127,7 @@ RULES = (
     ),
     Rule("the device multiplies in that type", with_device(on_device.device_multiplies)),
     Rule("masters need an optimizer that keeps them", of_plan(composition.optimizer_keeps_masters)),
+    Rule("compact state is Adam's", of_plan(composition.compact_state_is_adams)),
     Rule("compact state needs masters", of_plan(composition.compact_state_needs_masters)),
     Rule("backward updates one by one", of_plan(composition.backward_updates_one_by_one)),
     Rule("float8 masters need one rank", of_plan(composition.float8_masters_need_one_rank)),

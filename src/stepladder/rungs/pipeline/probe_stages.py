@@ -49,21 +49,21 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutputs, ...]:
 
 def agree(pipeline: Any, stage: int, find: Callable[[StageModule], Any]) -> Any:
     """What one stage finds out, on all of them; where it raises, all do."""
-    told: list[Any] = [None]
+    answer: list[Any] = [None]
     raised: Exception | None = None
     for chunk in pipeline.chunks:
         if chunk.index == stage:
             try:
-                told = [find(chunk)]
+                answer = [find(chunk)]
             except Exception as error:
-                raised, told = error, [as_refusal(stage, error)]
+                raised, answer = error, [as_refusal(stage, error)]
     owner = pipeline.stages.owners[stage]
-    dist.broadcast_object_list(told, group_src=owner, group=pipeline.group)
+    dist.broadcast_object_list(answer, group_src=owner, group=pipeline.group)
     if raised is not None:
         raise raised
-    if isinstance(told[0], StepladderError):
-        raise told[0]
-    return told[0]
+    if isinstance(answer[0], StepladderError):
+        raise answer[0]
+    return answer[0]
 
 
 def as_refusal(stage: int, error: Exception) -> StepladderError:
