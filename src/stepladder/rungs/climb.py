@@ -135,7 +135,6 @@ def climb(
     Args:
         inputs: one row, to balance the stages of a pipeline; not needed for token models.
     """
-    plan = settled.plan
     # Before any rung: which parameters are the loss's own is seen on the module as it was given.
     loss_module = take_loss(loss.function, module, settled, world)
     if settled.slices:
@@ -153,8 +152,8 @@ def climb(
     parts, classes = [block for _, block in blocks], head_slice(module, part.anatomy, world)
     chosen = choose(module, part.anatomy, parts, given, settled, ends=ends, part=classes)
     # Before compilation: the compiler must see which activations it may drop.
-    again = plan.recompute.kind != "none"
-    recomputed = recompute(blocks, plan.recompute, costs=part.costs) if again else ()
+    again = settled.plan.recompute.kind != "none"
+    recomputed = recompute(blocks, settled.plan.recompute, costs=part.costs) if again else ()
     # Last: it fuses whatever the rungs below left.
     chosen.compile()
     # Around everything: data parallelism wraps what the rungs below made of the module.
@@ -164,7 +163,7 @@ def climb(
         loss=chosen.loss,
         head=chosen.head,
         forward_context=chosen.around(around_forward(module, settled, world.device)),
-        read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
+        read_inputs=chosen.reading(partial(cast_inputs, settled.plan.precision)),
         whole_outputs=chosen.whole_outputs,
         micro=settled.micro_batch,
     )
