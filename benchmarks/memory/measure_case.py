@@ -5,37 +5,53 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # many processes compile at once
+
 import torch
 
 import stepladder as sl
+from kernel_scratch import KernelScratch
 from stepladder.seam.cuda import allocation_events, start_history, stop_history
-from zoo_cases import OPTIMIZER, PLANS, case_of
+from zoo_cases import OPTIMIZER, case_of, job_of
 
 STEPS, EVENTS = 4, 2_000_000
-WITH_HISTORY = ("bf16", "fp32")  # plans; reading it takes seconds
+WITH_HISTORY = ("bf16", "fp32", "bf16 compile=whole")  # plans; reading it takes seconds
+WITH_SCRATCH = ("bf16", "fp32", "bf16-master")
 DEVICE = torch.device("cuda:0")
 LISTED = 2**20  # bytes of the smallest block that is listed by itself
 
 
-def measure_module(name: str, out: Path) -> None:
+def measure_job(job: str, out: Path) -> None:
     """Every plan in turn; each row is a line of the file as soon as it is known."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
+    name, plans = job_of(job)
+    began = time.perf_counter()
     case = case_of(name)
-    for plan in PLANS:
+    built = time.perf_counter() - began
+    for plan in plans:
+        began = time.perf_counter()
         try:
             row = measure_plan(case, plan)
         except Exception as failed:  # one plan must not end the others
             row = {"failed": f"{type(failed).__name__}: {str(failed)[:300]}"}
+        row["seconds"] = {
+            "module": built,
+            "plan": time.perf_counter() - began,
+            **row.get("seconds", {}),
+        }
         with out.open("a") as lines:
             lines.write(json.dumps({"module": name, "plan": plan, **row}) + "\n")
 
 
 def measure_plan(case: Any, plan: str) -> dict[str, Any]:
     """Peaks of the whole run, and of its later steps with an empty cache before them."""
+    began = time.perf_counter()
     module = copy.deepcopy(case.module)
     gc.collect()
     torch.cuda.empty_cache()
@@ -44,9 +60,9 @@ def measure_plan(case: Any, plan: str) -> dict[str, Any]:
     history = History(plan in WITH_HISTORY)
     try:
         run = sl.climb(module, loss=case.loss, optimizer=OPTIMIZER, plan=plan, sample=case.batch)
-        built = peaks()
+        built, at_build = peaks(), time.perf_counter()
         run.step(case.batch)
-        first = peaks()
+        first, at_first = peaks(), time.perf_counter()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         begun = torch.cuda.memory_reserved()
@@ -55,12 +71,21 @@ def measure_plan(case: Any, plan: str) -> dict[str, Any]:
         for _ in range(STEPS - 2):
             report = run.step(case.batch)
         float(report.loss)
-        later = peaks()
+        later, at_end = peaks(), time.perf_counter()
     finally:
         history.stop()
+    between, scratch = torch.cuda.memory_allocated(), {}
+    if plan in WITH_SCRATCH:
+        with KernelScratch() as kernels:
+            run.step(case.batch)
+        scratch = kernels.rows
     return {
         "before": before, "built": built, "first": first, "reserved_at_second": begun,
-        "between_steps": torch.cuda.memory_allocated(), **later, **blocks_at_peak(trace),
+        "between_steps": between, **later, **blocks_at_peak(trace), "scratch": scratch,
+        "seconds": {
+            "climb": at_build - began, "first_step": at_first - at_build,
+            "steps": at_end - at_first,
+        },
     }  # fmt: skip
 
 
@@ -134,9 +159,3 @@ def place_of(event: dict[str, Any]) -> str:
         if frame["filename"].endswith(".py")
     ]
     return " < ".join(frames[:3])
-
-
-def rows_in(folder: Path) -> list[dict[str, Any]]:
-    """What was measured so far."""
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.open()]
-    return [json.loads(line) for line in lines if line.endswith("\n")]

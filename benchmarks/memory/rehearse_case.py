@@ -14,16 +14,17 @@ import stepladder as sl
 from stepladder.plan import BatchSplit
 from stepladder.rehearse import rehearse
 from stepladder.train.module_inputs import arranged_sample
-from zoo_cases import OPTIMIZER, PLANS, case_of
+from zoo_cases import OPTIMIZER, case_of, job_of
 
 DEVICE = "1 x H200"
 
 
-def rehearse_module(name: str, out: Path) -> None:
+def rehearse_job(job: str, out: Path) -> None:
     """Every plan in turn; each row is a line of the file as soon as it is known."""
     torch.set_num_threads(1)
+    name, plans = job_of(job)
     case = case_of(name)
-    for plan in PLANS:
+    for plan in plans:
         row = {"module": name, "plan": plan}
         row["rehearsed"] = caught(rehearse_plan, case, plan)
         row["formula"] = caught(forecast_plan, case, plan)

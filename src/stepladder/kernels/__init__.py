@@ -4,7 +4,6 @@ from .channels_last import has_convolutions
 from .choose import Chosen, KernelChoice, choose
 from .convert_float8 import convert_linears, float8_problems
 from .cross_entropy import cross_entropy
-from .fused_head import why_not_fused
 from .graph.compile import are_alike
 from .graph.replayable_call import GraphCall, ReplayableCall
 from .linear_cross_entropy import linear_cross_entropy
@@ -23,5 +22,4 @@ __all__ = [
     "float8_problems",
     "has_convolutions",
     "linear_cross_entropy",
-    "why_not_fused",
 ]

@@ -42,6 +42,8 @@ def in_place(*given: Any) -> None:
 class GpuStep(GpuKernels):
     """What is recomputed in backward is computed as it was in forward."""
 
+    counts_layout_copies = False  # the recorder does, by operator
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if func is Tensor.backward:  # torch hands over its arguments by name

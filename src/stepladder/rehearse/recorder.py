@@ -35,7 +35,7 @@ class Allocation:
     phase: str  # at its birth
     module: str  # at work at its birth
     shape: tuple[int, ...] = ()
-    owner: str = ""  # as claimed; empty: told by its life
+    owner: str = ""  # as claimed; empty: inferred from its lifetime
     recorded: bool = False  # whether autograd recorded at its birth
     passing: bool = False  # whether a collective made it
     outlived: bool = False  # the forward pass that it was born in
@@ -58,7 +58,7 @@ class Recorder(DispatchMode):
     among_compiled = False
 
     device_type: str
-    scratch: Callable[[Any, Any], int] = lambda op, args: 0  # bytes that a kernel needs for itself
+    scratch: Callable[[Any, Any, Any], int] = lambda op, args, made: 0  # that a kernel needs
     events: list[Event] = field(default_factory=list)
     phase: str = BUILDING
     modules: list[str] = field(default_factory=lambda: [""])  # the last one is at work
@@ -91,7 +91,7 @@ class Recorder(DispatchMode):
             if made is not None and not made.owner:
                 made.passing = made.passing or passing
                 made.owner = "working" if cast else made.owner
-        if needed := self.scratch(op, args):
+        if needed := self.scratch(op, args, result):
             self.pass_through(needed)
         return result
 
@@ -160,6 +160,10 @@ class Recorder(DispatchMode):
             made = self.note(tensor)
             if made is not None and made.num_bytes:
                 made.owner = owner
+
+    def final_events(self) -> list[Event]:
+        """Every birth and death, in order."""
+        return self.events
 
     def owner_of(self, tensor: Any) -> str:
         if not isinstance(tensor, Tensor) or wraps_tensors(type(tensor)):

@@ -30,6 +30,7 @@ from stepladder.train.module_inputs import arranged_sample
 from stepladder.train.run import Run
 from stepladder.world import World
 
+from .compiled.compiled_recorder import CompiledRecorder, graphs_followed
 from .fake_numbers import FakeNumbers
 from .fake_subject import fake_batch, fake_copy, few_micro_batches, rows_of_rank
 from .fake_world import Sayings, fake_world
@@ -86,11 +87,22 @@ def rehearse(
             "sample", "is None, and a step needs a batch", "Give one, of a row or more."
         )
     workspaces = Workspaces(device)
-    recorder = Recorder("cpu", workspaces)
+    recorder = recorder_of(settled, device, workspaces)
     recorder.stand(workspaces.standing_bytes)
     with played(eager, rank, device, recorder, sayings or Sayings()) as world:
         notes += run_steps(model, eager, world, given, loss, recorder, device)
     return report(settled, ranks, rank, device, recorder, limit_bytes, notes)
+
+
+def recorder_of(settled: SettledPlan, device: str, workspaces: Workspaces) -> Recorder:
+    if compiles(settled, device):
+        return CompiledRecorder("cpu", workspaces, asked=settled)
+    return Recorder("cpu", workspaces)
+
+
+def compiles(settled: SettledPlan, device: str) -> bool:
+    """Whether what the compiler makes of the step is rehearsed, and not bounded by the step."""
+    return bool(settled.plan.compile) and device == "cuda" and settled.one_rank
 
 
 def settled_for(
@@ -121,9 +133,14 @@ def rehearsable(
         raise cannot("compress", str(plan.compress), "Leave it out.")
     if plan.exact.slices:
         raise cannot("exact", "exact=ranks", "Leave it out.")
-    if plan.compile:
+    if plan.compile and not compiles(settled, device):
         notes.append(
             "compile: rehearsed eagerly, an upper bound: the compiler keeps no more for backward"
+        )
+    elif plan.compile:
+        notes.append(
+            "compile: what is kept for backward, fused and freed is computed as the compiler does, "
+            "as one graph where it may break into several"
         )
     if plan.graphs:
         notes.append("graphs: left out; a recorded step keeps its memory, so more stays reserved")
@@ -131,8 +148,8 @@ def rehearsable(
         notes.append("kernels: rehearsed without them, an upper bound")
     if device == "cuda":
         notes.append(
-            "cuda: kernels and autocast are imitated on the CPU; what convolutions take while they "
-            "run is not known before, in float32 up to a third of the peak where it was measured"
+            "cuda: kernels and autocast are imitated on the CPU; what kernels take while they run "
+            "is by rules measured on an H200, and a library may choose otherwise for other shapes"
         )
     counted = nn.LSTM if device == "cuda" else ()
     recurrent = [part for part in model.modules() if isinstance(part, nn.RNNBase)]
@@ -188,7 +205,11 @@ def run_steps(
         claim_state(recorder, run.module, run.optimizer)
         recorder.phase = FORWARD
         held = list[tuple[Batch, ...]]()
-        with moments_followed(recorder, run.module, run.optimizer):
+        blocks = [run.module.get_submodule(name) for name in run.climbed.anatomy.blocks]
+        with (
+            moments_followed(recorder, run.module, run.optimizer),
+            graphs_followed(recorder, run.module, blocks),
+        ):
             for _ in range(STEPS):
                 whole = [played, rows - played] if played < rows else [rows]
                 held.append(tuple(fake_batch(sample, n, few.data_ranks) for n in whole))
@@ -237,20 +258,20 @@ def report(
     limit_bytes: int | None,
     notes: tuple[str, ...],
 ) -> Rehearsal:
-    replay = Replay(device == "cuda", limit_bytes)
-    replay.run(recorder.events)
+    replay, events = Replay(device == "cuda", limit_bytes), recorder.final_events()
+    replay.run(events)
     _, phase, module = replay.at_peak
     return Rehearsal(
         plan=str(settled.plan),
         ranks=ranks,
         rank=rank,
         device=device,
-        memory=replay.memory(recorder.events),
+        memory=replay.memory(events),
         phase=phase,
         module=module,
         peaks=dict(replay.peaks),
-        largest=replay.largest(recorder.events),
-        allocations=sum(event.born for event in recorder.events),
+        largest=replay.largest(events),
+        allocations=sum(event.born for event in events),
         notes=notes,
         out_of_memory=replay.short,
     )

@@ -250,7 +250,8 @@ class Accumulate:
             return
         smallest = min(piece.num_rows for piece in pieces)
         trial = self.loss_trial()
-        self.loss = trial.find(batch, smallest)
+        with self.whole_outputs():  # pieces weigh the same, fused or not
+            self.loss = trial.find(batch, smallest)
         self.notes += weighting_events(self.loss.weighting, trial.untried)
         refuse_left_out(self.loss.weighting, batch, self.world.gather_counts)
 

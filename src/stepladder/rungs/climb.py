@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.kernels import choose
+from stepladder.kernels.fused_head import HeadSlice
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.model.structure import describe_structure
@@ -33,6 +34,7 @@ from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.exact_ranks.accumulate_slices import AccumulateSlices
 from stepladder.rungs.exact_ranks.check_module import check_slices
 from stepladder.rungs.exact_ranks.slices import Slices
+from stepladder.rungs.experts.exchange import ExpertRanks
 from stepladder.rungs.experts.expert_parallel import experts
 from stepladder.rungs.experts.routers import Routers
 from stepladder.rungs.memory.compiled_writes import CompiledWrites
@@ -49,6 +51,7 @@ from stepladder.rungs.precision.precision import (
     keep_epsilon,
     precision,
 )
+from stepladder.rungs.tensor.vocabulary_parallel import head_slice
 from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
@@ -147,7 +150,15 @@ def climb(
     part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
     blocks, rank_stages = part.blocks, part.rank_stages
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    chosen = choose(module, part.anatomy, [block for _, block in blocks], loss, settled)
+    chosen = choose(
+        module,
+        part.anatomy,
+        [block for _, block in blocks],
+        part.sequences.loss if part.sequences else loss,
+        settled,
+        ends=rank_stages is None or rank_stages.ends,
+        part=part.head_slice(module, settled, world),
+    )
     # Before compilation: the compiler must see which activations it may drop.
     recomputed = (
         recompute(blocks, plan.recompute, costs=part.costs) if plan.recompute.kind != "none" else ()
@@ -155,11 +166,15 @@ def climb(
     # Last: it fuses whatever the rungs below left.
     chosen.compile()
     # Around everything: data parallelism wraps what the rungs below made of the module.
-    make_run = rank_stages.run if rank_stages else partial(one_stage, module, blocks)
+    make_run = (
+        partial(rank_stages.run, head=chosen.head)
+        if rank_stages
+        else partial(one_stage, module, blocks)
+    )
     run = make_run(
         settled,
         world,
-        loss=part.sequences.loss if part.sequences else chosen.loss,
+        loss=chosen.loss,
         forward_context=chosen.around(around_forward(module, settled, world.device)),
         read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
         whole_outputs=chosen.whole_outputs,
@@ -188,7 +203,7 @@ def assemble(
     named = (*module.named_parameters(), *(loss.trained if loss else ()))
     shards, publish = optimizer_shards(named, settled, run.world, parameters_apart(module))
     tied = part.rank_stages.tied if part.rank_stages else TiedParameters()
-    if (routers := Routers.of(module, run.world)) and routers.losses:
+    if (routers := Routers.of(module, run.world, part.expert_ranks)) and routers.losses:
         run.statistics = [*run.statistics, routers.losses]
     return Climbed(
         module,
@@ -220,6 +235,12 @@ class RankModule:
     on_meta: bool  # its parameters are not initialised yet
     proof: CutProof | None  # that tensor and context parallelism leave its results alone
     structure: dict[str, Any]  # of the module before any rung
+    expert_ranks: ExpertRanks | None = None  # that experts are spread over
+
+    def head_slice(self, module: nn.Module, settled: SettledPlan, world: World) -> HeadSlice | None:
+        """Which of the head's classes this rank has, where tensor parallelism cut it."""
+        head = self.anatomy.part(module, self.anatomy.head or None)
+        return head_slice(head, world.submesh("tensor")) if settled.layout.tensor > 1 else None
 
     def watch_batches(self, run: Accumulate, notes: list[str]) -> None:
         """Have the run split its batches along the sequence, and try the first one."""
@@ -249,10 +270,8 @@ def cut_for_rank(
     # Before anything else: FLOPs of a stage are counted on the module as it was given.
     piped = plan.layout.pipeline > 1
     ordered = find_stages(module, anatomy, settled, world, inputs) if piped else (None, anatomy)
-    costs = in_order(costs, anatomy, ordered[1])
-    stages, anatomy = ordered
-    # Before anything cuts or shards: every rank must cut the same model.
-    broadcast_parameters(module, world)
+    costs, (stages, anatomy) = in_order(costs, anatomy, ordered[1]), ordered
+    broadcast_parameters(module, world)  # before anything cuts: every rank must cut the same model
     # Before anything changes the module: the first batch is also computed by a whole copy.
     cut = plan.layout.tensor > 1 or plan.layout.context > 1
     proof = make_proof(module, anatomy, loss, plan, world) if cut else None
@@ -278,9 +297,10 @@ def cut_for_rank(
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
         cut_matrices(module, anatomy, loss, world, proof, inputs)
-    experts(module, world, anatomy.blocks)  # before data parallelism: over fewer ranks
+    ranks = experts(module, world, anatomy.blocks)  # before data parallelism: over fewer ranks
     late = on_meta and not whole
-    return RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
+    made = RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
+    return replace(made, expert_ranks=ranks)
 
 
 def one_stage(

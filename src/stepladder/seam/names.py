@@ -57,7 +57,7 @@ OPERATORS = (
     *listed(
         "torch.ops.aten",
         "_autocast_to_full_precision _autocast_to_reduced_precision _convolution _grouped_mm"
-        " _safe_softmax _scaled_mm _softmax _to_copy _unsafe_view"
+        " _safe_softmax _scaled_mm _softmax _softmax_backward_data _to_copy _unsafe_view"
         " _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention"
         " _scaled_dot_product_flash_attention_backward"
         " _scaled_dot_product_flash_attention_for_cpu_backward",

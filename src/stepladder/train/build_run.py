@@ -28,7 +28,7 @@ from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch
 from stepladder.rungs.data_parallel.broadcast_parameters import broadcast_parameters
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.seam.modules import remove_own_hooks
-from stepladder.train.checkpointing.held_attributes import HeldAttributes
+from stepladder.train.checkpointing.attribute_state import AttributeState
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
@@ -96,7 +96,7 @@ def build(
         settled=settled,
         world=world,
         climbed=climbed,
-        held=HeldAttributes().begin(climbed),
+        held=AttributeState().begin(climbed),
         events=climbed.notes,
         optimizer=optimizer,
         scale=loss_scale(plan, climbed, world),
@@ -145,7 +145,7 @@ def make_optimizer(
     """The optimizer of what this rank owns, in words or as code."""
     plan = settled.plan
     if matrices is not None:
-        return make_muon(matrices, climbed, settled)
+        return make_muon(matrices, climbed, settled, masters)
     if masters is not None and plan.state != 16:
         return make_compact(settled, climbed, masters.of(climbed.shards), seed)
     if given is None:

@@ -17,7 +17,8 @@ from stepladder.rungs.cuda_graphs.cuda_graph import signature
         (
             "bf16 ddp replicate=2",
             "cuda",
-            "graphs: are recorded on one rank, and replicate=2 has 2. Leave graphs out.",
+            "graphs: replay kernels of one rank alone, and ranks of replicate=2 exchange gradients "
+            "from hooks that no replay calls. Leave them out.",
         ),
         (
             "bf16 offload=activations",

@@ -41,6 +41,8 @@ def device_kernels(device: str) -> AbstractContextManager[Any]:
 class GpuKernels(TorchFunctionMode):
     """Replaces operations by versions that save what their CUDA kernels save."""
 
+    counts_layout_copies = True  # that convolutions make
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (
             torch.is_autocast_enabled("cpu")
@@ -52,7 +54,8 @@ class GpuKernels(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             args, kwargs = without_dropout(args, kwargs)
         result = func(*args, **(kwargs or {}))
-        if func in (F.conv2d, torch.conv2d) and result.element_size() == HALF_BYTES:
+        convolution = self.counts_layout_copies and func in (F.conv2d, torch.conv2d)
+        if convolution and result.element_size() == HALF_BYTES:
             allocate_layout_copies(args[0], result)
         return result
 
@@ -175,6 +178,8 @@ def composed_attention(
         if mask is not None:
             scores += mask.to(scores.dtype)
         weights = torch.softmax(scores, -1)
+        if mask is not None:
+            weights.new_empty(weights.shape, dtype=torch.bool)  # which rows are masked as a whole
         weights = fused_dropout(weights, dropout) if dropout else weights
         return (weights @ value).to(kind)
 

@@ -155,7 +155,7 @@ def replicate_by_blocks(
         )
     match_norms(module, plan.precision, world.device)
     show_outputs(module, units, plan)
-    module.register_forward_hook(reshard_after_evaluation)
+    reshard_after_evaluation(module)
     assert isinstance(module, FSDPModule)
 
     def prepare(last: bool, uses_all: bool) -> None:

@@ -11,6 +11,7 @@ Ranks may use different parameters of a block (unused_parameters.py), and run di
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from stepladder.kernels.fused_head import fused_head_in
 from stepladder.plan import FP32, Plan, Precision, SettledPlan
 from stepladder.plan.layout import COPIES, EXPERT_COPIES, EXPERT_SLICES, SLICES
 from stepladder.rungs.exact_ranks.gradient_tree import keep_shards, reduce_shards_in_order
@@ -64,8 +66,10 @@ def shard(
     replicated = ReplicatedParameters(module, alone)
     replicated.place(world.device)
     blocks_alone = [unit for unit in units[:-1] if not (unit.full_width or unit.experts)]
-    # What forward used last, backward uses first.
-    kept = [*blocks_alone[-settled.kept_gathered :], units[-1]]
+    # What forward used last, backward uses first. A fused loss reads the head's weight between.
+    head = fused_head_in(module)
+    heads = [unit for unit in units if head is not None and head in unit.parts]
+    kept = [*blocks_alone[-settled.kept_gathered :], *heads, units[-1]]
     for unit in units:
         fully_shard(
             unit.parts,
@@ -80,7 +84,7 @@ def shard(
     prefetch([unit.parts[0] for unit in blocks_alone], settled.gathered_ahead)
     if not settled.gathered_ahead:
         gather_in_turn(units)
-    module.register_forward_hook(reshard_after_evaluation)
+    reshard_after_evaluation(module)
     if not settled.plan.compile and not declares_anatomy(module):  # the compiler would see hooks
         refuse_outside_calls(module, [unit.parts[0] for unit in units[:-1]])
     assert isinstance(module, FSDPModule)
@@ -227,10 +231,19 @@ def gather_in_turn(units: Sequence[Unit]) -> None:
         part.set_modules_to_backward_prefetch([part])  # itself, which is gathered already
 
 
-def reshard_after_evaluation(module: nn.Module, *_: Any) -> None:
+def reshard_after_evaluation(module: nn.Module) -> None:
     """Free gathered parameters after a forward without backward, which otherwise does it."""
-    if not torch.is_grad_enabled():
-        reshard(module)
+    head = fused_head_in(module)
+
+    def free(module: nn.Module, *_: Any) -> None:
+        if not torch.is_grad_enabled() and not (head is not None and head.skipped):
+            reshard(module)
+
+    module.register_forward_hook(free)
+    if head is not None:
+        head.after_loss.append(partial(reshard, module))
+        # A skipped head returns its input, which may be a view. Nothing is added to it in place.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
 
 def refuse_outside_calls(module: nn.Module, blocks: Sequence[nn.Module]) -> None:

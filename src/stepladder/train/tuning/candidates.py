@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from torch import nn
 
-from stepladder.kernels import are_alike, has_convolutions, why_not_fused
+from stepladder.kernels import are_alike, has_convolutions
+from stepladder.kernels.fused_head import why_not_fused
 from stepladder.loss import Loss
 from stepladder.model import find_anatomy
 from stepladder.plan import Plan, SettledPlan

@@ -1,0 +1,1 @@
+"""A compiled step, rehearsed: what the compiler keeps for backward, fuses away and frees."""
