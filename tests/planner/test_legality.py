@@ -223,13 +223,6 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "precision: fp8-master runs on one rank, and shard=8 has 8. "
         "Use bf16-master or fp8, whose parameters are sliced.",
     ),
-    "masters add up whole gradients": (
-        LLAMA,
-        "bf16-master zero3 micro=1 batch=16",
-        "8 x H100-80GB",
-        "precision: bf16-master adds up micro-batches in float32, and ranks of shard=8 add up "
-        "theirs in bfloat16. Use accumulate=1, or bf16.",
-    ),
     "graphs need a CUDA device": (
         LLAMA,
         "fp32 micro=1 graphs=on",

@@ -34,6 +34,22 @@ def test_what_cannot_be_recorded_is_refused(text, device, problem):
     assert str(found) == problem
 
 
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        ("zero3 shard=2", "zero3 gathers parameters to other addresses in every step"),
+        ("zero1 shard=2", "ranks of shard=2 exchange gradients from hooks that no replay calls"),
+        ("tensor=2", "tensor=2 has ranks wait for each other inside blocks"),
+        ("context=2", "context=2 gathers keys inside attention"),
+        ("experts=2", "experts=2 sends as many rows as routers choose"),
+        ("pipeline=2 micro=1 accumulate=2", "pipeline=2 sends and receives between kernels"),
+    ],
+)
+def test_several_ranks_are_refused_for_what_a_recording_lacks_there(layout, reason):
+    [found] = broken_rules(Plan.parse(f"bf16 {layout} graphs=on"), device=DeviceLimits("gpu"))
+    assert str(found) == f"graphs: replay kernels of one rank alone, and {reason}. Leave them out."
+
+
 @pytest.mark.parametrize("text", ["bf16 compile=on", "fp32", "bf16 batch=8 micro=2"])
 def test_one_rank_on_cuda_records_compiled_or_not_in_any_number_of_passes(text):
     assert not broken_rules(Plan.parse(f"{text} graphs=on"), device=DeviceLimits("gpu"))
