@@ -55,7 +55,7 @@ CASES: dict[str, Callable[[], Case]] = {
         "cross_entropy",
     ),
     "dit": lambda: Case(
-        DiT(128, 3), ((torch.randn(4, 256, 16), torch.randn(4, 256)), torch.randn(4, 256, 16)),
+        DiT(192, 2), ((torch.randn(4, 256, 16), torch.randn(4, 256)), torch.randn(4, 256, 16)),
         "squared_error",
     ),
 }  # fmt: skip
