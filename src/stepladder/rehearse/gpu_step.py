@@ -18,6 +18,13 @@ from stepladder.train.optimizer.compact import compact_adam
 
 from .gpu_recurrent import gpu_lstm
 
+# A CPU's autocast takes them in float32, a GPU's in the type of their inputs.
+WIDENED_ON_CPU = {
+    *(f"{kind}_pool3d" for kind in ("max", "avg", "adaptive_max", "adaptive_avg")),
+    "max_pool3d_with_indices", "_max_pool3d", "adaptive_max_pool3d_with_indices",
+    *("interpolate", "upsample", "grid_sample", "pad", "fold", "unfold"),
+}  # fmt: skip
+
 
 @contextmanager
 def kernels_of(device: str) -> Iterator[None]:
@@ -58,6 +65,9 @@ class GpuStep(GpuKernels):
             made = gpu_lstm(*args)
             if made is not None:
                 return made
+        if getattr(func, "__name__", "") in WIDENED_ON_CPU:
+            with torch.autocast("cpu", enabled=False):
+                return super().__torch_function__(func, types, args, given)
         return super().__torch_function__(func, types, args, given)
 
 

@@ -59,6 +59,7 @@ class Recorder(DispatchMode):
 
     device_type: str
     scratch: Callable[[Any, Any, Any], int] = lambda op, args, made: 0  # that a kernel needs
+    keeps: Callable[[Any], int] = lambda op: 0  # that a library keeps from its first call on
     events: list[Event] = field(default_factory=list)
     phase: str = BUILDING
     modules: list[str] = field(default_factory=lambda: [""])  # the last one is at work
@@ -91,6 +92,8 @@ class Recorder(DispatchMode):
             if made is not None and not made.owner:
                 made.passing = made.passing or passing
                 made.owner = "working" if cast else made.owner
+        if kept := self.keeps(op):
+            self.stand(kept)
         if needed := self.scratch(op, args, result):
             self.pass_through(needed)
         return result

@@ -87,22 +87,28 @@ def rehearse(
             "sample", "is None, and a step needs a batch", "Give one, of a row or more."
         )
     workspaces = Workspaces(device)
-    recorder = recorder_of(settled, device, workspaces)
-    recorder.stand(workspaces.standing_bytes)
+    recorder = recorder_of(settled, model, device, workspaces)
     with played(eager, rank, device, recorder, sayings or Sayings()) as world:
         notes += run_steps(model, eager, world, given, loss, recorder, device)
     return report(settled, ranks, rank, device, recorder, limit_bytes, notes)
 
 
-def recorder_of(settled: SettledPlan, device: str, workspaces: Workspaces) -> Recorder:
-    if compiles(settled, device):
-        return CompiledRecorder("cpu", workspaces, asked=settled)
-    return Recorder("cpu", workspaces)
+def recorder_of(
+    settled: SettledPlan, model: nn.Module, device: str, workspaces: Workspaces
+) -> Recorder:
+    if compiles(settled, model, device):
+        return CompiledRecorder("cpu", workspaces, workspaces.keeps, asked=settled)
+    return Recorder("cpu", workspaces, workspaces.keeps)
 
 
-def compiles(settled: SettledPlan, device: str) -> bool:
-    """Whether what the compiler makes of the step is rehearsed, and not bounded by the step."""
-    return bool(settled.plan.compile) and device == "cuda" and settled.one_rank
+def compiles(settled: SettledPlan, model: nn.Module, device: str) -> bool:
+    """Whether what the compiler makes of the step is rehearsed, and not bounded by the step.
+
+    Recurrent layers stay out of the compiler, which breaks its graph there.
+    """
+    recurrent = any(isinstance(part, nn.RNNBase) for part in model.modules())
+    on_gpu = device == "cuda" and settled.one_rank
+    return bool(settled.plan.compile) and on_gpu and not recurrent
 
 
 def settled_for(
@@ -133,7 +139,7 @@ def rehearsable(
         raise cannot("compress", str(plan.compress), "Leave it out.")
     if plan.exact.slices:
         raise cannot("exact", "exact=ranks", "Leave it out.")
-    if plan.compile and not compiles(settled, device):
+    if plan.compile and not compiles(settled, model, device):
         notes.append(
             "compile: rehearsed eagerly, an upper bound: the compiler keeps no more for backward"
         )

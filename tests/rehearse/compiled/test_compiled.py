@@ -21,7 +21,7 @@ def subject(name):
     return module, batch, loss
 
 
-def kept_by_torch(module, batch, bf16):
+def kept_by_torch(module, batch):
     """Bytes that torch's compiled forward pass hands to its backward pass, parameters apart."""
 
     def step():
@@ -31,8 +31,7 @@ def kept_by_torch(module, batch, bf16):
 
     torch._dynamo.reset()
     compiled = torch.compile(step, backend="aot_eager_decomp_partition")
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        loss = compiled()
+    loss = compiled()
     given = (*module.parameters(), *module.buffers(), *batch)
     known = {tensor.untyped_storage().data_ptr() for tensor in given}
     found, waiting, seen = {}, [loss.grad_fn], set()
@@ -61,14 +60,11 @@ def kept_by_rehearsal(module, batch, loss, plan, monkeypatch):
     return sum(one.num_bytes for one in kept[-1] if one.num_bytes > LEAST)
 
 
-CASES = [("decoder", "bf16"), ("decoder", "fp32"), ("residual", "fp32"), ("unet", "fp32")]
-
-
-@pytest.mark.parametrize(("name", "precision"), soak_after(CASES))
-def test_the_compiled_forward_keeps_what_torchs_partitioner_keeps(name, precision, monkeypatch):
+@pytest.mark.parametrize("name", soak_after(["unet", "decoder"]))
+def test_the_compiled_forward_keeps_what_torchs_partitioner_keeps(name, monkeypatch):
     module, batch, loss = subject(name)
-    found = kept_by_rehearsal(module, batch, loss, f"{precision} compile=whole", monkeypatch)
-    assert found == pytest.approx(kept_by_torch(module, batch, precision == "bf16"), rel=0.05)
+    found = kept_by_rehearsal(module, batch, loss, "fp32 compile=whole", monkeypatch)
+    assert found == pytest.approx(kept_by_torch(module, batch), rel=0.03)
 
 
 def test_a_compiled_step_takes_less_than_an_eager_one():

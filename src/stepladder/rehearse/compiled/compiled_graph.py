@@ -19,15 +19,16 @@ APART = (
     "index_add_", "sort", "topk", "cumsum", "cumprod", "nonzero", "_unique2", "kthvalue",
     "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "_adaptive_avg_pool2d_backward",
     "grid_sampler_2d", "grid_sampler_2d_backward", "masked_select", "linalg_vector_norm",
-    "max_pool2d_with_indices_backward", "max_pool3d_with_indices", "avg_pool3d",
+    "max_pool3d_with_indices", "avg_pool3d",
     "max_pool3d_with_indices_backward", "avg_pool3d_backward", "_ctc_loss", "_cdist_forward",
 )  # fmt: skip
-APART_IN_NAME = ("attention", "rnn", "_fft", "linalg", "_foreach", "_fused")
+APART_IN_NAME = ("attention", "rnn", "empty", "_fft", "linalg", "_foreach", "_fused")
 RANDOM = ("bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like", "uniform_",
           "normal_", "randperm", "multinomial")  # fmt: skip
 # Their first result is cheap arithmetic on what they read and on their other results.
 WITH_STATISTICS = ("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm")
-DROPOUT = "native_dropout"
+DROPOUT, POOLING = "native_dropout", "max_pool2d_with_indices"
+INDEX = 8  # bytes
 REDUCED = 4  # times smaller than what it was made of: a reduction, which is not computed again
 
 
@@ -70,6 +71,10 @@ def nodes_of(
     written = [one for one in writes if one.num_bytes]
     if not written:
         return []
+    if name == POOLING:  # the compiler keeps places within a window, a byte each
+        written[1].num_bytes //= INDEX
+    if name == f"{POOLING}_backward":  # and asks for nothing else
+        reads = (reads[0], reads[-1])
     if name == DROPOUT:
         result, mask = written[0], tuple(written[1:])
         return [

@@ -137,6 +137,12 @@ def replace_lifetimes(
     never = len(events)
     staying = {one for one in backward if deaths.get(one, never) >= graph.end}
     staying |= graph.outputs | {one for one in (*forward, *backward) if one.owner == "gradients"}
+    # What is made empty is written by a kernel of a library, and held by that.
+    staying |= {
+        one
+        for node in (*graph.forward, *graph.backward) if "empty" in node.name
+        for one in node.writes
+    }  # fmt: skip
     found = lifetimes_of(graph, staying)
     ending: dict[int, list[Allocation]] = {}
     for one, node in found.last.items():

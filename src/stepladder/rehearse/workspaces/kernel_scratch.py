@@ -22,6 +22,7 @@ from .sorting import embedding_backward_bytes, index_put_bytes
 # Of cuBLAS, from its first product on: 4,096 KiB x 8 from Hopper on, and 8.1 MiB before
 # (torch/ATen/cuda/CublasHandlePool.cpp).
 CUBLAS = 32 * 2**20
+PRODUCTS = Operators(("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"))
 Rule = Callable[[Any, Any], int]  # of an operation's arguments and result
 
 
@@ -29,12 +30,14 @@ class Workspaces:
     """What kernels take for themselves on a type of device; nothing on a CPU."""
 
     def __init__(self, device: str) -> None:
-        self.device = device
+        self.device, self.multiplied = device, False
 
-    @property
-    def standing_bytes(self) -> int:
-        """What a library keeps from its first call to the end of the process."""
-        return 0 if self.device == "cpu" else CUBLAS
+    def keeps(self, op: Any) -> int:
+        """What a library keeps from this call, its first, to the end of the process."""
+        if self.device == "cpu" or self.multiplied or op.overloadpacket not in PRODUCTS:
+            return 0
+        self.multiplied = True
+        return CUBLAS
 
     def __call__(self, op: Any, args: Any, result: Any) -> int:
         if self.device == "cpu" or op not in RULES:
