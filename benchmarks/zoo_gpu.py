@@ -56,7 +56,8 @@ RESULTS = Path(__file__).parent / "results" / "zoo_gpu.json"
 TURNS, TURN_SECONDS, LOSSES = 5, 0.25, 50
 TUNE_BESIDE = 75.0  # seconds for trials where other modules compile at the same time
 GIB = 2**30
-FREE_GIB = 30  # on the GPU, without which no further module is begun
+FREE_GIB = 30  # on the GPU, without which no further module is begun, and no arm for a while
+WAIT_SECONDS = 45.0  # for that much, before an arm begins all the same
 # What stepladder times when it tries plans; the benchmark has it done undisturbed.
 TIMED = tuple(f"stepladder.train.tuning.trial.{name}" for name in ("take_turns", "host_seconds_of"))
 SHORTER = {  # seconds
@@ -168,7 +169,7 @@ class Benchmark:
 
 
 def has_room() -> bool:
-    """Whether a further module will find memory on the GPU."""
+    """Whether a further module or arm will find memory on the GPU, as far as one can see."""
     return DEVICE.type != "cuda" or torch.cuda.mem_get_info()[0] > FREE_GIB * GIB
 
 
@@ -240,6 +241,9 @@ def measure(name: str, case: Case, arms: list[str], quiet: Quiet) -> list[dict[s
 
 def prepare(arm: str, case: Case, row: dict[str, Any]) -> Any:
     """The arm's loop after its first steps, whose losses and seconds go into the row."""
+    began = time.monotonic()
+    while not has_room() and time.monotonic() < began + WAIT_SECONDS:
+        time.sleep(0.5)
     began = time.monotonic()
     loop = make_loop(arm, case, os.environ.get("TUNE", ""))
     batches = cycle(case.batches)

@@ -102,10 +102,12 @@ def plan(
             asked, batch=BatchSplit(batch, asked.batch.micro, asked.batch.micro_batches)
         )
     settled = check_plan(facts, asked, cluster)
-    told = forecast(facts, settled, cluster, speeds)
+    expected = forecast(facts, settled, cluster, speeds)
     shorter = None if isinstance(model, Facts) else partial(facts_of, model)
-    remedies = () if told.fits else find_remedies(facts, settled, cluster, speeds, shorter=shorter)
-    return PlanResult(settled, told, remedies=tuple(remedies))
+    remedies = (
+        () if expected.fits else find_remedies(facts, settled, cluster, speeds, shorter=shorter)
+    )
+    return PlanResult(settled, expected, remedies=tuple(remedies))
 
 
 def speeds_of(

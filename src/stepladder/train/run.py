@@ -226,8 +226,8 @@ class Run(Engine):
     def _check_free(self, path: Path) -> None:
         """Refuse to write over a checkpoint that is kept for its value, as rank 0 sees it."""
         best = self.world.is_rank_zero and read_ranking(path) is not None
-        told = torch.tensor(float(best), device=self.world.device)
-        if self.world.max(told, *AXES).item():
+        candidate = torch.tensor(float(best), device=self.world.device)
+        if self.world.max(candidate, *AXES).item():
             problem = f"{path} is kept as one of the best, and has the same step"
             raise TrainingError("folder", problem, "Save into another folder.")
 

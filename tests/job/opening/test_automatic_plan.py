@@ -1,5 +1,6 @@
 """`--plan "auto …"`: what is chosen for a recipe's batch, and that a run which goes on keeps it."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -110,13 +111,10 @@ def test_a_long_run_on_a_gpu_tries_plans_where_none_is_named(
 
 def test_a_plan_that_is_tried_where_none_is_named_is_the_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(
-        "stepladder.job.open_job.words_where_none",
-        lambda recipe, training, elastic: "auto tune=60 compile=off kernels=off bf16",
-    )
-    settings = [*TINY, "--run.folder", str(tmp_path / "run")]
-    job.train(settings=settings)
-    assert plan_in(tmp_path / "run").precision.compute == "bf16"
-    assert "only one plan was left to try" in because(tmp_path / "run")[0]
-    job.train(settings=settings, plan="fp32")
-    assert plan_in(tmp_path / "run").precision.compute == "fp32"
+    opening = import_module("stepladder.job.open_job")  # a function has its name
+    words = "auto tune=60 compile=off kernels=off bf16"
+    monkeypatch.setattr(opening, "words_where_none", lambda recipe, training, elastic: words)
+    for named, folder, precision in ((None, "a", "bf16"), ("fp32", "b", "fp32")):
+        job.train(settings=[*TINY, "--run.folder", str(tmp_path / folder)], plan=named)
+        assert plan_in(tmp_path / folder).precision.compute == precision
+    assert "only one plan was left to try" in because(tmp_path / "a")[0]

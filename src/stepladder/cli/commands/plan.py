@@ -99,8 +99,8 @@ def run(options: argparse.Namespace) -> int:
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
-    told = choices.forecasts[0]
-    rehearsed = partial(rehearse_named, options, facts, cluster, best, told, calibration)
+    best_forecast = choices.forecasts[0]
+    rehearsed = partial(rehearse_named, options, facts, cluster, best, best_forecast, calibration)
     played = rehearsed() if options.rehearse else None
     if options.json:
         said = rehearsal_json(played) if played else {}
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         show_search(choices, explanation, options, priced)
         if played:
-            show_rehearsal(played, told)
+            show_rehearsal(played, best_forecast)
     return DOES_NOT_FIT if played and not played.fits else 0
 
 

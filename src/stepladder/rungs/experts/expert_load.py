@@ -2,7 +2,7 @@
 
 Each forward pass of a step adds its counts to a table on the device; ranks add theirs up once a
 step, and nobody waits for the device. A pass that is repeated in backward counts twice, in all
-experts alike, so only shares are told.
+experts alike, so only shares are reported.
 """
 
 from __future__ import annotations

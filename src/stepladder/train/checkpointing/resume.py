@@ -67,9 +67,9 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         set_own_generators(run, manifest, reader)
         set_error_feedback(run, manifest, reader)
         run.reading.restore(kept_by_rank(run, manifest, reader, (KEY, STREAM_KEY)))
-        told = set_rank_state(run.climbed, run.world, manifest, reader)
-        told += load_registered(run, manifest, reader)
-        told += set_own_attributes(run, manifest, reader)
+        messages = set_rank_state(run.climbed, run.world, manifest, reader)
+        messages += load_registered(run, manifest, reader)
+        messages += set_own_attributes(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state, trained = manifest.state, run.index > 0
     asked, run.index, run.position = run.seed, state["step"], state["position"]
@@ -87,7 +87,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     if run.world.is_rank_zero:
-        run.events += [*changes(run, path, state), *said, *told]
+        run.events += [*changes(run, path, state), *said, *messages]
         run.health.resumed = Resumed(path.name, state.get("batch") or 0, run.events)
         if run.seed != asked:
             run.events.append(f"{path.name} was saved with seed {run.seed}, not {asked}: it stays")
