@@ -78,7 +78,8 @@ def language_model(kind: str, **settings: object) -> nn.Module:
 
 
 def hf_wide() -> nn.Module:
-    return language_model("llama", vocab_size=32770)  # from 32,768 on the head is fused
+    sizes = {"hidden_size": 8, "num_attention_heads": 2}
+    return language_model("llama", vocab_size=32776, **sizes)  # from 32,768 its head is fused
 
 
 def hf_mistral() -> nn.Module:

@@ -24,7 +24,7 @@ MODELS: dict[str, UserCode | str] = {
         "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=64,ffn=64,head=16,experts=16,active=4,"
         "expert_ffn=16,shared_ffn=16,extra=32"
     ),
-    "wide": "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=32770",  # its head is fused
+    "wide": "llama:layers=4,hidden=8,heads=2,vocab=32776",  # its head is fused
     "mlp": "mlp-tiny",
     "resnet": "resnet-tiny",
     "odd": foreign("Odd"),

@@ -77,17 +77,15 @@ def open_job(
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     code = user_code(recipe)
-    if plan is None and not (chosen and chosen.sized):
-        words = words or words_where_none(recipe, training, elastic=elastic)
-    if words:
+    tries = plan is None and not words and not (chosen and chosen.sized)
+    if words := words_where_none(recipe, training, elastic=elastic) if tries else words:
         run = start_automatic(recipe, module, words, training, loss)
     else:
         run = start_planned(recipe, module, plan, training, sample, loss)
-    board = run.world.notes
-    if run.world.is_rank_zero:
+    board, writes = run.world.notes, run.world.is_rank_zero
+    if writes:
         board.post("folder", str(folder))
     folder = Path(board.read("folder", start))  # its name may hold the time of day
-    writes = run.world.is_rank_zero
     journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
     run.journal = journal
     sized = None

@@ -85,6 +85,11 @@ class FusedHead:
             classes=part.classes if part else None, in_place=not self.splits_backward,
         )  # fmt: skip
 
+    @property
+    def note(self) -> str:
+        """What is said of a module that keeps its own loss."""
+        return f"kernels: {self.refusal}, and keeps its own loss" if self.refusal else ""
+
     def prepare_inputs(self, inputs: Any) -> Any:
         """Inputs of a fused pass: with labels the module would compute its own loss."""
         if self.bypassed:
@@ -136,8 +141,8 @@ class FusedHead:
         if not why_not and self.unfused.kind == "own":
             why_not = why_not_cross_entropy(self.module, self.head, forward, self._own_loss, row)
         if why_not:
-            self.refusal = f"kernels: {why_not}, and keeps its own loss"
-            self.notes.append(self.refusal)
+            self.refusal = why_not
+            self.notes.append(self.note)
         self.head.skipped = self._inside and not why_not
         self.checked.add(self.module.training)
 

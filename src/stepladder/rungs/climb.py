@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.kernels import choose
-from stepladder.kernels.fused_head import HeadSlice
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, find_anatomy, set_attention
 from stepladder.model.structure import describe_structure
@@ -136,7 +135,6 @@ def climb(
     Args:
         inputs: one row, to balance the stages of a pipeline; not needed for token models.
     """
-    plan = settled.plan
     # Before any rung: which parameters are the loss's own is seen on the module as it was given.
     loss_module = take_loss(loss.function, module, settled, world)
     if settled.slices:
@@ -148,35 +146,24 @@ def climb(
     if settled.offloads_parameters:
         world = with_mesh(world)  # FSDP2, which fetches them, needs a mesh even of one rank
     part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
-    blocks, rank_stages = part.blocks, part.rank_stages
+    blocks, ends = part.blocks, part.rank_stages is None or part.rank_stages.ends
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    chosen = choose(
-        module,
-        part.anatomy,
-        [block for _, block in blocks],
-        part.sequences.loss if part.sequences else loss,
-        settled,
-        ends=rank_stages is None or rank_stages.ends,
-        part=part.head_slice(module, settled, world),
-    )
+    given = part.sequences.loss if part.sequences else loss
+    parts, classes = [block for _, block in blocks], head_slice(module, part.anatomy, world)
+    chosen = choose(module, part.anatomy, parts, given, settled, ends=ends, part=classes)
     # Before compilation: the compiler must see which activations it may drop.
-    recomputed = (
-        recompute(blocks, plan.recompute, costs=part.costs) if plan.recompute.kind != "none" else ()
-    )
+    again = settled.plan.recompute.kind != "none"
+    recomputed = recompute(blocks, settled.plan.recompute, costs=part.costs) if again else ()
     # Last: it fuses whatever the rungs below left.
     chosen.compile()
     # Around everything: data parallelism wraps what the rungs below made of the module.
-    make_run = (
-        partial(rank_stages.run, head=chosen.head)
-        if rank_stages
-        else partial(one_stage, module, blocks)
-    )
-    run = make_run(
+    run = (part.rank_stages.run if part.rank_stages else partial(one_stage, module, blocks))(
         settled,
         world,
         loss=chosen.loss,
+        head=chosen.head,
         forward_context=chosen.around(around_forward(module, settled, world.device)),
-        read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
+        read_inputs=chosen.reading(partial(cast_inputs, settled.plan.precision)),
         whole_outputs=chosen.whole_outputs,
         micro=settled.micro_batch,
     )
@@ -184,7 +171,7 @@ def climb(
         materialize(module, parameter_device(settled, world), seed)
     part.watch_batches(run, chosen.notes)
     run.notes = chosen.notes if world.is_rank_zero else []
-    run.loss_module = loss_module if rank_stages is None or rank_stages.ends else None
+    run.loss_module = loss_module if ends else None
     run.follow_statistics(module)
     CLIMBED.add(module)
     return replace(assemble(module, part, run, hooks, recomputed, settled), narrows=narrows)
@@ -237,11 +224,6 @@ class RankModule:
     structure: dict[str, Any]  # of the module before any rung
     expert_ranks: ExpertRanks | None = None  # that experts are spread over
 
-    def head_slice(self, module: nn.Module, settled: SettledPlan, world: World) -> HeadSlice | None:
-        """Which of the head's classes this rank has, where tensor parallelism cut it."""
-        head = self.anatomy.part(module, self.anatomy.head or None)
-        return head_slice(head, world.submesh("tensor")) if settled.layout.tensor > 1 else None
-
     def watch_batches(self, run: Accumulate, notes: list[str]) -> None:
         """Have the run split its batches along the sequence, and try the first one."""
         if self.sequences:
@@ -266,7 +248,6 @@ def cut_for_rank(
     refuse_overlapping(module, settled)
     structure, anatomy = describe_structure(module), find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
-
     # Before anything else: FLOPs of a stage are counted on the module as it was given.
     piped = plan.layout.pipeline > 1
     ordered = find_stages(module, anatomy, settled, world, inputs) if piped else (None, anatomy)
@@ -311,8 +292,7 @@ def one_stage(
     **how: Any,
 ) -> Accumulate:
     sync = wrap_data_parallel(module, blocks, settled, world)
-    once = count_once(module, sync.around_micro_batch)
-    sync = replace(sync, around_micro_batch=once)
+    sync = replace(sync, around_micro_batch=count_once(module, sync.around_micro_batch))
     if settled.slices:
         return AccumulateSlices(sync, world=world, slices=Slices.of(settled, world), **how)
     accumulate = recording(how["loss"]) if settled.records_graphs else Accumulate

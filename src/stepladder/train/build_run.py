@@ -92,7 +92,6 @@ def build(
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     climbed.notes.extend(said if world.is_rank_zero else [])
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
-    sharing = settled.layout.num_ranks // settled.data_ranks
     run = Run(
         settled=settled,
         world=world,
@@ -104,7 +103,7 @@ def build(
         rate=schedule,
         inputs=ModuleInputs.of(model, loss),
         scheduler=make_scheduler(rate, optimizer),
-        flops=FlopRate(drawn, peak_flops(plan, world.device), sharing, climbed.fully_recomputed),
+        flops=flop_rate(drawn, settled, world, climbed),
         seed=seed,
         health=health,
         frozen=frozen_parameters(climbed.module),
@@ -114,6 +113,12 @@ def build(
         clock=Clock(CompileEvents.of(bool(plan.compile))),
     )
     return update_in_backward(run) if settled.updates_in_backward else run
+
+
+def flop_rate(drawn: nn.Module, settled: SettledPlan, world: World, climbed: Climbed) -> FlopRate:
+    sharing = settled.layout.num_ranks // settled.data_ranks
+    peak = peak_flops(settled.plan, world.device)
+    return FlopRate(drawn, peak, sharing, climbed.fully_recomputed)
 
 
 def take_masters(model: nn.Module, loss: Any, settled: SettledPlan, world: World) -> Masters | None:

@@ -146,10 +146,8 @@ class Engine:
                 return self.record(taken, *self.recheck.take(self, taken))
             return self.update(taken, self.gradients(taken, self.around_pass))
         except RuntimeError as cut:
-            if lost := reported_out_of_memory(
-                self.world
-            ):  # that memory ran out on a rank, which is not lost then
-                raise lost from cut
+            if short := reported_out_of_memory(self.world):  # on a rank, which is not lost then
+                raise short from cut
             raise
 
     def agree_on_health(self) -> None:

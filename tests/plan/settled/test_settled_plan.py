@@ -111,7 +111,7 @@ def test_every_problem_is_raised_at_once_with_those_found_elsewhere():
     with pytest.raises(PlanErrors) as raised:
         settle(plan, 4, device=device, also=[lacking])
     fields = [problem.field for problem in raised.value.problems]
-    assert sorted(fields) == ["graphs", "graphs", "kernels", "layout", "precision", "precision"]
+    assert sorted(fields) == ["graphs", "graphs", "layout", "precision", "precision"]
 
 
 def test_a_plan_that_cannot_be_laid_out_is_still_held_against_the_rules():

@@ -163,18 +163,6 @@ def float8_masters_need_one_rank(plan: Plan) -> PlanError | None:
     return PlanError("precision", problem, "Use bf16-master or fp8, whose parameters are sliced.")
 
 
-def masters_add_up_whole_gradients(plan: Plan) -> PlanError | None:
-    settled = SettledPlan(plan)
-    whole = settled.gradient_ranks == 1 and plan.layout.tensor == 1
-    if whole or not settled.sums_gradients_in_float32:
-        return None
-    problem = (
-        f"{plan.precision} adds up micro-batches in float32, and ranks of {plan.layout} add up "
-        "theirs in bfloat16"
-    )
-    return PlanError("precision", problem, "Use accumulate=1, or bf16.")
-
-
 def flash_needs_half(plan: Plan) -> PlanError | None:
     if plan.attention != "flash" or plan.precision.work != "float32":
         return None

@@ -131,7 +131,6 @@ RULES = (
     Rule("compact state needs masters", of_plan(composition.compact_state_needs_masters)),
     Rule("backward updates one by one", of_plan(composition.backward_updates_one_by_one)),
     Rule("float8 masters need one rank", of_plan(composition.float8_masters_need_one_rank)),
-    Rule("masters add up whole gradients", of_plan(composition.masters_add_up_whole_gradients)),
     Rule("flash attention works in 16 bits", of_plan(composition.flash_needs_half)),
     Rule("flash attention needs a device", with_device(on_device.flash_needs_device)),
     Rule("compression needs whole copies", of_plan(composition.compression_needs_copies)),

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from stepladder.data import Batch
 from stepladder.errors import DataError
-from stepladder.kernels.fused_head import FusedHead
 from stepladder.loss import NO_LOSS
 from stepladder.model.call_module import call
 from stepladder.model.training_mode import copy_mode
@@ -60,8 +59,7 @@ class Pipeline(Accumulate):
     seen: Tensor | None = None  # the loss so far, on the last stage
     counters: list[CallCounters] = field(default_factory=list)  # of each chunk
     probed: list[Any] | None = None  # the last stage's outputs, while the loss is checked
-    head: FusedHead | None = None  # where the last stage is here, and its head may be fused
-    head_tried: bool = True  # whether it is known if it may; on every stage
+    head_tried: bool = True  # whether it is known if the head may be fused; on every stage
     loss_checked: bool = False  # whether the loss is known to read outputs and targets alone
 
     def __post_init__(self) -> None:

@@ -37,10 +37,10 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutputs, ...]:
     if part.num_rows == 1:
         agree(pipeline, last, lambda chunk: check_statistics(pipeline, chunk, part, sent))
     if pipeline.tries_head:
-        refusal = agree(pipeline, last, lambda chunk: try_head(pipeline, chunk, part, sent))
+        note = agree(pipeline, last, lambda chunk: try_head(pipeline, chunk, part, sent))
         pipeline.head_tried = True
-        if refusal and pipeline.head is None:
-            pipeline.notes.append(refusal)
+        if note and pipeline.head is None:
+            pipeline.notes.append(note)
     if pipeline.checks_loss:
         agree(pipeline, last, lambda chunk: check_loss(pipeline, chunk, part, sent))
         pipeline.loss_checked = pipeline.leaves_checked = True
@@ -141,7 +141,7 @@ def try_head(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[Stag
                         head.prove(forward, inputs)
     finally:
         chunk.run = run
-    return head.refusal
+    return head.note
 
 
 def check_loss(

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import nn
 
 from stepladder.errors import PlanError
-from stepladder.kernels.fused_head import FusedHead
 from stepladder.model import Anatomy
 from stepladder.plan import SettledPlan
 from stepladder.plan.layout import COPIES
@@ -62,9 +61,7 @@ class RankStages:
         own = [index for stage in self.stages.own for index in self.stages.chunks[stage]]
         return [every[index].times(round(waiting)) for index in sorted(own)]
 
-    def run(
-        self, settled: SettledPlan, world: World, *, head: FusedHead | None, **passes: Any
-    ) -> Pipeline:
+    def run(self, settled: SettledPlan, world: World, **passes: Any) -> Pipeline:
         """Spread each stage among the ranks that see other samples, and line them up."""
         if self.shared:
             gradient_syncs = [
@@ -88,7 +85,6 @@ class RankStages:
             gradient_syncs=gradient_syncs,
             tied=self.tied,
             world=world,
-            head=head,
             head_tried=not settled.asks_for("head"),
             **passes,
         )

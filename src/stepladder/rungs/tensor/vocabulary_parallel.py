@@ -19,7 +19,9 @@ from stepladder.errors import ModelError, PlanError
 from stepladder.kernels.class_slices import ClassSlice
 from stepladder.kernels.fused_head import HeadSlice
 from stepladder.loss.sliced_cross_entropy import first_class
+from stepladder.model import Anatomy
 from stepladder.rungs.parameter_shards import local
+from stepladder.world import World
 
 from .local_compute import LocalForward, distribute, move, run_on_local
 
@@ -73,11 +75,13 @@ def cut_head(name: str, head: nn.Linear, mesh: DeviceMesh, *, whole_output: bool
     run_on_local(head, [head], shares=False, enter=enter, leave=leave)
 
 
-def head_slice(head: Any, mesh: DeviceMesh) -> HeadSlice | None:
+def head_slice(module: nn.Module, anatomy: Anatomy, world: World) -> HeadSlice | None:
     """This rank's classes of an output layer that `cut_head` has cut; None where it did not."""
+    head: Any = anatomy.part(module, anatomy.head or None)
     work: LocalForward | None = getattr(head, "_local_forward", None)
     if work is None or work.enter is None or not is_plain(work.forward):
         return None
+    mesh = world.submesh("tensor")
     group = mesh.get_group()
     classes = ClassSlice(first_class(head.out_features, mesh), group.size(), group.group_name)
     return HeadSlice(classes, work.enter)

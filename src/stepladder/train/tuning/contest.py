@@ -26,7 +26,7 @@ TIE = 0.005  # of the time, in alternating turns: as fast, as far as they can te
 APART = 0.02  # of the time, of two that took no turns
 LESS = 0.99  # of the memory: less by more than an allocator's rounding
 ROOM = 1.5  # times the best plan's memory that must be free beside it
-COPIES = 8  # of its parameters that a run needs, where its memory is not counted
+PARAMETER_COPIES = 8  # of its parameters that a run needs, where its memory is not counted
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class Contest:
         if self.best is None or self.rival is None:
             return
         parameters = sum(p.numel() * p.element_size() for p in self.module.parameters())
-        needed = self.best.peak_bytes or COPIES * parameters
+        needed = self.best.peak_bytes or PARAMETER_COPIES * parameters
         if free_bytes(self.device) < ROOM * needed:
             self.end()
 

@@ -81,6 +81,12 @@ class Tuning:
     def settle(self, plan: Plan) -> SettledPlan:
         return settle_here(plan, self.device, self.world.place)
 
+    def hand_over(self, run: Run, *, at_first_step: bool) -> None:
+        """Tell a run that was just built what was tried, or have it tried when it has a batch."""
+        run.events += self.tuner.told
+        run.tuned_seconds = self.tuner.step_seconds
+        run.retune = self.retune if at_first_step else None
+
     def retune(self, run: Run, batch: Any) -> None:
         """Have a run that took no step yet go on with the plan that ran fastest."""
         if not is_unchanged(run.plan):
