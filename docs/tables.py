@@ -409,6 +409,24 @@ def lora() -> str:
     return f"{head}\n\n{lines(columns, rows)}"
 
 
+def adapter_bytes() -> str:
+    """What frozen parameters cost the fullest rank when adapters are trained."""
+    kept = read("adapter_bytes")
+    rows = [
+        [
+            f"`{row['plan']}`, `{row['adapters']}`",
+            str(row["ranks"]),
+            f"{row['frozen_bytes_each']:.2f}",
+            str(max(map(sum, zip(row["frozen_gradients"], row["frozen_state"])))),
+            *(f"{max(row[key]) / 1024:.1f}" for key in ("frozen", "trained", "state", "live")),
+        ]
+        for row in kept["rows"]
+    ]
+    columns = ["plan, adapters", "ranks", "bytes of a frozen parameter", "its gradients and state"]
+    columns += ["frozen KiB", "trained KiB", "state KiB", "all tensors KiB"]
+    return f"{origin(kept, kept['command'])}\n\n{lines(columns, rows)}"
+
+
 def state_losses() -> str:
     """Losses of text with the state in fewer bytes, beside fp32's of the same seeds."""
     kept = read("optimizer_state")
@@ -646,6 +664,7 @@ def published_mfu() -> str:
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
+    "adapter_bytes": adapter_bytes,
     "recomputation": recomputation,
     "scaling": scaling,
     "zero": zero,
